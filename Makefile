@@ -1,0 +1,126 @@
+# Everything that one does here, from a bare clone. `make help` lists it; CONTRIBUTING.md says more.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+STAMPS := $(VENV)/stamps
+BIN := build-support/bin
+CHECKS := build-support/checks
+# Compilers and tests share the machine with whatever else runs on it.
+JOBS ?= 2
+export CARGO_BUILD_JOBS := $(JOBS)
+
+DISTRIBUTIONS := $(sort $(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml services/*/pyproject.toml)))
+NATIVE := crates/ringcast-core-py
+RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock) $(shell find crates -name '*.rs' -o -name '*.toml')
+
+.PHONY: help
+help: ## List these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# --- Set-up: stamp files say what is done, so that a second run takes no time.
+
+.PHONY: setup
+setup: $(STAMPS)/lock $(STAMPS)/native $(STAMPS)/distributions ## Make .venv with everything in it, the native core built
+	@$(BIN)/check-tools
+
+$(STAMPS)/lock: build-support/locks/default.txt
+	@$(BIN)/check-tools
+	@echo "setup: installing $<"
+	@$(BIN)/install-lock $(VENV)
+	@mkdir -p $(@D) && touch $@
+
+$(STAMPS)/native: $(STAMPS)/lock $(RUST_SOURCES)
+	@echo "setup: building the native core"
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) PATH=$(CURDIR)/$(VENV)/bin:$$PATH \
+	  $(VENV)/bin/maturin develop --quiet --release --locked --uv -m $(NATIVE)/Cargo.toml
+	@touch $@
+
+$(STAMPS)/distributions: $(STAMPS)/lock $(addsuffix /pyproject.toml,$(DISTRIBUTIONS))
+	@echo "setup: installing our distributions, editable"
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/uv pip install --quiet --offline --no-deps --no-build-isolation \
+	  $(addprefix -e ,$(DISTRIBUTIONS))
+	@touch $@
+
+# --- What one runs every day.
+
+.PHONY: test
+test: ## Run every test, Rust included: under Pants, or with plain pytest where Pants can't run
+	@$(BIN)/run-tests
+
+.PHONY: pytest
+pytest: setup ## Run the same tests with plain pytest in .venv
+	@$(PYTHON) -m pytest
+
+.PHONY: lint
+lint: setup ## Format, types, clippy, stubs, generated code, structure: everything that is checked without running it
+	@echo "lint: ruff" && $(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check --quiet .
+	@echo "lint: mypy" && $(BIN)/typecheck
+	@echo "lint: stubtest" && $(VENV)/bin/stubtest --mypy-config-file pyproject.toml ringcast_core._native
+	@echo "lint: rustfmt" && cargo fmt --all --check
+	@echo "lint: clippy" && cargo clippy --quiet --workspace --all-targets --locked -- -D warnings
+	@echo "lint: generated code" && $(PYTHON) $(BIN)/generate-protos --check
+	@echo "lint: structure" && $(PYTHON) $(CHECKS)/structure.py && $(PYTHON) $(CHECKS)/tree.py
+	@$(PYTHON) $(CHECKS)/pants_refuses.py
+
+.PHONY: format
+format: setup ## Format Python and Rust, and mend what ruff can
+	@$(VENV)/bin/ruff check --fix . && $(VENV)/bin/ruff format . && cargo fmt --all
+
+.PHONY: demo
+demo: setup ## Show the main job on this machine: a list shared out, changes, a worker killed and replaced
+	@$(PYTHON) -m demo
+
+.PHONY: demo-spark
+demo-spark: setup ## Bring half a million real IP ranges into a store by Spark, change 1 %, and stream the changes out
+	@$(PYTHON) -m demo.spark
+
+.PHONY: bench
+bench: setup ## Measure, each against a peer in the same run
+	@mkdir -p build
+	@$(PYTHON) -m pytest benchmarks/micro --benchmark-enable --benchmark-only --benchmark-group-by=group \
+	  --benchmark-columns=min,median,ops,rounds --benchmark-json=build/bench.json
+	@$(PYTHON) benchmarks/ratios.py build/bench.json
+
+CHAOS ?=
+
+.PHONY: simulate
+SEEDS ?= 10000
+simulate: setup ## Run SEEDS=10000 seeds of the simulation, from FIRST=0; SEED=n runs that one again and prints its trace
+	@$(PYTHON) -m tests.simulation $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS) --first $(or $(FIRST),0))
+
+.PHONY: chaos
+chaos: setup ## Do many real faults to a system under load and judge it (CHAOS="--faults 64 --seed 1 --kinds …")
+	@$(PYTHON) -W ignore -m tests.integration.faults $(CHAOS)
+
+# --- What ships, and what is generated.
+
+.PHONY: wheels
+wheels: setup ## Build a wheel of every distribution into dist/
+	@rm -f dist/*.whl && mkdir -p dist
+	@PATH=$(CURDIR)/$(VENV)/bin:$$PATH maturin build --quiet --release --locked --strip -m $(NATIVE)/Cargo.toml -o dist
+	@for directory in $(DISTRIBUTIONS); do \
+	  (cd $$directory && $(CURDIR)/$(VENV)/bin/hatchling build -t wheel -d $(CURDIR)/dist); \
+	done
+	@ls dist/*.whl
+
+.PHONY: check-install
+check-install: wheels ## Install every wheel alone, with pip into an empty environment, and import it
+	@$(PYTHON) $(CHECKS)/install_alone.py dist
+
+.PHONY: lock
+lock: setup ## Resolve build-support/*.in into the hash-pinned locks
+	@$(BIN)/lock
+
+.PHONY: proto
+proto: setup ## Generate the protobuf modules beside their .proto files
+	@$(PYTHON) $(BIN)/generate-protos
+
+.PHONY: clean
+clean: ## Remove what was built here; the caches of Pants and uv in the home directory stay
+	@rm -rf $(VENV) build dist target .pants.d .pids .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	@find crates packages services tests benchmarks demo -name __pycache__ -prune -exec rm -rf {} +
+	@find crates -name '*.so' -delete

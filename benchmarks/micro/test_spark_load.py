@@ -1,0 +1,104 @@
+"""A DataFrame into PostgreSQL, from the start of the Spark job to its end: service, history, events and all.
+
+The peer is a plain COPY of the same rows, in the order of the DataFrame, into a table with the same columns and
+indexes, in the same run. It keeps no history and tells nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import asyncpg
+import grpc
+import pytest
+from pyspark.sql import SparkSession
+from pyspark_ringcast import prepare
+from pytest_benchmark.fixture import BenchmarkFixture
+from ringcast_core import row_partitions
+from ringcast_testkit import ConfigServiceProcess, NatsServer
+from ringcast_wire.grpc import ConfigServiceStub, pb
+
+PARTITIONS: Final = 256
+MEASURED_ROWS: Final = 1_000_000
+
+
+@pytest.fixture
+def spark() -> Iterator[SparkSession]:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    session = (
+        SparkSession.builder.master("local[2,4]")
+        .appName("benchmark")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def service(tmp_path: Path, nats_server: NatsServer, postgres_url: str) -> Iterator[ConfigServiceProcess]:
+    with ConfigServiceProcess(tmp_path, nats_url=nats_server.url, database=postgres_url) as process:
+        yield process
+
+
+async def copy(url: str, count: int) -> float:
+    """Seconds for a COPY into a table like the service's own."""
+    row_ids = [f"user{number}@example{number % 997}.com" for number in range(count)]
+    homes = row_partitions(row_ids, PARTITIONS)
+    records = [
+        (1, home, row_id, "blocked", version, False, None, len(row_id) + 7, 1)
+        for version, (home, row_id) in enumerate(zip(homes, row_ids, strict=True), 1)
+    ]
+    db: Any = await asyncpg.connect(url)
+    await db.execute("CREATE TABLE peer (LIKE rows INCLUDING ALL)")
+    assert len(await db.fetch("SELECT 1 FROM pg_indexes WHERE tablename = 'peer'")) == 3
+    start = time.perf_counter()
+    await db.copy_records_to_table("peer", records=records)
+    spent = time.perf_counter() - start
+    await db.execute("DROP TABLE peer")
+    await db.close()
+    return spent
+
+
+def test_a_data_frame_into_postgresql(
+    benchmark: BenchmarkFixture, spark: SparkSession, service: ConfigServiceProcess, postgres_url: str
+) -> None:
+    enabled = bool(benchmark.enabled)
+    count = MEASURED_ROWS if enabled else 2_000
+    with grpc.insecure_channel(service.address) as channel:
+        stub = ConfigServiceStub(channel)
+        stub.CreateStore(pb.CreateStoreRequest(name="bench", partition_count=PARTITIONS))
+        heads = pb.HeadsRequest(store="bench", key="list")
+        frame = spark.range(count).selectExpr(
+            "concat('user', id, '@example', id % 997, '.com') AS row_id", "'blocked' AS value"
+        )
+
+        def load(key: str, rows: int) -> None:
+            options = {"service": service.address, "store": "bench", "key": key}
+            prepared = prepare(frame.limit(rows) if rows < count else frame, PARTITIONS, tasks=2)
+            prepared.write.format("ringcast").mode("append").options(**options).save()
+
+        load("warm", 1_000)  # Python workers and the JVM's compiler
+        peer_s = asyncio.run(copy(postgres_url, count))
+        benchmark.group = "spark load"
+        benchmark.pedantic(load, ("list", count), rounds=1)
+        assert sum(stub.Heads(heads).heads) == count
+    if enabled and benchmark.stats is not None:
+        spent = benchmark.stats.stats.min
+        benchmark.extra_info.update(
+            rows=count,
+            rows_per_s=round(count / spent),
+            peer_rows_per_s=round(count / peer_s),
+            share=round(peer_s / spent, 2),
+        )

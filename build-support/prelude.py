@@ -1,0 +1,124 @@
+# What every BUILD file can use. Pants evaluates this file: no imports here, and only hashable values.
+#
+# MAY_IMPORT is the one table of what may import what (the arrows of the design). Pants refuses a dependency that it
+# does not allow, and build-support/bin/check-structure reads it too, to hold each pyproject.toml to the same arrows.
+
+_CORE = "crates/ringcast-core-py"
+_WIRE = "packages/ringcast-wire"
+_STORE = "packages/ringcast-store"
+_SDK = "packages/ringcast"
+_CLI = "packages/ringcast-cli"
+_SPARK = "packages/ringcast-spark"
+_TESTKIT = "packages/ringcast-testkit"
+_CONFIG = "services/config-service"
+_AGENT = "services/heartbeat-agent"
+
+MAY_IMPORT = (
+    (_CORE, ()),
+    (_WIRE, (_CORE,)),
+    (_STORE, ()),
+    (_SDK, (_CORE, _WIRE, _STORE)),
+    (_CLI, (_SDK, _WIRE)),
+    (_SPARK, (_CORE, _WIRE)),
+    (_TESTKIT, (_CORE, _WIRE, _STORE, _SDK, _CLI, _SPARK, _CONFIG, _AGENT)),
+    (_CONFIG, (_CORE, _WIRE, _STORE)),
+    (_AGENT, (_SDK, _CORE, _WIRE)),
+)
+
+# `ringcast up` starts the config service as a process of its own: an optional extra in pyproject.toml, never an import.
+MAY_LAUNCH = ((_CLI, (_CONFIG,)),)
+
+_THIRD_PARTY = "//build-support/**"
+
+
+def _source_dir(directory):
+    return f"{directory}/python" if directory == _CORE else f"{directory}/src"
+
+
+def _sources_of(directories):
+    return tuple(f"//{_source_dir(directory)}/**" for directory in directories)
+
+
+def shipped_distributions():
+    """What starts or imports any of our distributions depends on: their sources, their versions, the native wheel."""
+    shipped = [directory for directory, _ in MAY_IMPORT if directory != _TESTKIT]
+    return [
+        f"//{_CORE}:dist",
+        *(f"//{_source_dir(directory)}:src" for directory in shipped),
+        *(f"//{directory}:docs" for directory in shipped),
+    ]
+
+
+def distribution(name, native=False):
+    """The wheel of the distribution in this directory, and the files that describe it.
+
+    A native one is built from Rust by maturin, and has its own `python_distribution` in the BUILD file.
+    """
+    resources(name="docs", sources=["pyproject.toml", "README.md", "CHANGELOG.md"])
+    if not native:
+        python_distribution(
+            name="dist",
+            dependencies=[":docs", f"//{_source_dir(str(build_file_dir()))}:src"],
+            provides=python_artifact(name=name),
+            generate_setup=False,
+            sdist=False,
+        )
+
+
+def sources(data=()):
+    """What the distribution ships, in its `src` directory: it imports what MAY_IMPORT says, and nothing else of ours.
+
+    `data` are globs of further files that ship beside the modules.
+    """
+    here = str(build_file_dir().parent)
+    allowed = dict(MAY_IMPORT)[here]
+    __dependencies_rules__(("*", _sources_of((here, *allowed)), _THIRD_PARTY, "!*"))
+    if here == _TESTKIT:
+        __dependents_rules__(
+            ("*", f"//{here}/**", "//conftest.py", "tests/**", "benchmarks/**", "!*"),
+        )
+    python_sources(name="src", sources=["**/*.py", "**/*.pyi"], dependencies=[":data"])
+    resources(name="data", sources=["**/py.typed", *data])
+
+
+def tests(launches=()):
+    """The tests of a distribution, in its `tests` directory.
+
+    They import what the distribution may import, and the testkit. `launches` are the distributions that they start
+    as processes, so that no import tells Pants of them.
+    """
+    here = str(build_file_dir().parent)
+    allowed = dict(MAY_IMPORT)[here]
+    __dependencies_rules__(
+        (
+            "*",
+            f"//{here}/**",
+            _sources_of((*allowed, _CORE, _TESTKIT)),
+            f"//{_CORE}:dist",
+            # Started, not imported: an import leads to a file's own target, never to the one that generates it.
+            tuple(f"//{_source_dir(directory)}:src" for directory in launches),
+            tuple(f"//{directory}:docs" for directory in launches),
+            "//tests/conformance/**",
+            "//conftest.py",
+            _THIRD_PARTY,
+            "!*",
+        ),
+    )
+    python_test_utils(
+        name="test_utils",
+        sources=["**/*.py", "!**/test_*.py"],
+        dependencies=[f"//{here}:docs"],
+    )
+    python_tests(
+        name="tests",
+        sources=["**/test_*.py"],
+        dependencies=[
+            ":test_utils",
+            f"//{here}:docs",
+            f"//{_source_dir(here)}:src",
+            # Every test that reaches native code runs against the wheel that maturin builds.
+            f"//{_CORE}:dist",
+            *(f"//{_source_dir(directory)}:src" for directory in launches),
+            *(f"//{directory}:docs" for directory in launches),
+        ],
+    )

@@ -1,0 +1,1 @@
+"""The demo of Ringcast: `make demo`."""

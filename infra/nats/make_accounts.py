@@ -1,0 +1,243 @@
+#!/usr/bin/env python3
+"""Print accounts.conf: who may do what on the NATS of a Ringcast installation.
+
+Usage: make_accounts.py [--partitions N] [--consumer-prefix P] [--nkey NAME=PUBLIC_KEY]... WORKER=STORE/KEY[,KEY...]...
+
+A worker that takes part in several stores is named once for each. --partitions is the largest partition count of the
+stores; it says how many consumers a worker may need. A user's password comes from the environment of the NATS server
+(the output names the variables), unless --nkey names the public key that it logs in with. Needs the package
+ringcast-wire.
+
+The streams are in the account RINGCAST, the workers in WORKERS. NATS checks who may publish a request, and not who may
+publish to where its answer is to go; but an answer to another account stays in that account. So a worker can't have the
+server put an answer into a stream for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ringcast_wire import InvalidInputError, StoreSettings, limits, names
+
+SERVICE = "config-service"
+TOOLS = "tools"
+# A reply of the config service has at most 64 MiB, in chunks of nearly 1 MiB each, and takes at most 30 s to begin.
+RESPONSES = '{ max: 128, expires: "1m" }'
+# A request with several answers is forgotten when none has come for so long. A pull request lives 30 s.
+STREAMED = 'response_type: stream, response_threshold: "1m"'
+API = "$JS.API"
+WORKER_API = "JS.ringcast.API"
+"""Where the workers' account has the JetStream API: their setting ``jetstream_api``."""
+# What the account of the streams does for the workers' account; what each worker may ask for, its user says.
+EXPORTS = {
+    f"{API}.STREAM.INFO.*": "",
+    f"{API}.DIRECT.GET.>": "",
+    f"{API}.CONSUMER.CREATE.>": "",
+    f"{API}.CONSUMER.DELETE.>": "",
+    f"{API}.CONSUMER.MSG.NEXT.>": STREAMED,
+    "$JS.ACK.>": "",
+    "$KV.>": "",
+    "config.fetch.>": STREAMED,
+    "config.dead.>": "",
+}
+
+
+@dataclass
+class User:
+    """One user, and what it may do."""
+
+    name: str
+    publish: list[str]
+    subscribe: list[str]
+    why: str
+    allow_responses: bool = False
+    variable: str = ""
+
+    def lines(self, nkey: str | None) -> Iterator[str]:
+        """The entry, as the server reads it."""
+        yield f"# {self.why}"
+        yield "{"
+        if nkey:
+            yield f"  nkey: {nkey}"
+        else:
+            yield f"  user: {self.name}"
+            yield f"  password: ${self.variable}"
+        yield "  permissions: {"
+        yield from indented(4, ("publish: [", *(f'  "{subject}"' for subject in self.publish), "]"))
+        yield from indented(4, ("subscribe: [", *(f'  "{subject}"' for subject in self.subscribe), "]"))
+        if self.allow_responses:
+            yield f"    allow_responses: {RESPONSES}"
+        yield "  }"
+        yield "}"
+
+
+@dataclass
+class Worker:
+    """What was asked for one worker id."""
+
+    worker_id: str
+    stores: dict[str, list[str]] = field(default_factory=dict)
+
+
+def service_user() -> User:
+    """The config service: makes streams and buckets, publishes events, answers fetches. It deletes nothing."""
+    publish = [
+        "$JS.API.INFO",
+        "$JS.API.STREAM.INFO.*",
+        "$JS.API.STREAM.CREATE.*",
+        *(f"$JS.API.DIRECT.GET.*.$KV.*.{setting}" for setting in StoreSettings.__struct_fields__),
+        *(f"$KV.*.{setting}" for setting in StoreSettings.__struct_fields__),
+        "config.notify.*.*.*",
+    ]
+    subscribe = [f"{names.FETCH_SUBJECTS} {names.FETCH_QUEUE_GROUP}", f"{names.SERVICE_INBOX_PREFIX}.>"]
+    why = "The config service: streams, settings of stores, events, and the answers to fetches."
+    return User(SERVICE, publish, subscribe, why, True, "NATS_CONFIG_SERVICE_PASSWORD")
+
+
+def tools_user(stores: Sequence[str]) -> User:
+    """`ringcast topology`: reads the buckets of the stores, once, with consumers that the server names."""
+    buckets = [names.LEASES_BUCKET, *map(names.meta_bucket, stores), *map(names.nodes_bucket, stores)]
+    publish = ["$JS.API.STREAM.INFO.*"]
+    for bucket in buckets:
+        publish += [f"$JS.API.CONSUMER.CREATE.KV_{bucket}", f"$JS.API.CONSUMER.INFO.KV_{bucket}.*"]
+    publish += [names.fetch_subject(store, "*", names.FETCH_HEADS) for store in stores]
+    why = "For `ringcast topology`: reads who takes part."
+    return User(TOOLS, publish, [f"{names.TOOLS_INBOX_PREFIX}.>"], why, variable="NATS_TOOLS_PASSWORD")
+
+
+def worker_user(worker: Worker, *, prefix: str, partitions: int) -> User:
+    """A worker: its own lease, records, consumers and inbox; slots and fetches of its keys."""
+    worker_id = worker.worker_id
+    publish = [
+        f"{WORKER_API}.DIRECT.GET.KV_{names.LEASES_BUCKET}.$KV.{names.LEASES_BUCKET}.{worker_id}",
+        f"$KV.{names.LEASES_BUCKET}.{worker_id}",
+    ]
+    for store, keys in worker.stores.items():
+        publish += store_subjects(worker_id, store, keys, prefix=prefix, partitions=partitions)
+    told = "; ".join(f"{store}/{','.join(keys)}" for store, keys in worker.stores.items())
+    variable = f"NATS_WORKER_{re.sub('[^A-Z0-9]', '_', worker_id.upper())}_PASSWORD"
+    return User(worker_id, publish, [f"{names.inbox_prefix(worker_id)}.>"], f"A worker of {told}.", variable=variable)
+
+
+def store_subjects(worker_id: str, store: str, keys: Sequence[str], *, prefix: str, partitions: int) -> Iterator[str]:
+    """What a worker publishes for one store."""
+    meta, nodes, stream = names.meta_bucket(store), names.nodes_bucket(store), names.notify_stream(store)
+    yield f"{WORKER_API}.STREAM.INFO.KV_{meta}"
+    yield f"{WORKER_API}.DIRECT.GET.KV_{meta}.$KV.{meta}.*"
+    for bucket in (names.LEASES_BUCKET, nodes):
+        for verb in ("CREATE", "DELETE"):
+            yield f"{WORKER_API}.CONSUMER.{verb}.KV_{bucket}.{names.watch_name(store, worker_id)}"
+    for key in keys:
+        yield f"$KV.{nodes}.{names.node_key(key, worker_id)}"
+        yield f"$KV.{nodes}.{key}.slot.*"
+        yield names.fetch_subject(store, key, "*")
+        yield names.dead_key_subjects(store, key)
+    # One more than it can fill: a starting worker deletes old consumers until there is none.
+    filled = -(-partitions * len(keys) // limits.MAX_FILTERS_PER_CONSUMER)
+    for index in range(filled + 1):
+        consumer = names.consumer_name(prefix, worker_id, index)
+        for verb in ("CREATE", "DELETE", "MSG.NEXT"):
+            yield f"{WORKER_API}.CONSUMER.{verb}.{stream}.{consumer}"
+        yield f"$JS.ACK.{stream}.{consumer}.>"
+
+
+def parse_workers(specs: Sequence[str]) -> list[Worker]:
+    """Reads ``WORKER=STORE/KEY,KEY``.
+
+    Raises:
+        InvalidInputError: one is malformed, or two workers would share an environment variable or a user name.
+    """
+    workers: dict[str, Worker] = {}
+    for spec in specs:
+        worker_id, equals, place = spec.partition("=")
+        store, slash, keys = place.partition("/")
+        if not equals or not slash:
+            raise InvalidInputError(f"worker {spec!r} is not of the form WORKER=STORE/KEY,KEY")
+        names.check_name("worker", worker_id)
+        names.check_name("store", store)
+        held = workers.setdefault(worker_id, Worker(worker_id)).stores.setdefault(store, [])
+        held += [key for key in (names.check_name("key", key) for key in keys.split(",")) if key not in held]
+    if taken := {SERVICE, TOOLS} & workers.keys():
+        raise InvalidInputError(f"worker {taken.pop()!r} has the name of a user that is no worker")
+    return list(workers.values())
+
+
+def make(workers: Sequence[Worker], nkeys: Mapping[str, str], *, prefix: str, partitions: int) -> Iterator[str]:
+    """The lines of the accounts.
+
+    Raises:
+        InvalidInputError: a key is for nobody, or two workers would share an environment variable.
+    """
+    own = [service_user(), tools_user(sorted({store for worker in workers for store in worker.stores}))]
+    theirs = [worker_user(worker, prefix=prefix, partitions=partitions) for worker in workers]
+    variables: dict[str, str] = {}
+    for user in (*own, *theirs):
+        other = variables.setdefault(user.variable, user.name)
+        if other != user.name:
+            raise InvalidInputError(f"workers {other!r} and {user.name!r} would share the variable {user.variable}")
+    if unknown := nkeys.keys() - {user.name for user in (*own, *theirs)}:
+        raise InvalidInputError(f"nkey is given for {unknown.pop()!r}, which is no user here")
+    inboxes = [f"{names.inbox_prefix(worker.worker_id)}.>" for worker in workers]
+    yield "accounts: {"
+    yield "  RINGCAST: {"
+    yield "    jetstream: enabled"
+    yield from indented(4, users(own, nkeys))
+    yield "    exports: ["
+    for subject, more in EXPORTS.items():
+        yield f'      {{ service: "{subject}", {more + ", " if more else ""}accounts: [WORKERS] }}'
+    yield from (f'      {{ stream: "{inbox}", accounts: [WORKERS] }}' for inbox in inboxes)
+    yield "    ]"
+    yield "  }"
+    yield "  WORKERS: {"
+    yield from indented(4, users(theirs, nkeys))
+    yield "    imports: ["
+    for subject in EXPORTS:
+        to = f', to: "{subject.replace(API, WORKER_API)}"' if subject.startswith(API) else ""
+        yield f'      {{ service: {{ account: RINGCAST, subject: "{subject}" }}{to} }}'
+    yield from (f'      {{ stream: {{ account: RINGCAST, subject: "{inbox}" }} }}' for inbox in inboxes)
+    yield "    ]"
+    yield "  }"
+    yield "  SYS: { users: [ { user: sys, password: $NATS_SYS_PASSWORD } ] }"
+    yield "}"
+    yield "system_account: SYS"
+
+
+def users(some: Sequence[User], nkeys: Mapping[str, str]) -> Iterator[str]:
+    """A list of users."""
+    yield "users: ["
+    for user in some:
+        yield from indented(2, user.lines(nkeys.get(user.name)))
+    yield "]"
+
+
+def indented(by: int, lines: Iterable[str]) -> Iterator[str]:
+    """The lines, further to the right."""
+    return (" " * by + line for line in lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workers", nargs="+", metavar="WORKER=STORE/KEY[,KEY...]")
+    parser.add_argument("--partitions", type=int, default=limits.MAX_PARTITIONS)
+    parser.add_argument("--consumer-prefix", default="ringcast")
+    parser.add_argument("--nkey", action="append", default=[], metavar="NAME=PUBLIC_KEY")
+    arguments = parser.parse_args()
+    try:
+        names.check_partition_count(arguments.partitions)
+        prefix = names.check_name("consumer-prefix", arguments.consumer_prefix)
+        nkeys = dict(nkey.partition("=")[::2] for nkey in arguments.nkey)
+        lines = list(make(parse_workers(arguments.workers), nkeys, prefix=prefix, partitions=arguments.partitions))
+    except InvalidInputError as error:
+        sys.stderr.write(f"make_accounts: {error}\n")
+        return 2
+    sys.stdout.write("\n".join([f"# Printed by: make_accounts.py {shlex.join(sys.argv[1:])}", *lines, ""]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

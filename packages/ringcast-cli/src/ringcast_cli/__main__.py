@@ -1,0 +1,7 @@
+"""``python -m ringcast_cli``."""
+
+from __future__ import annotations
+
+from ringcast_cli import main
+
+main()

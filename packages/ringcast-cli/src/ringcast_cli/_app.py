@@ -1,0 +1,123 @@
+"""The command group, and what becomes of errors: one sentence, an exit code, no traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, Final
+
+import click
+from ringcast_wire import RingcastError
+
+from ringcast_cli import _exit_codes as codes
+from ringcast_cli._config import resolve
+from ringcast_cli._options import shared_options
+
+_COMMANDS: Final = {
+    "up": ("ringcast_cli._up_command", "Run NATS and the config service on this machine."),
+    "store": ("ringcast_cli._store_commands", "Create and look at stores."),
+    "put": ("ringcast_cli._row_commands", "Write a row."),
+    "get": ("ringcast_cli._row_commands", "Print the value of rows."),
+    "delete": ("ringcast_cli._row_commands", "Delete a row."),
+    "list": ("ringcast_cli._row_commands", "Print the rows of a key."),
+    "history": ("ringcast_cli._row_commands", "Print the writes to a key or a row."),
+    "import": ("ringcast_cli._import_command", "Write many rows from a file."),
+    "watch": ("ringcast_cli._watch_command", "Take part as a worker and print each change."),
+    "topology": ("ringcast_cli._topology_command", "Show which worker owns what."),
+    "completion": ("ringcast_cli._completion_command", "Print a shell completion script."),
+}
+
+
+class LazyGroup(click.Group):
+    """Imports a command when it is called, so that ``ringcast --help`` loads neither gRPC nor NATS."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module = import_module(_COMMANDS[cmd_name][0])
+        command: click.Command = module.COMMANDS[cmd_name]
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except BrokenPipeError:
+            # Whoever read standard output has had enough, as `head` does. The interpreter would complain at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return codes.OK
+        except KeyboardInterrupt:
+            return codes.INTERRUPTED
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in _COMMANDS.items()])
+
+
+def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if not wanted:
+        return
+    from importlib.metadata import version
+
+    click.echo(f"ringcast {version('ringcast-cli')}")
+    context.exit()
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 an import skipped rows, 130 interrupted.",
+)
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Print the version."
+)
+@shared_options("servers", "service", "timeout")
+def cli() -> None:
+    """Run, fill, read and watch Ringcast stores."""
+
+
+def run(args: Sequence[str]) -> int:
+    """Runs one command line and returns the exit code."""
+    flags: dict[str, Any] = {}
+    try:
+        result = cli.main(list(args), prog_name="ringcast", standalone_mode=False, obj=flags)
+        return result if isinstance(result, int) else codes.OK
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.UsageError as error:
+        error.show()
+        return codes.USAGE
+    except (click.Abort, KeyboardInterrupt):
+        return codes.INTERRUPTED
+    except click.ClickException as error:
+        return _fail(flags, "FAILED", error.format_message())
+    except RingcastError as error:
+        return _fail(flags, str(error.code), str(error), error.field)
+    except Exception as error:
+        if os.environ.get("RINGCAST_DEBUG"):
+            raise
+        return _fail(
+            flags, "INTERNAL", f"internal error: {type(error).__name__}: {error} (RINGCAST_DEBUG=1 shows where)"
+        )
+
+
+def _fail(flags: dict[str, Any], code: str, message: str, field: str | None = None) -> int:
+    if _wants_json(flags):
+        click.echo(json.dumps({"error": {"code": code, "field": field, "message": message}}), err=True)
+    else:
+        click.echo(f"ringcast: {message}", err=True)
+    return codes.FAILED
+
+
+def _wants_json(flags: dict[str, Any]) -> bool:
+    try:
+        return resolve(flags).json
+    except RingcastError:
+        return bool(flags.get("json"))

@@ -1,0 +1,78 @@
+"""Options that many commands share. They may stand before or after the name of the command; the last one counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import click
+
+from ringcast_cli._config import CliConfig, resolve
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    if value is not None:
+        context.find_root().ensure_object(dict)[parameter.name] = value
+
+
+_LOGIN: Final = {
+    "service_tls_ca_file": "Certificates that may sign the config service's",
+    "service_tls_cert_file": "Certificate to show to the config service",
+    "service_tls_key_file": "Its key",
+    "service_token_file": "Token for the config service, over TLS",
+}
+_SHARED: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
+    "servers": (
+        ("--servers",),
+        {"metavar": "URLS", "help": "NATS servers, with commas between [env: RINGCAST_SERVERS]."},
+    ),
+    "service": (
+        ("--service",),
+        {"metavar": "HOST:PORT", "help": "Config service, tls:// before it for TLS [env: RINGCAST_SERVICE]."},
+    ),
+    **{
+        name: (
+            (f"--{name.replace('_', '-')}",),
+            {"metavar": "FILE", "help": f"{what} [env: RINGCAST_{name.upper()}]."},
+        )
+        for name, what in _LOGIN.items()
+    },
+    "timeout": (
+        ("--timeout", "timeout_s"),
+        {"metavar": "SECONDS", "help": "How long to wait for an answer [env: RINGCAST_TIMEOUT_S]."},
+    ),
+    "config": (
+        ("--config",),
+        {"metavar": "FILE", "help": "Settings file, TOML [env: RINGCAST_CONFIG]."},
+    ),
+    "json": (
+        ("--json/--no-json",),
+        {"default": None, "help": "Print JSON: one document, or one a line [env: RINGCAST_JSON]."},
+    ),
+}
+
+
+def shared_options(*which: str) -> Callable[[F], F]:
+    """Adds the named ones of ``servers``, ``service``, ``timeout``, and always ``config`` and ``json``."""
+
+    def add(command: F) -> F:
+        names = [*which, "config", "json"]
+        if "service" in names:
+            names[names.index("service") + 1 : 0] = _LOGIN
+        for name in reversed(names):
+            flags, settings = _SHARED[name]
+            command = click.option(*flags, expose_value=False, callback=_remember, **settings)(command)
+        return command
+
+    return add
+
+
+def settings_of(context: click.Context) -> CliConfig:
+    """The resolved settings of this invocation.
+
+    Raises:
+        InvalidInputError: one of them breaks a rule.
+    """
+    return resolve(context.find_root().ensure_object(dict))

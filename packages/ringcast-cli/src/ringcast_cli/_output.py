@@ -1,0 +1,43 @@
+"""How results are printed: plain lines for people, JSON for programs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+import msgspec
+
+_encoder = msgspec.json.Encoder()
+
+
+def print_json(document: Any) -> None:
+    """One JSON document on one line of standard output; dataclasses become objects."""
+    click.echo(_encoder.encode(document))
+
+
+def visible(text: str) -> str:
+    """``text`` with everything that could steer a terminal or break a line written as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def print_table(columns: list[str], rows: list[list[str]], *, right: frozenset[int] = frozenset()) -> None:
+    """A small table; columns whose numbers are in ``right`` are right-aligned."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(visible(cell) for cell in row))
+    console = Console(markup=False, highlight=False, emoji=False, width=None if sys.stdout.isatty() else 160)
+    console.print(table)
+
+
+def note(text: str) -> None:
+    """A line for a person, on standard error so that it never mixes with results."""
+    click.echo(text, err=True)

@@ -1,0 +1,227 @@
+"""``ringcast put|get|delete|list|history``."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import aclosing
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any, BinaryIO, Final
+
+import click
+from ringcast.admin import DeleteResult, PutResult, RevisionRecord, RowRecord
+from ringcast_wire import InvalidInputError, limits
+
+from ringcast_cli import _exit_codes as codes
+from ringcast_cli._client import service_client
+from ringcast_cli._options import settings_of, shared_options
+from ringcast_cli._output import note, print_json, visible
+
+_LIMIT: Final = click.IntRange(min=1)
+
+
+@click.command()
+@click.argument("store")
+@click.argument("key")
+@click.argument("row_id")
+@click.argument("value", required=False)
+@click.option("--file", "source", type=click.File("rb"), metavar="FILE", help="Take the value from a file; -: stdin.")
+@click.option("-m", "--metadata", multiple=True, metavar="NAME=VALUE", help="A metadata entry; may be repeated.")
+@shared_options("service", "timeout")
+@click.pass_context
+def put(
+    context: click.Context,
+    store: str,
+    key: str,
+    row_id: str,
+    value: str | None,
+    source: BinaryIO | None,
+    metadata: tuple[str, ...],
+) -> None:
+    """Write the row ROW_ID of KEY in STORE. The first row creates the key."""
+    if (value is None) == (source is None):
+        raise click.UsageError("give either a VALUE or --file", context)
+    text = value if source is None else _read_value(source)
+    assert text is not None
+    config = settings_of(context)
+
+    async def run() -> PutResult:
+        async with service_client(config) as client:
+            return await client.put(store, key, row_id, text, _metadata(metadata))
+
+    result = asyncio.run(run())
+    if config.json:
+        print_json({"row_id": row_id, **asdict(result)})
+    else:
+        click.echo(f"{visible(row_id)} is at version {result.version} of partition {result.partition}")
+
+
+@click.command()
+@click.argument("store")
+@click.argument("key")
+@click.argument("row_ids", nargs=-1, required=True, metavar="ROW_ID...")
+@shared_options("service", "timeout")
+@click.pass_context
+def get(context: click.Context, store: str, key: str, row_ids: tuple[str, ...]) -> int:
+    """Print the value of one row, or id and value of several.
+
+    The exit code is 1 when one of them is not there.
+    """
+    config = settings_of(context)
+
+    async def run() -> list[RowRecord]:
+        async with service_client(config) as client:
+            return await client.get(store, key, row_ids)
+
+    rows = asyncio.run(run())
+    for row in rows:
+        if config.json:
+            print_json(row)
+        elif len(row_ids) > 1:
+            click.echo(f"{visible(row.row_id)}\t{visible(row.value)}")
+        else:
+            click.echo(visible(row.value) if sys.stdout.isatty() else row.value)
+    missing = sorted(set(row_ids) - {row.row_id for row in rows})
+    for row_id in missing:
+        note(f"ringcast: row {row_id!r} is not in {store}/{key}")
+    return codes.FAILED if missing else codes.OK
+
+
+@click.command()
+@click.argument("store")
+@click.argument("key")
+@click.argument("row_id")
+@shared_options("service", "timeout")
+@click.pass_context
+def delete(context: click.Context, store: str, key: str, row_id: str) -> int:
+    """Delete a row. The exit code is 1 when it is not there."""
+    config = settings_of(context)
+
+    async def run() -> DeleteResult:
+        async with service_client(config) as client:
+            return await client.delete(store, key, row_id)
+
+    result = asyncio.run(run())
+    if config.json:
+        print_json({"row_id": row_id, **asdict(result)})
+    elif result.existed:
+        click.echo(f"{visible(row_id)} is deleted at version {result.version} of partition {result.partition}")
+    if not result.existed:
+        note(f"ringcast: row {row_id!r} is not in {store}/{key}: nothing was deleted")
+    return codes.OK if result.existed else codes.FAILED
+
+
+@click.command("list")
+@click.argument("store")
+@click.argument("key")
+@click.option("--partition", type=int, metavar="N", help="Only rows of this partition.")
+@click.option("--deleted", is_flag=True, help="Tombstones too.")
+@click.option("--limit", type=_LIMIT, metavar="N", help="At most so many rows.")
+@click.option("--long", "details", is_flag=True, help="Partition, version and metadata too.")
+@shared_options("service", "timeout")
+@click.pass_context
+def list_rows(
+    context: click.Context,
+    store: str,
+    key: str,
+    partition: int | None,
+    deleted: bool,
+    limit: int | None,
+    details: bool,
+) -> None:
+    """Print the rows of KEY in STORE: id, tab, value."""
+    config = settings_of(context)
+
+    async def run() -> None:
+        async with service_client(config) as client:
+            rows = client.list(store, key, partition=partition, include_deleted=deleted, limit=limit)
+            async with aclosing(rows):
+                async for row in rows:
+                    if config.json:
+                        print_json(row)
+                    else:
+                        click.echo(_line(row, details))
+
+    asyncio.run(run())
+
+
+@click.command()
+@click.argument("store")
+@click.argument("key")
+@click.argument("row_id", required=False)
+@click.option("--partition", type=int, metavar="N", help="Only writes to this partition.")
+@click.option("--since", type=click.IntRange(min=0), default=0, metavar="REVISION", help="Only later revisions.")
+@click.option("--limit", type=_LIMIT, metavar="N", help="At most so many writes.")
+@shared_options("service", "timeout")
+@click.pass_context
+def history(
+    context: click.Context,
+    store: str,
+    key: str,
+    row_id: str | None,
+    partition: int | None,
+    since: int,
+    limit: int | None,
+) -> None:
+    """Print the writes to KEY, or to one row of it: time, partition, version, id, value."""
+    config = settings_of(context)
+
+    async def run() -> None:
+        async with service_client(config) as client:
+            revisions = client.history(store, key, row_id, partition=partition, since=since, limit=limit)
+            async with aclosing(revisions):
+                async for revision in revisions:
+                    if config.json:
+                        print_json({**asdict(revision.row), "written_at_ms": revision.written_at_ms})
+                    else:
+                        click.echo(_revision_line(revision))
+
+    asyncio.run(run())
+
+
+def _line(row: RowRecord, details: bool) -> str:
+    value = "(deleted)" if row.deleted else visible(row.value)
+    if not details:
+        return f"{visible(row.row_id)}\t{value}"
+    metadata = " ".join(f"{visible(name)}={visible(entry)}" for name, entry in sorted(row.metadata.items()))
+    return f"{row.partition}\t{row.version}\t{visible(row.row_id)}\t{value}\t{metadata}".rstrip("\t")
+
+
+def _revision_line(revision: RevisionRecord) -> str:
+    at = datetime.fromtimestamp(revision.written_at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    row = revision.row
+    value = "(deleted)" if row.deleted else visible(row.value)
+    return f"{at}\t{row.partition}\t{row.version}\t{visible(row.row_id)}\t{value}"
+
+
+def _metadata(entries: tuple[str, ...]) -> dict[str, str]:
+    metadata = {}
+    for entry in entries:
+        name, equals, value = entry.partition("=")
+        if not name or not equals:
+            raise click.BadParameter(f"{entry!r} is not of the form NAME=VALUE", param_hint="--metadata")
+        metadata[name] = value
+    return metadata
+
+
+def _read_value(source: BinaryIO) -> str:
+    data = source.read(limits.MAX_ROW_BYTES + 1)
+    if len(data) > limits.MAX_ROW_BYTES:
+        raise InvalidInputError(f"value is too large: the limit is {limits.MAX_ROW_BYTES} bytes", field="value")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(
+            f"value is not text: byte 0x{data[error.start]:02x} at offset {error.start} is not valid UTF-8",
+            field="value",
+        ) from None
+
+
+COMMANDS: Final[dict[str, Any]] = {
+    "put": put,
+    "get": get,
+    "delete": delete,
+    "list": list_rows,
+    "history": history,
+}

@@ -1,0 +1,143 @@
+"""``ringcast store create|show|list``."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Final
+
+import click
+from ringcast.admin import StoreInfo
+from ringcast_wire import Mode, Strategy, limits
+
+from ringcast_cli._client import service_client
+from ringcast_cli._config import CliConfig
+from ringcast_cli._options import settings_of, shared_options
+from ringcast_cli._output import print_json, print_table
+
+
+@click.group()
+@shared_options("service", "timeout")
+def store() -> None:
+    """Create and look at stores."""
+
+
+@store.command()
+@click.argument("name")
+@click.option(
+    "--partitions",
+    type=int,
+    default=256,
+    show_default=True,
+    metavar="N",
+    help=f"How many partitions its rows are shared out over, 1 to {limits.MAX_PARTITIONS}.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice([mode.value for mode in Mode], case_sensitive=False),
+    default=Mode.PARTITIONED.value,
+    show_default=True,
+    help="Whether workers share the partitions out, or each holds everything.",
+)
+@click.option(
+    "--strategy",
+    type=click.Choice([strategy.value for strategy in Strategy], case_sensitive=False),
+    default=Strategy.JUMP.value,
+    show_default=True,
+    help="How partitions are shared out.",
+)
+@click.option(
+    "--inline-max-bytes",
+    type=int,
+    metavar="BYTES",
+    help=f"Values up to this size ride in the change event: 0 to {limits.MAX_INLINE_BYTES} "
+    f"[default: {limits.DEFAULT_INLINE_BYTES}].",
+)
+@shared_options("service", "timeout")
+@click.pass_context
+def create(
+    context: click.Context, name: str, partitions: int, mode: str, strategy: str, inline_max_bytes: int | None
+) -> None:
+    """Create the store NAME.
+
+    Its settings can't be changed later. Creating it again with the same settings does nothing.
+    """
+    config = settings_of(context)
+
+    async def run() -> StoreInfo:
+        async with service_client(config) as client:
+            return await client.create_store(
+                name,
+                partition_count=partitions,
+                mode=Mode(mode),
+                strategy=Strategy(strategy),
+                inline_max_bytes=inline_max_bytes,
+            )
+
+    _print_store(asyncio.run(run()), config)
+
+
+@store.command()
+@click.argument("name")
+@shared_options("service", "timeout")
+@click.pass_context
+def show(context: click.Context, name: str) -> None:
+    """Show the settings and keys of the store NAME."""
+    config = settings_of(context)
+
+    async def run() -> StoreInfo:
+        async with service_client(config) as client:
+            return await client.get_store(name)
+
+    _print_store(asyncio.run(run()), config)
+
+
+@store.command("list")
+@shared_options("service", "timeout")
+@click.pass_context
+def list_stores(context: click.Context) -> None:
+    """List every store; with --json one document a line."""
+    config = settings_of(context)
+
+    async def run() -> list[StoreInfo]:
+        async with service_client(config) as client:
+            return await client.list_stores()
+
+    stores = asyncio.run(run())
+    if config.json:
+        for each in stores:
+            print_json(each)
+        return
+    rows = [
+        [each.name, str(each.partition_count), each.mode, each.strategy, str(len(each.keys)), _sum_rows(each)]
+        for each in stores
+    ]
+    print_table(["store", "partitions", "mode", "strategy", "keys", "rows"], rows, right=frozenset({1, 4, 5}))
+
+
+def _sum_rows(info: StoreInfo) -> str:
+    return str(sum(key.rows for key in info.keys))
+
+
+def _print_store(info: StoreInfo, config: CliConfig) -> None:
+    if config.json:
+        print_json(info)
+        return
+    created = datetime.fromtimestamp(info.created_at_ms / 1000, UTC)
+    for label, value in (
+        ("store", info.name),
+        ("partitions", info.partition_count),
+        ("mode", info.mode),
+        ("strategy", info.strategy),
+        ("hash", info.hash),
+        ("inline", f"values up to {info.inline_max_bytes} bytes"),
+        ("created", created.isoformat(timespec="seconds")),
+    ):
+        click.echo(f"{label:<12}{value}")
+    if info.keys:
+        click.echo()
+        rows = [[key.name, str(key.rows), str(key.bytes)] for key in info.keys]
+        print_table(["key", "rows", "bytes"], rows, right=frozenset({1, 2}))
+
+
+COMMANDS: Final = {"store": store}

@@ -1,0 +1,97 @@
+"""``ringcast topology``."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import click
+from ringcast.topology import Member, Topology, read_topologies, read_topology
+from ringcast_wire import Mode
+
+from ringcast_cli._options import settings_of, shared_options
+from ringcast_cli._output import print_json, print_table
+
+
+@click.command()
+@click.argument("store")
+@click.argument("key", required=False)
+@shared_options("servers", "timeout")
+@click.pass_context
+def topology(context: click.Context, store: str, key: str | None) -> None:
+    """Show which worker owns which partitions of KEY, or of every key that has workers.
+
+    With --json one document a key, with the owner of each partition.
+    """
+    config = settings_of(context)
+    if key is None:
+        found = asyncio.run(read_topologies(config.servers, store, timeout_s=config.timeout_s))
+    else:
+        found = [asyncio.run(read_topology(config.servers, store, key, timeout_s=config.timeout_s))]
+    for each in found:
+        if config.json:
+            print_json(_document(each))
+        else:
+            _print(each)
+    if not found and not config.json:
+        click.echo(f"{store} has no workers")
+
+
+def _document(topology: Topology) -> dict[str, Any]:
+    return {
+        "store": topology.store,
+        "key": topology.key,
+        "mode": topology.settings.mode,
+        "strategy": topology.settings.strategy,
+        "partition_count": topology.settings.partition_count,
+        "members": topology.members,
+        "owners": topology.owners,
+    }
+
+
+def _print(topology: Topology) -> None:
+    settings = topology.settings
+    owned = sum(owner is not None for owner in topology.owners)
+    click.echo(
+        f"{topology.store}/{topology.key}: {settings.mode}, strategy {settings.strategy}, "
+        f"{owned} of {settings.partition_count} partitions owned"
+    )
+    if settings.mode is Mode.FULL:
+        click.echo("every worker holds every partition; none is registered")
+    elif not topology.members:
+        click.echo("no workers")
+    else:
+        rows = [_row(member, settings.partition_count) for member in topology.members]
+        columns = ["worker", "slot", "alive", "partitions", "share", "host", "pid", "which"]
+        print_table(columns, rows, right=frozenset({1, 3, 4, 6}))
+
+
+def _row(member: Member, partition_count: int) -> list[str]:
+    share = f"{100 * len(member.partitions) / partition_count:.1f} %"
+    return [
+        member.worker_id,
+        str(member.slot),
+        "yes" if member.alive else "no",
+        str(len(member.partitions)),
+        share,
+        member.host or "-",
+        str(member.pid or "-"),
+        ranges(member.partitions),
+    ]
+
+
+def ranges(numbers: tuple[int, ...]) -> str:
+    """Ascending numbers in short: ``0-3,7,9-10``."""
+    parts: list[str] = []
+    start = previous = None
+    for number in (*numbers, None):
+        if previous is not None and number == previous + 1:
+            previous = number
+            continue
+        if start is not None:
+            parts.append(str(start) if start == previous else f"{start}-{previous}")
+        start = previous = number
+    return ",".join(parts)
+
+
+COMMANDS: Final = {"topology": topology}

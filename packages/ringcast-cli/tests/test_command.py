@@ -1,0 +1,183 @@
+"""The command line itself: help, usage, completion, and what it does not load."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+import ringcast_cli
+from ringcast_cli import _app, _exit_codes
+from ringcast_cli._app import run
+from ringcast_cli._output import visible
+from ringcast_cli._topology_command import ranges
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def _commands() -> dict[str, click.Command]:
+    context = click.Context(_app.cli)
+    found = {name: _app.cli.get_command(context, name) for name in _app.cli.list_commands(context)}
+    return {name: command for name, command in found.items() if command is not None}
+
+
+def _paths() -> list[tuple[str, ...]]:
+    """The words of every command, groups' own commands included."""
+    paths: list[tuple[str, ...]] = []
+    for name, command in _commands().items():
+        paths.append((name,))
+        if isinstance(command, click.Group):
+            paths += [(name, inner) for inner in command.commands]
+    return paths
+
+
+def test_public_names() -> None:
+    assert ringcast_cli.__all__ == ["main"]
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(["--help"]) == 0
+    out = capsys.readouterr().out
+    for name in ("up", "store", "put", "get", "delete", "list", "history", "import", "watch", "topology", "completion"):
+        assert f"  {name} " in out
+    assert "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 an import skipped rows" in " ".join(out.split())
+    versions = {"ringcast-cli": "1.2.3"}
+    monkeypatch.setattr("importlib.metadata.version", versions.__getitem__)
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == "ringcast 1.2.3\n"
+
+
+@pytest.mark.parametrize("path", _paths(), ids=" ".join)
+def test_every_command_explains_itself_and_takes_json(
+    path: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*path, "-h"]) == 0
+    out = capsys.readouterr().out
+    assert f"Usage: ringcast {' '.join(path)}" in out
+    if path != ("completion",):
+        assert "--json" in out
+        assert "--config" in out
+
+
+def test_the_summaries_of_the_group_are_those_of_the_commands() -> None:
+    """The group does not load the commands for its help, so it has a copy of their first sentences."""
+    for name, command in _commands().items():
+        summary = _app._COMMANDS[name][1].removesuffix(".").split()[0]
+        assert (command.help or "").split()[0] == summary, name
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["nonsense"],
+        ["put"],
+        ["put", "s", "k", "a"],
+        ["put", "s", "k", "a", "1", "-m", "no-equals-sign"],
+        ["put", "s", "k", "a", "1", "--file", "-"],
+        ["get", "s", "k"],
+        ["list", "s", "k", "--limit", "0"],
+        ["store", "create", "s", "--mode", "half"],
+        ["store", "create", "s", "--partitions", "many"],
+        ["completion", "powershell"],
+        ["watch", "s"],
+        ["--nonsense"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words) == _exit_codes.USAGE
+    assert "Usage: ringcast" in capsys.readouterr().err
+
+
+def test_the_help_loads_neither_grpc_nor_nats() -> None:
+    code = (
+        "import sys; from ringcast_cli._app import run; run(['--help']); "
+        "heavy = {'grpc', 'nats', 'rich', 'pyarrow', 'google'}; "
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+def test_bad_settings_are_an_error_not_a_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RINGCAST_SERVICE", "nonsense")
+    assert run(["store", "list"]) == _exit_codes.FAILED
+    assert capsys.readouterr().err == (
+        "ringcast: service 'nonsense' is not an address: host:port is expected, with a port of 1 to 65535 "
+        "(environment variable RINGCAST_SERVICE)\n"
+    )
+
+
+def test_an_error_that_nobody_foresaw_is_one_sentence_unless_asked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("on purpose")
+
+    monkeypatch.setattr("ringcast_cli._completion_command.get_completion_class", fail)
+    assert run(["completion", "fish"]) == _exit_codes.FAILED
+    assert capsys.readouterr().err == (
+        "ringcast: internal error: ZeroDivisionError: on purpose (RINGCAST_DEBUG=1 shows where)\n"
+    )
+    monkeypatch.setenv("RINGCAST_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        run(["completion", "fish"])
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert f"_RINGCAST_COMPLETE={shell}_complete" in script
+    if (program := shutil.which(shell)) is not None:
+        file = tmp_path / "script"
+        file.write_text(script)
+        subprocess.run([program, "-n", file], check=True)
+
+
+def test_completion_of_words(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("_RINGCAST_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "ringcast store s")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    with pytest.raises(SystemExit):
+        run([])
+    assert capsys.readouterr().out == "plain,show\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain ✓", "plain ✓"),
+        ("two\nlines\tand", "two\\nlines\\tand"),
+        ("\x1b[31mred", "\\x1b[31mred"),
+        ("\u202eback", "\\u202eback"),
+        ("\\n", "\\n"),
+    ],
+)
+def test_nothing_in_a_row_can_steer_a_terminal(text: str, shown: str) -> None:
+    assert visible(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("numbers", "shown"),
+    [((), ""), ((4,), "4"), ((0, 1, 2, 7, 9, 10), "0-2,7,9-10"), (tuple(range(4096)), "0-4095"), ((0, 2), "0,2")],
+)
+def test_ranges(numbers: tuple[int, ...], shown: str) -> None:
+    assert ranges(numbers) == shown
+
+
+def test_the_readme_tells_the_exit_codes_and_every_command() -> None:
+    text = README.read_text()
+    codes = {value for name, value in vars(_exit_codes).items() if name.isupper()}
+    assert codes == {0, 1, 2, 3, 130}
+    for code in codes:
+        assert f"| {code} |" in text
+    for name in _commands():
+        assert f"`{name}" in text, name

@@ -1,0 +1,30 @@
+"""Ringcast stores as a source and sink of Apache Spark.
+
+Spark imports every ``pyspark_…`` module that it finds, and finds ``DefaultSource`` in this one, so that
+``spark.read.format("ringcast")`` works without a registration. Nothing is imported before it is asked for: a module of
+that kind that fails or is slow to import does so for every query of everybody.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark_ringcast._prepare import partition_count, prepare, with_reasons
+    from pyspark_ringcast._source import DefaultSource
+
+__all__ = ["DefaultSource", "partition_count", "prepare", "with_reasons"]
+
+_HOMES = {
+    "DefaultSource": "_source",
+    "partition_count": "_prepare",
+    "prepare": "_prepare",
+    "with_reasons": "_prepare",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,249 @@
+"""The options of a read or a write, checked once.
+
+Names are Spark's: case does not count, and neither do underscores, so ``rowIds`` and ``row_ids`` are one option.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any, Final, TypeVar
+
+import msgspec
+from ringcast_wire import InvalidInputError, NatsLogin, check_row_id, limits, names, shown
+
+from pyspark_ringcast._stream_offsets import Starting, parse_starting
+
+DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
+DEFAULT_SERVICE: Final = "127.0.0.1:7420"
+MAX_ROW_IDS: Final = 100_000
+MAX_TASKS: Final = 10_000
+MAX_REJECTED: Final = 1_000_000
+
+E = TypeVar("E", bound=StrEnum)
+
+
+class OnChange(StrEnum):
+    """What a read does about a partition that was written to after the snapshot was taken."""
+
+    FAIL = "fail"
+    LATEST = "latest"
+
+
+class Operation(StrEnum):
+    """What an append does with a row: write it, or delete the row of its id."""
+
+    UPSERT = "upsert"
+    DELETE = "delete"
+
+
+class Changes(StrEnum):
+    """What a stream gives of a row that was written several times since the last batch."""
+
+    LATEST = "latest"
+    EVERY = "every"
+
+
+class OnGap(StrEnum):
+    """What a stream does when changes are gone that it has not read."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """One config key of one store, and how to read or write it. ``login`` is for NATS; it never shows in an error."""
+
+    store: str
+    key: str
+    servers: tuple[str, ...] = (DEFAULT_SERVER,)
+    service: str = DEFAULT_SERVICE
+    login: NatsLogin = NatsLogin()  # noqa: RUF009  # frozen
+    timeout_s: float = 30.0
+    """How long one request is tried again before it fails."""
+    # Reads
+    partitions: tuple[int, ...] | None = None
+    row_ids: tuple[str, ...] | None = None
+    since: int = 0
+    """Only rows with a version above it."""
+    include_deleted: bool = False
+    on_change: OnChange = OnChange.FAIL
+    tasks: int | None = None
+    # Streams
+    changes: Changes = Changes.LATEST
+    starting_offsets: Starting = "earliest"
+    max_rows_per_trigger: int | None = None
+    on_gap: OnGap = OnGap.FAIL
+    # Writes
+    operation: Operation = Operation.UPSERT
+    max_rejected: int = 0
+    rejects_path: str | None = None
+
+
+def parse_options(given: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> Options:
+    """Reads Spark's options; ``servers``, ``service`` and the login also come from ``RINGCAST_<NAME>``.
+
+    Raises:
+        InvalidInputError: an option is unknown, missing, malformed or out of range; the message names it, and shows no
+            password.
+    """
+    values = {name: text for name in _FROM_ENVIRONMENT if (text := environ.get(f"RINGCAST_{name.upper()}"))}
+    for name, text in given.items():
+        values[_field(name)] = text
+    login = {name: values.pop(name) for name in _LOGIN if name in values}
+    for name in ("store", "key"):
+        if not values.get(name):
+            raise _refusal(name, f"is missing: say which {_WHAT[name]}, as in .option({name!r}, {_EXAMPLE[name]!r})")
+    parsed = {name: _PARSERS[name](name, text) for name, text in values.items()}
+    return Options(**parsed, login=_login(login))
+
+
+def _field(name: str) -> str:
+    found = _BY_PLAIN_NAME.get(_plain(name))
+    if found is None:
+        raise InvalidInputError(
+            f"option {shown(name)} is unknown: there are {', '.join(sorted(_BY_PLAIN_NAME.values()))}", field=name
+        )
+    return found
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "")
+
+
+def _refusal(name: str, why: str) -> InvalidInputError:
+    return InvalidInputError(f"option {name} {why}", field=name)
+
+
+def _login(values: dict[str, str]) -> NatsLogin:
+    login = msgspec.convert(values, NatsLogin)
+    login.check_login()
+    return login
+
+
+def _name(name: str, text: str) -> str:
+    return names.check_name(name, text)
+
+
+def _servers(name: str, text: str) -> tuple[str, ...]:
+    servers = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not servers:
+        raise _refusal(name, "is empty: at least one NATS server must be named")
+    if any("@" in server for server in servers):
+        # Spark shows options in plans and logs; it knows to hide those that are called password, and not an address.
+        raise _refusal(name, "must not hold a user or password: there are the options user and password for them")
+    return servers
+
+
+def _service(name: str, text: str) -> str:
+    address = text.removeprefix("tls://")
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 1 <= int(port) <= 65_535 or "/" in address or "@" in address:
+        raise _refusal(name, "is not the host:port of a config service's gRPC API")
+    return text
+
+
+def _partitions(name: str, text: str) -> tuple[int, ...]:
+    """``0-3,7`` is 0, 1, 2, 3 and 7."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if not first.isdecimal() or (last and not last.isdecimal()):
+            raise _refusal(name, f"has {shown(part)}: numbers and ranges such as 0-3,7 are allowed")
+        low, high = int(first), int(last or first)
+        if not low <= high < limits.MAX_PARTITIONS:
+            raise _refusal(name, f"has {shown(part)}: partitions are 0 to {limits.MAX_PARTITIONS - 1}, lowest first")
+        found.update(range(low, high + 1))
+    return tuple(sorted(found))
+
+
+def _row_ids(name: str, text: str) -> tuple[str, ...]:
+    """Ids with commas between, or a JSON list for ids that have commas themselves."""
+    found: list[str]
+    if text.lstrip().startswith("["):
+        try:
+            found = msgspec.json.decode(text, type=list[str])
+        except msgspec.MsgspecError:
+            raise _refusal(name, "is not a JSON list of texts") from None
+    else:
+        found = [part.strip() for part in text.split(",") if part.strip()]
+    if not 1 <= len(found) <= MAX_ROW_IDS:
+        raise _refusal(name, f"has {len(found)} ids: 1 to {MAX_ROW_IDS} are allowed")
+    return tuple(dict.fromkeys(check_row_id(row_id) for row_id in found))
+
+
+def _boolean(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise _refusal(name, f"is {shown(text)}: true or false is allowed")
+    return text.lower() == "true"
+
+
+def _integer(low: int, high: int) -> Callable[[str, str], int]:
+    def parse(name: str, text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = low - 1
+        if not low <= value <= high:
+            raise _refusal(name, f"is {shown(text)}: a whole number from {low} to {high} is allowed")
+        return value
+
+    return parse
+
+
+def _seconds(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.1 <= value <= 3600.0:
+        raise _refusal(name, f"is {shown(text)}: 0.1 to 3600 seconds are allowed")
+    return value
+
+
+def _choice(kind: type[E]) -> Callable[[str, str], E]:
+    def parse(name: str, text: str) -> E:
+        try:
+            return kind(text.lower())
+        except ValueError:
+            raise _refusal(name, f"is {shown(text)}: {' or '.join(kind)} is allowed") from None
+
+    return parse
+
+
+def _text(name: str, text: str) -> str:
+    if not text:
+        raise _refusal(name, "is empty")
+    return text
+
+
+_PARSERS: Final[dict[str, Callable[[str, str], Any]]] = {
+    "store": _name,
+    "key": _name,
+    "servers": _servers,
+    "service": _service,
+    "timeout_s": _seconds,
+    "partitions": _partitions,
+    "row_ids": _row_ids,
+    "since": _integer(0, 2**63 - 1),
+    "include_deleted": _boolean,
+    "on_change": _choice(OnChange),
+    "tasks": _integer(1, MAX_TASKS),
+    "changes": _choice(Changes),
+    "starting_offsets": parse_starting,
+    "max_rows_per_trigger": _integer(1, 2**31 - 1),
+    "on_gap": _choice(OnGap),
+    "operation": _choice(Operation),
+    "max_rejected": _integer(0, MAX_REJECTED),
+    "rejects_path": _text,
+}
+_LOGIN: Final = NatsLogin.__struct_fields__
+_FROM_ENVIRONMENT: Final = ("servers", "service", *_LOGIN)
+_BY_PLAIN_NAME: Final = {_plain(name): name for name in (*_PARSERS, *_LOGIN)}
+_WHAT: Final = {"store": "store it is about", "key": "config key of the store"}
+_EXAMPLE: Final = {"store": "gateway", "key": "blocklist"}
+
+assert {field.name for field in fields(Options)} == {*_PARSERS, "login"}

@@ -1,0 +1,91 @@
+"""What is done to a DataFrame before it is written: in the JVM, where it costs least."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as sql
+from pyspark.sql.types import StringType, StructType
+from pyspark.sql.window import Window
+from ringcast_wire import InvalidInputError, names
+
+from pyspark_ringcast._options import DEFAULT_SERVICE
+from pyspark_ringcast._service import find_store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+
+def partition_count(store: str, *, service: str = DEFAULT_SERVICE, timeout_s: float = 30.0) -> int:
+    """How many partitions a store has.
+
+    Raises:
+        UnknownStoreError: there is no such store.
+        UnavailableError: the config service did not answer in time.
+    """
+    found = find_store(service, names.check_name("store", store), timeout_s)
+    return int(found.partition_count)
+
+
+def prepare(frame: DataFrame, partitions: int, *, newest_by: str | None = None, tasks: int | None = None) -> DataFrame:
+    """The DataFrame with one row an id, shuffled so that each partition of the store is in one task, and sorted by it.
+
+    A write of it touches few partitions a transaction, and no two tasks write to one partition. It may be written
+    without; a data source can't shuffle its input by itself.
+
+    Args:
+        frame: Has a column ``row_id``.
+        partitions: How many partitions the store has (:func:`partition_count`).
+        newest_by: Of rows with one id, the one with the greatest value in this column is kept, and the column dropped;
+            without it any of them.
+        tasks: How many tasks are to write; by default what the session shuffles into.
+
+    Raises:
+        InvalidInputError: there is no such column, or no store has so many partitions.
+    """
+    names.check_partition_count(partitions)
+    for column in ("row_id", newest_by):
+        if column is not None and column not in frame.columns:
+            raise InvalidInputError(f"column {column} is missing: the DataFrame has {', '.join(frame.columns)}")
+    placed = frame.withColumn("partition", sql.expr(f"CAST(pmod(xxhash64(row_id), {partitions}) AS INT)"))
+    placed = placed.repartition(tasks, "partition") if tasks else placed.repartition("partition")
+    return _one_row_an_id(placed, newest_by).sortWithinPartitions("partition", "row_id")
+
+
+def _one_row_an_id(placed: DataFrame, newest_by: str | None) -> DataFrame:
+    """By partition and id, which the shuffle by partition serves already: there is no second one."""
+    if newest_by is None:
+        return placed.dropDuplicates(["partition", "row_id"])
+    newest_first = Window.partitionBy("partition", "row_id").orderBy(sql.col(newest_by).desc_nulls_last())
+    rank = "ringcast_rank"
+    return placed.withColumn(rank, sql.row_number().over(newest_first)).filter(f"{rank} = 1").drop(rank, newest_by)
+
+
+def with_reasons(frame: DataFrame) -> DataFrame:
+    """The DataFrame with a column ``reason``: why a write would reject the row, or null."""
+
+    def add(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            yield pa.RecordBatch.from_arrays(
+                [*batch.columns, pa.array(_reasons(batch), pa.string())], names=[*batch.schema.names, "reason"]
+            )
+
+    schema = StructType([*frame.schema.fields]).add("reason", StringType())
+    return frame.mapInArrow(add, schema)
+
+
+def _reasons(batch: Any) -> list[str | None]:
+    from pyspark_ringcast._batches import checked_size, read_rows
+
+    found: list[str | None] = []
+    for row in read_rows(batch):
+        try:
+            checked_size(row)
+            found.append(None)
+        except InvalidInputError as error:
+            found.append(str(error))
+    return found

@@ -1,0 +1,209 @@
+"""The config service over gRPC for code that is not asynchronous; one channel a process."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, TypeVar
+
+import grpc
+from ringcast_wire import RingcastError, UnavailableError, limits
+from ringcast_wire.grpc import ConfigServiceStub, ServiceLogin, error_from_rpc, pb
+
+T = TypeVar("T")
+
+WINDOW: Final = 8
+"""Batches sent and not answered yet."""
+_FIRST_DELAY_S: Final = 0.1
+_MAX_DELAY_S: Final = 2.0
+_SILENCE_S: Final = 30.0
+"""How long a batch may go unanswered before the connection counts as broken."""
+
+_channels: dict[str, grpc.Channel] = {}
+_lock = threading.Lock()
+
+
+def shared_stub(address: str) -> ConfigServiceStub:
+    """The process's connection to a config service; it lives as long as the process.
+
+    Certificates and tokens are files of the machine, named by its environment: RINGCAST_SERVICE_TLS_CA_FILE and so on.
+
+    Raises:
+        InvalidInputError: they can't be read, or don't fit together.
+    """
+    with _lock:
+        if address not in _channels:
+            options = (
+                ("grpc.max_receive_message_length", 16 * limits.MIB),
+                ("grpc.initial_reconnect_backoff_ms", 100),
+                ("grpc.max_reconnect_backoff_ms", 2_000),
+            )
+            _channels[address] = ServiceLogin.from_environment().channel(address, options)
+        return ConfigServiceStub(_channels[address])
+
+
+def retried(call: Callable[[float], T], timeout_s: float) -> T:
+    """``call(seconds_left)``, again with back-off while the service can't be reached.
+
+    Raises:
+        RingcastError: what the service refused with, or the last failure when the time is up.
+    """
+    deadline = time.monotonic() + timeout_s
+    for attempt in itertools.count():
+        try:
+            return call(max(0.05, min(deadline - time.monotonic(), _SILENCE_S)))
+        except (grpc.RpcError, UnavailableError) as error:
+            refusal = error if isinstance(error, UnavailableError) else _translated(error)
+            if not isinstance(refusal, UnavailableError):
+                raise refusal from None
+            delay = random.uniform(0.5, 1.0) * min(_MAX_DELAY_S, _FIRST_DELAY_S * 2**attempt)  # noqa: S311
+            if time.monotonic() + delay >= deadline:
+                raise refusal from None
+            time.sleep(delay)
+    raise AssertionError("unreachable")
+
+
+def find_store(address: str, store: str, timeout_s: float) -> pb.Store:
+    """A store's settings and keys.
+
+    Raises:
+        UnknownStoreError: there is none of that name.
+        UnavailableError: nobody answered in time.
+    """
+    stub, request = shared_stub(address), pb.GetStoreRequest(name=store)
+    found: pb.Store = retried(lambda left_s: stub.GetStore(request, timeout=left_s), timeout_s)
+    return found
+
+
+def read_heads(address: str, store: str, key: str, timeout_s: float) -> list[int]:
+    """The revision of each partition; raises as :func:`find_store`, and ``UnknownKeyError``."""
+    stub, request = shared_stub(address), pb.HeadsRequest(store=store, key=key)
+    return list(retried(lambda left_s: stub.Heads(request, timeout=left_s), timeout_s).heads)
+
+
+def list_row_ids(address: str, store: str, key: str, partition: int, timeout_s: float) -> list[str]:
+    """Ids of the live rows of a partition."""
+    stub, request = shared_stub(address), pb.ListRequest(store=store, key=key, partition=partition)
+
+    def read(left_s: float) -> list[str]:
+        return [row.row_id for page in stub.List(request, timeout=left_s) for row in page.rows]
+
+    return retried(read, timeout_s)
+
+
+def _translated(error: Any) -> RingcastError:
+    return error_from_rpc(error)
+
+
+class BulkWrite:
+    """One bulk write: batches go out over a stream, a bounded number of them unanswered.
+
+    When the connection breaks, what was not answered is sent again over another: a batch may be written twice, which
+    changes nothing since rows that are as they should be are left alone.
+    """
+
+    def __init__(self, stub: ConfigServiceStub, timeout_s: float) -> None:
+        """``timeout_s``: how long the service may be away."""
+        self._stub = stub
+        self._timeout_s = timeout_s
+        self._unanswered: deque[pb.WriteBatch] = deque()
+        self._stream: _Stream | None = None
+
+    def results(self, batches: Iterable[pb.WriteBatch]) -> Iterator[tuple[pb.WriteBatch, pb.WriteResult]]:
+        """Each batch with its answer, in order, once it is committed.
+
+        Raises:
+            RingcastError: what a batch was refused with, or that the service stayed away. Nothing after the batch that
+                failed is written.
+        """
+        try:
+            for batch in batches:
+                if len(self._unanswered) >= WINDOW:
+                    yield self._receive()
+                self._unanswered.append(batch)
+                if self._stream is not None:
+                    self._stream.send(batch)
+            while self._unanswered:
+                yield self._receive()
+        finally:
+            self._drop()
+
+    def _receive(self) -> tuple[pb.WriteBatch, pb.WriteResult]:
+        result = self._retried_receive()
+        batch = self._unanswered.popleft()
+        if result.sequence != batch.sequence:
+            raise UnavailableError(f"the config service answered batch {result.sequence}, not {batch.sequence}")
+        return batch, result
+
+    def _retried_receive(self) -> pb.WriteResult:
+        def receive(left_s: float) -> pb.WriteResult:
+            if self._stream is None:
+                self._stream = _Stream(self._stub, self._unanswered)
+            try:
+                return self._stream.receive(left_s)
+            except BaseException:
+                self._drop()
+                raise
+
+        return retried(receive, self._timeout_s)
+
+    def _drop(self) -> None:
+        if self._stream is not None:
+            self._stream.cancel()
+        self._stream = None
+
+
+class _Silent(grpc.RpcError):
+    """Nothing came in time, where a call of gRPC could only be given a time for the whole of it."""
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.DEADLINE_EXCEEDED
+
+    def details(self) -> str:
+        return "it was silent for too long"
+
+    def trailing_metadata(self) -> tuple[()]:
+        return ()
+
+
+class _Stream:
+    """One gRPC stream. A thread reads the answers, so that waiting for one can end."""
+
+    def __init__(self, stub: ConfigServiceStub, first: Iterable[pb.WriteBatch]) -> None:
+        self._requests: queue.SimpleQueue[pb.WriteBatch | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[pb.WriteResult | grpc.RpcError | None] = queue.SimpleQueue()
+        for batch in first:
+            self._requests.put(batch)
+        self._call: Any = stub.Write(iter(self._requests.get, None))
+        threading.Thread(target=self._read, name="ringcast-write", daemon=True).start()
+
+    def send(self, batch: pb.WriteBatch) -> None:
+        self._requests.put(batch)
+
+    def receive(self, timeout_s: float) -> pb.WriteResult:
+        try:
+            answer = self._answers.get(timeout=timeout_s)
+        except queue.Empty:
+            raise _Silent from None
+        if isinstance(answer, grpc.RpcError):
+            raise answer
+        if answer is None:
+            raise UnavailableError("the config service ended the stream before it had answered every batch")
+        return answer
+
+    def cancel(self) -> None:
+        self._requests.put(None)
+        self._call.cancel()
+
+    def _read(self) -> None:
+        try:
+            for answer in self._call:
+                self._answers.put(answer)
+            self._answers.put(None)
+        except grpc.RpcError as error:
+            self._answers.put(error)

@@ -1,0 +1,134 @@
+"""Micro-batches as writes: each changes the store once, however often Spark sends it.
+
+Spark sends a batch again, under its number, when it does not know that the batch was committed: after a crash between
+the sink's commit and its own note of it. The number of the last batch of a query is therefore kept in the store, in the
+config key ``spark-sinks``, and what is sent again under it is passed over. A batch that was cut off half-way is written
+again, and every row that is as it should be is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from ringcast_wire import UnknownKeyError
+from ringcast_wire.grpc import pb
+
+from pyspark_ringcast._options import Options, parse_options
+from pyspark_ringcast._service import retried, shared_stub
+from pyspark_ringcast._write import RingcastWriter, Written
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+LEDGER_KEY: Final = "spark-sinks"
+"""The config key that says which batches are done: a row for each query and key that it writes."""
+_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
+"""What Spark puts among the options of a sink."""
+_QUERY: Final = "sql.streaming.queryId"
+_BATCH: Final = "streaming.sql.batchId"
+
+
+@dataclass
+class _Task(WriterCommitMessage):
+    """What a task did; nothing (``written`` is ``None``) where the batch was done before."""
+
+    query: str
+    written: Written | None
+
+
+class _Entry(msgspec.Struct):
+    batch: int
+
+
+class RingcastStreamWriter(DataSourceStreamArrowWriter):
+    """Travels to the tasks; another is made for each commit."""
+
+    def __init__(self, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        """Checks the columns and looks for the store; raises as a batch write does."""
+        self._options = parse_options({name: text for name, text in given.items() if name.lower() not in _SPARKS_OWN})
+        self._writer = RingcastWriter(self._options, schema, overwrite)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """One task: of rows with one id the last is written, or that with the greatest ``version`` if they have one.
+
+        Raises:
+            InvalidInputError: more rows of the task were rejected than ``maxRejected``.
+            RingcastError: a batch was refused, or the service stayed away.
+        """
+        query, batch = _running()
+        if _last_done(self._options, query) == batch:
+            return _Task(query, None)
+        written = self._writer.write(iter(_last_of_each(list(iterator))))
+        assert isinstance(written, Written)
+        return _Task(query, written)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """On the driver, once every task is done.
+
+        Raises:
+            InvalidInputError: more rows were rejected than ``maxRejected``.
+            RingcastError: the service refused or stayed away; Spark then sends the batch again.
+        """
+        tasks = [message for message in messages if isinstance(message, _Task)]
+        if not tasks or _last_done(self._options, tasks[0].query) == batchId:
+            return
+        self._writer.commit([task.written for task in tasks], f"{tasks[0].query}-{batchId}")
+        _note_done(self._options, tasks[0].query, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """What was written stays: the batch is sent again, and then only the rest of it changes anything."""
+
+
+def _running() -> tuple[str, int]:
+    """The query and the batch that this task belongs to."""
+    context = TaskContext.get()
+    query = context.getLocalProperty(_QUERY) if context else None
+    batch = context.getLocalProperty(_BATCH) if context else None
+    if not query or batch is None:
+        raise RuntimeError(f"Spark did not say which batch this is: {_QUERY} or {_BATCH} is not set")
+    return query, int(batch)
+
+
+def _ledger_row(options: Options, query: str) -> str:
+    return f"{options.key}/{query}"
+
+
+def _last_done(options: Options, query: str) -> int | None:
+    """The last batch of a query that was committed."""
+    request = pb.GetRequest(store=options.store, key=LEDGER_KEY, row_ids=[_ledger_row(options, query)])
+    stub = shared_stub(options.service)
+    try:
+        rows = retried(lambda left_s: stub.Get(request, timeout=left_s), options.timeout_s).rows
+    except UnknownKeyError:
+        return None
+    return msgspec.json.decode(rows[0].value, type=_Entry).batch if rows else None
+
+
+def _note_done(options: Options, query: str, batch: int) -> None:
+    value = msgspec.json.encode(_Entry(batch)).decode()
+    request = pb.PutRequest(store=options.store, key=LEDGER_KEY, row_id=_ledger_row(options, query), value=value)
+    stub = shared_stub(options.service)
+    retried(lambda left_s: stub.Put(request, timeout=left_s), options.timeout_s)
+
+
+def _last_of_each(frames: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The rows without those that a later one of the same id makes obsolete: writing both would change it twice."""
+    if not frames:
+        return []
+    table = pa.Table.from_batches(frames)
+    if pc.count_distinct(table.column("row_id"), mode="all").as_py() == len(table):
+        return list(frames)
+    if "version" in table.column_names and pa.types.is_integer(table.schema.field("version").type):
+        table = table.sort_by("version")
+    places = pa.table({"row_id": table.column("row_id"), "place": pa.array(range(len(table)), pa.int64())})
+    last = places.group_by("row_id").aggregate([("place", "max")]).column("place_max")
+    nulls = places.filter(pc.is_null(places.column("row_id"))).column("place")  # each of them is to be reported
+    kept = pc.unique(pa.chunked_array([*last.chunks, *nulls.chunks], pa.int64()))
+    return list(table.take(kept.take(pc.sort_indices(kept))).to_batches())

@@ -1,0 +1,75 @@
+"""The data source as Spark sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+    from pyspark_ringcast._read import Snapshot
+
+READ_SCHEMA = (
+    "row_id STRING NOT NULL, value STRING, version BIGINT NOT NULL, partition INT NOT NULL, "
+    "deleted BOOLEAN NOT NULL, metadata MAP<STRING, STRING>"
+)
+"""What a read gives. ``value`` is null in a tombstone; ``metadata`` is null where there is none."""
+
+
+class DefaultSource(DataSource):
+    """``ringcast``: one config key of one store.
+
+    Spark asks for the schema when a DataFrame is made, and sends this object, pickled, to whatever plans a query of
+    it. So the snapshot that is taken for the schema is that of the DataFrame, however often it is planned.
+    """
+
+    _snapshot: Snapshot | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "ringcast"
+
+    def schema(self) -> str:
+        """The columns of a read; looks at the store, so that an unknown one is an error here and not in a task."""
+        self._snapshot = self._pinned()
+        return READ_SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A reader of the snapshot that was taken with the schema, or of one taken now."""
+        from pyspark_ringcast._read import RingcastReader
+
+        return RingcastReader(self._pinned(), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A writer, once the columns are checked and the store was found."""
+        from pyspark_ringcast._options import parse_options
+        from pyspark_ringcast._write import RingcastWriter
+
+        return RingcastWriter(parse_options(self.options), schema, overwrite)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """A reader of the changes."""
+        from pyspark_ringcast._stream import RingcastStreamReader
+
+        return RingcastStreamReader(dict(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """A writer of micro-batches; ``overwrite`` is Spark's output mode ``complete``."""
+        from pyspark_ringcast._sink import RingcastStreamWriter
+
+        return RingcastStreamWriter(dict(self.options), schema, overwrite)
+
+    def _pinned(self) -> Snapshot:
+        from pyspark_ringcast._options import parse_options
+        from pyspark_ringcast._read import take_snapshot
+
+        return self._snapshot or take_snapshot(parse_options(self.options))

@@ -1,0 +1,97 @@
+"""Every revision of a partition, over gRPC, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from ringcast_wire.grpc import pb
+
+from pyspark_ringcast._columns import SCHEMA
+from pyspark_ringcast._options import Options
+from pyspark_ringcast._service import retried, shared_stub
+from pyspark_ringcast._stream_offsets import ChangesLostError, Range
+
+_END: Final = pb.HistoryResponse()
+
+
+class History:
+    """The revisions of a range. Those at its beginning may be gone: the service keeps them for a time only."""
+
+    def __init__(self, options: Options, wanted: Range) -> None:
+        """Asks for nothing yet."""
+        self._options = options
+        self._wanted = wanted
+        self._stub = shared_stub(options.service)
+        self._read_to = wanted.after
+        self._call: Any = None
+
+    def pages(self, *, complete: bool) -> Iterator[Sequence[pb.Revision]]:
+        """The revisions, of which there is exactly one for each number.
+
+        A connection that breaks is opened again behind the last revision that came.
+
+        Raises:
+            ChangesLostError: ``complete``, and some are gone.
+            UnavailableError: the service did not answer in time.
+        """
+        while self._read_to < self._wanted.upto:
+            page = retried(self._next, self._options.timeout_s)
+            if page is _END:
+                break
+            if complete and page.revisions[0].row.version != self._read_to + 1:
+                raise self._lost(page.revisions[0].row.version - 1)
+            found = [one for one in page.revisions if one.row.version <= self._wanted.upto]
+            self._read_to = page.revisions[-1].row.version
+            if found:
+                yield found
+        if complete and self._read_to < self._wanted.upto:
+            raise self._lost(self._wanted.upto)
+
+    def newest(self) -> list[pb.Row]:
+        """Each row as of the end of the range; raises ``ChangesLostError`` if revisions are gone."""
+        found: dict[str, pb.Row] = {}
+        for page in self.pages(complete=True):
+            for revision in page:
+                found[revision.row.row_id] = revision.row
+        return list(found.values())
+
+    def _next(self, left_s: float) -> pb.HistoryResponse:
+        if self._call is None:
+            request = pb.HistoryRequest(
+                store=self._options.store,
+                key=self._options.key,
+                partition=self._wanted.partition,
+                since=self._read_to,
+                limit=self._wanted.upto - self._read_to,
+            )
+            self._call = self._stub.History(request, timeout=left_s)
+        try:
+            return next(self._call, _END)
+        except BaseException:
+            self._call = None
+            raise
+
+    def _lost(self, to: int) -> ChangesLostError:
+        place, partition = f"{self._options.store}/{self._options.key}", self._wanted.partition
+        return ChangesLostError(
+            f"the changes of partition {partition} of {place} from revision {self._read_to + 1} to {to} are gone: the "
+            f"service keeps them for a time only; start with another checkpoint, or go on without them with onGap=skip"
+        )
+
+
+def to_batch(rows: Iterable[pb.Row]) -> pa.RecordBatch:
+    """Rows of the service as a read gives them."""
+    found = list(rows)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([row.row_id for row in found], pa.string()),
+            pa.array([None if row.deleted else row.value for row in found], pa.string()),
+            pa.array([row.version for row in found], pa.int64()),
+            pa.array([row.partition for row in found], pa.int32()),
+            pa.array([row.deleted for row in found], pa.bool_()),
+            pa.array([list(row.metadata.items()) or None for row in found], SCHEMA.field("metadata").type),
+        ],
+        schema=SCHEMA,
+    )

@@ -1,0 +1,162 @@
+"""Batch writes: append, overwrite, delete.
+
+Every batch is sent with ``skip_unchanged``: a row that is as it should be is left alone. So a task that is tried again
+or runs twice, and a commit that is repeated, change nothing twice, and a job that failed half-way can be run again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from ringcast_core import row_partitions
+from ringcast_wire import InvalidInputError, UnknownKeyError, shown
+
+from pyspark_ringcast._batches import BatchMaker, Rejected
+from pyspark_ringcast._options import Operation, Options
+from pyspark_ringcast._rejects import check_path, write_rejects
+from pyspark_ringcast._service import BulkWrite, find_store, list_row_ids, read_heads, shared_stub
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_COLUMNS: Final = {"row_id": "string", "value": "string", "deleted": "boolean", "metadata": "map<string,string>"}
+_IGNORED: Final = frozenset({"version", "partition"})
+"""Columns of a read that mean nothing to a write."""
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task did. ``kept``: the ids that it wrote, packed, by partition; only an overwrite needs them."""
+
+    written: int = 0
+    deleted: int = 0
+    unchanged: int = 0
+    rejected: list[Rejected] = field(default_factory=list)
+    kept: dict[int, bytes] = field(default_factory=dict)
+
+
+class RingcastWriter(DataSourceArrowWriter):
+    """Travels to the tasks, and back to the driver for the commit."""
+
+    def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
+        """Checks the columns and looks for the store, so that nothing is written where that is wrong.
+
+        Raises:
+            InvalidInputError: a column is missing, unknown or of another type, or an option does not go with the mode.
+            UnknownStoreError: there is no such store.
+            UnavailableError: the config service did not answer in time.
+        """
+        _check_columns(schema, options)
+        if overwrite and options.operation is Operation.DELETE:
+            raise InvalidInputError("option operation is delete: that goes with mode append, not with overwrite")
+        if options.rejects_path is not None:
+            check_path(options.rejects_path)
+        self._options = options
+        self._overwrite = overwrite
+        self._job = uuid.uuid4().hex
+        self._partition_count = find_store(options.service, options.store, options.timeout_s).partition_count
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """One task.
+
+        Raises:
+            InvalidInputError: more rows were rejected than ``maxRejected``.
+            RingcastError: a batch was refused, or the service stayed away. What was written until then stays.
+        """
+        options = self._options
+        maker, done = BatchMaker(options, keep_ids=self._overwrite), Written()
+        for _, result in BulkWrite(shared_stub(options.service), options.timeout_s).results(maker.batches(iterator)):
+            done.written += result.written
+            done.deleted += result.deleted
+            done.unchanged += result.unchanged
+            maker.rejected += [Rejected(row.row_id, row.reason) for row in result.rejected]
+            self._check_rejected(maker.rejected)
+        self._check_rejected(maker.rejected)
+        done.rejected = maker.rejected
+        if self._overwrite:
+            done.kept = _packed(maker.kept, self._partition_count)
+        return done
+
+    def commit(self, messages: list[WriterCommitMessage | None], job: str | None = None) -> None:
+        """On the driver, once every task is done; doing it again changes nothing. ``job`` names the report.
+
+        Raises:
+            InvalidInputError: more rows were rejected than ``maxRejected``; an overwrite then deletes nothing.
+        """
+        done = [message for message in messages if isinstance(message, Written)]
+        rejected = [row for message in done for row in message.rejected]
+        if self._options.rejects_path is not None:
+            write_rejects(self._options.rejects_path, job or self._job, rejected)
+        self._check_rejected(rejected)
+        if self._overwrite:
+            self._delete_others(done)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """What was written stays: writing again changes only the rest."""
+
+    def _delete_others(self, done: Sequence[Written]) -> None:
+        """Deletes live rows that no task wrote. The key is never empty on the way, for the others are there by now."""
+        options = replace(self._options, operation=Operation.DELETE)
+        maker = BatchMaker(options)
+        frames = (pa.record_batch({"row_id": pa.array(ids, pa.string())}) for ids in self._others(done))
+        for _ in BulkWrite(shared_stub(options.service), options.timeout_s).results(maker.batches(frames)):
+            pass
+
+    def _others(self, done: Sequence[Written]) -> Iterator[list[str]]:
+        """Their ids, a partition at a time."""
+        options = self._options
+        try:
+            heads = read_heads(options.service, options.store, options.key, options.timeout_s)
+        except UnknownKeyError:
+            return  # nothing was ever written to it, and an empty DataFrame has nothing to add
+        for partition, head in enumerate(heads):
+            if head:
+                kept = _unpacked(done, partition)
+                live = list_row_ids(options.service, options.store, options.key, partition, options.timeout_s)
+                yield [row_id for row_id in live if row_id not in kept]
+
+    def _check_rejected(self, rejected: Sequence[Rejected]) -> None:
+        if len(rejected) > self._options.max_rejected:
+            row = rejected[-1]
+            raise InvalidInputError(
+                f"{len(rejected)} rows were rejected, and option max_rejected allows {self._options.max_rejected}; "
+                f"one is {row.row_id!r}: {row.reason}",
+                field="max_rejected",
+            )
+
+
+def _packed(row_ids: Sequence[str], partition_count: int) -> dict[int, bytes]:
+    found: dict[int, list[str]] = {}
+    for partition, row_id in zip(row_partitions(row_ids, partition_count), row_ids, strict=True):
+        found.setdefault(partition, []).append(row_id)
+    return {partition: msgspec.msgpack.encode(ids) for partition, ids in found.items()}
+
+
+def _unpacked(done: Sequence[Written], partition: int) -> set[str]:
+    """The ids of one partition, from every task that had some of it."""
+    found: set[str] = set()
+    for message in done:
+        if (packed := message.kept.get(partition)) is not None:
+            found.update(msgspec.msgpack.decode(packed, type=list[str]))
+    return found
+
+
+def _check_columns(schema: StructType, options: Options) -> None:
+    """Refuses columns that a write has no use for: most often they have another name than was meant."""
+    taken = ", ".join(f"{name} ({kind})" for name, kind in _COLUMNS.items())
+    kinds = {column.name: column.dataType.simpleString() for column in schema.fields}
+    needed = ["row_id"] if options.operation is Operation.DELETE else ["row_id", "value"]
+    for name in needed:
+        if name not in kinds:
+            raise InvalidInputError(f"column {name} is missing: a write takes {taken}", field=name)
+    for name, kind in kinds.items():
+        if name not in _COLUMNS and name not in _IGNORED:
+            raise InvalidInputError(f"column {shown(name)} is unknown: a write takes {taken}", field=name)
+        if name in _COLUMNS and kind != _COLUMNS[name]:
+            raise InvalidInputError(f"column {name} is a {kind}: a {_COLUMNS[name]} is wanted", field=name)

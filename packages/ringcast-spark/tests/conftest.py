@@ -1,0 +1,193 @@
+"""One Spark session, one NATS server and one config service for all tests; each test has a store of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from ringcast_testkit import ConfigServiceProcess, NatsServer
+from ringcast_wire.grpc import ConfigServiceStub, pb
+
+PARTITIONS = 16
+
+T = TypeVar("T")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """Two cores, and each failed task is tried four times, as on a cluster."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    paths = os.pathsep.join(path for path in sys.path if path)
+    session = (
+        SparkSession.builder.master("local[2,4]")
+        .appName("ringcast-spark-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "768m")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.sql.shuffle.partitions", "4")
+        .config("spark.executorEnv.PYTHONPATH", paths)
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def service_nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    """A NATS server that no test may stop."""
+    with NatsServer(tmp_path_factory.mktemp("service-nats")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def service(service_nats: NatsServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConfigServiceProcess]:
+    """A config service beside it; no test may stop it either."""
+    directory = tmp_path_factory.mktemp("service")
+    database = f"sqlite:{directory / 'ringcast.db'}"
+    with ConfigServiceProcess(directory, nats_url=service_nats.url, database=database) as process:
+        yield process
+
+
+def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Pieces of at most so many."""
+    left = iter(items)
+    while piece := list(islice(left, size)):
+        yield piece
+
+
+@dataclass
+class Store:
+    """A store of a test's own."""
+
+    name: str
+    nats_url: str
+    address: str
+    spark: SparkSession
+    stub: ConfigServiceStub
+    key: str = "list"
+    partition_count: int = PARTITIONS
+    more: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Everything that a read or write needs."""
+        return {
+            "servers": self.nats_url,
+            "service": self.address,
+            "store": self.name,
+            "key": self.key,
+            "timeout_s": "10",
+            **self.more,
+        }
+
+    def put(self, row_id: str, value: str, **metadata: str) -> int:
+        """Writes a row beside Spark; returns its version."""
+        request = pb.PutRequest(store=self.name, key=self.key, row_id=row_id, value=value, metadata=metadata)
+        return int(self.stub.Put(request).version)
+
+    def delete(self, row_id: str) -> None:
+        """Deletes a row beside Spark."""
+        self.stub.Delete(pb.DeleteRequest(store=self.name, key=self.key, row_id=row_id))
+
+    def write_rows(self, rows: Mapping[str, str], *, at_once: int = 500) -> None:
+        """Writes rows beside Spark."""
+        for some in batched(rows.items(), at_once):
+            batch = [pb.RowWrite(row_id=row_id, value=value) for row_id, value in some]
+            list(self.stub.Write(iter([pb.WriteBatch(store=self.name, key=self.key, rows=batch)])))
+
+    def heads(self) -> list[int]:
+        """The revisions as the service has them."""
+        return list(self.stub.Heads(pb.HeadsRequest(store=self.name, key=self.key)).heads)
+
+    def rows(self) -> dict[str, str]:
+        """Every live row as the service has it."""
+        pages = self.stub.List(pb.ListRequest(store=self.name, key=self.key))
+        return {row.row_id: row.value for page in pages for row in page.rows}
+
+    def metadata(self, row_id: str) -> dict[str, str]:
+        """What a live row has beside its value."""
+        (row,) = self.stub.Get(pb.GetRequest(store=self.name, key=self.key, row_ids=[row_id])).rows
+        return dict(row.metadata)
+
+    def history(self, *, after_ms: int = 0) -> list[pb.Row]:
+        """Every write, in the order of their time."""
+        pages = self.stub.History(pb.HistoryRequest(store=self.name, key=self.key))
+        found = [revision for page in pages for revision in page.revisions if revision.written_at_ms > after_ms]
+        return [revision.row for revision in sorted(found, key=lambda revision: revision.written_at_ms)]
+
+    def frame(
+        self, rows: Mapping[str, str] | list[tuple[Any, ...]], schema: str = "row_id STRING, value STRING"
+    ) -> DataFrame:
+        """A DataFrame to write."""
+        data = list(rows.items()) if isinstance(rows, Mapping) else rows
+        return self.spark.createDataFrame(data, schema)
+
+    def load(self, **options: str) -> DataFrame:
+        """A DataFrame that reads the store."""
+        return self.spark.read.format("ringcast").options(**{**self.options, **options}).load()
+
+    def save(self, frame: DataFrame, mode: str = "append", **options: str) -> None:
+        """Writes a DataFrame."""
+        frame.write.format("ringcast").mode(mode).options(**{**self.options, **options}).save()
+
+
+@pytest.fixture
+def store(
+    spark: SparkSession, service_nats: NatsServer, service: ConfigServiceProcess, store_name: str
+) -> Iterator[Store]:
+    """A store that no other test uses."""
+    with grpc.insecure_channel(service.address) as channel:
+        stub = ConfigServiceStub(channel)
+        stub.CreateStore(pb.CreateStoreRequest(name=store_name, partition_count=PARTITIONS))
+        yield Store(store_name, service_nats.url, service.address, spark, stub)
+
+
+@dataclass
+class Stream:
+    """A stream of a store's changes with a checkpoint of its own; ``batches`` has what came, by batch id."""
+
+    store: Store
+    checkpoint: Path
+    batches: dict[int, list[Row]] = field(default_factory=dict)
+
+    def frame(self, **options: str) -> DataFrame:
+        """The stream as a DataFrame."""
+        return self.store.spark.readStream.format("ringcast").options(**{**self.store.options, **options}).load()
+
+    def start(self, *, available_now: bool = False, **options: str) -> StreamingQuery:
+        """Begins, or goes on from the checkpoint."""
+        writer = self.frame(**options).writeStream.foreachBatch(self._keep)
+        writer = writer.option("checkpointLocation", str(self.checkpoint))
+        writer = writer.trigger(availableNow=True) if available_now else writer
+        return writer.start()
+
+    def catch_up(self, **options: str) -> list[Row]:
+        """Reads what is there, stops, and returns the rows that came."""
+        seen = set(self.batches)
+        query = self.start(available_now=True, **options)
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+        return [row for number in sorted(set(self.batches) - seen) for row in self.batches[number]]
+
+    def _keep(self, frame: DataFrame, number: int) -> None:
+        self.batches[number] = frame.collect()
+
+
+@pytest.fixture
+def stream(store: Store, tmp_path: Path) -> Stream:
+    """A stream of the test's store, not begun."""
+    return Stream(store, tmp_path / "checkpoint")

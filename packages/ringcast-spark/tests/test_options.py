@@ -1,0 +1,131 @@
+"""What options are taken for, and how a wrong one is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from pathlib import Path
+
+import pytest
+from pyspark_ringcast._options import MAX_ROW_IDS, Changes, OnChange, OnGap, Operation, Options, parse_options
+from ringcast_wire import InvalidInputError
+
+NEEDED = {"store": "gateway", "key": "blocklist"}
+
+
+def parse(**given: str) -> Options:
+    return parse_options({**NEEDED, **given}, {})
+
+
+def test_defaults() -> None:
+    options = parse()
+    assert (options.store, options.key) == ("gateway", "blocklist")
+    assert options.servers == ("nats://127.0.0.1:4222",)
+    assert options.service == "127.0.0.1:7420"
+    assert (options.partitions, options.row_ids, options.tasks, options.rejects_path) == (None, None, None, None)
+    assert (options.on_change, options.operation) == (OnChange.FAIL, Operation.UPSERT)
+    assert (options.since, options.include_deleted, options.max_rejected) == (0, False, 0)
+
+
+def test_names_are_spelt_as_one_likes() -> None:
+    spellings = ("rowIds", "row_ids", "ROWIDS", "rowids")
+    assert {parse(**{spelling: "a"}).row_ids for spelling in spellings} == {("a",)}
+
+
+def test_every_option_is_read() -> None:
+    options = parse(
+        servers="nats://a:4222, nats://b:4222",
+        service="tls://c:7420",
+        timeout_s="2.5",
+        partitions="7, 0-3,2",
+        row_ids='["a,b", "é", "a,b"]',
+        since="12",
+        includeDeleted="TRUE",
+        onChange="Latest",
+        tasks="3",
+        operation="delete",
+        maxRejected="10",
+        rejectsPath="/somewhere",
+        changes="every",
+        startingOffsets="latest",
+        maxRowsPerTrigger="5",
+        onGap="skip",
+        user="u",
+        password="p",
+    )
+    assert options.servers == ("nats://a:4222", "nats://b:4222")
+    assert (options.service, options.timeout_s) == ("tls://c:7420", 2.5)
+    assert options.partitions == (0, 1, 2, 3, 7)
+    assert options.row_ids == ("a,b", "é")
+    assert (options.since, options.include_deleted, options.on_change) == (12, True, OnChange.LATEST)
+    assert (options.tasks, options.operation, options.max_rejected) == (3, Operation.DELETE, 10)
+    assert (options.login.user, options.login.password, options.rejects_path) == ("u", "p", "/somewhere")
+    assert (options.changes, options.starting_offsets) == (Changes.EVERY, "latest")
+    assert (options.max_rows_per_trigger, options.on_gap) == (5, OnGap.SKIP)
+    read = {field.name for field in dataclasses.fields(Options)}
+    changed = {name for name in read if getattr(options, name) != getattr(parse(), name)}
+    assert changed == read - {"store", "key"}
+
+
+def test_the_environment_says_where_and_who() -> None:
+    environ = {"RINGCAST_SERVERS": "nats://x:1", "RINGCAST_USER": "u", "RINGCAST_PASSWORD": "p", "RINGCAST_STORE": "no"}
+    options = parse_options(NEEDED, environ)
+    assert (options.servers, options.login.user, options.store) == (("nats://x:1",), "u", "gateway")
+    assert parse_options({**NEEDED, "servers": "nats://y:1"}, environ).servers == ("nats://y:1",)
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "sentence"),
+    [
+        ({"store": ""}, "store", "option store is missing: say which store it is about, as in .option('store', 'gat"),
+        ({"key": ""}, "key", "option key is missing"),
+        ({"store": "a.b"}, "store", "store 'a.b' is not a valid name"),
+        ({"tabel": "x"}, "tabel", "option 'tabel' is unknown: there are "),
+        ({"path": "x"}, "path", "option 'path' is unknown"),
+        ({"servers": " , "}, "servers", "option servers is empty"),
+        ({"service": "nowhere"}, "service", "is not the host:port of a config service's gRPC API"),
+        ({"service": "a:0"}, "service", "is not the host:port"),
+        ({"service": "http://a:1"}, "service", "is not the host:port"),
+        ({"service": "u:hunter2@a:1"}, "service", "is not the host:port"),
+        ({"timeout_s": "soon"}, "timeout_s", "option timeout_s is 'soon': 0.1 to 3600 seconds are allowed"),
+        ({"timeout_s": "nan"}, "timeout_s", "0.1 to 3600 seconds"),
+        ({"partitions": "1,x"}, "partitions", "has 'x': numbers and ranges such as 0-3,7 are allowed"),
+        ({"partitions": "3-1"}, "partitions", "partitions are 0 to 4095, lowest first"),
+        ({"partitions": "4096"}, "partitions", "partitions are 0 to 4095"),
+        ({"row_ids": "[1]"}, "row_ids", "is not a JSON list of texts"),
+        ({"row_ids": " ,"}, "row_ids", f"has 0 ids: 1 to {MAX_ROW_IDS} are allowed"),
+        ({"row_ids": "x" * 513}, "row_id", "has 513 bytes: 1 to 512"),
+        ({"since": "-1"}, "since", "option since is '-1': a whole number from 0 to"),
+        ({"include_deleted": "yes"}, "include_deleted", "is 'yes': true or false is allowed"),
+        ({"onChange": "wait"}, "on_change", "is 'wait': fail or latest is allowed"),
+        ({"operation": "merge"}, "operation", "is 'merge': upsert or delete is allowed"),
+        ({"tasks": "0"}, "tasks", "is '0': a whole number from 1 to 10000 is allowed"),
+        ({"max_rejected": "1e3"}, "max_rejected", "a whole number from 0 to 1000000"),
+        ({"rejects_path": ""}, "rejects_path", "option rejects_path is empty"),
+        ({"user": "u"}, "password", "user is given without password"),
+        ({"credentials_file": "nowhere"}, "credentials_file", "credentials_file 'nowhere' is not a file"),
+    ],
+)
+def test_what_is_refused(given: dict[str, str], field: str, sentence: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        parse_options({**NEEDED, **given}, {})
+    assert sentence in str(caught.value)
+    assert caught.value.field == field
+
+
+def test_no_secret_shows(tmp_path: Path) -> None:
+    """Neither in an error nor where Spark may print options: an address with a password is refused."""
+    with pytest.raises(InvalidInputError, match="must not hold a user or password") as caught:
+        parse(servers="nats://u:hunter2@a:4222")
+    assert "hunter2" not in str(caught.value)
+    assert "hunter2" not in repr(parse(user="u", password="hunter2"))
+    for wrong in ({"store": "a.b"}, {"since": "x"}, {"tls_ca_file": str(tmp_path)}):
+        with pytest.raises(InvalidInputError) as caught:
+            parse(user="u", password="hunter2", **wrong)
+        assert "hunter2" not in str(caught.value)
+
+
+def test_options_travel() -> None:
+    options = parse(user="u", password="p", row_ids="a")
+    assert pickle.loads(pickle.dumps(options)) == options
+    assert hash(options.login)

@@ -1,0 +1,29 @@
+"""What others may rely on, and what an import costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pyspark_ringcast
+import pytest
+
+
+def test_the_exported_names_are_frozen() -> None:
+    assert pyspark_ringcast.__all__ == ["DefaultSource", "partition_count", "prepare", "with_reasons"]
+    assert all(hasattr(pyspark_ringcast, name) for name in pyspark_ringcast.__all__)
+    with pytest.raises(AttributeError, match="'pyspark_ringcast' has no attribute 'nothing'"):
+        _ = pyspark_ringcast.nothing
+
+
+def test_an_import_is_light() -> None:
+    """Spark imports it for every query, whatever its format."""
+    program = """
+import sys
+import pyspark.sql.datasource
+before = set(sys.modules)
+from pyspark_ringcast import DefaultSource
+print(DefaultSource.name(), *sorted(set(sys.modules) - before))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["ringcast", "pyspark_ringcast", "pyspark_ringcast._source"]

@@ -1,0 +1,229 @@
+"""Batch reads of a real store: rows, options, filters, and what keeps a read to its snapshot."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+from pyspark_ringcast._options import parse_options
+from pyspark_ringcast._read import ReadTask, RingcastReader, SnapshotMovedError, take_snapshot
+from ringcast_core import row_partition
+
+Store = Any  # of conftest.py
+
+ROWS = {f"row-{number} é\U0001f600": f"value {number}" for number in range(500)}
+
+
+@pytest.fixture
+def filled(store: Store) -> Store:
+    store.write_rows(ROWS)
+    return store
+
+
+@pytest.fixture
+def pushdown(spark: SparkSession) -> Iterator[None]:
+    """A session that lets filters through to data sources."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    yield
+    spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def ids(frame: DataFrame) -> set[str]:
+    return {row.row_id for row in frame.select("row_id").collect()}
+
+
+def partition_of(store: Store, row_id: str) -> int:
+    return row_partition(row_id, store.partition_count)
+
+
+def test_rows_and_columns(filled: Store) -> None:
+    filled.put("with metadata", "v", by="me", why="é")
+    found = {row.row_id: row for row in filled.load().collect()}
+    assert {row_id: row.value for row_id, row in found.items()} == {**ROWS, "with metadata": "v"}
+    assert all(row.partition == partition_of(filled, row_id) for row_id, row in found.items())
+    assert len({(row.partition, row.version) for row in found.values()}) == len(found)
+    assert max(row.version for row in found.values()) <= max(filled.heads())
+    assert found["with metadata"].metadata == {"by": "me", "why": "é"}
+    assert sum(row.metadata is not None for row in found.values()) == 1
+
+
+def test_tombstones_come_when_asked_for(filled: Store) -> None:
+    gone = next(iter(ROWS))
+    filled.delete(gone)
+    assert gone not in ids(filled.load())
+    assert filled.load().count() == len(ROWS) - 1
+    everything = {row.row_id: row for row in filled.load(include_deleted="true").collect()}
+    assert len(everything) == len(ROWS)
+    assert (everything[gone].deleted, everything[gone].value) == (True, None)
+    assert sum(row.deleted for row in everything.values()) == 1
+
+
+def test_options_make_a_read_smaller(filled: Store) -> None:
+    chosen = {row_id for row_id in ROWS if partition_of(filled, row_id) in (0, 1, 2, 9)}
+    frame = filled.load(partitions="0-2,9")
+    assert ids(frame) == chosen
+    wanted = sorted(ROWS)[:3]
+    by_id = filled.load(rowIds=f'["{wanted[0]}", "{wanted[1]}", "{wanted[2]}", "not there"]')
+    assert ids(by_id) == set(wanted)
+    both = filled.load(row_ids=f'["{wanted[0]}"]', partitions=str(partition_of(filled, wanted[0])))
+    assert ids(both) == {wanted[0]}
+    newest = {row.row_id for row in filled.load().collect() if row.version > 20}
+    assert newest
+    assert ids(filled.load(since="20")) == newest
+
+
+def test_tasks_share_the_partitions(filled: Store) -> None:
+    frame = filled.load(tasks="3")
+    assert frame.rdd.getNumPartitions() == 3
+    assert frame.count() == len(ROWS)
+    homes = frame.select("partition", sql.spark_partition_id().alias("task")).distinct().collect()
+    assert len(homes) == len({row.partition for row in homes}), "a partition was read by two tasks"
+
+
+def test_filters_without_pushdown_are_spark_s_own(filled: Store) -> None:
+    row_id = next(iter(ROWS))
+    assert ids(filled.load().filter(sql.col("row_id") == row_id)) == {row_id}
+    assert filled.load().filter("version > 20 AND partition < 3").count() > 0
+
+
+@pytest.mark.usefixtures("pushdown")
+def test_filters_are_pushed_down(filled: Store) -> None:
+    """The partitions of the DataFrame show how much was read: one task for one row or one partition."""
+    row_id = sorted(ROWS)[7]
+    one = filled.load().filter(sql.col("row_id") == row_id)
+    assert one.rdd.getNumPartitions() == 1
+    assert [row.value for row in one.collect()] == [ROWS[row_id]]
+    some = filled.load(tasks="100").filter("partition IN (1, 5) OR partition = 6").filter("partition <= 5")
+    assert ids(some) == {row_id for row_id in ROWS if partition_of(filled, row_id) in (1, 5)}
+    five = filled.load(tasks="100").filter("partition >= 3 AND partition < 8")
+    assert five.rdd.getNumPartitions() == 5
+    assert ids(five) == {row_id for row_id in ROWS if 3 <= partition_of(filled, row_id) < 8}
+    plain = {row.row_id for row in filled.load().collect() if row.version > 20}
+    assert ids(filled.load().filter("version > 20")) == plain
+    assert ids(filled.load().filter("version >= 21")) == plain
+    assert ids(filled.load().filter("row_id = '' OR row_id IS NULL")) == set()
+    assert filled.load().filter("row_id = ''").count() == 0
+    assert filled.load().filter("NOT (partition = 3)").count() == sum(partition_of(filled, x) != 3 for x in ROWS)
+    assert filled.load().count() == len(ROWS)
+
+
+def test_a_data_frame_stays_with_its_snapshot(filled: Store) -> None:
+    """Run again after a change, it fails rather than give other rows."""
+    changed = next(iter(ROWS))
+    frame, partition = filled.load(), partition_of(filled, changed)
+    others = filled.load(partitions=",".join(str(p) for p in range(filled.partition_count) if p != partition))
+    before = filled.heads()[partition]
+    assert frame.count() == len(ROWS)
+    filled.put(changed, "changed")
+    with pytest.raises(
+        Exception, match=rf"partition {partition} of .* moved from revision {before} to {before + 1} aft"
+    ):
+        frame.count()
+    assert others.count() == sum(partition_of(filled, row_id) != partition for row_id in ROWS)
+    assert {row.row_id: row.value for row in filled.load().collect()} == {**ROWS, changed: "changed"}
+
+
+def test_a_self_join_reads_one_snapshot(filled: Store) -> None:
+    frame = filled.load()
+    assert frame.alias("a").join(frame.alias("b"), "row_id").filter("a.version = b.version").count() == len(ROWS)
+
+
+def test_latest_takes_what_is_there(store: Store) -> None:
+    store.write_rows({"a": "1"})
+    frame = store.load(on_change="latest")
+    store.write_rows({f"new-{number}": "2" for number in range(100)})
+    store.put("a", "3")
+    found = {row.row_id: row.value for row in frame.collect()}
+    assert found == {"a": "3", **{f"new-{number}": "2" for number in range(100)}}
+
+
+def reader_of(store: Store, **options: str) -> RingcastReader:
+    """What Spark would send to tasks; it runs here, without Spark's retries."""
+    snapshot = take_snapshot(parse_options({**store.options, **options}))
+    return RingcastReader(snapshot, store.load().schema)
+
+
+def read_here(reader: RingcastReader) -> dict[str, str]:
+    rows = [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
+    return {row["row_id"]: row["value"] for row in rows}
+
+
+def test_rows_by_id_stay_with_the_snapshot(filled: Store) -> None:
+    """A change beside a row in its partition is no matter; one of the row itself is, a deletion too."""
+    changed, gone = sorted(ROWS)[:2]
+    home = partition_of(filled, changed)
+    beside = next(row_id for row_id in ROWS if partition_of(filled, row_id) == home and row_id not in (changed, gone))
+    readers = {row_id: reader_of(filled, row_ids=f'["{row_id}", "not there"]') for row_id in (changed, gone, beside)}
+    not_there = next(f"none-{n}" for n in range(1_000) if partition_of(filled, f"none-{n}") == home)
+    nothing = reader_of(filled, row_ids=not_there)
+    filled.put(changed, "changed")
+    filled.delete(gone)
+    for row_id in (changed, gone):
+        with pytest.raises(SnapshotMovedError, match="moved from revision"):
+            read_here(readers[row_id])
+    assert read_here(readers[beside]) == {beside: ROWS[beside]}
+    assert read_here(nothing) == {}
+    filled.put(not_there, "now it is")
+    with pytest.raises(SnapshotMovedError):
+        read_here(nothing)
+
+
+def test_a_task_that_runs_again_reads_the_same(filled: Store) -> None:
+    """What Spark does on a retry: the pickled reader, the same task, another process or the same."""
+    reader = pickle.loads(pickle.dumps(reader_of(filled)))
+    task = reader.partitions()[0]
+    first = [batch.to_pylist() for batch in reader.read(task)]
+    assert first
+    assert [batch.to_pylist() for batch in reader.read(pickle.loads(pickle.dumps(task)))] == first
+
+
+def test_a_large_partition_comes_in_chunks(store: Store) -> None:
+    """A reply over the payload limit of the NATS server."""
+    store.write_rows({f"r{number}": f"{number} " + "x" * 40_000 for number in range(600)}, at_once=50)
+    found = store.load().selectExpr("count(*)", "sum(length(value))").first()
+    assert found[0] == 600
+    assert found[1] == sum(len(f"{number} ") + 40_000 for number in range(600))
+
+
+def test_an_empty_key_that_was_written_once(store: Store) -> None:
+    store.put("a", "1")
+    store.delete("a")
+    frame = store.load()
+    assert frame.count() == 0
+    assert frame.columns == ["row_id", "value", "version", "partition", "deleted", "metadata"]
+    assert RingcastReader(take_snapshot(parse_options(store.options)), frame.schema).partitions() == [
+        ReadTask((partition_of(store, "a"),))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"store": "nowhere"}, "nowhere"),
+        ({"key": "nothing"}, "nothing"),
+        ({"partitions": "16"}, "partition 16 is out of range: the store has partitions 0 to 15"),
+        ({"color": "red"}, "option 'color' is unknown"),
+        ({"servers": "nats://127.0.0.1:1", "timeout_s": "0.5"}, "NATS at nats://127.0.0.1:1 can't be reached"),
+    ],
+)
+def test_bad_input(filled: Store, options: dict[str, str], sentence: str) -> None:
+    words = {**filled.options, "user": "u", "password": "hunter2", **options}
+    with pytest.raises(Exception, match=sentence) as caught:
+        filled.spark.read.format("ringcast").options(**words).load()
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_missing_option(filled: Store) -> None:
+    words = {name: text for name, text in filled.options.items() if name != "key"}
+    with pytest.raises(Exception, match="option key is missing: say which config key of the store"):
+        filled.spark.read.format("ringcast").options(**words).load()
+
+
+def test_another_schema_is_refused(filled: Store) -> None:
+    reading = filled.spark.read.format("ringcast").options(**filled.options).schema("row_id STRING, value INT")
+    with pytest.raises(Exception, match="the schema of a ringcast read is fixed: row_id, value, version"):
+        reading.load().count()

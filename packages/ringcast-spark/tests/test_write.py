@@ -1,0 +1,236 @@
+"""Batch writes to a real service: append, overwrite, delete, rejected rows, bad input."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import ringcast_core
+from pyspark.sql import SparkSession
+from pyspark_ringcast import partition_count, prepare, with_reasons
+from ringcast_wire import InvalidInputError, UnknownStoreError, limits
+
+Store = Any  # of conftest.py
+
+ROWS = {f"row-{number} é\U0001f600": f"value {number}" for number in range(3_000)}
+
+
+def test_what_is_written_is_read(store: Store) -> None:
+    store.save(store.frame(ROWS))
+    assert store.rows() == ROWS
+    assert {row.row_id: row.value for row in store.load().collect()} == ROWS
+
+
+def test_metadata_and_deletions_in_one_write(store: Store) -> None:
+    store.write_rows({"gone": "1", "stays": "1"})
+    columns = "row_id STRING, value STRING, deleted BOOLEAN, metadata MAP<STRING, STRING>"
+    rows = [
+        ("new", "2", False, {"by": "me"}),
+        ("gone", None, True, None),
+        ("none", None, True, None),
+        ("plain", "3", None, None),
+    ]
+    store.save(store.frame(rows, columns))
+    assert store.rows() == {"stays": "1", "new": "2", "plain": "3"}
+    assert store.metadata("new") == {"by": "me"}
+
+
+def test_writing_again_changes_nothing(store: Store) -> None:
+    frame = prepare(store.frame(ROWS), store.partition_count)
+    store.save(frame)
+    heads = store.heads()
+    assert sum(heads) == len(ROWS)
+    store.save(frame)
+    store.save(store.frame(ROWS), mode="overwrite")
+    assert store.heads() == heads
+    store.save(store.frame({**ROWS, "one more": "1"}))
+    assert sum(store.heads()) == len(ROWS) + 1
+
+
+def test_overwrite_makes_the_key_what_the_data_frame_is(store: Store) -> None:
+    store.save(store.frame(ROWS))
+    kept = dict(list(ROWS.items())[:1_000])
+    wanted = {**kept, **{f"new-{number}": "new" for number in range(500)}, next(iter(kept)): "changed"}
+    before = sum(store.heads())
+    store.save(store.frame(wanted).repartition(3), mode="overwrite")  # rows of one partition in several tasks
+    assert store.rows() == wanted
+    assert sum(store.heads()) == before + 500 + 1 + 2_000, "a row was written that was right already"
+    history = store.history()[before:]
+    first_delete = next(index for index, row in enumerate(history) if row.deleted)
+    assert all(row.deleted for row in history[first_delete:]), "a row was deleted before all others were there"
+    store.save(store.frame({}), mode="overwrite")
+    assert store.rows() == {}
+
+
+def test_overwrite_of_a_key_that_was_never_written(store: Store) -> None:
+    store.save(store.frame({}), mode="overwrite")
+    store.save(store.frame({"a": "1"}), mode="overwrite")
+    assert store.rows() == {"a": "1"}
+
+
+def test_delete(store: Store) -> None:
+    store.write_rows({"a": "1", "b": "1", "c": "1"})
+    gone = store.frame([("a",), ("c",), ("never there",)], "row_id STRING")
+    store.save(gone, operation="delete")
+    assert store.rows() == {"b": "1"}
+    heads = store.heads()
+    store.save(gone, operation="delete")
+    assert store.heads() == heads
+    with pytest.raises(Exception, match="goes with mode append, not with overwrite"):
+        store.save(gone, mode="overwrite", operation="delete")
+    assert store.rows() == {"b": "1"}
+
+
+def test_what_was_read_can_be_written_elsewhere(store: Store) -> None:
+    store.write_rows({"a": "1", "b": "2"})
+    store.save(store.load(), key="copy")
+    assert store.load(key="copy").drop("version").orderBy("row_id").collect() == (
+        store.load().drop("version").orderBy("row_id").collect()
+    )
+
+
+# --- Prepared DataFrames ----------------------------------------------------------------------------------------------
+
+
+def test_prepare_keeps_one_row_an_id_and_a_partition_in_one_task(store: Store) -> None:
+    rows = [(f"r{number % 700}", f"v{number}", number) for number in range(2_000)]
+    random.Random(5).shuffle(rows)
+    frame = store.frame(rows, "row_id STRING, value STRING, at INT")
+    prepared = prepare(frame, store.partition_count, newest_by="at", tasks=3)
+    tasks = prepared.rdd.glom().collect()
+    assert len(tasks) == 3
+    homes = [{row.partition for row in task} for task in tasks]
+    assert sum(map(len, homes)) == len(set().union(*homes)), "a partition is in two tasks"
+    for task in tasks:
+        placed = [(row.partition, row.row_id) for row in task]
+        assert placed == sorted(placed)
+        assert [home for home, _ in placed] == list(
+            ringcast_core.row_partitions([row_id for _, row_id in placed], store.partition_count)
+        )
+    newest = {row_id: value for row_id, value, _ in sorted(rows, key=lambda row: row[2])}
+    assert {row.row_id: row.value for task in tasks for row in task} == newest
+    store.save(prepared, mode="overwrite")
+    assert store.rows() == newest
+    assert prepare(frame.drop("at"), store.partition_count).count() == 700
+
+
+def test_prepare_refuses_what_it_can_t_use(store: Store) -> None:
+    frame = store.frame({"a": "1"})
+    with pytest.raises(InvalidInputError, match="partition_count 0 is out of range"):
+        prepare(frame, 0)
+    with pytest.raises(InvalidInputError, match="column at is missing: the DataFrame has row_id, value"):
+        prepare(frame, 4, newest_by="at")
+    assert partition_count(store.name, service=store.address) == store.partition_count
+    with pytest.raises(UnknownStoreError, match="nowhere"):
+        partition_count("nowhere", service=store.address)
+
+
+def test_spark_places_a_million_unicode_ids_as_the_core_does(spark: SparkSession) -> None:
+    """Made in the JVM: up to 24 characters over all planes, surrogates left out, seeded."""
+    count, partitions = 1_000_000, 1_000
+    point = "pmod(xxhash64(id, i), 1112064)"
+    char = f"decode(unhex(lpad(hex({point} + if({point} >= 55296, 2048, 0)), 8, '0')), 'utf-32')"
+    frame = spark.range(count, numPartitions=2).selectExpr(
+        f"array_join(transform(sequence(0, cast(id % 24 as int)), i -> {char}), '') AS row_id"
+    )
+    table = frame.selectExpr("row_id", f"CAST(pmod(xxhash64(row_id), {partitions}) AS INT) AS place").toArrow()
+    assert table.num_rows == count
+    ids = table.column("row_id").combine_chunks()
+    sample = ids.slice(0, 10_000).to_pylist()
+    assert sum(not row_id.isascii() for row_id in sample) > 9_000
+    assert len({len(row_id) for row_id in sample}) == 24
+    ours = pa.array(ringcast_core.row_partitions_arrow(ids, partitions))
+    assert ours.cast(pa.int32()).equals(table.column("place").combine_chunks())
+
+
+# --- Rejected rows ----------------------------------------------------------------------------------------------------
+
+BAD = [
+    ("", "v"),
+    (None, "v"),
+    ("x" * 513, "v"),
+    ("nul\0", "v"),
+    ("no value", None),
+    ("big", "x" * limits.MAX_ROW_BYTES),
+]
+REASONS = {
+    "": "row_id '' has 0 bytes",
+    None: "row_id is null",
+    "x" * 513: "has 513 bytes",
+    "nul\0": "has a NUL character",
+    "no value": "value is null",
+    "big": "value of row 'big' is too large: the row has 1048579 bytes, the limit is 1048576",
+}
+
+
+def test_rejected_rows_are_reported(store: Store, tmp_path: Path) -> None:
+    good = {f"good-{number}": "v" for number in range(100)}
+    frame = store.frame([*good.items(), *BAD])
+    path = str(tmp_path / "rejects")
+    store.save(frame, max_rejected="6", rejects_path=path)
+    assert store.rows() == good
+    report = {row.row_id: row.reason for row in store.spark.read.parquet(path).collect()}
+    assert len(report) == len(BAD)
+    for row_id, reason in REASONS.items():
+        assert reason in report[row_id if row_id is None else row_id[:512]]
+    reasons = with_reasons(frame).filter("reason IS NOT NULL").select("row_id", "reason").collect()
+    assert {row.row_id for row in reasons} == {row_id for row_id, _ in BAD}
+    assert all(REASONS[row.row_id] in row.reason for row in reasons)
+    assert with_reasons(frame).filter("reason IS NULL").drop("reason").count() == len(good)
+
+
+def test_too_many_rejected_rows_fail_the_write(store: Store, tmp_path: Path) -> None:
+    store.write_rows({"old": "1"})
+    frame = store.frame([("new", "v"), *BAD]).coalesce(1)
+    with pytest.raises(Exception, match="rows were rejected, and option max_rejected allows 5"):
+        store.save(frame, mode="overwrite", max_rejected="5", rejects_path=str(tmp_path / "r"))
+    assert store.rows().items() >= {"old": "1"}.items(), "an overwrite that failed has deleted a row"
+    in_two_tasks = store.frame([("new", "v"), *BAD]).repartition(2)
+    with pytest.raises(Exception, match="6 rows were rejected, and option max_rejected allows 5"):
+        store.save(in_two_tasks, mode="overwrite", max_rejected="5", rejects_path=str(tmp_path / "r"))
+    assert store.spark.read.parquet(str(tmp_path / "r")).count() == 6
+    assert store.rows() == {"old": "1", "new": "v"}
+
+
+# --- Bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "sentence"),
+    [
+        (
+            "row_id STRING",
+            {},
+            "column value is missing: a write takes row_id [(]string[)], value [(]string[)], deleted",
+        ),
+        ("id STRING, value STRING", {}, "column row_id is missing"),
+        ("row_id STRING, value INT", {}, "column value is a int: a string is wanted"),
+        ("row_id BIGINT, value STRING", {}, "column row_id is a bigint: a string is wanted"),
+        ("row_id STRING, value STRING, colour STRING", {}, "column 'colour' is unknown"),
+        ("row_id STRING, value STRING", {"store": "nowhere"}, "there is no store 'nowhere'"),
+        ("row_id STRING, value STRING", {"key": "a b"}, "key 'a b' is not a valid name"),
+        (
+            "row_id STRING, value STRING",
+            {"service": "127.0.0.1:1", "timeout_s": "0.5"},
+            "the config service did not ans",
+        ),
+        (
+            "row_id STRING, value STRING",
+            {"rejects_path": "/proc/none"},
+            "option rejects_path can't be written to by the",
+        ),
+    ],
+)
+def test_what_is_refused_before_anything_is_written(
+    store: Store, columns: str, options: dict[str, str], sentence: str
+) -> None:
+    store.write_rows({"a": "1"})
+    words = {**store.options, "user": "u", "password": "hunter2", **options}
+    frame = store.spark.createDataFrame([], columns)
+    with pytest.raises(Exception, match=sentence) as caught:
+        frame.write.format("ringcast").mode("overwrite").options(**words).save()
+    assert "hunter2" not in str(caught.value)
+    assert store.rows() == {"a": "1"}

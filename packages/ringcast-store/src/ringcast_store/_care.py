@@ -1,0 +1,198 @@
+"""Care for the file: is it sound, what becomes of a damaged one, and copies of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from ringcast_store import _log
+from ringcast_store._checksum import checksum
+from ringcast_store._errors import InputError, StoreCorruptError, StoreError, StoreFullError, StoreOpenError, translated
+from ringcast_store._schema import prepare
+from ringcast_store._types import Limits
+
+Check = Literal["header", "quick", "full"]
+
+_MAX_FINDINGS = 100
+_CONTENT = "SELECT group_name, entry_key, entry_value, expires_at, revision, checksum FROM entries"
+_COMPANIONS = ("", "-wal", "-shm")
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
+_logger = logging.getLogger("ringcast_store")
+
+
+def open_checked(
+    path: Path,
+    connect: Callable[[], sqlite3.Connection],
+    check: Check,
+    on_damage: Literal["raise", "set_aside"],
+    limits: Limits,
+) -> tuple[sqlite3.Connection, Path | None]:
+    """The writer connection to a sound store, and where a damaged one went.
+
+    Raises:
+        StoreOpenError, StoreBusyError: see :class:`ringcast_store.Store`.
+        StoreCorruptError: the file is damaged, and ``on_damage`` is ``"raise"``.
+    """
+    before = _identity(path)
+    try:
+        return _open(path, connect, check, limits), None
+    except (StoreCorruptError, StoreOpenError) as error:
+        if on_damage == "raise" or not _is_damage(error):
+            raise
+        with _alone(path):
+            aside = set_aside(path) if _identity(path) == before else None  # or else another process was faster
+        if aside is not None:
+            _logger.warning("%s; it was set aside as %s, and an empty store takes its place", error, aside)
+        return _open(path, connect, check, limits), aside
+
+
+def set_aside(path: Path) -> Path:
+    """Renames a database with what belongs to it, so that a new one can take its place; returns the new name."""
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    names = (
+        path.with_name(f"{path.name}.damaged-{stamp}{suffix}") for suffix in ("", *(f".{n}" for n in range(1, 1000)))
+    )
+    aside = next(name for name in names if not name.exists())
+    # The log first: a database that has lost it is merely old, one that has met another's is damaged.
+    for companion in reversed(_COMPANIONS):
+        source = path.with_name(path.name + companion)
+        if source.exists():
+            source.rename(aside.with_name(aside.name + companion))
+    return aside
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file has this name."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Waits until no other process is here with the same file. Its lock is another than those of SQLite."""
+    if fcntl is None:  # where there is none, an open file can't be renamed either
+        yield
+        return
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:  # it is being set aside
+        yield
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _is_damage(error: StoreError) -> bool:
+    """Whether the file is damaged, its first page perhaps, and not of something else, or out of reach."""
+    code = getattr(error.__cause__, "sqlite_errorcode", 0)
+    return isinstance(error, StoreCorruptError) or code & 0xFF == sqlite3.SQLITE_NOTADB
+
+
+def find_damage(cursor: sqlite3.Cursor, limits: Limits) -> list[str]:
+    """What is wrong with the file behind ``cursor``: its structure first, then what the store itself keeps to."""
+    try:
+        return _find_damage(cursor, limits)
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        return [str(error)]
+
+
+def _find_damage(cursor: sqlite3.Cursor, limits: Limits) -> list[str]:
+    found = [text for (text,) in cursor.execute(f"PRAGMA integrity_check({_MAX_FINDINGS})") if text != "ok"]
+    if found:
+        return found
+    cursor.execute("BEGIN")
+    try:
+        head = _log.head(cursor)
+        (ahead,) = cursor.execute("SELECT count(*) FROM entries WHERE revision NOT BETWEEN 1 AND ?", (head,)).fetchone()
+        if ahead:
+            found.append(f"{ahead} keys have a revision that is not of 1 to {head}")
+        (odd,) = cursor.execute(
+            "SELECT count(*) FROM entries WHERE typeof(entry_value) NOT IN ('text', 'blob') "
+            "OR length(CAST(entry_value AS BLOB)) > ?",
+            (limits.max_value_bytes,),
+        ).fetchone()
+        if odd:
+            found.append(
+                f"{odd} keys have a value that is neither text nor bytes, or over {limits.max_value_bytes} bytes"
+            )
+        bent = sum(checksum(*row) != stored for *row, stored in cursor.execute(_CONTENT))
+        if bent:
+            found.append(f"{bent} keys do not fit their checksums")
+        if records := _log.damaged(cursor):
+            found.append(f"{records} records of the change log are unreadable or follow a gap")
+    finally:
+        cursor.execute("ROLLBACK")
+    return found
+
+
+def back_up(source: sqlite3.Connection, path: Path, target: Path) -> None:
+    """Copies the database behind ``source`` to ``target``; see :meth:`ringcast_store.Store.backup`."""
+    if target.exists():
+        raise InputError(f"backup target {target} is there already")
+    partial = target.with_name(f"{target.name}.partial-{os.getpid()}-{time.monotonic_ns()}")
+    try:
+        copy = sqlite3.connect(partial, isolation_level=None)
+        try:
+            with translated(partial):
+                source.backup(copy)  # all pages in one step: one moment of the store, writers go on beside it
+        finally:
+            copy.close()
+        _sync(partial)
+        os.link(partial, target)  # unlike a rename, never over a file that has appeared meanwhile
+        _sync(target.parent)
+    except FileExistsError:
+        raise InputError(f"backup target {target} is there already") from None
+    except OSError as error:
+        raise StoreFullError(f"backup {target} of {path} can't be written: {error.strerror}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _open(path: Path, connect: Callable[[], sqlite3.Connection], check: Check, limits: Limits) -> sqlite3.Connection:
+    with translated(path):
+        connection = connect()
+        try:
+            prepare(connection, path)
+            _look(connection, path, check, limits)
+        except UnicodeDecodeError as error:
+            connection.close()
+            raise StoreCorruptError(f"database {path} is damaged ({error})") from error
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _look(connection: sqlite3.Connection, path: Path, check: Check, limits: Limits) -> None:
+    found = []
+    if check == "full":
+        found = find_damage(connection.cursor(), limits)
+    elif check == "quick":
+        found = [text for (text,) in connection.execute("PRAGMA quick_check(1)") if text != "ok"]
+    if found:
+        raise StoreCorruptError(f"database {path} is damaged ({'; '.join(found[:3])})")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,50 @@
+"""Templates over the keys of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ringcast_store._errors import StoreError, TemplateError
+from ringcast_store._types import Value
+
+if TYPE_CHECKING:
+    import jinja2
+
+
+def render(template: str, values: Mapping[str, Value], *, strict: bool, max_chars: int) -> str:
+    """Renders ``template``; see :meth:`ringcast_store.Store.render`.
+
+    The sandbox keeps a template from reaching anything but the values. It does not bound the time that it takes.
+    """
+    if len(template) > max_chars:
+        raise TemplateError(f"template has {len(template)} characters: at most {max_chars} are allowed")
+    environment = _environment(strict)
+    import jinja2
+
+    parts, room = [], max_chars
+    try:
+        for part in environment.from_string(template).generate({**values, "all": values}):
+            parts.append(part)
+            room -= len(part)
+            if room < 0:
+                raise TemplateError(f"template renders to over {max_chars} characters")
+    except jinja2.TemplateError as error:
+        raise TemplateError(f"template can't be rendered: {error}") from error
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise TemplateError(f"template fails: {error}") from error
+    return "".join(parts)
+
+
+def _environment(strict: bool) -> jinja2.Environment:
+    try:
+        import jinja2
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ImportError:
+        raise StoreError("render needs Jinja: install ringcast-store[render]") from None
+    # Text for files and other programs, not HTML.
+    return ImmutableSandboxedEnvironment(
+        autoescape=False,
+        undefined=jinja2.StrictUndefined if strict else jinja2.Undefined,
+        keep_trailing_newline=True,
+    )

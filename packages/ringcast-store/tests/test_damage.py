@@ -1,0 +1,257 @@
+"""Damage to the file: it is noticed, reported, and the file is set aside and never built over."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ringcast_store import Store, StoreCorruptError, StoreError, StoreOpenError
+from ringcast_store._log import _record_checksum
+
+
+def write(path: Path, *statements: str) -> None:
+    connection = sqlite3.connect(path, isolation_level=None)
+    for statement in statements:
+        connection.execute(statement)
+    connection.close()
+
+
+def damage(path: Path) -> None:
+    """Random bytes over all but the first page."""
+    data = bytearray(path.read_bytes())
+    assert len(data) > 16 * 4096
+    data[4096:] = os.urandom(len(data) - 4096)
+    path.write_bytes(data)
+
+
+@pytest.fixture
+def damaged(path: Path) -> Path:
+    """A store that was sound once."""
+    with Store(path) as store:
+        store.set_many("g", {f"k{number}": "v" * 50 for number in range(5_000)})
+    damage(path)
+    return path
+
+
+@pytest.mark.parametrize("check", ["quick", "full"])
+def test_a_damaged_file_is_reported(damaged: Path, check: Any) -> None:
+    before = damaged.read_bytes()
+    with pytest.raises(StoreCorruptError, match="is damaged"):
+        Store(damaged, check=check)
+    assert damaged.read_bytes() == before, "it is left as it was"
+
+
+def test_a_damaged_file_is_set_aside(damaged: Path, caplog: pytest.LogCaptureFixture) -> None:
+    before = damaged.read_bytes()
+    with (
+        caplog.at_level(logging.WARNING, logger="ringcast_store"),
+        Store(damaged, check="quick", on_damage="set_aside") as store,
+    ):
+        assert store.count_all() == store.revision == 0
+        store.set("g", "k", "v")
+        aside = store.set_aside
+    assert aside is not None
+    assert aside.read_bytes() == before, "nothing of it is lost"
+    assert aside.name.startswith("store.db.damaged-")
+    assert "is damaged" in caplog.text
+    assert str(aside) in caplog.text
+    damage_again(damaged)
+    with Store(damaged, check="quick", on_damage="set_aside") as store:
+        assert store.set_aside not in (None, aside), "each has a name of its own"
+    with Store(damaged, check="full", on_damage="set_aside") as store:
+        assert store.set_aside is None
+
+
+def test_a_damaged_first_page(damaged: Path) -> None:
+    damaged.write_bytes(bytes(4096) + damaged.read_bytes()[4096:])
+    with pytest.raises(StoreOpenError, match="is not an SQLite database"):
+        Store(damaged)
+    with Store(damaged, on_damage="set_aside") as store:
+        assert store.set_aside is not None
+        assert store.set("g", "k", "v") == 1
+
+
+def test_of_many_processes_one_sets_the_file_aside(damaged: Path) -> None:
+    script = """
+import sys
+from ringcast_store import Store
+print("ready", flush=True)
+sys.stdin.readline()
+with Store(sys.argv[1], check="quick", on_damage="set_aside", busy_timeout_s=30) as store:
+    store.set("g", sys.argv[2], "v")
+    print(store.set_aside is not None)
+    sys.stdin.readline()
+"""
+    pipe = subprocess.PIPE
+    others = [
+        subprocess.Popen([sys.executable, "-c", script, str(damaged), str(n)], stdin=pipe, stdout=pipe, text=True)
+        for n in range(4)
+    ]
+    for other in others:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "ready\n"
+    said = [other.communicate("go\nend\n", timeout=60)[0] for other in others]
+    assert [other.returncode for other in others] == [0] * 4
+    assert sorted(said) == ["False\n"] * 3 + ["True\n"]
+    with Store(damaged, check="full") as store:
+        assert list(store.keys("g")) == ["0", "1", "2", "3"]
+
+
+def test_bent_bytes_are_never_handed_out(path: Path) -> None:
+    """Wherever a byte of the file changes: the whole content is right, or the damage is told."""
+    with Store(path, durable=False) as store:
+        for number in range(60):
+            value: str | bytes = f"value {number}" * (number % 40) if number % 3 else bytes(range(number))
+            store.set(f"g{number % 7}", f"key {number}", value, ttl_ms=10**9 if number % 5 == 0 else None)
+        expected, events = list(store.entries()), store.changes(0)
+    sound = path.read_bytes()
+    places, told = random.Random(1), 0
+    found_once = [(3514, 2), (13596, 2), (16331, 0)]  # in the schema, a type, a revision: what no checksum covers
+    for at, bit in found_once + [(places.randrange(100, len(sound)), places.randrange(8)) for _ in range(250)]:
+        data = bytearray(sound)
+        data[at] ^= 1 << bit
+        path.write_bytes(data)
+        try:
+            with Store(path, check="full", purge_interval_s=None) as store:
+                assert (list(store.entries()), store.changes(0)) == (expected, events), at
+        except StoreError:
+            told += 1
+    assert told > 50
+
+
+def damage_again(path: Path) -> None:
+    with Store(path) as store:
+        store.set_many("g", {f"k{number}": "v" * 50 for number in range(5_000)})
+    damage(path)
+
+
+def test_damage_that_is_met_later_stops_the_writing(damaged: Path) -> None:
+    with Store(damaged, purge_interval_s=None) as store:
+        with pytest.raises(StoreCorruptError, match="is damaged"):
+            store.get_all("g")
+        with pytest.raises(StoreCorruptError, match=r"takes no more writes: .* is damaged"):
+            store.set("g", "k", "v")
+        assert store.check() != []
+    with Store(damaged, check="quick", on_damage="set_aside") as store:
+        assert store.set_aside is not None
+
+
+def test_a_damaged_log_beside_the_file(path: Path) -> None:
+    """SQLite's own checksums end the log where it is damaged: what was written before is there."""
+    store = Store(path)
+    store.set("g", "a", "1")
+    store._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    store.set("g", "b", "2")
+    log = path.with_name(path.name + "-wal").read_bytes()
+    copy = path.with_name("copy.db")
+    copy.write_bytes(path.read_bytes())
+    copy.with_name("copy.db-wal").write_bytes(log[:-100] + os.urandom(100))
+    store.close()
+    with Store(copy, check="full") as found:
+        assert found.get_all("g") == {"a": "1"}
+        assert found.check() == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("UPDATE entries SET revision = 99 WHERE entry_key = 'a'", "1 keys have a revision that is not of 1 to 3"),
+        ("UPDATE entries SET entry_value = 5 WHERE entry_key = 'a'", "1 keys have a value that is neither"),
+        ("DELETE FROM changes WHERE last = 2", "1 records of the change log are unreadable"),
+        ("UPDATE changes SET body = '[]' WHERE last = 2", "1 records of the change log are unreadable"),
+        ("UPDATE changes SET body = '[[0,' WHERE last = 2", "1 records of the change log are unreadable"),
+        ('UPDATE changes SET body = \'[[7,"g",null,["b"]]]\' WHERE last = 2', "1 records of the change log are"),
+    ],
+)
+def test_a_check_finds_what_breaks_the_store_s_own_rules(store: Store, path: Path, statement: str, said: str) -> None:
+    for key in "abc":
+        store.set("g", key, "v")
+    assert store.check() == []
+    write(path, statement)
+    assert [found for found in store.check() if said in found]
+    if "body" in statement:
+        with pytest.raises(StoreCorruptError, match="the change log is damaged at revision 2"):
+            store.changes(0)
+
+
+def test_a_record_of_the_log_that_is_readable_but_wrong(store: Store, path: Path) -> None:
+    """Its checksum fits, as if a faulty release had written it."""
+    for key in "abc":
+        store.set("g", key, "v")
+    for body in ("[]", "[[0,", '[[7,"g",null,["b"]]]', '[[0,"g",null,["b","c"]]]', "{}"):
+        stored = _record_checksum(1, at_ms(path), body)
+        write(path, f"UPDATE changes SET body = '{body}', checksum = {stored} WHERE last = 2")
+        with pytest.raises(StoreCorruptError, match="the change log is damaged at revision 2"):
+            store.changes(0)
+        assert [event.key for event in store.changes(2)] == ["c"]
+
+
+def at_ms(path: Path) -> int:
+    connection = sqlite3.connect(path)
+    (found,) = connection.execute("SELECT at_ms FROM changes WHERE last = 2").fetchone()
+    connection.close()
+    return int(found)
+
+
+READS: list[Callable[[Store], object]] = [
+    lambda store: store.get("g", "bent"),
+    lambda store: store.entry("g", "bent"),
+    lambda store: store.get_many("g", ["sound", "bent"]),
+    lambda store: store.get_all("g"),
+    lambda store: list(store.items("g")),
+    lambda store: list(store.entries()),
+    lambda store: store.changes(0),
+]
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_bit_that_flips_inside_a_value_is_noticed(path: Path, read: Callable[[Store], object]) -> None:
+    """The structure of the file is sound, and SQLite has no objection."""
+    with Store(path) as store:
+        store.set("g", "bent", "the value of one key")
+        store.set("g", "sound", "the value of another")
+    data = bytearray(path.read_bytes())
+    data[data.index(b"the value of one")] ^= 1
+    path.write_bytes(data)
+    with Store(path, check="quick") as store:
+        assert store.get("g", "sound") == "the value of another"
+        with pytest.raises(StoreCorruptError, match="key 'bent' of group 'g' does not fit its checksum"):
+            read(store)
+        assert store.check() == ["1 keys do not fit their checksums"]
+    with pytest.raises(StoreCorruptError, match="1 keys do not fit their checksums"):
+        Store(path, check="full")
+    with Store(path, check="full", on_damage="set_aside") as store:
+        assert store.set_aside is not None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "entry_value = CAST(entry_value AS BLOB)",
+        "entry_value = 5",
+        "expires_at = 1e15",
+        "group_name = 'h'",
+        "entry_key = 'l'",
+        "revision = revision + 1",
+        "entry_value = CAST(X'ff' AS TEXT)",
+        "checksum = checksum + 1",
+    ],
+)
+def test_whatever_of_a_key_is_bent_is_noticed(path: Path, change: str) -> None:
+    with Store(path) as store:
+        store.set("g", "k", "v")
+    write(path, f"UPDATE entries SET {change}")
+    with Store(path) as store:
+        assert store.check() != []
+        with pytest.raises(StoreCorruptError):
+            list(store.entries())
+        with pytest.raises(StoreCorruptError, match="takes no more writes"):
+            store.set("g", "other", "v")

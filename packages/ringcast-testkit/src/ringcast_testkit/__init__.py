@@ -1,0 +1,33 @@
+"""Real servers for the tests and benchmarks of Ringcast: launchers and pytest fixtures. Internal."""
+
+from __future__ import annotations
+
+from ringcast_testkit._agent import AgentProcess
+from ringcast_testkit._cluster import NatsCluster
+from ringcast_testkit._config_service import ConfigServiceProcess
+from ringcast_testkit._disk import SmallDisk
+from ringcast_testkit._history import History, Report
+from ringcast_testkit._nats import NatsServer, nats_server_binary
+from ringcast_testkit._postgres import PostgresServer
+from ringcast_testkit._process import ManagedProcess, ManagedServer, ServerFailedError
+from ringcast_testkit._proxy import TcpProxy
+from ringcast_testkit._readme import run_readme_examples
+from ringcast_testkit._worker import WorkerProcess
+
+__all__ = [
+    "AgentProcess",
+    "ConfigServiceProcess",
+    "History",
+    "ManagedProcess",
+    "ManagedServer",
+    "NatsCluster",
+    "NatsServer",
+    "PostgresServer",
+    "Report",
+    "ServerFailedError",
+    "SmallDisk",
+    "TcpProxy",
+    "WorkerProcess",
+    "nats_server_binary",
+    "run_readme_examples",
+]

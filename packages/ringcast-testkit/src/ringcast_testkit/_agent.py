@@ -1,0 +1,50 @@
+"""The heartbeat agent as its own process, the way a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from ringcast_testkit._process import ManagedProcess, ManagedServer
+
+
+class AgentProcess(ManagedServer):
+    """One agent; ``options`` are further command-line words, ``env`` further variables."""
+
+    def __init__(
+        self, directory: Path, *, nats_url: str, options: tuple[str, ...] = (), env: Mapping[str, str] | None = None
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._ready_file = directory / f"agent-{os.getpid()}-{id(self):x}.json"
+        self._listen = dict.fromkeys(("grpc", "http", "metrics"), "127.0.0.1:0")
+        self._words = ["--nats", nats_url, "--ready-file", str(self._ready_file), *options]
+        self._env = env
+
+    @property
+    def grpc_address(self) -> str:
+        """``127.0.0.1:<port>`` of Dapr's API over gRPC; it stays the same over restarts."""
+        return self._listen["grpc"]
+
+    @property
+    def http_url(self) -> str:
+        """``http://127.0.0.1:<port>`` of Dapr's API over HTTP; it stays the same over restarts."""
+        return f"http://{self._listen['http']}"
+
+    @property
+    def metrics_url(self) -> str:
+        """Where its metrics are."""
+        return f"http://{self._listen['metrics']}/metrics"
+
+    def start(self) -> None:
+        """Starts the agent and returns once it serves."""
+        self._ready_file.unlink(missing_ok=True)
+        listen = [word for name, address in self._listen.items() for word in (f"--{name}-listen", address)]
+        command = [sys.executable, "-m", "ringcast_heartbeat_agent", *listen, *self._words]
+        process = ManagedProcess("heartbeat-agent", command, env=self._env)
+        self._process = process
+        process.wait_until(self._ready_file.exists)
+        ready = json.loads(self._ready_file.read_text())
+        self._listen = {name: ready[name] for name in self._listen}

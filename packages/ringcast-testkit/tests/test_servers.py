@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import asyncpg
+import nats
+import psutil
+import pytest
+from ringcast_testkit import ManagedProcess, NatsServer, PostgresServer, ServerFailedError
+
+
+async def test_nats_keeps_address_and_data_over_a_crash(nats_server: NatsServer) -> None:
+    client = await nats.connect(nats_server.url)
+    await client.jetstream().add_stream(name="s", subjects=["s"])
+    await client.jetstream().publish("s", b"kept")
+    await client.close()
+    url = nats_server.url
+
+    nats_server.kill()
+    nats_server.restart()
+
+    assert nats_server.url == url
+    client = await nats.connect(nats_server.url)
+    assert (await client.jetstream().get_last_msg("s", "s")).data == b"kept"
+    await client.close()
+
+
+async def test_postgres_keeps_committed_rows_over_a_crash(tmp_path: Path) -> None:
+    with PostgresServer() as server:
+        url = server.create_database()
+        connection = await asyncpg.connect(url)
+        await connection.execute("CREATE TABLE t (x INT)")
+        await connection.execute("INSERT INTO t VALUES (7)")
+        server.kill()
+        connection.terminate()
+        server.restart()
+        connection = await asyncpg.connect(url)
+        assert await connection.fetchval("SELECT x FROM t") == 7
+        await connection.close()
+
+
+async def test_postgres_databases_are_fresh(postgres_url: str) -> None:
+    connection = await asyncpg.connect(postgres_url)
+    assert await connection.fetchval("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == 0
+    await connection.close()
+
+
+def test_a_server_that_ends_early_shows_its_output() -> None:
+    process = ManagedProcess("broken", [sys.executable, "-c", "print('why it failed')"])
+    with pytest.raises(ServerFailedError, match="why it failed"):
+        process.wait_until(lambda: False)
+
+
+def test_pause_and_resume(nats_server: NatsServer) -> None:
+    nats_server.pause()
+    os.waitid(os.P_PID, nats_server.process.pid, os.WSTOPPED)
+    assert psutil.Process(nats_server.process.pid).status() == psutil.STATUS_STOPPED
+    nats_server.resume()
+    os.waitid(os.P_PID, nats_server.process.pid, os.WCONTINUED)
+    assert nats_server.terminate() in (0, 1)
+
+
+def test_a_child_dies_with_the_process_that_started_it() -> None:
+    code = textwrap.dedent("""
+        import sys, threading
+        from ringcast_testkit import ManagedProcess
+        child = ManagedProcess("child", [sys.executable, "-c", "import threading; threading.Event().wait()"])
+        print(child.pid, flush=True)
+        threading.Event().wait()
+    """)
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = psutil.Process(int(parent.stdout.readline()))
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    psutil.wait_procs([child], timeout=10)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE

@@ -1,0 +1,107 @@
+"""What two Ringcast processes must agree on.
+
+Names on the bus, messages, error codes, limits and chunking. The gRPC stubs are in :mod:`ringcast_wire.grpc`, apart
+from here, so that a worker does not pay for importing gRPC.
+"""
+
+from __future__ import annotations
+
+from ringcast_wire import _limits as limits
+from ringcast_wire import _names as names
+from ringcast_wire._chunks import Chunk, ChunkAssembler, split_chunks
+from ringcast_wire._errors import (
+    AlreadyExistsError,
+    ErrorCode,
+    InternalError,
+    InUseError,
+    InvalidInputError,
+    LimitExceededError,
+    MismatchError,
+    ProtocolError,
+    RingcastError,
+    UnauthenticatedError,
+    UnavailableError,
+    UnknownKeyError,
+    UnknownStoreError,
+    error_from_code,
+    shown,
+)
+from ringcast_wire._login import NatsLogin, without_passwords
+from ringcast_wire._messages import (
+    DEFAULT_LOAD_FACTOR,
+    WIRE_VERSION,
+    BatchRequest,
+    Change,
+    Event,
+    FetchReply,
+    HeadsReply,
+    LeaseRecord,
+    Mode,
+    NodeRecord,
+    PartitionRequest,
+    PartitionRows,
+    Row,
+    SlotClaim,
+    StoreSettings,
+    Strategy,
+    decode_batch_request,
+    decode_event,
+    decode_fetch_reply,
+    decode_heads_reply,
+    decode_partition_request,
+    decode_record,
+    encode,
+    encode_record,
+)
+from ringcast_wire._rows import check_row, check_row_id
+
+__all__ = [
+    "AlreadyExistsError",
+    "BatchRequest",
+    "Change",
+    "Chunk",
+    "ChunkAssembler",
+    "DEFAULT_LOAD_FACTOR",
+    "ErrorCode",
+    "Event",
+    "FetchReply",
+    "HeadsReply",
+    "InUseError",
+    "InternalError",
+    "InvalidInputError",
+    "LeaseRecord",
+    "LimitExceededError",
+    "MismatchError",
+    "Mode",
+    "NatsLogin",
+    "NodeRecord",
+    "PartitionRequest",
+    "PartitionRows",
+    "ProtocolError",
+    "RingcastError",
+    "Row",
+    "SlotClaim",
+    "StoreSettings",
+    "Strategy",
+    "UnauthenticatedError",
+    "UnavailableError",
+    "UnknownKeyError",
+    "UnknownStoreError",
+    "WIRE_VERSION",
+    "check_row",
+    "check_row_id",
+    "decode_batch_request",
+    "decode_event",
+    "decode_fetch_reply",
+    "decode_heads_reply",
+    "decode_partition_request",
+    "decode_record",
+    "encode",
+    "encode_record",
+    "error_from_code",
+    "limits",
+    "names",
+    "shown",
+    "split_chunks",
+    "without_passwords",
+]

@@ -1,0 +1,138 @@
+"""Error codes, and the exceptions that carry them over gRPC and NATS.
+
+A code is data: it travels in the ``Ringcast-Error`` header of a NATS reply and in the ``ringcast-error`` trailer of a
+gRPC call, and turns back into the same exception at the other end.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, ClassVar
+
+
+class ErrorCode(StrEnum):
+    """What went wrong, in a word that both ends know."""
+
+    INVALID_INPUT = "INVALID_INPUT"
+    UNKNOWN_STORE = "UNKNOWN_STORE"
+    UNKNOWN_KEY = "UNKNOWN_KEY"
+    ALREADY_EXISTS = "ALREADY_EXISTS"
+    MISMATCH = "MISMATCH"
+    LIMIT_EXCEEDED = "LIMIT_EXCEEDED"
+    IN_USE = "IN_USE"
+    UNAVAILABLE = "UNAVAILABLE"
+    PROTOCOL = "PROTOCOL"
+    UNAUTHENTICATED = "UNAUTHENTICATED"
+    INTERNAL = "INTERNAL"
+
+
+class RingcastError(Exception):
+    """The base of every error that Ringcast raises on purpose.
+
+    ``code`` says the kind, ``field`` the input at fault (or ``None``), ``str(error)`` is one sentence for a person.
+    """
+
+    code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class InvalidInputError(RingcastError, ValueError):
+    """An input breaks a rule; the message names the field, the value and the limit."""
+
+    code = ErrorCode.INVALID_INPUT
+
+
+class UnknownStoreError(RingcastError, LookupError):
+    """There is no store of that name."""
+
+    code = ErrorCode.UNKNOWN_STORE
+
+
+class UnknownKeyError(RingcastError, LookupError):
+    """The store has no config key of that name: nothing was ever written to it."""
+
+    code = ErrorCode.UNKNOWN_KEY
+
+
+class AlreadyExistsError(RingcastError):
+    """The store exists with other settings."""
+
+    code = ErrorCode.ALREADY_EXISTS
+
+
+class MismatchError(RingcastError):
+    """A worker asked for a mode, partition count, hash or wire version other than the store's; both are named."""
+
+    code = ErrorCode.MISMATCH
+
+
+class LimitExceededError(RingcastError):
+    """A hard limit of the operating envelope would be crossed; the message gives the limit and the value."""
+
+    code = ErrorCode.LIMIT_EXCEEDED
+
+
+class InUseError(RingcastError):
+    """Another live process holds this worker id."""
+
+    code = ErrorCode.IN_USE
+
+
+class UnavailableError(RingcastError, ConnectionError):
+    """The other side can't be reached or can't answer now; trying again later may help."""
+
+    code = ErrorCode.UNAVAILABLE
+
+
+class ProtocolError(RingcastError):
+    """A message from the other side can't be understood: truncated, damaged, or of an unknown wire version."""
+
+    code = ErrorCode.PROTOCOL
+
+
+class UnauthenticatedError(RingcastError, PermissionError):
+    """The config service asks for a token, and the call had none or a wrong one."""
+
+    code = ErrorCode.UNAUTHENTICATED
+
+
+class InternalError(RingcastError):
+    """The service failed in a way that it did not foresee."""
+
+    code = ErrorCode.INTERNAL
+
+
+_BY_CODE: dict[ErrorCode, type[RingcastError]] = {
+    error.code: error
+    for error in (
+        InvalidInputError,
+        UnknownStoreError,
+        UnknownKeyError,
+        AlreadyExistsError,
+        MismatchError,
+        LimitExceededError,
+        InUseError,
+        UnavailableError,
+        ProtocolError,
+        UnauthenticatedError,
+        InternalError,
+    )
+}
+
+
+def error_from_code(code: str, message: str, *, field: str | None = None) -> RingcastError:
+    """The exception for a code that came over the wire; an unknown code becomes :class:`InternalError`."""
+    try:
+        known = ErrorCode(code)
+    except ValueError:
+        return InternalError(f"{code}: {message}", field=field)
+    return _BY_CODE[known](message, field=field)
+
+
+def shown(value: Any, limit: int = 80) -> str:
+    """``repr`` of an input for an error message, cut so that a huge or hostile value can't flood a log."""
+    text = repr(value[: limit + 1] if isinstance(value, (str, bytes)) else value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"

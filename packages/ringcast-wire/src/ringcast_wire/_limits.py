@@ -1,0 +1,52 @@
+"""The hard limits of Ringcast, each in one place.
+
+They come from the operating envelope; whoever lets a value in checks it with :mod:`ringcast_wire` and refuses it
+with an error that gives the limit and the value.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ringcast_core import MAX_PARTITIONS as _MAX_PARTITIONS
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+MAX_PARTITIONS: Final = _MAX_PARTITIONS
+"""Partitions of one store; the core hashes to no more."""
+MAX_NAME_LENGTH: Final = 64
+"""Characters of a store, config key or worker name."""
+MAX_ROW_ID_BYTES: Final = 512
+"""UTF-8 bytes of a row id."""
+MAX_ROW_BYTES: Final = 1 * MIB
+"""UTF-8 bytes of a row: id, value and metadata together."""
+MAX_METADATA_ENTRIES: Final = 64
+MAX_METADATA_BYTES: Final = 16 * KIB
+"""UTF-8 bytes of all metadata names and values of one row."""
+MAX_PARTITION_BYTES: Final = 8 * MIB
+"""Bytes of all live rows of one partition: what a worker has to fetch when it gains it."""
+MAX_STORES: Final = 50
+MAX_KEYS_PER_STORE: Final = 100
+MAX_WORKERS_PER_KEY: Final = 200
+MAX_BATCH_ROWS: Final = 1_000
+"""Rows of one bulk write batch, and row ids of one get or batch fetch."""
+MAX_BATCH_BYTES: Final = 3 * MIB
+"""Row bytes of one bulk write batch; below gRPC's default message limit of 4 MiB."""
+MAX_EVENT_CHANGES: Final = 256
+"""Changes listed in one event; a write of more rows to a partition says only ``prev`` and ``rev``."""
+MAX_EVENT_BYTES: Final = 256 * KIB
+"""Encoded size above which an event leaves its list of changes out."""
+DEFAULT_INLINE_BYTES: Final = 256
+MAX_INLINE_BYTES: Final = 4 * KIB
+MAX_REPLY_BYTES: Final = 64 * MIB
+"""Encoded size of one fetch reply, all chunks together."""
+MAX_FILTERS_PER_CONSUMER: Final = 500
+"""Filter subjects of one JetStream consumer; a worker with more partitions gets further consumers."""
+CHUNK_HEADROOM_BYTES: Final = 4 * KIB
+"""What a chunk leaves free below the server's payload limit: headers count towards it."""
+
+LEASE_TTL_S: Final = 10
+LEASE_REFRESH_S: Final = 5.0
+LIMIT_MARKER_TTL_S: Final = 60
+"""How long the server keeps the marker that tells watchers of an expiry."""

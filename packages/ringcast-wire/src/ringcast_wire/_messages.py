@@ -1,0 +1,276 @@
+"""The messages on the bus and what is kept in the buckets.
+
+Events and fetch replies are MessagePack arrays with the wire version first; fields may be appended, never moved. What a
+person may want to read (buckets) is JSON.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, TypeVar
+
+import msgspec
+from ringcast_core import HASH_NAME
+
+from ringcast_wire._errors import MismatchError, ProtocolError
+from ringcast_wire._limits import MAX_BATCH_ROWS
+from ringcast_wire._names import check_partition_count
+
+WIRE_VERSION: Final = 1
+DEFAULT_LOAD_FACTOR: Final = 1.25
+
+T = TypeVar("T")
+
+
+class Mode(StrEnum):
+    """How the rows of a store reach its workers."""
+
+    PARTITIONED = "PARTITIONED"
+    FULL = "FULL"
+
+
+class Strategy(StrEnum):
+    """How partitions are shared out over workers."""
+
+    JUMP = "jump"
+    RING = "ring"
+
+
+class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What is locked when a store is created and must be the same for every worker of it."""
+
+    partition_count: int
+    mode: Mode = Mode.PARTITIONED
+    strategy: Strategy = Strategy.JUMP
+    hash: str = HASH_NAME
+    load_factor: float = DEFAULT_LOAD_FACTOR
+    wire_version: int = WIRE_VERSION
+
+    def to_kv(self) -> dict[str, bytes]:
+        """The settings as entries of the store's metadata bucket: setting name → JSON."""
+        return {name: msgspec.json.encode(getattr(self, name)) for name in self.__struct_fields__}
+
+    @classmethod
+    def from_kv(cls, entries: dict[str, bytes]) -> StoreSettings:
+        """Reads the metadata bucket of a store.
+
+        Raises:
+            ProtocolError: a setting is missing or can't be read.
+            MismatchError: the store was written with a wire version or hash that this build does not speak.
+        """
+        missing = [name for name in cls.__struct_fields__ if name not in entries]
+        if missing:
+            raise ProtocolError(f"the store's metadata lacks {', '.join(missing)}")
+        try:
+            raw = {name: msgspec.json.decode(entries[name]) for name in cls.__struct_fields__}
+            settings = msgspec.convert(raw, cls)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+            raise ProtocolError(f"the store's metadata can't be read: {error}") from error
+        check_partition_count(settings.partition_count)
+        settings.require(wire_version=WIRE_VERSION, hash=HASH_NAME)
+        return settings
+
+    def require(self, **wanted: object) -> None:
+        """Refuses settings other than the wanted ones (``None``: any will do).
+
+        Raises:
+            MismatchError: names the setting, the store's value and the requested one.
+        """
+        for name, value in wanted.items():
+            if value is not None and getattr(self, name) != value:
+                raise MismatchError(
+                    f"{name} mismatch: the store has {_plain(getattr(self, name))}, {_plain(value)} was requested",
+                    field=name,
+                )
+
+
+def _plain(value: object) -> object:
+    return value.value if isinstance(value, StrEnum) else value
+
+
+class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A member of a config key, kept under ``<config_key>.<worker_id>``."""
+
+    slot: int
+    lease: str
+    incarnation: str
+    capabilities: tuple[str, ...] = ()
+
+
+class SlotClaim(msgspec.Struct, frozen=True, kw_only=True):
+    """Who holds a slot of a config key, kept under ``<config_key>.slot.<n>``."""
+
+    worker_id: str
+    lease: str
+
+
+class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A live process, kept under its lease id; ``incarnation`` tells a restart from the process before it."""
+
+    incarnation: str
+    host: str
+    pid: int
+    started_at_ms: int
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True):
+    """A row of a list. ``version`` is the revision of its last write; a deleted row is a tombstone without a value."""
+
+    row_id: str
+    value: str
+    version: int
+    deleted: bool = False
+    metadata: dict[str, str] | None = None
+
+
+class Change(msgspec.Struct, frozen=True, array_like=True):
+    """One changed row in an event. ``value`` is ``None`` when it has to be fetched (or the row was deleted)."""
+
+    row_id: str
+    version: int
+    deleted: bool = False
+    value: str | None = None
+    metadata: dict[str, str] | None = None
+
+
+class Event(msgspec.Struct, frozen=True, array_like=True):
+    """A write to one partition took it from revision ``prev`` to ``rev``.
+
+    ``changes`` lists its rows with versions ``prev`` < v ≤ ``rev``, or is ``None`` when they are too many: fetch
+    ``since`` then. ``committed_at_ms`` is the wall clock of the service at the write.
+    """
+
+    wire_version: int
+    prev: int
+    rev: int
+    committed_at_ms: int
+    changes: list[Change] | None
+
+
+class PartitionRequest(msgspec.Struct, frozen=True, array_like=True):
+    """Asks for a partition: whole, or (``since``) the rows changed after that revision."""
+
+    wire_version: int = WIRE_VERSION
+    since: int | None = None
+
+
+class BatchRequest(msgspec.Struct, frozen=True, array_like=True):
+    """Asks for named rows of a key, 1 to 1,000."""
+
+    wire_version: int
+    row_ids: list[str]
+
+
+class PartitionRows(msgspec.Struct, frozen=True, array_like=True):
+    """Rows of one partition, all as of ``revision``.
+
+    ``whole``: these are all live rows (tombstones are left out), so what is not among them does not exist. Otherwise
+    they are the rows asked for: changed since a revision, or named; tombstones included.
+    """
+
+    partition: int
+    revision: int
+    whole: bool
+    rows: list[Row]
+
+
+class FetchReply(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to a fetch of a partition (one entry), a batch (an entry a partition touched) or a whole key."""
+
+    wire_version: int
+    partitions: list[PartitionRows]
+
+
+class HeadsReply(msgspec.Struct, frozen=True, array_like=True):
+    """The revision of each partition of a key, by partition number."""
+
+    wire_version: int
+    heads: list[int]
+
+
+_pack = msgspec.msgpack.Encoder()
+_json = msgspec.json.Encoder()
+_event = msgspec.msgpack.Decoder(Event)
+_partition_request = msgspec.msgpack.Decoder(PartitionRequest)
+_batch_request = msgspec.msgpack.Decoder(BatchRequest)
+_fetch_reply = msgspec.msgpack.Decoder(FetchReply)
+_heads_reply = msgspec.msgpack.Decoder(HeadsReply)
+
+Message = Event | PartitionRequest | BatchRequest | FetchReply | HeadsReply
+
+
+def encode(message: Message) -> bytes:
+    """A bus message as bytes."""
+    return _pack.encode(message)
+
+
+def decode_event(data: bytes) -> Event:
+    """Reads an event.
+
+    Raises:
+        ProtocolError: it is damaged, of another wire version, or its revisions contradict each other.
+    """
+    event = _decode(_event, data, "event")
+    changes = event.changes
+    if not 0 <= event.prev < event.rev:
+        raise ProtocolError(f"event says prev {event.prev} and rev {event.rev}: prev must be below rev")
+    if changes is not None and not all(event.prev < change.version <= event.rev for change in changes):
+        raise ProtocolError(f"event of revisions {event.prev} to {event.rev} lists a version outside them")
+    return event
+
+
+def decode_partition_request(data: bytes) -> PartitionRequest:
+    """Reads a partition request; an empty payload asks for the whole partition."""
+    if not data:
+        return PartitionRequest()
+    request = _decode(_partition_request, data, "partition request")
+    if request.since is not None and request.since < 0:
+        raise ProtocolError(f"since {request.since} is below 0")
+    return request
+
+
+def decode_batch_request(data: bytes) -> BatchRequest:
+    """Reads a batch request and checks its length."""
+    request = _decode(_batch_request, data, "batch request")
+    if not 1 <= len(request.row_ids) <= MAX_BATCH_ROWS:
+        raise ProtocolError(f"row_ids has {len(request.row_ids)} entries: 1 to {MAX_BATCH_ROWS} are allowed")
+    return request
+
+
+def decode_fetch_reply(data: bytes) -> FetchReply:
+    """Reads the answer to a partition, batch or full fetch."""
+    return _decode(_fetch_reply, data, "fetch reply")
+
+
+def decode_heads_reply(data: bytes) -> HeadsReply:
+    """Reads the answer to a heads fetch."""
+    return _decode(_heads_reply, data, "heads reply")
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes, what: str) -> T:
+    """Decodes and checks the wire version."""
+    try:
+        message = decoder.decode(data)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"{what} of {len(data)} bytes can't be read: {error}") from error
+    version = getattr(message, "wire_version")  # noqa: B009  # every message struct has it; T can't say so
+    if version != WIRE_VERSION:
+        raise ProtocolError(f"{what} has wire version {version}: this build speaks {WIRE_VERSION}")
+    return message
+
+
+def encode_record(record: NodeRecord | SlotClaim | LeaseRecord) -> bytes:
+    """A bucket record as JSON."""
+    return _json.encode(record)
+
+
+def decode_record(data: bytes, kind: type[T]) -> T:
+    """Reads a bucket record of the given kind.
+
+    Raises:
+        ProtocolError: it is not one.
+    """
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"{kind.__name__} of {len(data)} bytes can't be read: {error}") from error

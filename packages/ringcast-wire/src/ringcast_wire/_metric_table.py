@@ -1,0 +1,369 @@
+"""Every metric of Ringcast, once, as data: what is emitted, documented, alerted on and drawn is held against it."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+Kind = Literal["counter", "gauge", "histogram"]
+Emitter = Literal["worker", "config service", "agent"]
+
+
+class Metric(NamedTuple):
+    """One metric. A counter's name ends in ``_total``; ``reference``: its name in the reference design, if it has one.
+
+    ``buckets`` are the upper bounds of a histogram, rising, in ``unit``; the last bucket above them has no bound.
+    """
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    unit: str
+    help: str
+    emitter: Emitter
+    reference: str = ""
+    buckets: tuple[float, ...] = ()
+
+
+SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+SHORT_SECONDS: Final = (0.000_01, 0.000_1, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
+SIZES: Final = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 2_000.0, 5_000.0, 10_000.0)
+
+MAX_PARTITIONS_AS_LABEL: Final = 256
+"""Above so many partitions the label ``partition`` is empty, unless a user asks for it."""
+
+_KEY: Final = ("store", "key")
+_KEY_WORKER: Final = ("store", "key", "worker_id")
+_WORKER: Final = ("store", "worker_id")
+_CONSUMER: Final = ("store", "worker_id", "consumer")
+
+
+def _worker(
+    name: str,
+    kind: Kind,
+    labels: tuple[str, ...],
+    unit: str,
+    text: str,
+    reference: str = "",
+    buckets: tuple[float, ...] = (),
+) -> Metric:
+    return Metric(name, kind, labels, unit, text, "worker", reference, buckets)
+
+
+def _service(
+    name: str, kind: Kind, labels: tuple[str, ...], unit: str, text: str, buckets: tuple[float, ...] = ()
+) -> Metric:
+    return Metric(name, kind, labels, unit, text, "config service", "", buckets)
+
+
+WORKER: Final = (
+    _worker(
+        "config_partitions_owned",
+        "gauge",
+        _KEY_WORKER,
+        "partitions",
+        "Partitions that this worker owns now.",
+        "config_partitions_owned",
+    ),
+    _worker(
+        "config_rebalances_total",
+        "counter",
+        (*_KEY, "trigger"),
+        "rebalances",
+        "New assignments, by what led to them: join, leave or heartbeat-miss.",
+        "config_rebalances_total",
+    ),
+    _worker(
+        "config_bootstrap_duration_seconds",
+        "histogram",
+        (*_KEY, "partition"),
+        "seconds",
+        "From asking for a whole partition (mode FULL: for the whole key) to having its rows.",
+        "config_bootstrap_duration_seconds",
+        SECONDS,
+    ),
+    _worker(
+        "config_notification_batch_size",
+        "histogram",
+        _KEY,
+        "rows",
+        "Rows in a micro-batch, each once.",
+        "config_notification_batch_size",
+        SIZES,
+    ),
+    _worker(
+        "config_notification_lag_seconds",
+        "histogram",
+        _KEY,
+        "seconds",
+        "From the broker's time stamp of an event to the moment that its rows go to the application.",
+        "config_notification_lag_seconds",
+        SECONDS,
+    ),
+    _worker(
+        "config_heartbeat_failures_total",
+        "counter",
+        _KEY_WORKER,
+        "writes",
+        "Writes of the lease that failed; one lease serves every key, so the keys of a worker show the same.",
+        "config_heartbeat_failures_total",
+    ),
+    _worker(
+        "config_stale_updates_discarded_total",
+        "counter",
+        _KEY,
+        "rows",
+        "Rows dropped because a newer version was known.",
+        "config_stale_updates_discarded_total",
+    ),
+    _worker(
+        "config_consumer_messages_total",
+        "counter",
+        _CONSUMER,
+        "messages",
+        "Deliveries of events to a durable consumer, redeliveries included.",
+        "parti_consumer_messages_total",
+    ),
+    _worker(
+        "config_consumer_redeliveries_total",
+        "counter",
+        _CONSUMER,
+        "messages",
+        "Deliveries that were not the first of their event.",
+        "parti_consumer_redeliveries_total",
+    ),
+    _worker(
+        "config_consumer_inflight",
+        "gauge",
+        _CONSUMER,
+        "messages",
+        "Events that wait on the server, as the last delivery said, and those delivered and not acknowledged.",
+        "parti_consumer_inflight",
+    ),
+    _worker(
+        "config_consumer_update_duration_seconds",
+        "histogram",
+        _WORKER,
+        "seconds",
+        "How long the server took to confirm a consumer's filters.",
+        "parti_consumer_update_duration_seconds",
+        SECONDS,
+    ),
+    _worker(
+        "config_consumer_subject_count",
+        "gauge",
+        _CONSUMER,
+        "subjects",
+        "Filters that the server has confirmed; a consumer has at most 500.",
+        "parti_consumer_subject_count",
+    ),
+    _worker(
+        "config_handler_latency_seconds",
+        "histogram",
+        _KEY,
+        "seconds",
+        "How long one call of the application's handler took, failed ones included.",
+        "parti_handler_latency_seconds",
+        SHORT_SECONDS,
+    ),
+    _worker(
+        "config_consumer_update_failures_total",
+        "counter",
+        _WORKER,
+        "updates",
+        "Updates of consumers that failed; the last good filters stay.",
+        "parti_consumer_update_failures_total",
+    ),
+    _worker(
+        "config_consumer_update_skipped_total",
+        "counter",
+        _WORKER,
+        "updates",
+        "Updates that were not sent, because they would have changed nothing.",
+        "parti_consumer_update_skipped_total",
+    ),
+    _worker("config_duplicate_events_total", "counter", _KEY, "events", "Events that had been taken in before."),
+    _worker(
+        "config_unreadable_events_total",
+        "counter",
+        _WORKER,
+        "events",
+        "Events that were damaged or not of this protocol.",
+    ),
+    _worker(
+        "config_unreadable_replies_total",
+        "counter",
+        _WORKER,
+        "replies",
+        "Answers to fetches that were damaged or did not answer what was asked; they are asked for again.",
+    ),
+    _worker(
+        "config_unreadable_records_total",
+        "counter",
+        _WORKER,
+        "records",
+        "Records of members, slots and leases that were damaged; they are passed over.",
+    ),
+    _worker(
+        "config_gaps_total",
+        "counter",
+        _KEY,
+        "gaps",
+        "Times that events were missing or did not list their rows, so that a partition was caught up by a fetch.",
+    ),
+    _worker("config_changes_total", "counter", _KEY, "rows", "Rows handed to the application."),
+    _worker(
+        "config_fetches_total",
+        "counter",
+        (*_KEY, "kind"),
+        "fetches",
+        "Fetches sent: of a partition or key, or of rows (batch).",
+    ),
+    _worker("config_fetch_failures_total", "counter", _KEY, "fetches", "Fetches that were refused or got no answer."),
+    _worker(
+        "config_handler_failures_total", "counter", _KEY, "calls", "Calls of the application's handler that raised."
+    ),
+    _worker(
+        "config_poisoned_changes_total", "counter", _KEY, "rows", "Rows given up after their handler failed every time."
+    ),
+    _worker(
+        "config_dead_letters_total", "counter", _KEY, "rows", "Those of them that went to the stream of dead letters."
+    ),
+    _worker(
+        "config_dead_letter_failures_total",
+        "counter",
+        _KEY,
+        "sends",
+        "Dead letters that could not be sent; each is sent again.",
+    ),
+    _worker("config_blocked_changes_total", "counter", _KEY, "rows", "Those of them whose row was held back."),
+    _worker("config_rows_held", "gauge", _KEY_WORKER, "rows", "Live rows that this worker holds."),
+    _worker(
+        "config_staleness_seconds",
+        "gauge",
+        _WORKER,
+        "seconds",
+        "How long NATS or the config service has been out of reach; else 0.",
+    ),
+    _worker(
+        "config_cached_partitions",
+        "gauge",
+        _KEY_WORKER,
+        "partitions",
+        "Partitions that are still as the cache on the disk had them: nothing has been heard of them since the start.",
+    ),
+    _worker(
+        "config_cache_unsaved_partitions",
+        "gauge",
+        _WORKER,
+        "partitions",
+        "Partitions that have changed since the cache was written.",
+    ),
+    _worker(
+        "config_cache_write_failures_total",
+        "counter",
+        _WORKER,
+        "writes",
+        "Attempts to open or write the cache that failed; it stays as it was, and is tried again.",
+    ),
+    _worker(
+        "config_cache_set_aside_total",
+        "counter",
+        _WORKER,
+        "files",
+        "Cache files that could not be used, and were set aside.",
+    ),
+)
+
+SERVICE: Final = (
+    _service(
+        "config_service_writes_total",
+        "counter",
+        ("store", "outcome"),
+        "requests",
+        "Write requests that ended: ok, or the error code that they were refused with.",
+    ),
+    _service("config_service_rows_written_total", "counter", _KEY, "rows", "Rows stored, deletes included."),
+    _service(
+        "config_service_write_duration_seconds",
+        "histogram",
+        ("store",),
+        "seconds",
+        "From the arrival of a write to its commit or refusal, waiting included.",
+        SECONDS,
+    ),
+    _service(
+        "config_service_write_group_size",
+        "histogram",
+        (),
+        "requests",
+        "Write requests that were committed together.",
+        SIZES,
+    ),
+    _service(
+        "config_service_transaction_duration_seconds",
+        "histogram",
+        (),
+        "seconds",
+        "How long the transaction of a group of writes took, repetitions included.",
+        SECONDS,
+    ),
+    _service(
+        "config_service_transaction_retries_total",
+        "counter",
+        ("sqlstate",),
+        "transactions",
+        "Transactions that began again: 40001 could not be serialised, 40P01 was a deadlock.",
+    ),
+    _service("config_service_writes_waiting", "gauge", (), "requests", "Write requests that wait for the database."),
+    _service("config_service_write_bytes_waiting", "gauge", (), "bytes", "Their rows."),
+    _service(
+        "config_service_outbox_depth",
+        "gauge",
+        (),
+        "events",
+        "Events that were committed and are not published yet, counted up to 100,000.",
+    ),
+    _service(
+        "config_service_outbox_age_seconds", "gauge", (), "seconds", "Age of the oldest of them; 0 when there is none."
+    ),
+    _service("config_service_events_published_total", "counter", (), "events", "Events that the broker has stored."),
+    _service(
+        "config_service_publish_failures_total",
+        "counter",
+        ("reason",),
+        "events",
+        "Events that could not be sent (unsent), were not acknowledged (unacknowledged) or were refused (refused).",
+    ),
+    _service(
+        "config_service_fetches_total",
+        "counter",
+        ("kind", "outcome"),
+        "fetches",
+        "Fetches answered, by kind (partition, since, batch, full, heads) and outcome (ok or an error code).",
+    ),
+    _service(
+        "config_service_fetch_duration_seconds",
+        "histogram",
+        ("kind",),
+        "seconds",
+        "From the arrival of a fetch to its answer, waiting included.",
+        SECONDS,
+    ),
+    _service("config_service_fetches_waiting", "gauge", (), "fetches", "Fetches that wait for a free hand."),
+    _service(
+        "config_service_connected",
+        "gauge",
+        ("to",),
+        "",
+        "1 while nats or the database can be reached, else 0; looked at every second.",
+    ),
+    _service(
+        "config_service_database_connections",
+        "gauge",
+        ("pool", "state"),
+        "connections",
+        "Connections of each pool (fetches, snapshots, writes), busy and idle; none on SQLite.",
+    ),
+)
+
+METRICS: Final = (*WORKER, *SERVICE)

@@ -1,0 +1,223 @@
+"""Names on the bus: subjects, buckets, streams and consumers, and the rules for what may stand in them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from ringcast_wire._errors import InvalidInputError, ProtocolError, shown
+from ringcast_wire._limits import MAX_NAME_LENGTH, MAX_PARTITIONS
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+
+LEASES_BUCKET: Final = "config_leases"
+FETCH_QUEUE_GROUP: Final = "config-service"
+FETCH_SUBJECTS: Final = "config.fetch.*.*.*"
+"""What a config service subscribes to: the fetches of every store and key."""
+
+SERVICE_INBOX_PREFIX: Final = "_INBOX.config-service"
+"""Where a config service gets its answers; no worker has this prefix, whatever its id."""
+TOOLS_INBOX_PREFIX: Final = "_INBOX.tools"
+"""Where tools that look at a bus from outside get theirs."""
+
+HEADER_MSG_ID: Final = "Nats-Msg-Id"
+HEADER_ERROR: Final = "Ringcast-Error"
+HEADER_CHUNK: Final = "Ringcast-Chunk"
+HEADER_TRACE: Final = "traceparent"
+GRPC_ERROR_KEY: Final = "ringcast-error"
+GRPC_FIELD_KEY: Final = "ringcast-field"
+
+FETCH_BATCH: Final = "batch"
+FETCH_FULL: Final = "full"
+FETCH_HEADS: Final = "heads"
+_FETCH_VERBS: Final = frozenset({FETCH_BATCH, FETCH_FULL, FETCH_HEADS})
+
+
+def check_name(field: str, value: object) -> str:
+    """Returns ``value`` if it may name a store, a config key or a worker.
+
+    Raises:
+        InvalidInputError: it is not 1 to 64 characters of ``A-Z a-z 0-9 _ -``.
+    """
+    if isinstance(value, str) and _NAME.fullmatch(value):
+        return value
+    raise InvalidInputError(
+        f"{field} {shown(value)} is not a valid name: 1 to {MAX_NAME_LENGTH} characters of A-Z a-z 0-9 _ - are allowed",
+        field=field,
+    )
+
+
+def check_partition_count(value: object) -> int:
+    """Returns ``value`` if a store may have that many partitions (1 to 4096)."""
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_PARTITIONS:
+        return value
+    raise InvalidInputError(
+        f"partition_count {shown(value)} is out of range: 1 to {MAX_PARTITIONS} partitions are allowed",
+        field="partition_count",
+    )
+
+
+def check_partition(value: object, partition_count: int) -> int:
+    """Returns ``value`` if it is a partition of a store with that many."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < partition_count:
+        return value
+    raise InvalidInputError(
+        f"partition {shown(value)} is out of range: the store has partitions 0 to {partition_count - 1}",
+        field="partition",
+    )
+
+
+def meta_bucket(store: str) -> str:
+    """KV bucket of a store's immutable settings."""
+    return f"config_meta_{store}"
+
+
+def nodes_bucket(store: str) -> str:
+    """KV bucket of a store's members: ``<config_key>.<worker_id>`` and ``<config_key>.slot.<n>``."""
+    return f"config_nodes_{store}"
+
+
+def node_key(config_key: str, worker_id: str) -> str:
+    """Key of a member in the nodes bucket."""
+    return f"{config_key}.{worker_id}"
+
+
+def slot_key(config_key: str, slot: int) -> str:
+    """Key of the claim on a slot in the nodes bucket; three tokens, so that a watch of the members does not see it."""
+    return f"{config_key}.slot.{slot}"
+
+
+def notify_stream(store: str) -> str:
+    """JetStream stream of a store's events."""
+    return f"config_notify_{store}"
+
+
+def notify_stream_subjects(store: str) -> str:
+    """The subjects that a store's stream captures."""
+    return f"config.notify.{store}.*.*"
+
+
+def notify_subject(store: str, config_key: str, partition: int) -> str:
+    """Subject of the events of one partition."""
+    return f"config.notify.{store}.{config_key}.{partition}"
+
+
+def notify_key_subjects(store: str, config_key: str) -> str:
+    """Filter that matches the events of every partition of a key (mode FULL)."""
+    return f"config.notify.{store}.{config_key}.*"
+
+
+def dead_stream(store: str) -> str:
+    """JetStream stream of the changes of a store that no handler could take."""
+    return f"config_dead_{store}"
+
+
+def dead_stream_subjects(store: str) -> str:
+    """The subjects that this stream captures."""
+    return f"config.dead.{store}.*.*"
+
+
+def dead_key_subjects(store: str, config_key: str) -> str:
+    """The dead letters of every partition of a key."""
+    return f"config.dead.{store}.{config_key}.*"
+
+
+def dead_subject(store: str, config_key: str, partition: int) -> str:
+    """Subject of the dead letters of one partition."""
+    return f"config.dead.{store}.{config_key}.{partition}"
+
+
+def fetch_subject(store: str, config_key: str, what: int | str) -> str:
+    """Subject of a fetch: of a partition by its number, or of ``batch``, ``full`` or ``heads``."""
+    return f"config.fetch.{store}.{config_key}.{what}"
+
+
+def event_msg_id(store: str, config_key: str, partition: int, rev: int) -> str:
+    """``Nats-Msg-Id`` of an event: the same event published twice has the same id."""
+    return f"{store}.{config_key}.{partition}.{rev}"
+
+
+def consumer_name(prefix: str, worker_id: str, index: int = 0) -> str:
+    """Name of a worker's durable consumer; ``index`` counts those past the filter limit of the first.
+
+    No worker id has a ``~``, so that the second consumer of ``w`` is not the first one of ``w-1``.
+    """
+    return f"{prefix}-{worker_id}" if index == 0 else f"{prefix}-{worker_id}~{index}"
+
+
+def watch_name(store: str, worker_id: str) -> str:
+    """Name of the consumer by which a worker of a store watches a bucket: permissions can be given for it alone."""
+    return f"watch~{store}~{worker_id}"
+
+
+def inbox_prefix(worker_id: str) -> str:
+    """Where a worker gets its answers: below a subject of its own, so that it can be kept from those of others."""
+    return f"_INBOX_{worker_id}"
+
+
+def is_inbox(subject: str) -> bool:
+    """Whether answers may be sent there: whoever asks must not make the service publish anywhere else for it.
+
+    ``_R_.`` is where a NATS server has the answers to another account sent.
+    """
+    return subject.startswith(("_INBOX.", "_INBOX_", "_R_."))
+
+
+@dataclass(frozen=True, slots=True)
+class NotifySubject:
+    """A parsed notify subject."""
+
+    store: str
+    config_key: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSubject:
+    """A parsed fetch subject: ``what`` is a partition number, ``batch``, ``full`` or ``heads``."""
+
+    store: str
+    config_key: str
+    what: int | str
+
+
+def parse_notify_subject(subject: str) -> NotifySubject:
+    """Takes a notify subject apart.
+
+    Raises:
+        ProtocolError: it is not one.
+    """
+    store, config_key, last = _tokens(subject, "config.notify.")
+    if (partition := _partition(last)) is None:
+        raise ProtocolError(f"subject {shown(subject)} does not end with a partition number")
+    return NotifySubject(store, config_key, partition)
+
+
+def parse_fetch_subject(subject: str) -> FetchSubject:
+    """Takes a fetch subject apart.
+
+    Raises:
+        ProtocolError: it is not one.
+    """
+    store, config_key, last = _tokens(subject, "config.fetch.")
+    if last in _FETCH_VERBS:
+        return FetchSubject(store, config_key, last)
+    if (partition := _partition(last)) is None:
+        raise ProtocolError(f"subject {shown(subject)} does not end with a partition number, batch, full or heads")
+    return FetchSubject(store, config_key, partition)
+
+
+def _tokens(subject: str, prefix: str) -> tuple[str, str, str]:
+    parts = subject.removeprefix(prefix).split(".") if subject.startswith(prefix) else []
+    if len(parts) != 3 or not (_NAME.fullmatch(parts[0]) and _NAME.fullmatch(parts[1])):
+        raise ProtocolError(f"subject {shown(subject)} is not of the form {prefix}<store>.<key>.<partition>")
+    return parts[0], parts[1], parts[2]
+
+
+def _partition(token: str) -> int | None:
+    """The number that ``token`` writes in its one canonical form, or ``None``."""
+    if token.isascii() and token.isdigit() and len(token) <= 4 and (token == "0" or token[0] != "0"):  # noqa: S105
+        number = int(token)
+        return number if number < MAX_PARTITIONS else None
+    return None

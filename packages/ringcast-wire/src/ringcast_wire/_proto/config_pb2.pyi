@@ -1,0 +1,306 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MODE_UNSPECIFIED: _ClassVar[Mode]
+    MODE_PARTITIONED: _ClassVar[Mode]
+    MODE_FULL: _ClassVar[Mode]
+
+class Strategy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    STRATEGY_UNSPECIFIED: _ClassVar[Strategy]
+    STRATEGY_JUMP: _ClassVar[Strategy]
+    STRATEGY_RING: _ClassVar[Strategy]
+
+class OnInvalid(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ON_INVALID_UNSPECIFIED: _ClassVar[OnInvalid]
+    ON_INVALID_REJECT_BATCH: _ClassVar[OnInvalid]
+    ON_INVALID_SKIP_ROW: _ClassVar[OnInvalid]
+MODE_UNSPECIFIED: Mode
+MODE_PARTITIONED: Mode
+MODE_FULL: Mode
+STRATEGY_UNSPECIFIED: Strategy
+STRATEGY_JUMP: Strategy
+STRATEGY_RING: Strategy
+ON_INVALID_UNSPECIFIED: OnInvalid
+ON_INVALID_REJECT_BATCH: OnInvalid
+ON_INVALID_SKIP_ROW: OnInvalid
+
+class CreateStoreRequest(_message.Message):
+    __slots__ = ("name", "partition_count", "mode", "strategy", "inline_max_bytes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    INLINE_MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    partition_count: int
+    mode: Mode
+    strategy: Strategy
+    inline_max_bytes: int
+    def __init__(self, name: _Optional[str] = ..., partition_count: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., strategy: _Optional[_Union[Strategy, str]] = ..., inline_max_bytes: _Optional[int] = ...) -> None: ...
+
+class Store(_message.Message):
+    __slots__ = ("name", "partition_count", "mode", "strategy", "hash", "inline_max_bytes", "created_at_ms", "keys")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    INLINE_MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    partition_count: int
+    mode: Mode
+    strategy: Strategy
+    hash: str
+    inline_max_bytes: int
+    created_at_ms: int
+    keys: _containers.RepeatedCompositeFieldContainer[KeyInfo]
+    def __init__(self, name: _Optional[str] = ..., partition_count: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., strategy: _Optional[_Union[Strategy, str]] = ..., hash: _Optional[str] = ..., inline_max_bytes: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[KeyInfo, _Mapping]]] = ...) -> None: ...
+
+class KeyInfo(_message.Message):
+    __slots__ = ("name", "rows", "bytes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    rows: int
+    bytes: int
+    def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class GetStoreRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ListStoresRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListStoresResponse(_message.Message):
+    __slots__ = ("stores",)
+    STORES_FIELD_NUMBER: _ClassVar[int]
+    stores: _containers.RepeatedCompositeFieldContainer[Store]
+    def __init__(self, stores: _Optional[_Iterable[_Union[Store, _Mapping]]] = ...) -> None: ...
+
+class PutRequest(_message.Message):
+    __slots__ = ("store", "key", "row_id", "value", "metadata")
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    ROW_ID_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    key: str
+    row_id: str
+    value: str
+    metadata: _containers.ScalarMap[str, str]
+    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., row_id: _Optional[str] = ..., value: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class PutResponse(_message.Message):
+    __slots__ = ("partition", "version")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    version: int
+    def __init__(self, partition: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+
+class DeleteRequest(_message.Message):
+    __slots__ = ("store", "key", "row_id")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    ROW_ID_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    key: str
+    row_id: str
+    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., row_id: _Optional[str] = ...) -> None: ...
+
+class DeleteResponse(_message.Message):
+    __slots__ = ("existed", "partition", "version")
+    EXISTED_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    existed: bool
+    partition: int
+    version: int
+    def __init__(self, existed: _Optional[bool] = ..., partition: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+
+class RowWrite(_message.Message):
+    __slots__ = ("row_id", "value", "metadata", "delete")
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    ROW_ID_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    DELETE_FIELD_NUMBER: _ClassVar[int]
+    row_id: str
+    value: str
+    metadata: _containers.ScalarMap[str, str]
+    delete: bool
+    def __init__(self, row_id: _Optional[str] = ..., value: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., delete: _Optional[bool] = ...) -> None: ...
+
+class WriteBatch(_message.Message):
+    __slots__ = ("store", "key", "sequence", "rows", "on_invalid", "skip_unchanged")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    ON_INVALID_FIELD_NUMBER: _ClassVar[int]
+    SKIP_UNCHANGED_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    key: str
+    sequence: int
+    rows: _containers.RepeatedCompositeFieldContainer[RowWrite]
+    on_invalid: OnInvalid
+    skip_unchanged: bool
+    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., sequence: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[RowWrite, _Mapping]]] = ..., on_invalid: _Optional[_Union[OnInvalid, str]] = ..., skip_unchanged: _Optional[bool] = ...) -> None: ...
+
+class RejectedRow(_message.Message):
+    __slots__ = ("index", "row_id", "reason")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    ROW_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    row_id: str
+    reason: str
+    def __init__(self, index: _Optional[int] = ..., row_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class WriteResult(_message.Message):
+    __slots__ = ("sequence", "written", "deleted", "unchanged", "rejected")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    DELETED_FIELD_NUMBER: _ClassVar[int]
+    UNCHANGED_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    written: int
+    deleted: int
+    unchanged: int
+    rejected: _containers.RepeatedCompositeFieldContainer[RejectedRow]
+    def __init__(self, sequence: _Optional[int] = ..., written: _Optional[int] = ..., deleted: _Optional[int] = ..., unchanged: _Optional[int] = ..., rejected: _Optional[_Iterable[_Union[RejectedRow, _Mapping]]] = ...) -> None: ...
+
+class Row(_message.Message):
+    __slots__ = ("row_id", "value", "version", "partition", "deleted", "metadata")
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    ROW_ID_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    DELETED_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    row_id: str
+    value: str
+    version: int
+    partition: int
+    deleted: bool
+    metadata: _containers.ScalarMap[str, str]
+    def __init__(self, row_id: _Optional[str] = ..., value: _Optional[str] = ..., version: _Optional[int] = ..., partition: _Optional[int] = ..., deleted: _Optional[bool] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class GetRequest(_message.Message):
+    __slots__ = ("store", "key", "row_ids")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    ROW_IDS_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    key: str
+    row_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., row_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class GetResponse(_message.Message):
+    __slots__ = ("rows",)
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    rows: _containers.RepeatedCompositeFieldContainer[Row]
+    def __init__(self, rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ...) -> None: ...
+
+class ListRequest(_message.Message):
+    __slots__ = ("store", "key", "partition", "include_deleted", "limit")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_DELETED_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    key: str
+    partition: int
+    include_deleted: bool
+    limit: int
+    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., partition: _Optional[int] = ..., include_deleted: _Optional[bool] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListResponse(_message.Message):
+    __slots__ = ("rows",)
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    rows: _containers.RepeatedCompositeFieldContainer[Row]
+    def __init__(self, rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ...) -> None: ...
+
+class HistoryRequest(_message.Message):
+    __slots__ = ("store", "key", "row_id", "partition", "since", "limit")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    ROW_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    key: str
+    row_id: str
+    partition: int
+    since: int
+    limit: int
+    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., row_id: _Optional[str] = ..., partition: _Optional[int] = ..., since: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class Revision(_message.Message):
+    __slots__ = ("row", "written_at_ms")
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    row: Row
+    written_at_ms: int
+    def __init__(self, row: _Optional[_Union[Row, _Mapping]] = ..., written_at_ms: _Optional[int] = ...) -> None: ...
+
+class HistoryResponse(_message.Message):
+    __slots__ = ("revisions",)
+    REVISIONS_FIELD_NUMBER: _ClassVar[int]
+    revisions: _containers.RepeatedCompositeFieldContainer[Revision]
+    def __init__(self, revisions: _Optional[_Iterable[_Union[Revision, _Mapping]]] = ...) -> None: ...
+
+class HeadsRequest(_message.Message):
+    __slots__ = ("store", "key")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    key: str
+    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ...) -> None: ...
+
+class HeadsResponse(_message.Message):
+    __slots__ = ("heads",)
+    HEADS_FIELD_NUMBER: _ClassVar[int]
+    heads: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, heads: _Optional[_Iterable[int]] = ...) -> None: ...

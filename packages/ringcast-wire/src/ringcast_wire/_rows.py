@@ -1,0 +1,69 @@
+"""The rules for what may stand in a row, shared by everyone who lets rows in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ringcast_wire._errors import InvalidInputError, shown
+from ringcast_wire._limits import MAX_METADATA_BYTES, MAX_METADATA_ENTRIES, MAX_ROW_BYTES, MAX_ROW_ID_BYTES
+
+
+def check_row_id(value: object) -> str:
+    """Returns ``value`` if it may be a row id.
+
+    Raises:
+        InvalidInputError: it is not text, empty, longer than 512 UTF-8 bytes, or has a character that PostgreSQL
+            can't store (NUL) or UTF-8 can't write (a lone surrogate).
+    """
+    text, size = _text("row_id", value)
+    if not 1 <= size <= MAX_ROW_ID_BYTES:
+        raise InvalidInputError(
+            f"row_id {shown(text)} has {size} bytes: 1 to {MAX_ROW_ID_BYTES} bytes of UTF-8 are allowed", field="row_id"
+        )
+    return text
+
+
+def check_row(row_id: object, value: object, metadata: Mapping[str, str] | None = None) -> int:
+    """Checks a whole row and returns its size: the UTF-8 bytes of id, value and metadata.
+
+    Raises:
+        InvalidInputError: a part breaks a rule, or the row is larger than 1 MiB.
+    """
+    size = len(check_row_id(row_id).encode()) + _text("value", value)[1]
+    if metadata:
+        size += _check_metadata(metadata)
+    if size > MAX_ROW_BYTES:
+        raise InvalidInputError(
+            f"value of row {shown(row_id)} is too large: the row has {size} bytes, the limit is {MAX_ROW_BYTES}",
+            field="value",
+        )
+    return size
+
+
+def _check_metadata(metadata: Mapping[str, str]) -> int:
+    if len(metadata) > MAX_METADATA_ENTRIES:
+        raise InvalidInputError(
+            f"metadata has {len(metadata)} entries: at most {MAX_METADATA_ENTRIES} are allowed", field="metadata"
+        )
+    size = sum(_text("metadata", name)[1] + _text("metadata", value)[1] for name, value in metadata.items())
+    if size > MAX_METADATA_BYTES:
+        raise InvalidInputError(
+            f"metadata has {size} bytes: at most {MAX_METADATA_BYTES} are allowed", field="metadata"
+        )
+    return size
+
+
+def _text(field: str, value: object) -> tuple[str, int]:
+    """``value`` and its length in UTF-8 bytes, if it is text that every system of record can hold."""
+    if not isinstance(value, str):
+        raise InvalidInputError(f"{field} {shown(value)} is a {type(value).__name__}: it must be text", field=field)
+    if "\0" in value:
+        raise InvalidInputError(
+            f"{field} {shown(value)} has a NUL character: text must not contain U+0000", field=field
+        )
+    try:
+        return value, len(value) if value.isascii() else len(value.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(
+            f"{field} {shown(value)} is not valid Unicode: a lone surrogate stands at {error.start}", field=field
+        ) from None

@@ -1,0 +1,152 @@
+"""How a client proves to the config service who it is, and how it knows that it talks to the right one."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+import msgspec
+
+from ringcast_wire._errors import InvalidInputError, shown
+
+MAX_LOGIN_FILE_BYTES: Final = 64 * 1024
+TLS_PREFIX: Final = "tls://"
+ENV_PREFIX: Final = "RINGCAST_SERVICE_"
+
+_TOKEN: Final = re.compile(r"[\x21-\x7e]{16,4096}", re.ASCII)
+_FILES: Final = ("tls_ca_file", "tls_cert_file", "tls_key_file", "token_file")
+
+
+class ServiceLogin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Paths of the files that it takes to talk to a config service with TLS; none of them: without.
+
+    TLS is used if a ``tls_`` file is named or the address begins with ``tls://``.
+    """
+
+    tls_ca_file: str = ""
+    """Certificates that may sign the service's; empty: those that the system trusts."""
+    tls_cert_file: str = ""
+    """A certificate of our own, for a service that asks for one; ``tls_key_file`` is its key."""
+    tls_key_file: str = ""
+    token_file: str = ""
+    """Its first line is sent with each call. It is read anew each time, so that it may be replaced; only over TLS."""
+
+    @classmethod
+    def from_environment(cls, env: Mapping[str, str] | None = None) -> ServiceLogin:
+        """What the environment says: RINGCAST_SERVICE_TLS_CA_FILE and so on, by the names of the fields."""
+        env = os.environ if env is None else env
+        return cls(**{name: env.get(f"{ENV_PREFIX}{name.upper()}", "") for name in _FILES})
+
+    def check_login(self, address: str) -> None:
+        """Looks whether the settings make sense together and with an address, and whether the files are there.
+
+        Raises:
+            InvalidInputError: they don't; the message names the setting.
+        """
+        if bool(self.tls_cert_file) != bool(self.tls_key_file):
+            there, missing = ("tls_cert_file", "tls_key_file")[:: 1 if self.tls_cert_file else -1]
+            raise InvalidInputError(f"{there} is given without {missing}: both are needed", field=missing)
+        for name in _FILES:
+            path = getattr(self, name)
+            if path and not Path(path).is_file():
+                raise InvalidInputError(f"{name} {shown(path)} is not a file", field=name)
+        if self.token_file:
+            if not self._uses_tls(address):
+                raise InvalidInputError(
+                    "token_file is given without TLS: the token would be sent in the clear; begin the address with "
+                    f"{TLS_PREFIX} or name a tls_ca_file",
+                    field="token_file",
+                )
+            read_tokens(self.token_file)
+
+    def channel(self, address: str, options: Sequence[tuple[str, Any]]) -> grpc.Channel:
+        """A channel for blocking calls.
+
+        Raises:
+            InvalidInputError: the login does not hold, or one of its files can't be read.
+        """
+        target, credentials = self._prepare(address)
+        if credentials is None:
+            return grpc.insecure_channel(target, options)
+        return grpc.secure_channel(target, credentials, options)
+
+    def aio_channel(self, address: str, options: Sequence[tuple[str, Any]]) -> grpc.aio.Channel:
+        """A channel for asyncio; raises as :meth:`channel`."""
+        target, credentials = self._prepare(address)
+        if credentials is None:
+            return grpc.aio.insecure_channel(target, options)
+        return grpc.aio.secure_channel(target, credentials, options)
+
+    def _uses_tls(self, address: str) -> bool:
+        return address.startswith(TLS_PREFIX) or bool(self.tls_ca_file or self.tls_cert_file)
+
+    def _prepare(self, address: str) -> tuple[str, grpc.ChannelCredentials | None]:
+        self.check_login(address)
+        target = address.removeprefix(TLS_PREFIX)
+        if not self._uses_tls(address):
+            return target, None
+        ca, key, cert = (
+            read_login_file(name, getattr(self, name)) if getattr(self, name) else None
+            for name in ("tls_ca_file", "tls_key_file", "tls_cert_file")
+        )
+        credentials = grpc.ssl_channel_credentials(ca, key, cert)
+        if self.token_file:
+            token = grpc.metadata_call_credentials(_TokenFromFile(self.token_file))
+            credentials = grpc.composite_channel_credentials(credentials, token)
+        return target, credentials
+
+
+class _TokenFromFile(grpc.AuthMetadataPlugin):
+    """Sends what the file says when the call is made."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __call__(self, _context: grpc.AuthMetadataContext, callback: grpc.AuthMetadataPluginCallback) -> None:
+        try:
+            token = read_tokens(self._path)[0]
+        except InvalidInputError as error:
+            callback((), error)
+        else:
+            callback((("authorization", f"Bearer {token}"),), None)
+
+
+def read_tokens(path: str) -> list[str]:
+    """The tokens of a file, one a line; blank lines and those that begin with ``#`` don't count.
+
+    Raises:
+        InvalidInputError: the file can't be read, holds none, or one is not 16 to 4096 visible ASCII characters. No
+            message says what a token is.
+    """
+    lines = read_login_file("token_file", path).decode("utf-8", "replace").splitlines()
+    found = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    if not found:
+        raise InvalidInputError(f"token_file {shown(path)} holds no token", field="token_file")
+    for number, token in enumerate(found, 1):
+        if _TOKEN.fullmatch(token) is None:
+            raise InvalidInputError(
+                f"token_file {shown(path)}: token {number} is not 16 to 4096 visible ASCII characters",
+                field="token_file",
+            )
+    return found
+
+
+def read_login_file(name: str, path: str) -> bytes:
+    """A file with a certificate, key or token.
+
+    Raises:
+        InvalidInputError: it can't be read, or is larger than 64 KiB.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(MAX_LOGIN_FILE_BYTES + 1)
+    except OSError as error:
+        raise InvalidInputError(f"{name} {shown(path)} can't be read: {error.strerror}", field=name) from error
+    if len(data) > MAX_LOGIN_FILE_BYTES:
+        raise InvalidInputError(f"{name} {shown(path)} is larger than {MAX_LOGIN_FILE_BYTES} bytes", field=name)
+    return data

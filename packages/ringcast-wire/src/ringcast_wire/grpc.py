@@ -1,0 +1,73 @@
+"""The generated gRPC API (``ringcast.config.v1``), and how Ringcast errors travel over it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import grpc
+
+from ringcast_wire._errors import ErrorCode, RingcastError, UnavailableError, error_from_code
+from ringcast_wire._names import GRPC_ERROR_KEY, GRPC_FIELD_KEY
+from ringcast_wire._proto import config_pb2 as pb
+from ringcast_wire._proto.config_pb2_grpc import (
+    ConfigServiceServicer,
+    ConfigServiceStub,
+    add_ConfigServiceServicer_to_server,
+)
+from ringcast_wire._service_login import TLS_PREFIX, ServiceLogin, read_login_file, read_tokens
+
+SERVICE_NAME: Final = pb.DESCRIPTOR.services_by_name["ConfigService"].full_name
+
+STATUS: Final[dict[ErrorCode, grpc.StatusCode]] = {
+    ErrorCode.INVALID_INPUT: grpc.StatusCode.INVALID_ARGUMENT,
+    ErrorCode.UNKNOWN_STORE: grpc.StatusCode.NOT_FOUND,
+    ErrorCode.UNKNOWN_KEY: grpc.StatusCode.NOT_FOUND,
+    ErrorCode.ALREADY_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
+    ErrorCode.MISMATCH: grpc.StatusCode.FAILED_PRECONDITION,
+    ErrorCode.LIMIT_EXCEEDED: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    ErrorCode.IN_USE: grpc.StatusCode.FAILED_PRECONDITION,
+    ErrorCode.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+    ErrorCode.PROTOCOL: grpc.StatusCode.INVALID_ARGUMENT,
+    ErrorCode.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
+    ErrorCode.INTERNAL: grpc.StatusCode.INTERNAL,
+}
+"""The gRPC status of each error code."""
+
+_UNREACHABLE: Final = frozenset(
+    {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
+)
+
+
+def error_trailers(error: RingcastError) -> tuple[tuple[str, str], ...]:
+    """The trailing metadata that carries an error's code and field to the caller."""
+    trailers = ((GRPC_ERROR_KEY, str(error.code)),)
+    return (*trailers, (GRPC_FIELD_KEY, error.field)) if error.field else trailers
+
+
+def error_from_rpc(error: grpc.aio.AioRpcError) -> RingcastError:
+    """The exception that the service raised, from what the call failed with."""
+    trailers = {str(key): str(value) for key, value in (error.trailing_metadata() or ())}
+    message = error.details() or error.code().name
+    if GRPC_ERROR_KEY in trailers:
+        return error_from_code(trailers[GRPC_ERROR_KEY], message, field=trailers.get(GRPC_FIELD_KEY))
+    # grpc.aio says INTERNAL with these words when the connection breaks while it sends.
+    broken = error.code() is grpc.StatusCode.INTERNAL and "execute_batch" in message
+    if error.code() in _UNREACHABLE or broken:
+        return UnavailableError(f"the config service did not answer: {message}")
+    return error_from_code(ErrorCode.INTERNAL, f"{error.code().name}: {message}")
+
+
+__all__ = [
+    "ConfigServiceServicer",
+    "ConfigServiceStub",
+    "SERVICE_NAME",
+    "STATUS",
+    "ServiceLogin",
+    "TLS_PREFIX",
+    "add_ConfigServiceServicer_to_server",
+    "error_from_rpc",
+    "error_trailers",
+    "pb",
+    "read_login_file",
+    "read_tokens",
+]

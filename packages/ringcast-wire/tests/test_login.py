@@ -1,0 +1,57 @@
+"""What a login refuses, and that it never tells a password. That it opens a connection is tested with a real server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ringcast_wire import InvalidInputError, NatsLogin, without_passwords
+
+
+@pytest.mark.parametrize(
+    ("login", "sentence", "field"),
+    [
+        (NatsLogin(user="u"), "user is given without password", "password"),
+        (NatsLogin(password="secret"), "password is given without user", "user"),
+        (NatsLogin(user="u", password="secret", nkey_seed_file="x"), "user and nkey_seed_file", "nkey_seed_file"),
+        (NatsLogin(tls_cert_file="x"), "tls_cert_file is given without tls_key_file", "tls_key_file"),
+        (NatsLogin(tls_key_file="x"), "tls_key_file is given without tls_cert_file", "tls_cert_file"),
+        (
+            NatsLogin(credentials_file="none.creds"),
+            "credentials_file 'none.creds' is not a",
+            "credentials_file",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused(login: NatsLogin, sentence: str, field: str) -> None:
+    with pytest.raises(InvalidInputError, match=sentence) as refused:
+        login.check_login()
+    assert refused.value.field == field
+    assert "secret" not in str(refused.value)
+
+
+def test_the_password_is_not_shown() -> None:
+    login = NatsLogin(user="u", password="secret")
+    assert "secret" not in f"{login} {login!r}"
+    assert "user='u'" in repr(login)
+    assert without_passwords(["nats://u:secret@a:1", "tls://b:2", "u:s@ecret@c"]) == "nats://a:1, tls://b:2, c"
+
+
+def test_without_settings_nothing_is_asked_of_the_client() -> None:
+    NatsLogin().check_login()
+    assert NatsLogin().connect_options(["nats://a:1"]) == {}
+
+
+def test_tls_begins_with_the_handshake() -> None:
+    """Otherwise whoever is in between could say that the server has no TLS, and read the password."""
+    options = NatsLogin(user="u", password="p").connect_options(["tls://a:1"])
+    assert options["tls_handshake_first"] is True
+    assert options["tls"].check_hostname
+    assert (options["user"], options["password"]) == ("u", "p")
+
+
+def test_a_file_without_certificates_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    file.write_text("nothing")
+    with pytest.raises(InvalidInputError, match="holds no certificates"):
+        NatsLogin(tls_ca_file=str(file)).connect_options([])

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import ringcast_wire
+from ringcast_wire import ErrorCode, RingcastError, error_from_code
+from ringcast_wire.grpc import STATUS
+
+FROZEN = [
+    "AlreadyExistsError",
+    "BatchRequest",
+    "Change",
+    "Chunk",
+    "ChunkAssembler",
+    "DEFAULT_LOAD_FACTOR",
+    "ErrorCode",
+    "Event",
+    "FetchReply",
+    "HeadsReply",
+    "InUseError",
+    "InternalError",
+    "InvalidInputError",
+    "LeaseRecord",
+    "LimitExceededError",
+    "MismatchError",
+    "Mode",
+    "NatsLogin",
+    "NodeRecord",
+    "PartitionRequest",
+    "PartitionRows",
+    "ProtocolError",
+    "RingcastError",
+    "Row",
+    "SlotClaim",
+    "StoreSettings",
+    "Strategy",
+    "UnauthenticatedError",
+    "UnavailableError",
+    "UnknownKeyError",
+    "UnknownStoreError",
+    "WIRE_VERSION",
+    "check_row",
+    "check_row_id",
+    "decode_batch_request",
+    "decode_event",
+    "decode_fetch_reply",
+    "decode_heads_reply",
+    "decode_partition_request",
+    "decode_record",
+    "encode",
+    "encode_record",
+    "error_from_code",
+    "limits",
+    "names",
+    "shown",
+    "split_chunks",
+    "without_passwords",
+]
+
+
+def test_the_exported_names_are_frozen() -> None:
+    assert sorted(ringcast_wire.__all__) == sorted(FROZEN)
+    assert all(hasattr(ringcast_wire, name) for name in FROZEN)
+
+
+def test_every_code_has_an_exception_and_a_grpc_status() -> None:
+    assert set(STATUS) == set(ErrorCode)
+    for code in ErrorCode:
+        error = error_from_code(code.value, "why", field="f")
+        assert (error.code, str(error), error.field) == (code, "why", "f")
+
+
+def test_an_unknown_code_is_an_internal_error_that_keeps_it() -> None:
+    error = error_from_code("FROM_THE_FUTURE", "why")
+    assert isinstance(error, RingcastError)
+    assert error.code is ErrorCode.INTERNAL
+    assert "FROM_THE_FUTURE" in str(error)

@@ -1,0 +1,142 @@
+"""What goes into and comes out of the admin client: frozen records instead of protobuf messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from ringcast_wire import Mode, Strategy
+from ringcast_wire.grpc import pb
+
+_MODES = {pb.MODE_PARTITIONED: Mode.PARTITIONED, pb.MODE_FULL: Mode.FULL}
+_STRATEGIES = {pb.STRATEGY_JUMP: Strategy.JUMP, pb.STRATEGY_RING: Strategy.RING}
+
+
+class OnInvalid(StrEnum):
+    """What a bulk write does with a row that breaks a rule."""
+
+    REJECT_BATCH = "reject_batch"
+    """Stop: nothing of the batch that the row is in is written, and nothing after it."""
+    SKIP_ROW = "skip_row"
+    """Report the row, write the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyInfo:
+    """A config key: its live rows, and their bytes (ids, values and metadata)."""
+
+    name: str
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreInfo:
+    """A store, its immutable settings, and its config keys."""
+
+    name: str
+    partition_count: int
+    mode: Mode
+    strategy: Strategy
+    hash: str
+    inline_max_bytes: int
+    created_at_ms: int
+    keys: tuple[KeyInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowRecord:
+    """A row as the system of record has it; a deleted one has an empty value."""
+
+    row_id: str
+    value: str
+    version: int
+    partition: int
+    deleted: bool
+    metadata: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionRecord:
+    """One write in the history of a row; ``row.version`` is the revision."""
+
+    row: RowRecord
+    written_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PutResult:
+    """Where a row was written, and at which revision."""
+
+    partition: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteResult:
+    """``existed`` is false when there was no live row: then nothing was written, and ``version`` is 0."""
+
+    existed: bool
+    partition: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowWrite:
+    """One row of a bulk write: a put, or with ``delete`` a delete."""
+
+    row_id: str
+    value: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    delete: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedRow:
+    """A row that a bulk write left out; ``index`` counts from 0 over the whole input."""
+
+    index: int
+    row_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """A committed batch of a bulk write: the input rows ``first`` to ``first + rows - 1``, counted from 0."""
+
+    first: int
+    rows: int
+    written: int
+    deleted: int
+    unchanged: int
+    rejected: tuple[RejectedRow, ...]
+
+
+def store_info(store: pb.Store) -> StoreInfo:
+    """From the protobuf message."""
+    return StoreInfo(
+        name=store.name,
+        partition_count=store.partition_count,
+        mode=_MODES[store.mode],
+        strategy=_STRATEGIES[store.strategy],
+        hash=store.hash,
+        inline_max_bytes=store.inline_max_bytes,
+        created_at_ms=store.created_at_ms,
+        keys=tuple(KeyInfo(key.name, key.rows, key.bytes) for key in store.keys),
+    )
+
+
+def row_record(row: pb.Row) -> RowRecord:
+    """From the protobuf message."""
+    return RowRecord(row.row_id, row.value, row.version, row.partition, row.deleted, dict(row.metadata))
+
+
+def pb_mode(mode: Mode) -> pb.Mode:
+    """To the protobuf enum."""
+    return next(number for number, value in _MODES.items() if value is mode)
+
+
+def pb_strategy(strategy: Strategy) -> pb.Strategy:
+    """To the protobuf enum."""
+    return next(number for number, value in _STRATEGIES.items() if value is strategy)

@@ -1,0 +1,255 @@
+"""The NATS connection of a worker: reconnects for ever, tells who asks, and turns the client's errors into ours."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any, Final, TypeVar
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
+from nats.js import errors as js_errors
+from ringcast_wire import RingcastError, UnavailableError, limits, names, without_passwords
+
+from ringcast._config import WorkerConfig
+from ringcast._log import Log
+from ringcast._machine.backoff import Backoff
+
+T = TypeVar("T")
+
+REQUEST_TIMEOUT_S: Final = 5.0
+TRANSIENT: Final = (nats.errors.Error, js_errors.Error, UnavailableError, asyncio.TimeoutError, OSError)
+"""What a call over the connection may fail with and is worth another try."""
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Turns errors of the NATS client into :class:`UnavailableError`."""
+    try:
+        yield
+    except RingcastError:
+        raise
+    except TRANSIENT as error:
+        raise UnavailableError(f"{what} failed: {type(error).__name__} {error}".rstrip()) from error
+
+
+async def heeding(request: Awaitable[T]) -> T:
+    """Awaits a request of the NATS client; a cancellation that it swallows is raised all the same.
+
+    The client uses ``asyncio.wait_for``, which before Python 3.12 returns the answer or raises the error that comes in
+    the same turn of the event loop as the cancellation: the task would then go on for ever.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task is not None else 0
+    try:
+        return await request
+    finally:
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError
+
+
+class Connection:
+    """An open connection. ``closed`` ends with an error if NATS will not have us back."""
+
+    def __init__(self, log: Log, api_prefix: str) -> None:
+        self.nc = Client()
+        self.js: JetStreamContext = self.nc.jetstream(prefix=api_prefix, timeout=REQUEST_TIMEOUT_S)
+        self.api_prefix = api_prefix
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._log = log
+        self._backoff = Backoff(random.random, first_s=0.2, most_s=30.0)
+        self._lost: list[Callable[[], None]] = []
+        self._back: list[Callable[[], None]] = []
+        self._acks: list[str] = []
+        self._acks_waiting = asyncio.Event()
+        self._last_error = ""
+        self._established = False
+        self._lost_at: float | None = asyncio.get_running_loop().time()
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, config: WorkerConfig, log: Log) -> AsyncIterator[Connection]:
+        """Connects, and closes in the end.
+
+        Raises:
+            UnavailableError: no server answered within ``connect_timeout_s``.
+        """
+        async with cls.prepared(config, log) as connection:
+            await connection.connect(config)
+            yield connection
+
+    @classmethod
+    @asynccontextmanager
+    async def prepared(cls, config: WorkerConfig, log: Log) -> AsyncIterator[Connection]:
+        """One that is still to :meth:`connect`; closes it in the end."""
+        connection = cls(log, config.jetstream_api)
+        try:
+            yield connection
+        finally:
+            connection._lost, connection._back = [], []
+            if not connection.closed.done():
+                connection.closed.set_result(None)
+            if not connection.closed.cancelled():
+                connection.closed.exception()  # it has been seen
+            await connection._close(connection.nc)
+
+    async def connect(self, config: WorkerConfig) -> None:
+        """Connects; after a failure it may be tried again.
+
+        Raises:
+            UnavailableError: no server answered within ``connect_timeout_s``.
+        """
+        try:
+            await self._connect(config)
+        except BaseException:
+            client, self.nc = self.nc, Client()
+            self.js = self.nc.jetstream(prefix=self.api_prefix, timeout=REQUEST_TIMEOUT_S)
+            await self._close(client)
+            raise
+        self._established = True
+        self._lost_at = None
+
+    async def _connect(self, config: WorkerConfig) -> None:
+        options: dict[str, Any] = {
+            "servers": list(config.servers),
+            "name": config.name,
+            "inbox_prefix": names.inbox_prefix(config.worker_id),
+            **config.connect_options(config.servers),
+            "max_reconnect_attempts": -1,
+            "reconnect_time_wait": 0.2,
+            "connect_timeout": 5,
+            "ping_interval": 10,
+            "max_outstanding_pings": 2,
+            "error_cb": self._on_error,
+            "disconnected_cb": self._on_lost,
+            "reconnected_cb": self._on_back,
+            "closed_cb": self._on_closed,
+            "reconnect_to_server_handler": self._next_server,
+        }
+        servers = without_passwords(config.servers)
+        try:
+            async with asyncio.timeout(config.connect_timeout_s):
+                await self.nc.connect(**options)
+        except TimeoutError as error:
+            reason = f": {self._last_error}" if self._last_error else ""
+            raise UnavailableError(
+                f"NATS at {servers} did not answer within {config.connect_timeout_s:g} s{reason}"
+            ) from error
+        except (nats.errors.Error, OSError, ValueError) as error:
+            raise UnavailableError(f"NATS at {servers} refused the connection: {error}") from error
+
+    async def _close(self, client: Client) -> None:
+        if client._flush_queue is None:
+            return  # it was never asked to connect
+        try:
+            await client.close()
+        except TRANSIENT as error:
+            # The client stops half-way if the server is gone at that moment; what it leaves must not outlive us.
+            self._log.debug("closing the connection failed", error=str(error))
+            for subscription in list(client._subs.values()):
+                subscription._stop_processing()
+            if client._transport is not None:
+                client._transport.close()
+
+    @asynccontextmanager
+    async def subscribed(self, subject: str, callback: Callable[[Msg], Awaitable[None]]) -> AsyncIterator[None]:
+        """Subscribes to an inbox for a while, across reconnects. Whoever uses it bounds what may be on its way.
+
+        Raises:
+            nats.errors.Error: the connection is closed.
+        """
+        try:
+            subscription = await self.nc.subscribe(subject, cb=callback, pending_bytes_limit=0)
+        except OSError:
+            # The connection broke just now. The subscription stands all the same, and is sent when it is back.
+            subscription = next(sub for sub in self.nc._subs.values() if sub.subject == subject)
+        try:
+            yield
+        finally:
+            if not self.nc.is_closed:
+                with suppress(*TRANSIENT):
+                    await subscription.unsubscribe()
+
+    @property
+    def lost_for_s(self) -> float:
+        """How long there has been no connection, from the start on; 0 while there is one."""
+        lost_at = self._lost_at  # once, for another thread may ask
+        return 0.0 if lost_at is None else self.closed.get_loop().time() - lost_at
+
+    def on_lost(self, callback: Callable[[], None]) -> None:
+        """Calls back whenever the connection is lost."""
+        self._lost.append(callback)
+
+    def on_back(self, callback: Callable[[], None]) -> None:
+        """Calls back whenever the connection is back."""
+        self._back.append(callback)
+
+    def ack(self, tokens: list[str]) -> None:
+        """Acknowledges deliveries soon. While the connection is lost they are dropped: they will come again."""
+        if self.nc.is_connected:
+            self._acks += tokens
+            self._acks_waiting.set()
+
+    async def run_acks(self) -> None:
+        """Sends acknowledgements until cancelled."""
+        while True:
+            await self._acks_waiting.wait()
+            await self.flush_acks()
+
+    async def flush_acks(self) -> None:
+        """Sends the acknowledgements that wait."""
+        self._acks_waiting.clear()
+        tokens, self._acks = self._acks, []
+        try:
+            for token in tokens:
+                await self.nc.publish(token)
+        except TRANSIENT as error:
+            self._log.debug("acknowledgements lost", error=str(error))
+
+    def _next_server(self, servers: list[Any], _info: dict[str, Any]) -> tuple[Any, float]:
+        server = min(servers, key=lambda candidate: (candidate.reconnects, random.random()))  # noqa: S311
+        return server, self._backoff.next_s()
+
+    async def _on_error(self, error: Exception) -> None:
+        self._last_error = str(error) or type(error).__name__
+        self._log.debug("NATS client error", error=self._last_error)
+
+    async def _on_lost(self) -> None:
+        if self.closed.done() or not self._established:
+            return
+        self._lost_at = asyncio.get_running_loop().time()
+        self._log.warning("connection to NATS lost: serving what is held")
+        for callback in self._lost:
+            callback()
+
+    async def _on_back(self) -> None:
+        self._backoff.reset()
+        self._lost_at = None
+        self._log.info("connection to NATS is back")
+        for callback in self._back:
+            callback()
+
+    async def _on_closed(self) -> None:
+        if self._established and not self.closed.done():
+            self.closed.set_exception(UnavailableError(f"NATS closed the connection for good: {self._last_error}"))
+
+
+class JetStreamLetters:
+    """Publishes dead letters and waits until the stream of their store has them."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def publish(self, subject: str, body: bytes, message_id: str) -> None:
+        """Publishes one; one of the same id that is there already will do."""
+        headers = {names.HEADER_MSG_ID: message_id}
+        await heeding(self._connection.js.publish(subject, body, headers=headers, timeout=REQUEST_TIMEOUT_S))
+
+    @property
+    def max_bytes(self) -> int:
+        """What the server takes, less room for the headers."""
+        return self._connection.nc.max_payload - limits.CHUNK_HEADROOM_BYTES

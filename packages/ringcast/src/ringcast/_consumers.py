@@ -1,0 +1,189 @@
+"""The durable consumers of a worker: one for all its partitions, and further ones past the filter limit."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import suppress
+
+from nats.aio.msg import Msg
+from nats.js import api
+from nats.js import errors as js_errors
+from ringcast_wire import UnavailableError, names
+from ringcast_wire.metrics import Histogram
+
+from ringcast._config import WorkerConfig
+from ringcast._connection import TRANSIENT, Connection, heeding, translated
+from ringcast._log import Log
+from ringcast._machine.backoff import Backoff
+from ringcast._machine.filters import FilterPlan
+from ringcast._measures import ConsumerCounters
+from ringcast._pull import PullLoop
+
+
+class Consumers:
+    """Brings the consumers in line with the wanted subjects, and pulls from them.
+
+    Updates are coalesced and at least ``update_interval_s`` apart. A failed one leaves the last good filters in place
+    and is tried again. ``confirmed`` is called with all subjects that the server delivers after each change. ``holds``
+    says whether the worker's id is surely this process's.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        config: WorkerConfig,
+        *,
+        deliver: Callable[[Msg], None],
+        gate: asyncio.Event,
+        holds: Callable[[], bool],
+        confirmed: Callable[[frozenset[str]], None],
+        log: Log,
+    ) -> None:
+        self._connection = connection
+        self._config = config
+        self._stream = names.notify_stream(config.store)
+        self._deliver = deliver
+        self._gate = gate
+        self._holds = holds
+        self._confirmed = confirmed
+        self._log = log
+        self._plan = FilterPlan()
+        self._wanted: dict[str, frozenset[str]] = {}
+        self._dirty = asyncio.Event()
+        self._hurried = asyncio.Event()
+        self._loops: dict[int, tuple[PullLoop, asyncio.Task[None]]] = {}
+        self._closed = False
+        self.counters: dict[str, ConsumerCounters] = {}
+        """By the name of the consumer."""
+        self.update_duration = Histogram.of("config_consumer_update_duration_seconds")
+        self.update_failures = 0
+        self.updates_skipped = 0
+        connection.on_back(self.hurry)
+
+    def subject_counts(self) -> dict[str, int]:
+        """How many filters the server has confirmed for each consumer, by its name."""
+        return {self._name(index): count for index, count in self._plan.counts().items()}
+
+    def want(self, key: str, subjects: frozenset[str]) -> None:
+        """Asks for the events of exactly these subjects of a key from now on."""
+        self._wanted[key] = subjects
+        self._dirty.set()
+
+    def doubt(self, subject: str) -> None:
+        """Makes sure of the filters again: events of this subject do not come."""
+        self._plan.doubt(subject)
+        self._dirty.set()
+
+    def hurry(self) -> None:
+        """The connection or the lease is back: an update that waits for another try goes at once."""
+        self._hurried.set()
+
+    async def clear(self) -> None:
+        """Deletes what a previous life of this worker left: its position in the stream means nothing any more.
+
+        Raises:
+            UnavailableError: JetStream does not answer.
+        """
+        index = 0
+        with translated("deleting old consumers"):
+            while await self._delete(index):
+                index += 1
+
+    async def run(self) -> None:
+        """Keeps the consumers in line until cancelled."""
+        backoff = Backoff(random.random, first_s=0.25, most_s=10.0)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                while True:
+                    await self._dirty.wait()
+                    self._dirty.clear()
+                    self._hurried.clear()
+                    try:
+                        await self._update(tasks)
+                        backoff.reset()
+                        await asyncio.sleep(self._config.update_interval_s)
+                    except TRANSIENT as error:
+                        self.update_failures += 1
+                        self._log.warning("consumer update failed: the last filters stay", error=str(error))
+                        with suppress(TimeoutError):
+                            async with asyncio.timeout(backoff.next_s()):
+                                await self._hurried.wait()
+                        self._dirty.set()
+        finally:
+            self._loops.clear()
+
+    def stop_pulling(self) -> None:
+        """Takes no more events in."""
+        self._closed = True
+        for _, task in self._loops.values():
+            task.cancel()
+
+    async def _update(self, tasks: asyncio.TaskGroup) -> None:
+        if not self._holds():  # the consumers may be another process's by now
+            raise UnavailableError("the lease may have ended: consumers stay as they are until it is held again")
+        self._plan.want(frozenset[str]().union(*self._wanted.values()))
+        due = self._plan.due()
+        self.updates_skipped += not due
+        for index, filters in due:
+            asked_at = asyncio.get_running_loop().time()
+            self._plan.asked(index, filters)
+            if filters:
+                await heeding(self._connection.js.add_consumer(self._stream, self._consumer(index, filters)))
+            else:
+                await self._delete(index)
+            self.update_duration.observe(asyncio.get_running_loop().time() - asked_at)
+            self._plan.confirm(index, filters)
+            self._pull(tasks, index, bool(filters))
+        self._confirmed(self._plan.confirmed)
+
+    def _pull(self, tasks: asyncio.TaskGroup, index: int, wanted: bool) -> None:
+        found = self._loops.get(index)
+        running = found is not None and not found[1].done()
+        if found is not None and running:
+            if wanted:
+                found[0].created()
+            else:
+                del self._loops[index]
+                found[1].cancel()
+        elif wanted and not self._closed:
+            loop = PullLoop(
+                self._connection,
+                self._stream,
+                self._name(index),
+                deliver=self._deliver,
+                gate=self._gate,
+                missing=lambda: self._lost(index),
+                counters=self.counters.setdefault(self._name(index), ConsumerCounters()),
+                log=self._log,
+            )
+            self._loops[index] = loop, tasks.create_task(loop.run(), name=f"pull-{index}")
+
+    def _lost(self, index: int) -> None:
+        """The server does not have the consumer (any more): create it again. Gaps show in the first events."""
+        self._log.warning("consumer is missing: creating it again", consumer=self._name(index))
+        self._plan.lost(index)
+        self._dirty.set()
+
+    def _consumer(self, index: int, filters: frozenset[str]) -> api.ConsumerConfig:
+        name = self._name(index)
+        return api.ConsumerConfig(
+            name=name,
+            durable_name=name,
+            deliver_policy=api.DeliverPolicy.LAST_PER_SUBJECT,
+            ack_policy=api.AckPolicy.EXPLICIT,
+            ack_wait=self._config.ack_wait_s,
+            max_ack_pending=self._config.max_ack_pending,
+            filter_subjects=sorted(filters),
+            inactive_threshold=self._config.inactive_threshold_s,
+        )
+
+    def _name(self, index: int) -> str:
+        return names.consumer_name(self._config.consumer_prefix, self._config.worker_id, index)
+
+    async def _delete(self, index: int) -> bool:
+        try:
+            return await heeding(self._connection.js.delete_consumer(self._stream, self._name(index)))
+        except js_errors.NotFoundError:
+            return False

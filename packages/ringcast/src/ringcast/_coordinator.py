@@ -1,0 +1,190 @@
+"""Coordination of the workers of a store: who takes part, and who owns what."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from ringcast_wire import NodeRecord, SlotClaim, StoreSettings, encode_record, limits, names
+
+from ringcast._buckets import Bucket, BucketWatch, ConflictError
+from ringcast._config import WorkerConfig
+from ringcast._connection import TRANSIENT, Connection
+from ringcast._log import Log
+from ringcast._machine.assignment import Assignment
+from ringcast._machine.backoff import Backoff
+from ringcast._machine.membership import Entry, Trigger
+from ringcast._machine.peers import Peers
+from ringcast._stats import Stats
+
+_TOUCH_S: Final = 6 * 3600.0
+"""How often the records are written again: the bucket forgets what nobody touched for a day."""
+_REFRESHED_WITHIN_S: Final = limits.LEASE_TTL_S + 2.0
+"""A lease that nobody refreshed for so long has ended, whether the server has told of it or not."""
+
+
+class Coordinator(Protocol):
+    """Says which partitions are whose, by calling back with assignments whose epochs rise."""
+
+    async def run(self) -> None:
+        """Takes part until cancelled; raises what makes taking part impossible."""
+
+    async def leave(self) -> None:
+        """Gives everything up, so that others take over at once."""
+
+
+class PeerCoordinator:
+    """Every worker computes the assignment for itself from the membership that all of them see."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        config: WorkerConfig,
+        settings: StoreSettings,
+        *,
+        incarnation: str,
+        publish: Callable[[Assignment, Trigger], None],
+        lease_gone: Callable[[], None],
+        stats: Stats,
+        log: Log,
+    ) -> None:
+        self._config = config
+        self._incarnation = incarnation
+        self._publish = publish
+        self._lease_gone = lease_gone
+        self._stats = stats
+        self._log = log
+        self._peers = Peers(config.keys, config.worker_id, settings, settle_s=config.settle_s, grace_s=config.grace_s)
+        self._membership = self._peers.membership
+        self._nodes = Bucket(connection, names.nodes_bucket(config.store))
+        leases = Bucket(connection, names.LEASES_BUCKET)
+        patterns = [f"{key}.>" for key in config.keys]
+        watch = names.watch_name(config.store, config.worker_id)
+        self._watches = [
+            BucketWatch(connection, self._nodes, watch, patterns, self._membership.nodes, self._changed, log),
+            BucketWatch(
+                connection,
+                leases,
+                watch,
+                [">"],
+                self._membership.leases,
+                self._changed,
+                log,
+                refreshed_within_s=_REFRESHED_WITHIN_S,
+            ),
+        ]
+        self._wake = asyncio.Event()
+        self._touched_at: dict[str, float] = {}
+        self._leaving = False
+        self._bad_records = 0
+        connection.on_back(self._reconnected)
+
+    async def run(self) -> None:
+        """Takes part until cancelled.
+
+        Raises:
+            LimitExceededError: a key has as many workers as it may.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            for watch in self._watches:
+                tasks.create_task(watch.run())
+            await self._follow()
+
+    async def leave(self) -> None:
+        """Deletes the node records and slot claims."""
+        self._leaving = True
+        for key in self._config.keys:
+            await self._drop(names.node_key(key, self._config.worker_id))
+            for slot in self._membership.slots_of(key, self._config.worker_id):
+                await self._drop(names.slot_key(key, slot))
+
+    async def _follow(self) -> None:
+        backoff = Backoff(random.random, first_s=0.1, most_s=5.0)
+        retry_at: float | None = None
+        while True:
+            await self._sleep(retry_at)
+            retry_at = None
+            if not self._membership.complete:
+                continue
+            self._check_lease()
+            try:
+                for key in self._config.keys:
+                    await self._register(key)
+                backoff.reset()
+            except (ConflictError, *TRANSIENT) as error:
+                self._log.debug("registration is tried again", error=str(error))
+                retry_at = asyncio.get_running_loop().time() + backoff.next_s()
+            self._assign()
+            self._count_bad_records()
+
+    async def _sleep(self, retry_at: float | None) -> None:
+        touch_at = asyncio.get_running_loop().time() + _TOUCH_S / 10
+        due = min(time for time in (touch_at, retry_at, self._peers.wake_at) if time is not None)
+        try:
+            async with asyncio.timeout_at(due):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        self._wake.clear()
+
+    def _assign(self) -> None:
+        for assignment, trigger in self._peers.poll(asyncio.get_running_loop().time()):
+            self._publish(assignment, trigger)
+
+    def _count_bad_records(self) -> None:
+        bad = self._membership.nodes.unreadable + self._membership.leases.unreadable
+        if bad > self._bad_records:
+            self._log.warning("records that can't be read were passed over", records=bad - self._bad_records)
+            self._stats.bad_records += bad - self._bad_records
+            self._bad_records = bad
+
+    def _check_lease(self) -> None:
+        if not self._membership.alive(self._config.worker_id):
+            self._lease_gone()
+
+    async def _register(self, key: str) -> None:
+        """Claims a slot and writes the node record, where the mirror does not show them already."""
+        worker_id, now = self._config.worker_id, asyncio.get_running_loop().time()
+        choice = self._membership.choose_slot(key, worker_id)
+        stale = now - self._touched_at.get(key, now - 2 * _TOUCH_S) > _TOUCH_S
+        if not choice.held or stale:
+            claim = encode_record(SlotClaim(worker_id=worker_id, lease=worker_id))
+            await self._write(names.slot_key(key, choice.slot), claim, choice.revision)
+        record = NodeRecord(slot=choice.slot, lease=worker_id, incarnation=self._incarnation)
+        name = names.node_key(key, worker_id)
+        if stale or self._membership.nodes.get(name, NodeRecord) != record:
+            await self._write(name, encode_record(record), self._membership.nodes.revision(name))
+            self._peers.changed(now, key)
+            self._touched_at[key] = now
+            self._log.info("registered", key=key, slot=choice.slot)
+        for surplus in choice.surplus:
+            await self._drop(names.slot_key(key, surplus))
+
+    async def _write(self, name: str, value: bytes, last: int) -> None:
+        try:
+            revision = await self._nodes.put(name, value, last=last)
+        except ConflictError:
+            self._membership.nodes.correct(name, await self._nodes.get(name))
+            raise
+        self._membership.nodes.put(name, Entry(revision, value))
+
+    async def _drop(self, name: str) -> None:
+        entry = self._membership.nodes.entries.get(name)
+        if entry is None or entry.value is None:
+            return
+        try:
+            await self._nodes.delete(name, last=entry.revision)
+        except ConflictError:
+            self._log.debug("not ours any more", record=name)
+
+    def _changed(self) -> None:
+        if self._leaving:
+            return
+        self._peers.changed(asyncio.get_running_loop().time())
+        self._wake.set()
+
+    def _reconnected(self) -> None:
+        self._peers.reconnected(asyncio.get_running_loop().time())
+        self._wake.set()

@@ -1,0 +1,99 @@
+"""Requests to the config service over NATS, with answers in chunks."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from nats.aio.msg import Msg
+from ringcast_wire import ChunkAssembler, RingcastError, UnavailableError, error_from_code, names
+
+from ringcast._connection import Connection, translated
+
+
+class _Pending:
+    """A request whose answer is on its way."""
+
+    __slots__ = ("assembler", "done", "patience")
+
+    def __init__(self) -> None:
+        self.assembler = ChunkAssembler()
+        self.done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.patience: asyncio.Timeout | None = None
+
+
+class FetchClient:
+    """Sends fetches; one wildcard subscription takes all answers. Any number may be under way."""
+
+    def __init__(self, connection: Connection, timeout_s: float) -> None:
+        self._connection = connection
+        self._timeout_s = timeout_s
+        self._inbox = ""
+        self._numbers = itertools.count()
+        self._pending: dict[str, _Pending] = {}
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, connection: Connection, timeout_s: float) -> AsyncIterator[FetchClient]:
+        """Subscribes to the answers, and unsubscribes in the end."""
+        client = cls(connection, timeout_s)
+        client._inbox = connection.nc.new_inbox()
+        connection.on_lost(client._fail_all)
+        async with connection.subscribed(f"{client._inbox}.*", client._on_message):
+            try:
+                yield client
+            finally:
+                client._fail_all()
+
+    async def request(self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None) -> bytes:
+        """Sends a request and returns the whole answer; cancelling leaves nothing behind.
+
+        Raises:
+            UnavailableError: nobody answers, the answer stopped half-way, or the connection was lost.
+            RingcastError: what the service refused with, or a damaged answer.
+        """
+        if not self._connection.nc.is_connected:
+            raise UnavailableError(f"fetch {subject}: there is no connection to NATS")
+        token = str(next(self._numbers))
+        pending = self._pending[token] = _Pending()
+        try:
+            async with asyncio.timeout(self._timeout_s) as pending.patience:
+                with translated(f"fetch {subject}"):
+                    await self._connection.nc.publish(subject, payload, reply=f"{self._inbox}.{token}", headers=headers)
+                return await pending.done
+        except TimeoutError as error:
+            missing = pending.assembler.missing
+            came = "no answer" if missing is None else f"{missing} chunks of the answer are missing"
+            raise UnavailableError(f"fetch {subject}: {came} after {self._timeout_s:g} s of silence") from error
+        finally:
+            del self._pending[token]
+
+    async def _on_message(self, msg: Msg) -> None:
+        pending = self._pending.get(msg.subject.rpartition(".")[2])
+        if pending is None or pending.done.done():
+            return
+        headers = msg.headers or {}
+        if headers.get("Status") == "503":
+            pending.done.set_exception(UnavailableError("no config service answers: none is running on this NATS"))
+        elif (code := headers.get(names.HEADER_ERROR)) is not None:
+            pending.done.set_exception(error_from_code(code, msg.data.decode(errors="replace")))
+        else:
+            self._on_chunk(pending, headers.get(names.HEADER_CHUNK), msg.data)
+
+    def _on_chunk(self, pending: _Pending, header: str | None, data: bytes) -> None:
+        try:
+            body = pending.assembler.add(header, data)
+        except RingcastError as error:
+            pending.done.set_exception(error)
+            return
+        if body is not None:
+            pending.done.set_result(body)
+        elif pending.patience is not None and not pending.patience.expired():
+            pending.patience.reschedule(asyncio.get_running_loop().time() + self._timeout_s)
+
+    def _fail_all(self) -> None:
+        for pending in self._pending.values():
+            if not pending.done.done():
+                pending.done.set_exception(UnavailableError("the connection to NATS was lost"))

@@ -1,0 +1,66 @@
+"""Comparing the revisions of a config key with the service's, now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from ringcast_wire import ErrorCode, RingcastError
+
+from ringcast._log import Log
+from ringcast._machine.heads import HeadsTimer
+from ringcast._machine.key import KeyMachine
+
+
+class HeadsCheck:
+    """Asks for the heads every ``every_s`` seconds, and when called to; ``compared`` is called after each attempt."""
+
+    def __init__(self, machine: KeyMachine, every_s: float, log: Log, compared: Callable[[], None]) -> None:
+        self._machine = machine
+        self._every_s = every_s
+        self._log = log
+        self._compared = compared
+        self._wanted = asyncio.Event()
+        self.unanswered_since: float | None = None
+        """When the first comparison was asked for that got no answer; ``None`` once one has."""
+
+    def hurry(self) -> None:
+        """Compares soon."""
+        self._wanted.set()
+
+    async def run(self, fetch: Callable[[], Coroutine[Any, Any, list[int]]]) -> None:
+        """Compares until cancelled. ``fetch`` asks the service."""
+        timer = HeadsTimer(random.random, self._every_s)
+        failed = False
+        while True:
+            try:
+                async with asyncio.timeout(timer.next_s(failed=failed)):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+            self._wanted.clear()
+            failed = not await self._compare(fetch)
+
+    async def _compare(self, fetch: Callable[[], Coroutine[Any, Any, list[int]]]) -> bool:
+        """Compares once; returns whether that was possible."""
+        loop = asyncio.get_running_loop()
+        asked_at, asked = loop.time(), self._machine.heads_asked()
+        if not asked.at:
+            return True
+        try:
+            heads = await fetch()
+        except RingcastError as error:
+            self._machine.stats.bad_replies += error.code is ErrorCode.PROTOCOL
+            if error.code is not ErrorCode.UNKNOWN_KEY:
+                self._log.warning("comparing heads failed", error=str(error))
+                if self.unanswered_since is None:
+                    self.unanswered_since = asked_at
+                self._compared()
+                return False
+            heads = []
+        self.unanswered_since = None
+        self._machine.heads_reply(asked, heads, loop.time())
+        self._compared()
+        return True

@@ -1,0 +1,142 @@
+"""The fetches of one config key: what its machine asks for goes out here, and the answers come back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final
+
+from ringcast_wire import (
+    WIRE_VERSION,
+    BatchRequest,
+    ErrorCode,
+    PartitionRequest,
+    RingcastError,
+    encode,
+    names,
+)
+
+from ringcast._fetch import FetchClient
+from ringcast._key_traces import Fetch, KeyTraces
+from ringcast._log import Log
+from ringcast._machine.actions import FetchBatch, FetchFull, FetchPartition
+from ringcast._machine.key import KeyMachine
+from ringcast._machine.received import read_batch, read_full, read_heads, read_partition
+from ringcast._measures import KeyMeasures
+
+ATTEMPTS_EXHAUSTED: Final = 6
+"""Failed fetches of one partition after which the delay between two no longer grows (1, 2, 4, 8, 16, 30 s)."""
+
+
+class KeyFetches:
+    """Sends the fetches of one machine, and gives it the answers; ``answered`` is called after each."""
+
+    def __init__(
+        self,
+        machine: KeyMachine,
+        *,
+        measures: KeyMeasures,
+        traces: KeyTraces | None,
+        log: Log,
+        answered: Callable[[], None],
+    ) -> None:
+        self._machine = machine
+        self.client: FetchClient | None = None
+        """Known once the worker has joined."""
+        self._measures = measures
+        self._traces = traces
+        self._log = log
+        self._answered = answered
+        self._failures: dict[int | None, int] = {}
+
+    async def send(self, action: Fetch) -> None:
+        """Carries a fetch out."""
+        try:
+            with self._traced(action) as headers:
+                answer = await self._ask(action, headers)
+        except RingcastError as error:
+            self._failed(action, error)
+        else:
+            answer()
+        self._answered()
+
+    async def heads(self) -> list[int]:
+        """The revision of each partition, as the service says."""
+        body = await self._request(self._subject(names.FETCH_HEADS))
+        return read_heads(body, self._machine.partition_count)
+
+    async def _ask(self, action: Fetch, headers: dict[str, str] | None) -> Callable[[], None]:
+        """Asks the service; returns what hands the answer to the machine."""
+        match action:
+            case FetchPartition():
+                return await self._ask_partition(action, headers)
+            case FetchBatch():
+                return await self._ask_batch(action, headers)
+            case FetchFull():
+                return await self._ask_full(action, headers)
+
+    async def _ask_partition(self, action: FetchPartition, headers: dict[str, str] | None) -> Callable[[], None]:
+        asked_at = self._now()
+        request = encode(PartitionRequest(since=action.since))
+        body = await self._request(self._subject(action.partition), request, headers)
+        part = read_partition(body, action.partition, action.since, self._machine.partition_count)
+        if action.since is None:
+            self._measures.bootstrapped(action.partition, self._now() - asked_at)
+        self._failures.pop(action.partition, None)
+        return lambda: self._machine.partition_reply(action.request, part, self._now())
+
+    async def _ask_batch(self, action: FetchBatch, headers: dict[str, str] | None) -> Callable[[], None]:
+        request = encode(BatchRequest(WIRE_VERSION, action.row_ids))
+        body = await self._request(self._subject(names.FETCH_BATCH), request, headers)
+        parts = read_batch(body, action.row_ids, self._machine.partition_count)
+        return lambda: self._machine.batch_reply(action.request, parts, self._now())
+
+    async def _ask_full(self, action: FetchFull, headers: dict[str, str] | None) -> Callable[[], None]:
+        asked_at = self._now()
+        body = await self._request(self._subject(names.FETCH_FULL), b"", headers)
+        parts = read_full(body, self._machine.partition_count)
+        self._measures.bootstrapped(None, self._now() - asked_at)
+        self._failures.pop(None, None)
+        return lambda: self._machine.full_reply(action.request, parts)
+
+    def _traced(self, action: Fetch) -> AbstractContextManager[dict[str, str] | None]:
+        """The span of a fetch, if there are spans, and the headers that tell the service of it."""
+        if self._traces is None:
+            return nullcontext()
+        return self._traces.fetching(action, self._tokens(action))
+
+    def _tokens(self, action: Fetch) -> Iterable[str]:
+        partition = self._machine.partitions.get(action.partition) if isinstance(action, FetchPartition) else None
+        return [] if partition is None else partition.tokens.values()
+
+    def _failed(self, action: Fetch, error: RingcastError) -> None:
+        partition = action.partition if isinstance(action, FetchPartition) else None
+        if error.code is ErrorCode.UNKNOWN_KEY:
+            self._failures.pop(partition, None)
+            self._log.debug("nobody has written to this key yet", partition=partition)
+        elif isinstance(action, FetchBatch):
+            self._log.warning("fetch failed", error=str(error))
+        else:
+            self._bootstrap_failed(action, partition, error)
+        self._machine.fetch_failed(action.request, error.code, self._now())
+
+    def _bootstrap_failed(
+        self, action: FetchPartition | FetchFull, partition: int | None, error: RingcastError
+    ) -> None:
+        attempt = self._failures[partition] = self._failures.get(partition, 0) + 1
+        whole = isinstance(action, FetchFull) or action.since is None
+        facts = {"partition": partition, "attempt": attempt, "error": str(error)}
+        self._log.warning("bootstrap failed" if whole else "fetch failed", **facts)
+        if attempt == ATTEMPTS_EXHAUSTED:
+            self._log.error("fetching has failed time and again: it goes on every 30 s", **facts)
+
+    async def _request(self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None) -> bytes:
+        assert self.client is not None
+        return await self.client.request(subject, payload, headers)
+
+    def _subject(self, what: int | str) -> str:
+        return names.fetch_subject(self._machine.store, self._machine.key, what)
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()

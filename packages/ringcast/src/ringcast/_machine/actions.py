@@ -1,0 +1,82 @@
+"""What a key's machine asks its shell to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from ringcast._change import Change
+from ringcast._machine.batching import Batch
+from ringcast._machine.partition import Token
+
+
+@dataclass(slots=True, frozen=True)
+class Ack:
+    """Acknowledge these deliveries; one that gets lost comes again and is acknowledged then."""
+
+    tokens: list[Token]
+
+
+@dataclass(slots=True, frozen=True)
+class FetchPartition:
+    """Fetch a partition, whole or (``since``) what changed after a revision; answer with the request number."""
+
+    request: int
+    partition: int
+    since: int | None
+
+
+@dataclass(slots=True, frozen=True)
+class FetchFull:
+    """Fetch every partition of the key."""
+
+    request: int
+
+
+@dataclass(slots=True, frozen=True)
+class FetchBatch:
+    """Fetch named rows, at most ``MAX_BATCH_ROWS``, that a batch waits for."""
+
+    request: int
+    row_ids: list[str]
+    batch: Batch | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(slots=True, frozen=True)
+class Apply:
+    """Hand these changes to the application, each row at most once, in any order; then say ``job_done``.
+
+    They are of a batch, or else of one partition that was fetched.
+    """
+
+    job: int
+    changes: list[Change]
+    batch: Batch | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(slots=True, frozen=True)
+class Announce:
+    """Tell the application which partitions it got or lost; then say ``job_done``."""
+
+    job: int
+    assigned: bool
+    partitions: frozenset[int]
+
+
+@dataclass(slots=True, frozen=True)
+class Restored:
+    """The service's revision went back: its database was restored from a backup, and the partition was taken anew."""
+
+    partition: int
+    applied: int
+    head: int
+
+
+@dataclass(slots=True, frozen=True)
+class Unheard:
+    """Events of a partition were missed and nothing but the heads showed it: see to it that they are delivered."""
+
+    partition: int
+
+
+Action: TypeAlias = Ack | FetchPartition | FetchFull | FetchBatch | Apply | Announce | Restored | Unheard

@@ -1,0 +1,102 @@
+"""Which partitions are whose, computed by every worker for itself from the members that it sees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ringcast_core import assign_jump, assign_ring
+from ringcast_wire import StoreSettings, Strategy
+
+from ringcast._machine.membership import Member
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """An assignment of all partitions of a key: ``owners[p]`` is the worker id of partition ``p``."""
+
+    key: str
+    epoch: int
+    owners: tuple[str, ...]
+
+    def of(self, worker_id: str) -> frozenset[int]:
+        """The partitions of one worker."""
+        return frozenset(number for number, owner in enumerate(self.owners) if owner == worker_id)
+
+
+def owners(settings: StoreSettings, members: Sequence[Member]) -> tuple[str, ...]:
+    """The owner of each partition; ``members`` must not be empty. The same for every worker that sees the same."""
+    if settings.strategy is Strategy.RING:
+        ids = sorted(member.worker_id for member in members)
+        return tuple(ids[index] for index in assign_ring(settings.partition_count, ids))
+    by_slot = {member.slot: member.worker_id for member in members}
+    slots = assign_jump(settings.partition_count, sorted(by_slot), settings.load_factor)
+    return tuple(by_slot[slot] for slot in slots)
+
+
+class PeerAssigner:
+    """Turns changes of the membership of one key into assignments with rising epochs.
+
+    Changes settle for ``settle_s``, counted from the first, so that many at once lead to one assignment. After the
+    connection was lost, every lease may have ended and be taken again one by one: for ``grace_s`` a membership that
+    lacks a former member is not acted upon. A worker that does not see itself keeps what it has.
+    """
+
+    def __init__(
+        self, key: str, worker_id: str, settings: StoreSettings, *, settle_s: float = 0.05, grace_s: float = 5.0
+    ) -> None:
+        self._key = key
+        self._worker_id = worker_id
+        self._settings = settings
+        self._settle_s = settle_s
+        self._grace_s = grace_s
+        self._due: float | None = None
+        self._grace_until: float | None = None
+        self._members: tuple[Member, ...] = ()
+        self.current: Assignment | None = None
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The members that the current assignment was computed from."""
+        return self._members
+
+    def changed(self, now: float) -> None:
+        """The membership may have changed."""
+        due = now + self._settle_s
+        self._due = due if self._due is None else min(self._due, due)
+
+    def reconnected(self, now: float) -> None:
+        """The connection was lost and is back."""
+        if self._members:
+            self._grace_until = now + self._grace_s
+        self.changed(now)
+
+    @property
+    def wake_at(self) -> float | None:
+        """When to poll next."""
+        return self._due
+
+    def poll(self, members: tuple[Member, ...], now: float) -> Assignment | None:
+        """The new assignment, if one is due and differs from the last."""
+        if self._due is None or now < self._due:
+            return None
+        if self._grace_until is not None and now < self._grace_until and self._misses_one(members):
+            self._due = self._grace_until
+            return None
+        self._due = None
+        self._grace_until = None
+        if all(member.worker_id != self._worker_id for member in members):
+            return None
+        if self.current is not None and members == self._members:
+            return None
+        self._members = members
+        found = owners(self._settings, members)
+        if self.current is not None and self.current.owners == found:
+            return None
+        epoch = self.current.epoch + 1 if self.current is not None else 1
+        self.current = Assignment(self._key, epoch, found)
+        return self.current
+
+    def _misses_one(self, members: Sequence[Member]) -> bool:
+        """Whether a former member is not there; one that is back with another slot is."""
+        return not {member.worker_id for member in members} >= {member.worker_id for member in self._members}

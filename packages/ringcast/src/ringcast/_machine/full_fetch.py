@@ -1,0 +1,42 @@
+"""The one fetch that brings every partition of a key, for workers that hold them all."""
+
+from __future__ import annotations
+
+from ringcast._machine.backoff import Backoff, Random
+
+
+class FullFetch:
+    """When to ask for the whole key, and which request is under way."""
+
+    def __init__(self, random: Random) -> None:
+        self.due: float | None = None
+        """When to ask, if at all."""
+        self.asked: int | None = None
+        """The request that is under way."""
+        self._backoff = Backoff(random)
+
+    def take(self, now: float) -> bool:
+        """Whether to ask now."""
+        if self.due is None or self.due > now:
+            return False
+        self.due = None
+        return True
+
+    def answered(self) -> None:
+        """The answer is here."""
+        self.asked = None
+        self._backoff.reset()
+
+    def refused(self) -> None:
+        """The key is too large for one reply: it is not asked for whole again."""
+        self.asked = None
+
+    def failed(self, now: float) -> None:
+        """It is tried again, after a while."""
+        self.asked = None
+        self.due = now + self._backoff.next_s()
+
+    def hurry(self, now: float) -> None:
+        """Ends the delay."""
+        if self.due is not None:
+            self.due = now

@@ -1,0 +1,457 @@
+"""The machine of one config key: events, fetches and assignments in; acknowledgements, fetches and changes out.
+
+The rules that keep it correct, whatever is lost, repeated, reordered or late:
+
+- A row is taken in only if it is newer than what is known of it, so no row goes back and no deleted row returns.
+- ``applied`` rises only when the handler has seen everything up to it, and an event is acknowledged only then.
+- An event that does not continue what was taken in leads to a fetch of what changed since ``applied``.
+- What is handed to the application is handed over one job at a time, so the order of the jobs is the order of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from ringcast_wire import ErrorCode, Event, PartitionRows
+from ringcast_wire.metrics import Histogram
+
+from ringcast._change import Change
+from ringcast._machine.actions import (
+    Ack,
+    Action,
+    Announce,
+    Apply,
+    FetchBatch,
+    FetchFull,
+    FetchPartition,
+    Restored,
+    Unheard,
+)
+from ringcast._machine.backoff import Random
+from ringcast._machine.batch_fetches import BatchFetches
+from ringcast._machine.batching import Batch, Collector
+from ringcast._machine.fetching import FetchQueue
+from ringcast._machine.full_fetch import FullFetch
+from ringcast._machine.heads import HeadsAsked, Suspects
+from ringcast._machine.jobs import CachedJob, ChangeMaker, Job, Jobs, PartitionJob, PartitionRequest
+from ringcast._machine.partition import Fetching, Heard, Partition, Token
+from ringcast._machine.saving import CachedPartition, Saving
+from ringcast._stats import Stats
+
+MAX_SHORT_FETCHES: Final = 5
+"""Fetches in a row that did not reach what events told; then the service is believed, and not the events."""
+
+
+class KeyMachine:
+    """Everything that a worker decides about one config key. Not for use by several threads.
+
+    Inputs are methods; each takes ``now``. After any of them, :meth:`poll` gives what is to be done and
+    :attr:`wake_at` the time at which to poll again without input.
+    """
+
+    def __init__(
+        self, store: str, key: str, *, full: bool, partition_count: int, random: Random, window_s: float = 0.1
+    ) -> None:
+        self.store = store
+        self.key = key
+        self.partitions: dict[int, Partition] = {}
+        self.stats = Stats()
+        self.batch_sizes = Histogram.of("config_notification_batch_size")
+        self.saving: Saving | None = None
+        """What a cache on the disk lacks, if there is one."""
+        self._full = full
+        self.partition_count = partition_count
+        self._random = random
+        self._window_s = window_s
+        self._actions: list[Action] = []
+        self._numbers = 0
+        self._queue = FetchQueue()
+        self._asked: dict[int, PartitionRequest] = {}
+        self._full_fetch = FullFetch(random)
+        self._collector = Collector()
+        self._batch_fetches = BatchFetches(random, self._number, self._emit_batch_fetch, self._doubt)
+        self._jobs = Jobs()
+        self._make = ChangeMaker(store, key, self.stats)
+        self._suspects = Suspects()
+
+    # ---- assignment
+
+    def assign(self, partitions: frozenset[int]) -> None:
+        """Takes the partitions to own from now on. What is kept goes on undisturbed."""
+        owned = self.partitions.keys()
+        gained, lost = partitions - owned, frozenset(owned - partitions)
+        for number in lost:
+            self._ack(self.partitions.pop(number).give_up())
+            if self.saving is not None:
+                self.saving.lost(number)
+        for number in sorted(gained):
+            self._gain(number)
+        if lost:
+            self._batch_fetches.outrun()
+            self._announce(False, lost)
+        if gained:
+            self._announce(True, frozenset(gained))
+
+    def restore(self, found: Iterable[CachedPartition], *, hand_over: bool) -> None:
+        """Begins with partitions as they were in the last life. To be called before anything else.
+
+        They are served, and handed to the application if ``hand_over``. Once assigned, only what has changed since is
+        fetched; those that are not assigned are lost like any other.
+        """
+        for cached in found:
+            partition = self._gain(cached.number, saved=True)
+            partition.applied = partition.expected = cached.applied
+            partition.rows, partition.tombstones = cached.rows, cached.tombstones
+            partition.cached, partition.as_of = True, cached.as_of
+        if self.partitions:
+            self._announce(True, frozenset(self.partitions))
+        if hand_over:
+            for partition in self.partitions.values():
+                self._jobs.add(CachedJob(partition))
+
+    def start_over(self, *, full: bool, partition_count: int) -> None:
+        """Gives up all that was restored: the store is another."""
+        self.assign(frozenset())
+        self._full, self.partition_count = full, partition_count
+
+    def _gain(self, number: int, *, saved: bool = False) -> Partition:
+        partition = self.partitions[number] = Partition(number, self._random)
+        if self.saving is not None:
+            self.saving.follow(partition, saved=saved)
+        return partition
+
+    def filters_ready(self, partitions: Iterable[int], now: float) -> None:
+        """The server has confirmed that it delivers the events of these partitions: now they can be fetched."""
+        new = [p for n in partitions if (p := self.partitions.get(n)) is not None and not p.filtered]
+        for partition in new:
+            partition.filtered = True
+        if self._full and len(new) == self.partition_count and not any(partition.cached for partition in new):
+            self._full_fetch.due = now
+            return
+        for partition in new:
+            self._queue.want(partition)
+
+    # ---- events
+
+    def event(self, number: int, event: Event, token: Token, now: float) -> None:
+        """Takes an event of a partition in. ``token`` is acknowledged once it is applied."""
+        self.stats.events += 1
+        partition = self.partitions.get(number)
+        if partition is None:
+            self._ack([token])  # not ours any more: whoever owns it starts with a fetch
+        else:
+            self._hear(partition, event, token, now)
+
+    def unreadable(self, number: int, token: Token) -> None:
+        """An event of a partition came that can't be read: a fetch brings what it would have said.
+
+        It is acknowledged at once, as it would come again and again and never be any better.
+        """
+        self.stats.unreadable += 1
+        self._ack([token])
+        partition = self.partitions.get(number)
+        if partition is None or partition.fetching is Fetching.WANTED:
+            return
+        if partition.live and partition.fetching is Fetching.IDLE:
+            self._queue.want(partition)
+        else:
+            partition.unread = True  # the fetch under way may have been answered before
+
+    def _hear(self, partition: Partition, event: Event, token: Token, now: float) -> None:
+        heard = partition.hear(event)
+        if heard is Heard.DUPLICATE:
+            self.stats.duplicates += 1
+            self._ack([token])
+        elif heard is Heard.REPEAT:
+            self.stats.duplicates += 1
+            partition.tokens[event.rev] = token
+        elif not partition.live or partition.fetching is not Fetching.IDLE:
+            partition.park(event, token)
+        elif heard is Heard.NEXT and self._collector.add(partition, event, now):
+            partition.tokens[event.rev] = token
+            partition.expected = event.rev
+        else:
+            self.stats.gaps += 1
+            partition.park(event, token)
+            self._queue.want(partition, at=partition.retry_at)
+
+    # ---- fetches
+
+    def partition_reply(self, request: int, reply: PartitionRows, now: float) -> None:
+        """The answer to a :class:`FetchPartition`."""
+        asked = self._asked.pop(request)
+        partition = asked.partition
+        if partition.dead:
+            self._queue.done(partition)
+            return
+        if reply.partition != partition.number:
+            self._retry(partition, now)
+            return
+        partition.fetching = Fetching.APPLYING
+        partition.backoff.reset()
+        self._jobs.add(PartitionJob(partition, reply, asked))
+
+    def full_reply(self, request: int, reply: Iterable[PartitionRows]) -> None:
+        """The answer to a :class:`FetchFull`; a partition that it does not name is empty."""
+        if request != self._full_fetch.asked:
+            return
+        self._full_fetch.answered()
+        given = {part.partition: part for part in reply}
+        for number, partition in self.partitions.items():
+            if partition.fetching is Fetching.IDLE and not partition.live:
+                partition.fetching = Fetching.APPLYING
+                rows = given.get(number) or PartitionRows(number, 0, True, [])
+                self._jobs.add(PartitionJob(partition, rows, PartitionRequest(partition)))
+
+    def batch_reply(self, request: int, reply: Sequence[PartitionRows], now: float) -> None:
+        """The answer to a :class:`FetchBatch`."""
+        self._batch_fetches.reply(request, reply, now)
+
+    def fetch_failed(self, request: int, code: ErrorCode, now: float) -> None:
+        """A fetch was refused or timed out; it is tried again later. A key that nobody wrote to is empty."""
+        self.stats.fetch_failures += 1
+        self.stats.bad_replies += code is ErrorCode.PROTOCOL
+        if request == self._full_fetch.asked:
+            self._full_failed(request, code, now)
+        elif request in self._asked:
+            partition = self._asked[request].partition
+            if code is ErrorCode.UNKNOWN_KEY:
+                self.partition_reply(request, PartitionRows(partition.number, 0, True, []), now)
+            else:
+                del self._asked[request]
+                self._retry(partition, now)
+        elif request in self._batch_fetches:
+            self._batch_fetches.failed(request, code, now)
+
+    def _full_failed(self, request: int, code: ErrorCode, now: float) -> None:
+        if code is ErrorCode.UNKNOWN_KEY:
+            self.full_reply(request, [])
+        elif code is ErrorCode.LIMIT_EXCEEDED:  # more than one reply can hold: partition by partition, then
+            self._full_fetch.refused()
+            for partition in self.partitions.values():
+                self._queue.want(partition)
+        else:
+            self._full_fetch.failed(now)
+
+    def _retry(self, partition: Partition, now: float) -> None:
+        self._queue.done(partition)
+        self._queue.want(partition, at=now + partition.backoff.next_s())
+
+    def _emit_batch_fetch(self, fetch: FetchBatch) -> None:
+        self.stats.batch_fetches += 1
+        self._actions.append(fetch)
+
+    # ---- heads
+
+    def heads_asked(self) -> HeadsAsked:
+        """Remembers how far each partition is; to be called before the heads are asked for."""
+        live = [p for p in self.partitions.values() if p.live and p.fetching is Fetching.IDLE]
+        return HeadsAsked({p.number: (p, p.applied) for p in live})
+
+    def heads_reply(self, asked: HeadsAsked, heads: Sequence[int], now: float) -> None:
+        """Compares the partitions with the service's heads, which are as new as the request or newer."""
+        for number, (partition, applied) in asked.at.items():
+            head = heads[number] if number < len(heads) else 0
+            if partition.dead or partition.fetching is not Fetching.IDLE:
+                continue
+            if head < applied:
+                partition.replace = True
+                self._queue.want(partition)
+            elif head > partition.expected:
+                self._suspects.add(partition, head, now)
+
+    def reconnected(self, now: float) -> None:
+        """The connection is back: what waits for another try goes at once."""
+        self._queue.hurry()
+        self._full_fetch.hurry(now)
+        self._batch_fetches.hurry(now)
+
+    # ---- what to do
+
+    def poll(self, now: float) -> list[Action]:
+        """What is to be done now; each action is given once."""
+        self._check_suspects(now)
+        self._ask_due(now)
+        while True:
+            self._close_batch(now)
+            if self._jobs.active is not None or not self._start_job(now):
+                break
+        self._ask_partitions(now)
+        actions, self._actions = self._actions, []
+        return actions
+
+    @property
+    def wake_at(self) -> float | None:
+        """When to poll again if nothing comes in before, or ``None``."""
+        times = [self._queue.wake_at, self._full_fetch.due, self._batch_fetches.wake_at, self._suspects.wake_at]
+        if self._collector.since is not None and not self._jobs.full:
+            times.append(self._collector.since + self._window_s)
+        return min((time for time in times if time is not None), default=None)
+
+    def held_changes(self, partition: Partition, now: float) -> list[Change]:
+        """The live rows of a partition, as changes."""
+        if partition.cached:
+            return self._make.of_cache(partition, now)
+        return self._make.of_rows(partition, [*partition.rows.values()])
+
+    @property
+    def paused(self) -> bool:
+        """Whether so much has gathered that no more events should be pulled for now."""
+        return self._collector.paused
+
+    @property
+    def last_number(self) -> int:
+        """The number of the newest request or job; a later one has a higher number."""
+        return self._numbers
+
+    @property
+    def ready(self) -> bool:
+        """Whether every owned partition has been fetched and applied."""
+        return all(partition.live for partition in self.partitions.values())
+
+    def job_done(self, job: int, now: float) -> None:
+        """The application has taken what an :class:`Apply` or :class:`Announce` gave it."""
+        assert self._jobs.active is not None
+        number, done = self._jobs.active
+        assert number == job
+        self._jobs.active = None
+        self._finish(done, now)
+
+    def _check_suspects(self, now: float) -> None:
+        for partition in self._suspects.behind(now):
+            if partition.fetching is Fetching.IDLE:
+                self.stats.gaps += 1
+                self._actions.append(Unheard(partition.number))
+            self._queue.want(partition)
+
+    def _ask_due(self, now: float) -> None:
+        if self._full_fetch.take(now):
+            self._full_fetch.asked = self._number()
+            self.stats.fetches += 1
+            self._actions.append(FetchFull(self._full_fetch.asked))
+        self._batch_fetches.ask_due(now)
+
+    def _ask_partitions(self, now: float) -> None:
+        for partition in self._queue.take(now):
+            request = self._number()
+            partition.unread = False
+            since = partition.applied if (partition.live or partition.cached) and not partition.replace else None
+            self._asked[request] = PartitionRequest(partition, since, partition.goal, self._doubted(partition))
+            self.stats.fetches += 1
+            self.stats.fetches_since += since is not None
+            self._actions.append(FetchPartition(request, partition.number, since))
+
+    def _doubted(self, partition: Partition) -> frozenset[int]:
+        return frozenset(partition.tokens) if partition.short.failures >= MAX_SHORT_FETCHES else frozenset()
+
+    def _doubt(self, partition: Partition) -> None:
+        """The service denies what an event said: the partition is taken anew, as after a restored database."""
+        partition.replace = True
+        self._queue.want(partition)
+
+    def _close_batch(self, now: float) -> None:
+        """Sends what has gathered on: at once if nothing is under way, else at the end of the window."""
+        if self._collector.since is None or self._jobs.full:
+            return
+        if not self._jobs or now >= self._collector.since + self._window_s:
+            batch, requests = self._collector.close()
+            self.stats.batches += 1
+            self.batch_sizes.observe(batch.size)
+            self._jobs.batches.append(batch)
+            for wanted in requests:
+                self._batch_fetches.ask(batch, wanted)
+
+    # ---- jobs, one at a time
+
+    def _start_job(self, now: float) -> bool:
+        """Starts the next job, if there is one that can be."""
+        job = self._jobs.take()
+        if job is None:
+            return False
+        number = self._number()
+        if isinstance(job, Announce):
+            self._jobs.active = (number, job)
+            self._actions.append(Announce(number, job.assigned, job.partitions))
+        elif changes := self._changes(job, now):
+            self._jobs.active = (number, job)
+            self.stats.changes += len(changes)
+            self._actions.append(Apply(number, changes, job if isinstance(job, Batch) else None))
+        else:
+            self._finish(job, now)
+        return True
+
+    def _changes(self, job: PartitionJob | CachedJob | Batch, now: float) -> list[Change]:
+        if isinstance(job, Batch):
+            return self._make.of_batch(job)
+        if job.partition.dead:
+            return []
+        if isinstance(job, CachedJob):
+            return self._make.of_cache(job.partition, now)
+        if job.rows.whole and (job.partition.replace or job.rows.revision < (job.asked.since or 0)):
+            return self._restore(job)
+        return self._make.of_fetch(job.partition, job.rows)
+
+    def _restore(self, job: PartitionJob) -> list[Change]:
+        """Puts a new partition in the place of one whose database went back in time."""
+        before = job.partition
+        self._queue.done(before)
+        after, news = before.successor(job.rows.rows, job.rows.revision, self._random)
+        self._actions.append(Restored(before.number, before.applied, after.applied))
+        self._ack(before.give_up())
+        self.partitions[before.number] = job.partition = after
+        self._batch_fetches.outrun()
+        after.fetching = Fetching.APPLYING
+        return self._make.of_rows(after, news)
+
+    def _finish(self, job: Job, now: float) -> None:
+        if isinstance(job, PartitionJob):
+            self._finish_fetch(job, now)
+        elif isinstance(job, Batch):
+            for partition, rev in job.revs.values():
+                if not partition.dead:
+                    self._advance(partition, rev)
+
+    def _finish_fetch(self, job: PartitionJob, now: float) -> None:
+        """The rows of a fetch are applied: the partition is live, and hears the events that came meanwhile."""
+        partition = job.partition
+        self._queue.done(partition)
+        if partition.dead:
+            return
+        partition.replace = False
+        partition.live = True
+        partition.cached = False
+        self._advance(partition, job.rows.revision)
+        self._batch_fetches.outrun()
+        if partition.applied < job.asked.goal and job.asked.doubted:
+            false = partition.disbelieve(job.asked.doubted)
+            self.stats.unreadable += len(false)
+            self._ack(false)
+        partition.fell_short(partition.applied < job.asked.goal and partition.goal > 0, now)
+        waiting, partition.waiting = partition.waiting, []
+        for event, token in waiting:
+            self._hear(partition, event, token, now)
+        if partition.highest > partition.expected:
+            self._queue.want(partition, at=partition.retry_at)
+        else:
+            partition.highest = 0
+            if partition.unread:
+                self._queue.want(partition)
+
+    # ---- helpers
+
+    def _advance(self, partition: Partition, revision: int) -> None:
+        self._ack(partition.advance(revision))
+        if self.saving is not None:
+            self.saving.changed(partition)
+
+    def _announce(self, assigned: bool, partitions: frozenset[int]) -> None:
+        self._jobs.add(Announce(0, assigned, partitions))
+
+    def _ack(self, tokens: list[Token]) -> None:
+        if tokens:
+            self._actions.append(Ack(tokens))
+
+    def _number(self) -> int:
+        self._numbers += 1
+        return self._numbers

@@ -1,0 +1,212 @@
+"""Who takes part in a config key, read from what the buckets of nodes and leases hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple, TypeVar
+
+from ringcast_wire import (
+    LeaseRecord,
+    LimitExceededError,
+    NodeRecord,
+    ProtocolError,
+    SlotClaim,
+    decode_record,
+    limits,
+    names,
+)
+
+_DIGITS: Final = len(str(limits.MAX_WORKERS_PER_KEY))
+
+T = TypeVar("T", NodeRecord, SlotClaim, LeaseRecord)
+
+
+class Entry(NamedTuple):
+    """What a bucket says of a key: the revision that a compare-and-set has to name, and ``None`` if the key is gone."""
+
+    revision: int
+    value: bytes | None
+
+
+class Mirror:
+    """A copy of a bucket that a watch keeps up to date. Repeats and late arrivals do no harm."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {}
+        self._groups: dict[str, set[str]] = {}
+        self.complete = False
+        """Whether a first whole snapshot has arrived."""
+        self.unreadable = 0
+        """Records that could not be read, each counted once."""
+        self._unreadable: dict[str, int] = {}
+
+    def replace(self, entries: Mapping[str, Entry]) -> None:
+        """Takes a whole snapshot: what it does not name is gone."""
+        self.entries = dict(entries)
+        self._groups = {}
+        self._unreadable = {key: at for key, at in self._unreadable.items() if key in self.entries}
+        for key in self.entries:
+            self._group(key)
+        self.complete = True
+
+    def group(self, head: str) -> frozenset[str] | set[str]:
+        """The keys whose first token is ``head``."""
+        return self._groups.get(head, frozenset())
+
+    def correct(self, key: str, entry: Entry | None) -> None:
+        """Takes what a read has found: a marker can expire with nobody telling the watch."""
+        if entry is not None:
+            self.entries[key] = entry
+            self._group(key)
+        elif key in self.entries:
+            del self.entries[key]
+            self._groups[key.partition(".")[0]].discard(key)
+
+    def put(self, key: str, entry: Entry) -> bool:
+        """Takes one entry; returns whether the key has another value now (a refreshed lease has not)."""
+        held = self.entries.get(key)
+        if held is not None and held.revision >= entry.revision:
+            return False
+        self.entries[key] = entry
+        self._group(key)
+        return held is None or held.value != entry.value
+
+    def get(self, key: str, kind: type[T]) -> T | None:
+        """The record under a key, if there is one that can be read."""
+        entry = self.entries.get(key)
+        if entry is None or entry.value is None:
+            return None
+        try:
+            return decode_record(entry.value, kind)
+        except ProtocolError:
+            self.pass_over(key)
+            return None  # whoever wrote it is not a member that this build can know
+
+    def pass_over(self, key: str) -> None:
+        """Counts the record under a key as one that makes no sense."""
+        revision = self.revision(key)
+        if self._unreadable.get(key) != revision:
+            self._unreadable[key] = revision
+            self.unreadable += 1
+
+    def revision(self, key: str) -> int:
+        """The revision to name in a compare-and-set; 0 for a key that never was."""
+        entry = self.entries.get(key)
+        return entry.revision if entry is not None else 0
+
+    def _group(self, key: str) -> None:
+        self._groups.setdefault(key.partition(".")[0], set()).add(key)
+
+
+class Trigger(StrEnum):
+    """What led to a new assignment; of several at once, the worst."""
+
+    JOIN = "join"
+    LEAVE = "leave"
+    HEARTBEAT_MISS = "heartbeat-miss"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Member:
+    """A live worker that takes part in a key."""
+
+    worker_id: str
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlotChoice:
+    """The slot to claim: the revision to name, whether it is ours already, and further claims of ours to drop."""
+
+    slot: int
+    revision: int
+    held: bool
+    surplus: tuple[int, ...] = ()
+
+
+class Membership:
+    """The two mirrors together."""
+
+    def __init__(self) -> None:
+        self.nodes = Mirror()
+        self.leases = Mirror()
+
+    @property
+    def complete(self) -> bool:
+        """Whether both mirrors are whole."""
+        return self.nodes.complete and self.leases.complete
+
+    def alive(self, lease: str) -> bool:
+        """Whether the process that holds this lease lives."""
+        entry = self.leases.entries.get(lease)
+        return entry is not None and entry.value is not None
+
+    def members(self, key: str) -> tuple[Member, ...]:
+        """The live members of a key, by worker id.
+
+        Of two that say they have the same slot, the one whose claim on it stands is a member, else the one with the
+        lower id: every worker that sees the same buckets comes to the same members.
+        """
+        by_slot: dict[int, list[str]] = {}
+        for name in self.nodes.group(key):
+            worker_id = name.removeprefix(f"{key}.")
+            if "." in worker_id:
+                continue  # a slot claim
+            node = self.nodes.get(name, NodeRecord)
+            if node is None:
+                continue
+            if not 0 <= node.slot < limits.MAX_WORKERS_PER_KEY:
+                self.nodes.pass_over(name)
+            elif self.alive(node.lease):
+                by_slot.setdefault(node.slot, []).append(worker_id)
+        return tuple(sorted(Member(self._winner(key, slot, ids), slot) for slot, ids in by_slot.items()))
+
+    def trigger(self, key: str, before: tuple[Member, ...], after: tuple[Member, ...]) -> Trigger:
+        """Why the members of a key are others now: who goes in order deletes the node record, who dies leaves it."""
+        gone = {member.worker_id for member in before} - {member.worker_id for member in after}
+        if any(self.nodes.get(names.node_key(key, worker_id), NodeRecord) is not None for worker_id in gone):
+            return Trigger.HEARTBEAT_MISS
+        return Trigger.LEAVE if gone else Trigger.JOIN
+
+    def choose_slot(self, key: str, worker_id: str) -> SlotChoice:
+        """The slot that a worker should have: the lowest of its own, else the lowest that no live worker claims.
+
+        Raises:
+            LimitExceededError: as many workers as a key may have are there already.
+        """
+        claims = self._claims(key)
+        if mine := self.slots_of(key, worker_id):
+            return SlotChoice(mine[0], self._claim_revision(key, mine[0]), True, tuple(mine[1:]))
+        taken = {slot for slot, claim in claims.items() if claim is not None and self.alive(claim.lease)}
+        if len(taken) >= limits.MAX_WORKERS_PER_KEY:
+            raise LimitExceededError(
+                f"key {key!r} has {len(taken)} workers: at most {limits.MAX_WORKERS_PER_KEY} are allowed"
+            )
+        slot = next(slot for slot in range(len(taken) + 1) if slot not in taken)
+        return SlotChoice(slot, self._claim_revision(key, slot), False)
+
+    def slots_of(self, key: str, worker_id: str) -> list[int]:
+        """The slots of a key that a worker claims, lowest first."""
+        return sorted(slot for slot, claim in self._claims(key).items() if claim and claim.worker_id == worker_id)
+
+    def _claims(self, key: str) -> dict[int, SlotClaim | None]:
+        return {slot: self._claim(key, slot) for slot in self._slots(key)}
+
+    def _winner(self, key: str, slot: int, worker_ids: list[str]) -> str:
+        claim = self._claim(key, slot)
+        if claim is not None and claim.worker_id in worker_ids:
+            return claim.worker_id
+        return min(worker_ids)
+
+    def _claim(self, key: str, slot: int) -> SlotClaim | None:
+        return self.nodes.get(names.slot_key(key, slot), SlotClaim)
+
+    def _claim_revision(self, key: str, slot: int) -> int:
+        return self.nodes.revision(names.slot_key(key, slot))
+
+    def _slots(self, key: str) -> list[int]:
+        prefix = f"{key}.slot."
+        numbers = (name.removeprefix(prefix) for name in self.nodes.group(key) if name.startswith(prefix))
+        return [int(number) for number in numbers if number.isascii() and number.isdigit() and len(number) <= _DIGITS]

@@ -1,0 +1,51 @@
+"""The members of all keys of a worker, and what follows from every change of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ringcast_wire import StoreSettings
+
+from ringcast._machine.assignment import Assignment, PeerAssigner
+from ringcast._machine.membership import Membership, Trigger
+
+
+class Peers:
+    """The membership that a worker sees, and an assigner for each key. Nothing is decided before the view is whole."""
+
+    def __init__(
+        self, keys: Iterable[str], worker_id: str, settings: StoreSettings, *, settle_s: float, grace_s: float
+    ) -> None:
+        self.membership = Membership()
+        self._assigners = {
+            key: PeerAssigner(key, worker_id, settings, settle_s=settle_s, grace_s=grace_s) for key in keys
+        }
+
+    def changed(self, now: float, key: str | None = None) -> None:
+        """The members of a key, or of any, may be others now."""
+        for name, assigner in self._assigners.items():
+            if key in (None, name):
+                assigner.changed(now)
+
+    def reconnected(self, now: float) -> None:
+        """The connection was lost and is back."""
+        for assigner in self._assigners.values():
+            assigner.reconnected(now)
+
+    @property
+    def wake_at(self) -> float | None:
+        """When to poll next. As long as the view is not whole, time alone changes nothing."""
+        if not self.membership.complete:
+            return None
+        return min((at for assigner in self._assigners.values() if (at := assigner.wake_at) is not None), default=None)
+
+    def poll(self, now: float) -> list[tuple[Assignment, Trigger]]:
+        """The new assignments that are due, each with what led to it."""
+        found = []
+        if self.membership.complete:
+            for key, assigner in self._assigners.items():
+                before, members = assigner.members, self.membership.members(key)
+                assignment = assigner.poll(members, now)
+                if assignment is not None:
+                    found.append((assignment, self.membership.trigger(key, before, members)))
+        return found

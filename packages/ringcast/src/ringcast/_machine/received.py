@@ -1,0 +1,132 @@
+"""What comes over the bus is read here, and refused where it contradicts itself or what was asked.
+
+An event has no checksum. What can be checked without one: a row lives in the partition that its id hashes to, and the
+newest version that an event lists is the revision that it leads to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from ringcast_core import row_partitions
+from ringcast_wire import (
+    Event,
+    PartitionRows,
+    ProtocolError,
+    Row,
+    decode_event,
+    decode_fetch_reply,
+    decode_heads_reply,
+)
+
+MAX_REVISION: Final = 2**63 - 1
+"""Databases count no further."""
+
+
+def read_event(data: bytes, partition: int, partition_count: int) -> Event:
+    """An event of a partition.
+
+    Raises:
+        ProtocolError: it is damaged, or can't be what the service published.
+    """
+    event = decode_event(data)
+    _check_revision(event.rev)
+    if event.changes is not None:
+        if max((change.version for change in event.changes), default=0) != event.rev:
+            raise ProtocolError(f"event of revisions {event.prev} to {event.rev} does not list the last of them")
+        _check_ids([change.row_id for change in event.changes], partition, partition_count)
+    return event
+
+
+def read_partition(data: bytes, partition: int, since: int | None, partition_count: int) -> PartitionRows:
+    """The answer to a fetch of one partition, whole or what changed ``since`` a revision.
+
+    Raises:
+        ProtocolError: it is damaged, or does not answer this request.
+    """
+    parts = _read_parts(data, partition_count)
+    if len(parts) != 1 or parts[0].partition != partition:
+        raise ProtocolError(f"fetch of partition {partition} brought {[part.partition for part in parts[:4]]}")
+    part = parts[0]
+    if not part.whole and (since is None or part.revision < since):
+        raise ProtocolError(f"fetch of partition {partition} since {since} brought a part as of {part.revision}")
+    return part
+
+
+def read_batch(data: bytes, row_ids: Sequence[str], partition_count: int) -> list[PartitionRows]:
+    """The answer to a fetch of named rows; those that the service does not know are left out.
+
+    A row that is left out was deleted long ago, so an answer has to speak of the partition of every row.
+
+    Raises:
+        ProtocolError: it is damaged, names rows that were not asked for, or says nothing of a partition.
+    """
+    parts = _read_parts(data, partition_count)
+    asked = frozenset(row_ids)
+    if any(row.row_id not in asked for part in parts for row in part.rows):
+        raise ProtocolError("fetch of named rows brought others")
+    if missing := set(row_partitions(row_ids, partition_count)).difference(part.partition for part in parts):
+        raise ProtocolError(f"fetch of named rows says nothing of partitions {sorted(missing)[:4]}")
+    return parts
+
+
+def read_full(data: bytes, partition_count: int) -> list[PartitionRows]:
+    """The answer to a fetch of a whole key.
+
+    Raises:
+        ProtocolError: it is damaged, or not of whole partitions.
+    """
+    parts = _read_parts(data, partition_count)
+    if not all(part.whole for part in parts):
+        raise ProtocolError("fetch of a whole key brought parts of partitions")
+    return parts
+
+
+def read_heads(data: bytes, partition_count: int) -> list[int]:
+    """The revision of each partition.
+
+    Raises:
+        ProtocolError: it is damaged, or of another number of partitions.
+    """
+    heads = decode_heads_reply(data).heads
+    if len(heads) != partition_count:
+        raise ProtocolError(f"heads reply has {len(heads)} partitions: the store has {partition_count}")
+    for head in heads:
+        _check_revision(head)
+    return heads
+
+
+def _read_parts(data: bytes, partition_count: int) -> list[PartitionRows]:
+    parts = decode_fetch_reply(data).partitions
+    seen: set[int] = set()
+    for part in parts:
+        if not 0 <= part.partition < partition_count or part.partition in seen:
+            raise ProtocolError(f"fetch reply names partition {part.partition}: twice, or beyond {partition_count}")
+        seen.add(part.partition)
+        _check_revision(part.revision)
+        _check_rows(part.rows, part, partition_count)
+    return parts
+
+
+def _check_rows(rows: Sequence[Row], part: PartitionRows, partition_count: int) -> None:
+    if not rows:
+        return
+    if min(row.version for row in rows) < 1 or max(row.version for row in rows) > part.revision:
+        raise ProtocolError(f"partition {part.partition} as of {part.revision} has a row of a version outside it")
+    if part.whole and any(row.deleted for row in rows):
+        raise ProtocolError(f"whole partition {part.partition} lists a deleted row")
+    _check_ids([row.row_id for row in rows], part.partition, partition_count)
+
+
+def _check_ids(row_ids: Sequence[str], partition: int, partition_count: int) -> None:
+    if len(set(row_ids)) != len(row_ids):
+        raise ProtocolError(f"partition {partition} lists a row twice")
+    found = row_partitions(row_ids, partition_count)
+    if any(number != partition for number in found):
+        raise ProtocolError(f"partition {partition} lists a row that belongs to another")
+
+
+def _check_revision(revision: int) -> None:
+    if not 0 <= revision <= MAX_REVISION:
+        raise ProtocolError(f"revision {revision} is out of range: 0 to {MAX_REVISION} is possible")

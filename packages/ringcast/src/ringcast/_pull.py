@@ -1,0 +1,149 @@
+"""Pulling the messages of one consumer, with raw requests: a third of the cost of the client's ``fetch``.
+
+One request for many messages is open at a time; the next goes out when it is used up, when the server ends it, when
+heartbeats stop, or when the connection is back. The loop never restarts when the filters of the consumer change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from nats.aio.msg import Msg
+
+from ringcast._connection import TRANSIENT, Connection
+from ringcast._log import Log
+from ringcast._machine.backoff import Backoff
+from ringcast._measures import ConsumerCounters
+
+BATCH: Final = 256
+_EXPIRES_S: Final = 30.0
+_HEARTBEAT_S: Final = 2.0
+_SILENT_S: Final = 5.0
+_NANOSECONDS: Final = 1_000_000_000
+_MISSING: Final = ("Consumer Deleted", "Consumer not found", "No Responders")
+
+
+class PullLoop:
+    """Gives every message of a consumer to ``deliver``, which must not wait.
+
+    While ``gate`` is not set no more are asked for. ``missing()`` is told that the server does not have the consumer.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        stream: str,
+        consumer: str,
+        *,
+        deliver: Callable[[Msg], None],
+        gate: asyncio.Event,
+        missing: Callable[[], None],
+        counters: ConsumerCounters,
+        log: Log,
+    ) -> None:
+        self._connection = connection
+        self._subject = f"{connection.api_prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
+        self._deliver = deliver
+        self._gate = gate
+        self._missing = missing
+        self._counters = counters
+        self._first_delivery = f".{consumer}.1."
+        self._log = log.bind(consumer=consumer)
+        self._backoff = Backoff(random.random, first_s=0.25, most_s=10.0)
+        self._again = asyncio.Event()
+        self._request = 0
+        self._left = 0
+        self._inbox = ""
+        self._heard_at = 0.0
+        self._delay_s = 0.0
+        self._waited_enough = asyncio.Event()
+        connection.on_back(self._hurry)
+
+    async def run(self) -> None:
+        """Pulls until cancelled."""
+        loop = asyncio.get_running_loop()
+        self._inbox = self._connection.nc.new_inbox()
+        async with self._connection.subscribed(f"{self._inbox}.*", self._on_message):
+            while True:
+                await self._ask()
+                self._heard_at = loop.time()
+                await self._until_again()
+
+    async def _ask(self) -> None:
+        self._again.clear()
+        self._waited_enough.clear()
+        await self._gate.wait()
+        self._request += 1
+        self._left = BATCH
+        wanted = {
+            "batch": BATCH,
+            "expires": int(_EXPIRES_S * _NANOSECONDS),
+            "idle_heartbeat": int(_HEARTBEAT_S * _NANOSECONDS),
+        }
+        try:
+            await self._connection.nc.publish(
+                self._subject, json.dumps(wanted).encode(), reply=f"{self._inbox}.{self._request}"
+            )
+        except TRANSIENT as error:
+            self._log.debug("pull request failed", error=str(error))
+
+    async def _until_again(self) -> None:
+        """Waits until another request is called for; heartbeats that stop call for one too."""
+        loop = asyncio.get_running_loop()
+        while True:
+            rest = self._heard_at + _SILENT_S - loop.time()
+            if rest <= 0:
+                return
+            try:
+                async with asyncio.timeout(rest):
+                    await self._again.wait()
+            except TimeoutError:
+                continue
+            if self._delay_s:
+                delay_s, self._delay_s = self._delay_s, 0.0
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(delay_s):
+                        await self._waited_enough.wait()
+            return
+
+    async def _on_message(self, msg: Msg) -> None:
+        self._heard_at = asyncio.get_running_loop().time()
+        if not msg.reply or msg.subject.startswith(self._inbox):
+            self._on_status(msg)
+            return
+        self._backoff.reset()
+        counters = self._counters
+        counters.messages += 1
+        counters.redeliveries += self._first_delivery not in msg.reply
+        counters.last_reply = msg.reply
+        self._left -= 1
+        if self._left == 0:
+            self._again.set()
+        self._deliver(msg)
+
+    def _on_status(self, msg: Msg) -> None:
+        headers = msg.headers or {}
+        status, description = headers.get("Status"), headers.get("Description", "")
+        if status == "100" or not msg.subject.endswith(f".{self._request}"):
+            return
+        if status == "503" or any(word in description for word in _MISSING):
+            self._delay_s = self._backoff.next_s()
+            self._missing()
+        elif status != "408":  # 408: the request ran out of time, as it should
+            self._delay_s = self._backoff.next_s()
+            self._log.debug("pull request ended", status=status, description=description)
+        self._again.set()
+
+    def created(self) -> None:
+        """The server has the consumer now: whoever waits to ask it again need not."""
+        self._waited_enough.set()
+
+    def _hurry(self) -> None:
+        self._delay_s = 0.0
+        self._waited_enough.set()
+        self._again.set()

@@ -1,0 +1,413 @@
+"""The life of a running worker: every task belongs to one group, and it ends in phases."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+from ringcast_wire import (
+    InUseError,
+    LeaseRecord,
+    MismatchError,
+    Mode,
+    RingcastError,
+    StoreSettings,
+    UnavailableError,
+)
+from ringcast_wire.tracing import Tracing
+
+from ringcast._apply import Handler, Listener
+from ringcast._cache import Cache
+from ringcast._cache_file import Identity
+from ringcast._config import WorkerConfig
+from ringcast._connection import TRANSIENT, Connection
+from ringcast._consumers import Consumers
+from ringcast._coordinator import PeerCoordinator
+from ringcast._endpoint import endpoint
+from ringcast._fetch import FetchClient
+from ringcast._lease import LeaseHolder
+from ringcast._log import Log
+from ringcast._machine.assignment import Assignment
+from ringcast._machine.membership import Trigger
+from ringcast._measures import KeyMeasures, Metrics, NoMetrics
+from ringcast._routes import Routes
+from ringcast._samples import CacheSamples, WorkerSamples
+from ringcast._session import KeySession
+from ringcast._settings import FoundStore, find_store
+from ringcast._stats import Stats
+
+_RELEASE_TIMEOUT_S: Final = 5.0
+_INCARNATION: Final = secrets.token_hex(8)
+"""Tells this process from the one that had the worker id before it."""
+
+
+_running: set[tuple[str, ...]] = set()
+"""Workers of this process: the lease tells processes apart, not workers of one."""
+
+
+class Runtime:
+    """What a worker consists of while it runs. One use: ``run`` it once."""
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        log: Log,
+        *,
+        handler: Handler | None,
+        on_assigned: Listener | None,
+        on_revoked: Listener | None,
+        metrics: Metrics | None = None,
+        tracing: Tracing | None = None,
+    ) -> None:
+        self.settings: StoreSettings | None = None
+        self.connection: Connection | None = None
+        self.cache: Cache | None = None
+        self.lease: LeaseHolder | None = None
+        self.routes: Routes | None = None
+        self.sessions: dict[str, KeySession] = {}
+        self.started = asyncio.Event()
+        self.stopping = asyncio.Event()
+        self._config = config
+        self._log = log
+        self._handler = handler
+        self._on_assigned = on_assigned
+        self._on_revoked = on_revoked
+        self.metrics_address = ""
+        self._given_metrics = metrics
+        self._metrics: Metrics = NoMetrics()
+        self._tracing = tracing
+        self.stats = Stats()
+        """What is no single key's."""
+        self._gate = asyncio.Event()
+        self._gate.set()
+        self._consumers: Consumers | None = None
+        self._group: asyncio.TaskGroup | None = None
+        self._handing_over: set[asyncio.Task[None]] = set()
+        self._joined = False
+        self._cache_samples: CacheSamples | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Runs until ``stopping`` is set; raises the error that makes going on impossible."""
+        error: BaseException | None = None
+        try:
+            async with (
+                endpoint(self._config.metrics_listen, self._given_metrics) as (self._metrics, self.metrics_address),
+                Cache.open(self._config, self._log) as self.cache,
+                Connection.prepared(self._config, self._log) as self.connection,
+                asyncio.TaskGroup() as self._handlers,
+            ):
+                self._measure_cache(self.connection)
+                if self.cache is not None and self.cache.identity is not None:
+                    self._serve_cached(self.cache, self.cache.identity)
+                await self._until_stopped(self._handlers.create_task(self._participate(self.connection)))
+        except BaseExceptionGroup as group:
+            error = _first(group)
+            raise error from None
+        except BaseException as caught:
+            error = caught
+            raise
+        finally:
+            if self._cache_samples is not None:
+                self._metrics.remove(self._cache_samples)
+            for session in self.sessions.values():
+                session.close(error)
+
+    def _measure_cache(self, connection: Connection) -> None:
+        if self.cache is not None:
+            self._cache_samples = CacheSamples(
+                self._config, connection, self.cache, lambda: self.sessions, lambda: self._joined
+            )
+            self._metrics.add(self._cache_samples)
+
+    def _serve_cached(self, cache: Cache, identity: Identity) -> None:
+        """Begins with what the last life had: the application has it before there is a connection."""
+        if not cache.found:
+            return
+        self.settings = identity.settings
+        self._begin(identity.settings)
+        for key, found in cache.found.items():
+            self.sessions[key].restore(found)
+        cache.found = {}
+        self.started.set()
+
+    async def _until_stopped(self, taking_part: asyncio.Task[None]) -> None:
+        """Waits for the end. A worker that is stopped before it could join has nothing to give back."""
+        stopping = asyncio.create_task(self.stopping.wait())
+        try:
+            await asyncio.wait({taking_part, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not taking_part.done() and not self._joined:
+                await self._drain()
+                taking_part.cancel()
+            await asyncio.wait({taking_part})
+        finally:
+            stopping.cancel()
+            await self._end_handlers()
+            if not self._joined:
+                await self._revoke_all()
+
+    async def _participate(self, connection: Connection) -> None:
+        """Connects, joins, and takes part until ``stopping`` is set."""
+        found = await find_store(connection, self._config, patient=bool(self.sessions), log=self._log)
+        self._check(found.settings)
+        await self._adopt(found)
+        async with FetchClient.open(connection, self._config.fetch_timeout_s) as fetches:
+            await self._take_part(connection, fetches, found.settings)
+
+    async def _adopt(self, found: FoundStore) -> None:
+        """Goes on with what was restored, if it is of this store, or without it."""
+        self.settings = found.settings
+        if self.cache is not None:
+            identity = Identity(self._config.store, self._config.worker_id, found.settings, found.created)
+            reason = self.cache.difference(identity)
+            if reason is not None:
+                for session in self.sessions.values():
+                    session.start_over(found.settings)
+                await self.cache.abandon(reason)
+        if not self.sessions:
+            self._begin(found.settings)
+        if self.cache is not None:
+            await self.cache.follow(identity, self.sessions)
+
+    def _begin(self, settings: StoreSettings) -> None:
+        """Makes the sessions, and starts what hands changes over."""
+        self.sessions = {key: self._session(key, settings) for key in self._config.keys}
+        for session in self.sessions.values():
+            self._handing_over.add(self._handlers.create_task(session.run_jobs()))
+
+    def _check(self, settings: StoreSettings) -> None:
+        """Refuses to join a store that is not what was asked for."""
+        try:
+            settings.require(mode=self._config.mode, partition_count=self._config.partition_count)
+        except MismatchError as error:
+            what = "mode mismatch" if error.field == "mode" else "partition count mismatch"
+            self._log.error(what, error=str(error))
+            raise
+
+    async def _take_part(self, connection: Connection, fetches: FetchClient, settings: StoreSettings) -> None:
+        lease = self.lease = LeaseHolder(
+            connection,
+            self._config.worker_id,
+            LeaseRecord(
+                incarnation=_INCARNATION,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                started_at_ms=int(time.time() * 1000),
+            ),
+            refresh_s=self._config.lease_refresh_s,
+            servers=self._config.servers,
+            retaken=self._verify,
+            stats=self.stats,
+            log=self._log,
+        )
+        name = (*self._config.servers, self._config.store, self._config.worker_id)
+        if name in _running:
+            raise InUseError(
+                f"worker id {self._config.worker_id!r} is in use by another worker of this process for the same store",
+                field="worker_id",
+            )
+        _running.add(name)
+        try:
+            await lease.take()
+            await self._hold(connection, fetches, settings, lease)
+        finally:
+            _running.discard(name)
+
+    async def _hold(
+        self, connection: Connection, fetches: FetchClient, settings: StoreSettings, lease: LeaseHolder
+    ) -> None:
+        count = settings.partition_count
+        routes = self.routes = Routes(connection, self._config, self.sessions, count, self.stats, self._log)
+        consumers = self._consumers = Consumers(
+            connection,
+            self._config,
+            deliver=routes.deliver,
+            gate=self._gate,
+            holds=lambda: lease.held,
+            confirmed=self._confirmed,
+            log=self._log,
+        )
+        coordinator = None
+        if settings.mode is Mode.PARTITIONED:
+            coordinator = PeerCoordinator(
+                connection,
+                self._config,
+                settings,
+                incarnation=_INCARNATION,
+                publish=self._assign,
+                lease_gone=lease.check,
+                stats=self.stats,
+                log=self._log,
+            )
+        self._joined = True  # so this gives back whatever it has taken
+        try:
+            await consumers.clear()
+            for session in self.sessions.values():
+                session.join(fetches)
+            samples = WorkerSamples(self._config, connection, consumers, lease, self.sessions, self.all_stats)
+            self._metrics.add(samples)
+            try:
+                await self._run_tasks(connection, settings, lease, consumers, coordinator)
+            finally:
+                self._metrics.remove(samples)
+        finally:
+            await self._end_handlers()
+            if lease.held:  # else all that goes by our id may be somebody else's by now
+                if coordinator is not None:
+                    await self._release(connection, coordinator.leave)
+                await self._release(connection, lease.release)
+                await self._release(connection, consumers.clear)
+            lease.let_go()
+            await self._revoke_all()
+
+    def _session(self, key: str, settings: StoreSettings) -> KeySession:
+        assert self.connection is not None
+        session = KeySession(
+            key,
+            self._config,
+            settings,
+            connection=self.connection,
+            spawn=self._spawn,
+            want=self._want,
+            doubt=self._doubt,
+            pressure=self._set_gate,
+            on_assigned=self._on_assigned,
+            on_revoked=self._on_revoked,
+            cache=self.cache,
+            measures=KeyMeasures(self._metrics, settings.partition_count),
+            tracing=self._tracing,
+            log=self._log,
+        )
+        session.attach(self._handler)
+        return session
+
+    async def _run_tasks(
+        self,
+        connection: Connection,
+        settings: StoreSettings,
+        lease: LeaseHolder,
+        consumers: Consumers,
+        coordinator: PeerCoordinator | None,
+    ) -> None:
+        async with asyncio.TaskGroup() as self._group:
+            self._spawn(_until_closed(connection))
+            self._spawn(lease.run())
+            self._spawn(connection.run_acks())
+            self._spawn(consumers.run())
+            for session in self.sessions.values():
+                self._spawn(session.run_heads())
+            if coordinator is not None:
+                self._spawn(coordinator.run())
+            else:
+                for session in self.sessions.values():
+                    session.assign(frozenset(range(settings.partition_count)))
+            self._spawn(self._say_started())
+            await self.stopping.wait()
+            await self._wind_down(connection, consumers)
+
+    async def _say_started(self) -> None:
+        for session in self.sessions.values():
+            await session.wait_until(lambda session=session: session.assigned)  # type: ignore[misc]
+        self.started.set()
+
+    async def _wind_down(self, connection: Connection, consumers: Consumers) -> None:
+        """Takes no more in, waits for the handlers that run, and ends all tasks."""
+        consumers.stop_pulling()
+        await self._drain()
+        await self._end_handlers()
+        await connection.flush_acks()
+        for task in list(self._tasks):
+            task.cancel()
+
+    async def _drain(self) -> None:
+        """Waits for the handlers that run, for a while."""
+        try:
+            async with asyncio.timeout(self._config.drain_timeout_s):
+                for session in self.sessions.values():
+                    await session.drained()
+        except TimeoutError:
+            self._log.warning("a handler is still running: its changes will be handed over again")
+
+    async def _end_handlers(self) -> None:
+        """Hands nothing over any more."""
+        for task in self._handing_over:
+            task.cancel()
+        if self._handing_over:
+            await asyncio.wait(self._handing_over)
+
+    async def _release(self, connection: Connection, step: Callable[[], Awaitable[None]]) -> None:
+        """Gives up something that others wait for; if that fails, it ends by itself later."""
+        try:
+            if not connection.nc.is_connected:
+                raise UnavailableError("there is no connection to NATS")
+            async with asyncio.timeout(_RELEASE_TIMEOUT_S):
+                await step()
+        except (RingcastError, *TRANSIENT) as error:
+            self._log.warning("giving up was not confirmed: it ends with the lease", error=str(error))
+
+    async def _revoke_all(self) -> None:
+        for session in self.sessions.values():
+            owned = frozenset(session.machine.partitions)
+            if owned:
+                await session.applier.announce(session.key, False, owned)
+
+    def all_stats(self) -> Stats:
+        """The counters of all keys, and what is no single key's."""
+        return sum((session.machine.stats for session in self.sessions.values()), self.stats + Stats())
+
+    # ---- between the parts
+
+    def _want(self, key: str, subjects: frozenset[str]) -> None:
+        if self._consumers is not None:
+            self._consumers.want(key, subjects)
+
+    def _doubt(self, subject: str) -> None:
+        if self._consumers is not None:
+            self._consumers.doubt(subject)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        assert self._group is not None
+        task = self._group.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _assign(self, assignment: Assignment, trigger: Trigger) -> None:
+        self.sessions[assignment.key].assign(assignment.of(self._config.worker_id), trigger)
+
+    def _confirmed(self, subjects: frozenset[str]) -> None:
+        for session in self.sessions.values():
+            session.filters_confirmed(subjects)
+
+    def _verify(self) -> None:
+        if self._consumers is not None:
+            self._consumers.hurry()
+        for session in self.sessions.values():
+            session.verify()
+
+    def _set_gate(self) -> None:
+        if any(session.paused for session in self.sessions.values()):
+            self._gate.clear()
+        else:
+            self._gate.set()
+
+
+async def _until_closed(connection: Connection) -> None:
+    await asyncio.shield(connection.closed)
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error that a person should see of several that came at once: one of ours if there is one."""
+    errors: list[BaseException] = []
+    stack: list[BaseException] = [group]
+    while stack:
+        error = stack.pop()
+        if isinstance(error, BaseExceptionGroup):
+            stack.extend(reversed(error.exceptions))
+        else:
+            errors.append(error)
+    return next((error for error in errors if isinstance(error, RingcastError)), errors[0])

@@ -1,0 +1,326 @@
+"""One config key of a worker: carries out what its machine decides."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any
+
+from ringcast_wire import Mode, ProtocolError, Row, StoreSettings, names
+from ringcast_wire.tracing import Tracing
+
+from ringcast._apply import Applier, Handler, Listener
+from ringcast._cache import Cache
+from ringcast._cache_file import StoredPartition
+from ringcast._change import Change
+from ringcast._config import WorkerConfig
+from ringcast._connection import Connection, JetStreamLetters
+from ringcast._fetch import FetchClient
+from ringcast._heads_check import HeadsCheck
+from ringcast._key_fetches import KeyFetches
+from ringcast._key_traces import KeyTraces
+from ringcast._log import Log
+from ringcast._machine.actions import (
+    Ack,
+    Action,
+    Announce,
+    Apply,
+    FetchBatch,
+    FetchFull,
+    FetchPartition,
+    Restored,
+    Unheard,
+)
+from ringcast._machine.key import KeyMachine
+from ringcast._machine.membership import Trigger
+from ringcast._machine.received import read_event
+from ringcast._machine.saving import CachedPartition, Saving
+from ringcast._measures import KeyMeasures
+from ringcast._waiters import Waiters
+
+Spawn = Callable[[Coroutine[Any, Any, None]], object]
+"""Starts a task that the worker owns."""
+
+
+class KeySession:
+    """The shell around a :class:`KeyMachine`: fetches, the handler, acknowledgements, timers, those who wait."""
+
+    def __init__(
+        self,
+        key: str,
+        config: WorkerConfig,
+        settings: StoreSettings,
+        *,
+        connection: Connection,
+        spawn: Spawn,
+        want: Callable[[str, frozenset[str]], None],
+        doubt: Callable[[str], None],
+        pressure: Callable[[], None],
+        on_assigned: Listener | None,
+        on_revoked: Listener | None,
+        cache: Cache | None,
+        measures: KeyMeasures,
+        tracing: Tracing | None,
+        log: Log,
+    ) -> None:
+        self.key = key
+        self.measures = measures
+        facts = {"store": config.store, "key": key, "worker_id": config.worker_id}
+        self.traces = None if tracing is None else KeyTraces(tracing, **facts)
+        self.log = log.bind(key=key)
+        self.assigned = False
+        self.paused = False
+        self._config = config
+        self._full = settings.mode is Mode.FULL
+        self._connection = connection
+        self._spawn = spawn
+        self._want = want
+        self._doubt = doubt
+        self._pressure = pressure
+        self._cache = cache
+        self.machine = KeyMachine(
+            config.store,
+            key,
+            full=self._full,
+            partition_count=settings.partition_count,
+            random=random.random,
+            window_s=config.window_s,
+        )
+        if cache is not None:
+            self.machine.saving = Saving()
+        self.applier = Applier(
+            config,
+            self.machine.stats,
+            self.log,
+            on_assigned=on_assigned,
+            on_revoked=on_revoked,
+            owned=self.machine.partitions.__contains__,
+            letters=JetStreamLetters(connection),
+            measures=measures,
+        )
+        self._subject_head = names.notify_subject(config.store, key, 0)[:-1]
+        self._all_subjects = names.notify_key_subjects(config.store, key)
+        self._jobs: asyncio.Queue[Apply | Announce] = asyncio.Queue(1)
+        self._busy = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiters = Waiters()
+        self._heads = HeadsCheck(self.machine, config.heads_s, self.log, self.pump)
+        self._fetches = KeyFetches(
+            self.machine, measures=measures, traces=self.traces, log=self.log, answered=self.pump
+        )
+        connection.on_back(self._reconnected)
+
+    # ---- inputs
+
+    def restore(self, found: Sequence[StoredPartition]) -> None:
+        """Begins with what the disk had; to be called before anything else."""
+        now, now_ms = self._now(), time.time() * 1000
+        cached = [
+            CachedPartition(
+                part.number,
+                part.applied,
+                part.rows,
+                part.tombstones,
+                as_of=now - max(0.0, now_ms - part.as_of_ms) / 1000,
+            )
+            for part in found
+        ]
+        self.machine.restore(cached, hand_over=self.applier.attached)
+        self.pump()
+
+    def start_over(self, settings: StoreSettings) -> None:
+        """Gives up what was restored: the store is another."""
+        self._full = settings.mode is Mode.FULL
+        self.machine.start_over(full=self._full, partition_count=settings.partition_count)
+        self.pump()
+
+    def join(self, fetches: FetchClient) -> None:
+        """The worker takes part from now on: fetches can be sent."""
+        self._fetches.client = fetches
+
+    def assign(self, partitions: frozenset[int], trigger: Trigger | None = None) -> None:
+        """Takes the partitions to own from now on; without a trigger there was no rebalance (mode FULL)."""
+        before = frozenset(self.machine.partitions)
+        self.machine.assign(partitions)
+        self.assigned = True
+        if trigger is not None:
+            self._rebalanced(trigger, partitions - before, before - partitions)
+        if self._full:
+            self._want(self.key, frozenset({self._all_subjects}))
+        else:
+            self._want(self.key, frozenset(f"{self._subject_head}{number}" for number in partitions))
+        self.pump()
+
+    def _rebalanced(self, trigger: Trigger, gained: frozenset[int], lost: frozenset[int]) -> None:
+        self.measures.rebalances[trigger] += 1
+        if self.traces is not None:
+            self.traces.assigned(trigger, gained, lost)
+        owned = len(self.machine.partitions)
+        self.log.info("rebalance", trigger=str(trigger), gained=len(gained), lost=len(lost), owned=owned)
+        for number in sorted(lost):
+            self.log.info("partition released", partition=number)
+        for number in sorted(gained):
+            self.log.info("partition acquired", partition=number)
+
+    def filters_confirmed(self, subjects: frozenset[str]) -> None:
+        """The server delivers these subjects, of any key."""
+        waiting = [number for number, partition in self.machine.partitions.items() if not partition.filtered]
+        if self._full:
+            ready = waiting if self._all_subjects in subjects else []
+        else:
+            ready = [number for number in waiting if f"{self._subject_head}{number}" in subjects]
+        self.machine.filters_ready(ready, self._now())
+        self.pump()
+
+    def deliver(self, partition: int, data: bytes, token: str) -> None:
+        """Takes an event in; ``token`` acknowledges it."""
+        try:
+            event = read_event(data, partition, self.machine.partition_count)
+        except ProtocolError as error:
+            self.log.error("event can't be read: its partition is fetched", partition=partition, error=str(error))
+            self.machine.unreadable(partition, token)
+        else:
+            self.machine.event(partition, event, token, self._now())
+        self.pump()
+
+    def verify(self) -> None:
+        """Compares all partitions with the service's heads soon: the lease was lost for a while."""
+        self._heads.hurry()
+
+    # ---- what the machine wants done
+
+    def pump(self) -> None:
+        """Carries out what is due."""
+        for action in self.machine.poll(self._now()):
+            self._do(action)
+        self._set_timer()
+        if self.traces is not None:
+            self.traces.look_at(self.machine.partitions)
+        self._waiters.wake()
+        if self._cache is not None and self.machine.saving is not None and self.machine.saving.pending:
+            self._cache.changed()
+        if self.machine.paused is not self.paused:
+            self.paused = self.machine.paused
+            self._pressure()
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case Ack():
+                self._connection.ack(action.tokens)
+                if self.traces is not None:
+                    self.traces.acknowledged(action.tokens)
+            case Apply() | Announce():
+                self._busy = True
+                if self.measures.timed and isinstance(action, Apply) and action.batch is not None:
+                    self.measures.handing_over(action.batch.tokens())
+                self._jobs.put_nowait(action)
+            case FetchPartition() | FetchBatch() | FetchFull():
+                self._spawn(self._fetches.send(action))
+            case Unheard():
+                self.log.warning("events were missed: the consumer is looked after", partition=action.partition)
+                self._doubt(self._all_subjects if self._full else f"{self._subject_head}{action.partition}")
+            case Restored():
+                self.log.error(
+                    "revision went back: the database was restored, the partition is taken anew",
+                    partition=action.partition,
+                    applied=action.applied,
+                    head=action.head,
+                )
+
+    async def run_jobs(self) -> None:
+        """Hands changes to the application until cancelled."""
+        while True:
+            job = await self._jobs.get()
+            if not isinstance(job, Apply):
+                await self.applier.announce(self.key, job.assigned, job.partitions)
+            elif self.traces is None:
+                await self.applier.apply(job.job, job.changes)
+            else:
+                with self.traces.applying(job):
+                    await self.applier.apply(job.job, job.changes)
+            self._busy = False
+            self.machine.job_done(job.job, self._now())
+            self.pump()
+
+    async def run_heads(self) -> None:
+        """Compares revisions with the service now and then until cancelled."""
+        await self._heads.run(self._fetches.heads)
+
+    @property
+    def unanswered_for_s(self) -> float:
+        """How long the service has not answered what the revisions are; 0 when it answered the last time."""
+        since = self._heads.unanswered_since  # once, for another thread may ask
+        return 0.0 if since is None else self._connection.closed.get_loop().time() - since
+
+    @property
+    def staleness_s(self) -> float:
+        """For how long changes may have been missed; 0 while there is a connection and the service answers."""
+        return max(self._connection.lost_for_s, self.unanswered_for_s, self.cached_age_s)
+
+    @property
+    def cached_age_s(self) -> float:
+        """How old the oldest of the partitions is that are still as the disk had them; 0 if none is."""
+        as_of = [partition.as_of for partition in list(self.machine.partitions.values()) if partition.cached]
+        return self._connection.closed.get_loop().time() - min(as_of) if as_of else 0.0
+
+    # ---- what callers want to know
+
+    def rows(self) -> Iterator[Row]:
+        """All live rows held."""
+        for partition in self.machine.partitions.values():
+            yield from partition.rows.values()
+
+    def attach(self, handler: Handler | None) -> None:
+        """Hands changes to ``handler`` from the next job on; what is held now, it has been told otherwise."""
+        self.applier.attach(handler, after=self.machine.last_number)
+
+    def held_changes(self) -> Iterator[Change]:
+        """All live rows held, as changes."""
+        now = self._now()
+        for partition in self.machine.partitions.values():
+            yield from self.machine.held_changes(partition, now)
+
+    @property
+    def ready(self) -> bool:
+        """Whether an assignment was made and every owned partition is loaded."""
+        return self.assigned and self.machine.ready
+
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Waits until a condition on the machine holds; cancelling leaves nothing behind."""
+        await self._waiters.wait_until(condition)
+
+    async def drained(self) -> None:
+        """Waits until no handler is running."""
+        await self.wait_until(lambda: not self._busy)
+
+    def close(self, error: BaseException | None) -> None:
+        """Takes no more inputs; whoever waits gets the error."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.traces is not None:
+            self.traces.close()
+        self._waiters.close(error)
+
+    def _set_timer(self) -> None:
+        wake_at = self.machine.wake_at
+        if self._timer is not None:
+            if self._timer.when() == wake_at and not self._timer.cancelled():
+                return
+            self._timer.cancel()
+            self._timer = None
+        if wake_at is not None:
+            self._timer = asyncio.get_running_loop().call_at(wake_at, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.pump()
+
+    def _reconnected(self) -> None:
+        self.machine.reconnected(self._now())
+        self._heads.hurry()
+        self.pump()
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()

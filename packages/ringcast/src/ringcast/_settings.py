@@ -1,0 +1,69 @@
+"""Reading what a store's creator locked."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import NamedTuple
+
+from nats.js import errors as js_errors
+from ringcast_wire import StoreSettings, UnavailableError, UnknownStoreError, names
+
+from ringcast._buckets import Bucket
+from ringcast._config import WorkerConfig
+from ringcast._connection import Connection, heeding, translated
+from ringcast._log import Log
+from ringcast._machine.backoff import Backoff
+
+
+class FoundStore(NamedTuple):
+    """A store. ``created``: when its bucket was made; another time shows another store of the same name."""
+
+    settings: StoreSettings
+    created: str
+
+
+async def load_settings(connection: Connection, store: str) -> FoundStore:
+    """The settings of a store, from its metadata bucket.
+
+    Raises:
+        UnknownStoreError: there is no such store, or its creation has not been finished.
+        UnavailableError: JetStream does not answer.
+        MismatchError: the store needs another version of this package.
+    """
+    bucket = Bucket(connection, names.meta_bucket(store))
+    unknown = UnknownStoreError(f"store {store!r} does not exist on this NATS: create it first", field="store")
+    with translated(f"reading the settings of store {store}"):
+        try:
+            info = await heeding(connection.js.stream_info(bucket.stream))
+        except js_errors.NotFoundError:
+            raise unknown from None
+        except js_errors.ServiceUnavailableError as error:
+            raise UnavailableError("JetStream is not enabled on this NATS server") from error
+        fields = StoreSettings.__struct_fields__
+        entries = await asyncio.gather(*(bucket.get(field) for field in fields))
+    held = {field: entry.value for field, entry in zip(fields, entries, strict=True) if entry and entry.value}
+    if len(held) < len(fields):
+        raise unknown
+    return FoundStore(StoreSettings.from_kv(held), info.created.isoformat() if info.created is not None else "")
+
+
+async def find_store(connection: Connection, config: WorkerConfig, *, patient: bool, log: Log) -> FoundStore:
+    """Connects and reads the settings; a worker that has rows to serve meanwhile (``patient``) tries until it can.
+
+    Raises:
+        UnavailableError, UnknownStoreError: it is not to be tried again.
+        MismatchError: the store needs another version of this package.
+    """
+    backoff = Backoff(random.random)
+    while True:
+        try:
+            if not connection.nc.is_connected:
+                await connection.connect(config)
+            return await load_settings(connection, config.store)
+        except (UnavailableError, UnknownStoreError) as error:
+            if not patient:
+                raise
+            delay_s = backoff.next_s()
+            log.warning("joining failed: serving what the cache has", error=str(error), retry_in_s=round(delay_s, 1))
+        await asyncio.sleep(delay_s)

@@ -1,0 +1,49 @@
+"""Counters of a worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(slots=True)
+class Stats:
+    """What has happened since the worker started; every counter only rises."""
+
+    events: int = 0
+    """Deliveries of change events, repeats included."""
+    unreadable: int = 0
+    """Events that were damaged, or on no subject of ours; the partition is fetched instead."""
+    bad_replies: int = 0
+    """Answers to fetches that were damaged or did not answer what was asked; they are asked for again."""
+    bad_records: int = 0
+    """Damaged records of members, slots and leases; they are passed over."""
+    duplicates: int = 0
+    """Events that were applied, or on their way, already."""
+    gaps: int = 0
+    """Times a partition had to catch up with a fetch because events were missing or did not list their changes."""
+    changes: int = 0
+    """Row changes handed to the application."""
+    stale: int = 0
+    """Row changes dropped because a newer version of the row was known."""
+    fetches: int = 0
+    """Fetches of partitions and of whole keys."""
+    fetches_since: int = 0
+    """Those of them that asked only for what changed since a revision."""
+    batch_fetches: int = 0
+    """Fetches of named rows."""
+    fetch_failures: int = 0
+    batches: int = 0
+    """Micro-batches."""
+    handler_failures: int = 0
+    """Calls of the handler that raised."""
+    poisoned: int = 0
+    """Changes given up after the handler failed every time."""
+    dead_letters: int = 0
+    """Those of them that went to the dead letters."""
+    dead_letter_failures: int = 0
+    """Attempts to send one that failed; each was followed by another."""
+    blocked: int = 0
+    """Those of them whose row was held back."""
+
+    def __add__(self, other: Stats) -> Stats:
+        return Stats(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Stats)))

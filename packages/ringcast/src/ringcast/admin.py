@@ -1,0 +1,417 @@
+"""The client of the config service: create stores, write and read rows.
+
+For tools and for applications that write. Workers don't need it: they hear and read over NATS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import grpc
+import grpc.aio
+from ringcast_wire import (
+    InvalidInputError,
+    Mode,
+    RingcastError,
+    Strategy,
+    UnavailableError,
+    check_row,
+    check_row_id,
+    limits,
+    names,
+    shown,
+)
+from ringcast_wire.grpc import TLS_PREFIX, ConfigServiceStub, ServiceLogin, error_from_rpc, pb
+from ringcast_wire.tracing import Tracing, make_tracing
+
+from ringcast._admin_records import (
+    BatchResult,
+    DeleteResult,
+    KeyInfo,
+    OnInvalid,
+    PutResult,
+    RejectedRow,
+    RevisionRecord,
+    RowRecord,
+    RowWrite,
+    StoreInfo,
+    pb_mode,
+    pb_strategy,
+    row_record,
+    store_info,
+)
+from ringcast._bulk_batches import BatchBuilder, InvalidRowError
+from ringcast._bulk_write import BulkWrite, Rows
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
+DEFAULT_SERVICE: Final = "127.0.0.1:7420"
+DEFAULT_TIMEOUT_S: Final = 10.0
+MAX_IN_FLIGHT: Final = 64
+
+_CHANNEL_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", limits.MAX_REPLY_BYTES),
+    # By default gRPC tries to connect ever more rarely, up to every two minutes: a service that is back would stay away
+    # for about half as long again as it was down.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.enable_http_proxy", 0),
+)
+RowList = list[RowRecord]
+
+
+class ConfigServiceClient:
+    """Talks to one config service (or to a name that stands for several) over gRPC.
+
+    The constructor connects to nothing; use it as ``async with ConfigServiceClient(address) as client``. Every method
+    raises an error of ``ringcast_wire``: :class:`~ringcast_wire.InvalidInputError` before anything is sent where the
+    input breaks a rule, :class:`~ringcast_wire.UnavailableError` when the service can't be reached or does not answer
+    within ``timeout_s``, otherwise what the service refused with.
+
+    ``address`` is ``host:port``, or ``tls://host:port`` for TLS with the certificates that the system trusts; by
+    default the environment variable RINGCAST_SERVICE, or 127.0.0.1:7420. ``login`` says by what other certificates and
+    with what token; by default RINGCAST_SERVICE_TLS_CA_FILE, …_TLS_CERT_FILE, …_TLS_KEY_FILE and …_TOKEN_FILE.
+
+    Writes are spans of ``tracer_provider``, by default of the one that the process has configured, if any, and go on in
+    the service and in the workers that hear of them.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        login: ServiceLogin | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        tracer_provider: TracerProvider | None = None,
+    ) -> None:
+        self._address = check_address(address or os.environ.get("RINGCAST_SERVICE") or DEFAULT_SERVICE)
+        self._login = login or ServiceLogin.from_environment()
+        self._timeout_s = timeout_s
+        self._tracer_provider = tracer_provider
+        self._tracing: Tracing | None = None
+        self._channel: grpc.aio.Channel | None = None
+        self._stub: Any = None
+
+    @property
+    def address(self) -> str:
+        """Where the service is."""
+        return self._address
+
+    async def __aenter__(self) -> Self:
+        self._channel = self._login.aio_channel(self._address, _CHANNEL_OPTIONS)
+        self._stub = ConfigServiceStub(self._channel)
+        self._tracing = make_tracing("ringcast.admin", self._tracer_provider)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._channel is not None:
+            channel, self._channel, self._stub = self._channel, None, None
+            await channel.close()
+
+    async def create_store(
+        self,
+        name: str,
+        *,
+        partition_count: int,
+        mode: Mode = Mode.PARTITIONED,
+        strategy: Strategy = Strategy.JUMP,
+        inline_max_bytes: int | None = None,
+    ) -> StoreInfo:
+        """Creates a store, or returns the one there is if its settings are the same.
+
+        ``inline_max_bytes``: values up to this size ride in the change event (0 to 4096, by default 256).
+
+        Raises:
+            AlreadyExistsError: there is one with other settings.
+            LimitExceededError: there are 50 stores.
+        """
+        request = pb.CreateStoreRequest(
+            name=names.check_name("store", name),
+            partition_count=names.check_partition_count(partition_count),
+            mode=pb_mode(mode),
+            strategy=pb_strategy(strategy),
+        )
+        if inline_max_bytes is not None:
+            request.inline_max_bytes = _check_range("inline_max_bytes", inline_max_bytes, 0, limits.MAX_INLINE_BYTES)
+        return store_info(await self._unary(self._rpc().CreateStore, request))
+
+    async def get_store(self, name: str) -> StoreInfo:
+        """A store with its keys.
+
+        Raises:
+            UnknownStoreError: there is none of that name.
+        """
+        request = pb.GetStoreRequest(name=names.check_name("store", name))
+        return store_info(await self._unary(self._rpc().GetStore, request))
+
+    async def list_stores(self) -> list[StoreInfo]:
+        """Every store."""
+        reply = await self._unary(self._rpc().ListStores, pb.ListStoresRequest())
+        return [store_info(store) for store in reply.stores]
+
+    async def put(
+        self, store: str, key: str, row_id: str, value: str, metadata: Mapping[str, str] | None = None
+    ) -> PutResult:
+        """Writes a row; the first write to a config key creates the key.
+
+        Raises:
+            UnknownStoreError: there is no such store.
+            LimitExceededError: the partition would outgrow 8 MiB, or the store 100 keys.
+        """
+        check_row(row_id, value, metadata)
+        request = pb.PutRequest(**_where(store, key), row_id=row_id, value=value, metadata=metadata)
+        reply = await self._write("config.put", self._rpc().Put, request)
+        return PutResult(reply.partition, reply.version)
+
+    async def delete(self, store: str, key: str, row_id: str) -> DeleteResult:
+        """Deletes a row, if it is there.
+
+        Raises:
+            UnknownStoreError: there is no such store.
+            UnknownKeyError: nothing was ever written to the key.
+        """
+        request = pb.DeleteRequest(**_where(store, key), row_id=check_row_id(row_id))
+        reply = await self._write("config.delete", self._rpc().Delete, request)
+        return DeleteResult(reply.existed, reply.partition, reply.version)
+
+    async def get(self, store: str, key: str, row_ids: Sequence[str]) -> RowList:
+        """The live rows among those named, in the order asked for.
+
+        Raises:
+            UnknownStoreError: there is no such store.
+            UnknownKeyError: nothing was ever written to the key.
+        """
+        wanted = [check_row_id(row_id) for row_id in row_ids]
+        rows: RowList = []
+        for part in _slices(wanted, limits.MAX_BATCH_ROWS):
+            reply = await self._unary(self._rpc().Get, pb.GetRequest(**_where(store, key), row_ids=part))
+            rows.extend(map(row_record, reply.rows))
+        return rows
+
+    async def list(
+        self,
+        store: str,
+        key: str,
+        *,
+        partition: int | None = None,
+        include_deleted: bool = False,
+        limit: int | None = None,
+    ) -> AsyncGenerator[RowRecord, None]:
+        """The rows of a key, or of one partition of it; with ``include_deleted`` the tombstones too.
+
+        Raises:
+            UnknownStoreError: there is no such store.
+            UnknownKeyError: nothing was ever written to the key.
+        """
+        request = pb.ListRequest(**_where(store, key), include_deleted=include_deleted, limit=_check_limit(limit))
+        if partition is not None:
+            request.partition = names.check_partition(partition, limits.MAX_PARTITIONS)
+        async with aclosing(self._stream(self._rpc().List, request)) as replies:
+            async for reply in replies:
+                for row in reply.rows:
+                    yield row_record(row)
+
+    async def history(
+        self,
+        store: str,
+        key: str,
+        row_id: str | None = None,
+        *,
+        partition: int | None = None,
+        since: int = 0,
+        limit: int | None = None,
+    ) -> AsyncGenerator[RevisionRecord, None]:
+        """The writes to a row, or to every row; ``since`` leaves out revisions up to that one.
+
+        Raises:
+            UnknownStoreError: there is no such store.
+            UnknownKeyError: nothing was ever written to the key.
+        """
+        request = pb.HistoryRequest(**_where(store, key), limit=_check_limit(limit))
+        request.since = _check_range("since", since, 0, 2**63 - 1)
+        if row_id is not None:
+            request.row_id = check_row_id(row_id)
+        if partition is not None:
+            request.partition = names.check_partition(partition, limits.MAX_PARTITIONS)
+        async with aclosing(self._stream(self._rpc().History, request)) as replies:
+            async for reply in replies:
+                for revision in reply.revisions:
+                    yield RevisionRecord(row_record(revision.row), revision.written_at_ms)
+
+    async def heads(self, store: str, key: str) -> tuple[int, ...]:
+        """The revision of each partition, by partition number.
+
+        Raises:
+            UnknownStoreError: there is no such store.
+            UnknownKeyError: nothing was ever written to the key.
+        """
+        reply = await self._unary(self._rpc().Heads, pb.HeadsRequest(**_where(store, key)))
+        return tuple(reply.heads)
+
+    def bulk_write(
+        self,
+        store: str,
+        key: str,
+        rows: Rows,
+        *,
+        on_invalid: OnInvalid = OnInvalid.REJECT_BATCH,
+        batch_rows: int = limits.MAX_BATCH_ROWS,
+        batch_bytes: int = limits.MAX_BATCH_BYTES,
+        max_in_flight: int = 4,
+    ) -> BulkWrite:
+        """Writes many rows; iterate over the result to make it happen: it yields each batch once it is committed.
+
+        A plain iterable is read in a thread, so it may block. At most ``max_in_flight`` batches wait for an answer.
+
+        Raises (while iterating):
+            InvalidRowError: a row breaks a rule and ``on_invalid`` is ``REJECT_BATCH``. Its ``index`` says which; the
+                batches before it are written, its own and everything after it is not.
+            UnknownStoreError, LimitExceededError, UnavailableError: as for :meth:`put`.
+        """
+        builder = BatchBuilder(
+            names.check_name("store", store),
+            names.check_name("key", key),
+            on_invalid,
+            max_rows=_check_range("batch_rows", batch_rows, 1, limits.MAX_BATCH_ROWS),
+            max_bytes=_check_range("batch_bytes", batch_bytes, 1, limits.MAX_BATCH_BYTES),
+        )
+        return BulkWrite(
+            partial(self._rpc().Write, metadata=self._here()),
+            rows,
+            builder,
+            max_in_flight=_check_range("max_in_flight", max_in_flight, 1, MAX_IN_FLIGHT),
+            timeout_s=self._timeout_s,
+            to_error=self._error,
+        )
+
+    def _rpc(self) -> Any:
+        if self._stub is None:
+            raise RuntimeError("the client is not open: use it as `async with ConfigServiceClient() as client`")
+        return self._stub
+
+    def _here(self) -> tuple[tuple[str, str], ...] | None:
+        """What tells the service of the current span, if there is one."""
+        span = self._tracing.here() if self._tracing is not None else None
+        return tuple(self._tracing.headers(span).items()) if self._tracing is not None and span is not None else None
+
+    async def _write(self, span: str, method: Callable[..., Awaitable[Any]], request: Any) -> Any:
+        """A write, in a span of its own below the current one."""
+        if self._tracing is None:
+            return await self._unary(method, request)
+        with self._tracing.current(span, {"store": request.store, "key": request.key}, kind="CLIENT"):
+            return await self._unary(method, request, self._here())
+
+    async def _unary(
+        self,
+        method: Callable[..., Awaitable[Any]],
+        request: Any,
+        metadata: tuple[tuple[str, str], ...] | None = None,
+    ) -> Any:
+        try:
+            return await method(request, timeout=self._timeout_s, metadata=metadata)
+        except grpc.aio.AioRpcError as error:
+            raise self._error(error) from error
+
+    async def _stream(self, method: Callable[..., Any], request: object) -> AsyncGenerator[Any, None]:
+        """The messages of a streamed answer, each within the time-out."""
+        call = method(request)
+        try:
+            while True:
+                async with asyncio.timeout(self._timeout_s):
+                    message = await call.read()
+                if message is grpc.aio.EOF:
+                    return
+                yield message
+        except grpc.aio.AioRpcError as error:
+            raise self._error(error) from error
+        except TimeoutError:
+            raise self._silent() from None
+        finally:
+            call.cancel()
+
+    def _silent(self) -> UnavailableError:
+        return UnavailableError(f"config service {self._address} did not answer within {self._timeout_s:g} s")
+
+    def _error(self, error: grpc.aio.AioRpcError) -> RingcastError:
+        """What the service refused with, or a sentence that says it can't be reached."""
+        if any(key == names.GRPC_ERROR_KEY for key, _ in error.trailing_metadata() or ()):
+            return error_from_rpc(error)
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return self._silent()
+        if error.code() is grpc.StatusCode.UNAVAILABLE:
+            return UnavailableError(f"config service {self._address} can't be reached: {_cause(error.details())}")
+        return error_from_rpc(error)
+
+
+def check_address(address: str) -> str:
+    """Returns ``address`` if it is ``host:port``, or that with ``tls://`` before it.
+
+    Raises:
+        InvalidInputError: it is not.
+    """
+    match = _ADDRESS.fullmatch(address.removeprefix(TLS_PREFIX))
+    if match is None or not 1 <= int(match[1]) <= 65535:
+        raise InvalidInputError(
+            f"service {shown(address)} is not an address: host:port is expected, with a port of 1 to 65535",
+            field="service",
+        )
+    return address
+
+
+_ADDRESS: Final = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):(\d{1,5})", re.ASCII)
+_REFUSED: Final = re.compile(r"Connection refused|Name or service not known|No route to host|timed out", re.IGNORECASE)
+
+
+def _cause(details: str | None) -> str:
+    """What gRPC says at length, in a few words where they are known."""
+    text = " ".join((details or "no reason given").split())
+    found = _REFUSED.search(text)
+    return found[0].lower() if found else text[:200]
+
+
+def _where(store: str, key: str) -> dict[str, Any]:
+    return {"store": names.check_name("store", store), "key": names.check_name("key", key)}
+
+
+def _check_limit(limit: int | None) -> int:
+    return 0 if limit is None else _check_range("limit", limit, 1, 2**63 - 1)
+
+
+def _check_range(field: str, value: object, low: int, high: int) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+        return value
+    raise InvalidInputError(f"{field} {shown(value)} is out of range: {low} to {high} is allowed", field=field)
+
+
+def _slices(items: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+__all__ = [
+    "BatchResult",
+    "BulkWrite",
+    "ConfigServiceClient",
+    "DEFAULT_SERVICE",
+    "DEFAULT_TIMEOUT_S",
+    "DeleteResult",
+    "InvalidRowError",
+    "KeyInfo",
+    "OnInvalid",
+    "PutResult",
+    "RejectedRow",
+    "RevisionRecord",
+    "RowRecord",
+    "RowWrite",
+    "StoreInfo",
+    "check_address",
+]

@@ -1,0 +1,69 @@
+"""One NATS server and one config service for each file of tests; each test has a store of its own, of 50 at most."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from ringcast import Mode, Worker
+from ringcast.admin import ConfigServiceClient
+from ringcast_testkit import ConfigServiceProcess, NatsServer
+
+
+@pytest.fixture(scope="module")
+def service_nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    """A NATS server on which the config service alone makes buckets; no test may stop it."""
+    with NatsServer(tmp_path_factory.mktemp("service-nats")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def shared_service(
+    service_nats: NatsServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ConfigServiceProcess]:
+    """A config service beside it; no test may stop it either."""
+    directory = tmp_path_factory.mktemp("service")
+    database = f"sqlite:{directory / 'ringcast.db'}"
+    with ConfigServiceProcess(directory, nats_url=service_nats.url, database=database) as service:
+        yield service
+
+
+@dataclass
+class Store:
+    """A store of a test's own, and workers for it."""
+
+    name: str
+    nats_url: str
+    client: ConfigServiceClient
+
+    async def create(
+        self, *, partition_count: int = 8, mode: Mode = Mode.PARTITIONED, inline: int | None = None
+    ) -> None:
+        await self.client.create_store(self.name, partition_count=partition_count, mode=mode, inline_max_bytes=inline)
+
+    async def put(self, row_id: str, value: str, key: str = "list", **metadata: str) -> tuple[int, int]:
+        """Writes a row; returns its partition and version."""
+        result = await self.client.put(self.name, key, row_id, value, metadata)
+        return result.partition, result.version
+
+    def worker(self, name: str = "w", keys: tuple[str, ...] = ("list",), **settings: Any) -> Worker:
+        """A worker that is not started yet. Leases are shared by all stores, so its id has the store's name."""
+        settings.setdefault("servers", self.nats_url)
+        return Worker(store=self.name, keys=keys, worker_id=f"{self.name}-{name}", **settings)
+
+
+@pytest.fixture
+async def new_store(
+    service_nats: NatsServer, shared_service: ConfigServiceProcess
+) -> AsyncIterator[Callable[[str], Store]]:
+    """Makes handles of stores by name."""
+    async with ConfigServiceClient(shared_service.address) as client:
+        yield lambda name: Store(name, service_nats.url, client)
+
+
+@pytest.fixture
+def store(new_store: Callable[[str], Store], store_name: str) -> Store:
+    """A store that no other test uses, not created yet."""
+    return new_store(store_name)

@@ -1,0 +1,116 @@
+"""What becomes of a change whose handler fails every time, against a real NATS server and config service."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+import nats
+from ringcast import Change, DeadLetter, PoisonPolicy
+from ringcast_wire import names
+
+if TYPE_CHECKING:
+    from .conftest import Store
+
+PATIENCE_S = 20.0
+
+
+class Picky:
+    """A handler that refuses what it is told to refuse."""
+
+    def __init__(self) -> None:
+        self.refused: set[str] = set()
+        self.took: list[tuple[str, str | None]] = []
+
+    def __call__(self, change: Change) -> None:
+        if change.row_id in self.refused:
+            raise ValueError(f"not {change.row_id}")
+        self.took.append((change.row_id, change.value))
+
+
+async def test_a_dead_letter_says_everything_and_the_rest_goes_on(store: Store) -> None:
+    await store.create(partition_count=1)
+    handler = Picky()
+    handler.refused = {"bad", "large"}
+    large = "x" * 1_000_000
+    async with store.worker(handler=handler, poison_policy=PoisonPolicy.DEAD_LETTER, handler_tries=2) as worker:
+        await worker.wait_ready(timeout_s=PATIENCE_S)
+        _, bad = await store.put("bad", "v", colour="red")
+        await store.put("large", large + '"' * 40_000)
+        partition, version = await store.put("good", "w")
+        await worker.wait_for("list", partition, version, timeout_s=PATIENCE_S)
+        assert handler.took == [("good", "w")]
+        stats = worker.stats()
+        assert (stats.poisoned, stats.dead_letters, stats.dead_letter_failures, stats.blocked) == (2, 2, 0, 0)
+        assert worker.get("list", "bad") is not None
+    client = await nats.connect(store.nats_url)
+    try:
+        js = client.jetstream()
+        stream = names.dead_stream(store.name)
+        letters = [
+            msgspec.json.decode((await js.get_msg(stream, sequence)).data or b"", type=DeadLetter)
+            for sequence in (1, 2)
+        ]
+    finally:
+        await client.close()
+    first, second = letters
+    assert (first.store, first.key, first.partition, first.row_id) == (store.name, "list", 0, "bad")
+    assert (first.version, first.value, first.metadata, first.deleted) == (bad, "v", {"colour": "red"}, False)
+    assert (first.error, first.tries, first.worker_id) == ("ValueError('not bad')", 2, f"{store.name}-w")
+    assert (second.row_id, second.value, second.left_out) == ("large", None, True)
+
+
+async def test_a_dead_letter_that_nobody_takes_is_sent_again_and_its_event_waits(store: Store) -> None:
+    await store.create(partition_count=1)
+    handler = Picky()
+    handler.refused = {"bad"}
+    client = await nats.connect(store.nats_url)
+    try:
+        js = client.jetstream()
+        stream = names.dead_stream(store.name)
+        config = (await js.stream_info(stream)).config
+        await js.delete_stream(stream)
+        async with store.worker(handler=handler, poison_policy="dead-letter", handler_tries=1) as worker:
+            await worker.wait_ready(timeout_s=PATIENCE_S)
+            partition, version = await store.put("bad", "v")
+            async with asyncio.timeout(PATIENCE_S):
+                while worker.stats().dead_letter_failures == 0:
+                    await client.flush()
+            assert worker.applied("list")[partition] < version
+            await js.add_stream(config)
+            await worker.wait_for("list", partition, version, timeout_s=PATIENCE_S)
+            assert worker.stats().dead_letters == 1
+    finally:
+        await client.close()
+
+
+async def test_a_blocked_row_waits_with_its_newest_change_and_other_rows_go_on(store: Store) -> None:
+    await store.create(partition_count=1)
+    handler = Picky()
+    handler.refused = {"bad"}
+    async with store.worker(handler=handler, poison_policy=PoisonPolicy.BLOCK, handler_tries=1) as worker:
+        await worker.wait_ready(timeout_s=PATIENCE_S)
+        for row_id, value in (("bad", "1"), ("good", "1"), ("bad", "2"), ("good", "2"), ("bad", "3")):
+            partition, version = await store.put(row_id, value)
+            await worker.wait_for("list", partition, version, timeout_s=PATIENCE_S)
+        assert handler.took == [("good", "1"), ("good", "2")]
+        (row,) = worker.blocked()
+        assert (row.change.row_id, row.change.value, row.error) == ("bad", "3", "ValueError('not bad')")
+        assert (worker.stats().poisoned, worker.stats().blocked) == (1, 1)
+        assert not await worker.unblock("list", "bad")
+        assert await worker.unblock("list", "good")
+        handler.refused = set()
+        assert await worker.unblock("list", "bad")
+        assert worker.blocked("list") == []
+        partition, version = await store.put("bad", "4")
+        await worker.wait_for("list", partition, version, timeout_s=PATIENCE_S)
+        assert handler.took == [("good", "1"), ("good", "2"), ("bad", "3"), ("bad", "4")]
+        handler.refused = {"bad"}
+        partition, version = await store.put("bad", "5")
+        await worker.wait_for("list", partition, version, timeout_s=PATIENCE_S)
+        assert len(worker.blocked()) == 1
+    handler.refused = set()
+    async with store.worker(handler=handler) as again:  # nothing is lost over a restart: partitions come whole
+        await again.wait_ready(timeout_s=PATIENCE_S)
+    assert ("bad", "5") in handler.took

@@ -1,0 +1,275 @@
+"""Rules of recovery whose lack the simulation has shown (tests/simulation): each of these was once broken."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TypeVar
+
+import pytest
+from ringcast._machine.actions import Action, Announce, Apply, FetchBatch, FetchFull, FetchPartition, Unheard
+from ringcast._machine.filters import FilterPlan
+from ringcast._machine.heads import HeadsTimer
+from ringcast._machine.key import KeyMachine
+from ringcast._machine.lease import LeaseKeeper, Refusal
+from ringcast._machine.peers import Peers
+from ringcast._machine.received import read_batch
+from ringcast._machine.refreshes import Refreshes
+from ringcast_core import row_partition
+from ringcast_wire import (
+    WIRE_VERSION,
+    Change,
+    ErrorCode,
+    Event,
+    FetchReply,
+    LeaseRecord,
+    PartitionRows,
+    ProtocolError,
+    Row,
+    StoreSettings,
+    encode,
+)
+
+A = TypeVar("A", bound=Action)
+
+LEASE = LeaseRecord(incarnation="i", host="h", pid=1, started_at_ms=1)
+SETTINGS = StoreSettings(partition_count=4)
+
+
+def test_a_view_that_is_not_whole_wakes_nobody() -> None:
+    """A changed membership was due, could not be polled yet, and so was due again at once: the worker span."""
+    peers = Peers(["k"], "w1", SETTINGS, settle_s=0.05, grace_s=5.0)
+    peers.reconnected(1.0)
+    peers.changed(1.0)
+    peers.membership.nodes.replace({})
+    assert peers.wake_at is None
+    assert peers.poll(2.0) == []
+    peers.membership.leases.replace({})
+    assert peers.wake_at == 1.05
+
+
+def test_an_update_that_timed_out_may_have_taken_effect() -> None:
+    """A partition lost and gained again while the update without it got no answer was never heard of again."""
+    plan = FilterPlan()
+    plan.want({"a", "b"})
+    plan.asked(0, frozenset({"a", "b"}))
+    plan.confirm(0, frozenset({"a", "b"}))
+    plan.want({"a"})
+    plan.asked(0, frozenset({"a"}))  # and no answer comes
+    assert plan.confirmed == frozenset({"a"})
+    plan.want({"a", "b"})
+    assert plan.confirmed == frozenset({"a"})
+    assert plan.due() == [(0, frozenset({"a", "b"}))]
+    plan.asked(0, frozenset({"a", "b"}))
+    plan.confirm(0, frozenset({"a", "b"}))
+    assert plan.due() == []
+    assert plan.confirmed == frozenset({"a", "b"})
+
+
+def test_a_deletion_that_timed_out_is_asked_for_again() -> None:
+    plan = FilterPlan()
+    plan.want({"a"})
+    plan.asked(0, frozenset({"a"}))
+    plan.confirm(0, frozenset({"a"}))
+    plan.want(set())
+    plan.asked(0, frozenset())
+    assert plan.due() == [(0, frozenset())]
+    plan.want({"a"})
+    assert plan.due() == [(0, frozenset({"a"}))]
+    assert plan.confirmed == frozenset()
+
+
+def test_a_consumer_whose_events_do_not_come_is_given_its_filters_again() -> None:
+    """A paused process with the same worker id, whose place was taken, had put its own filters on the consumer."""
+    plan = FilterPlan(1)
+    plan.want({"a", "b"})
+    for index, filters in plan.due():
+        plan.asked(index, filters)
+        plan.confirm(index, filters)
+    plan.doubt("b")
+    assert plan.due() == [(1, frozenset({"b"}))]
+    assert plan.confirmed == frozenset({"a", "b"})
+    plan.confirm(1, frozenset({"b"}))
+    assert plan.due() == []
+    plan.doubt("c")
+    assert plan.due() == []
+
+
+def test_a_consumer_that_is_lost_when_nobody_wants_it_is_done_with() -> None:
+    """Its pull was never told to end: it asked for ever for what was not there, and came late to the next consumer."""
+    plan = FilterPlan()
+    plan.want({"a"})
+    plan.asked(0, frozenset({"a"}))
+    plan.confirm(0, frozenset({"a"}))
+    plan.want(set())
+    plan.lost(0)
+    assert plan.due() == [(0, frozenset())]
+    plan.confirm(0, frozenset())
+    assert plan.due() == []
+
+
+def test_what_has_ended_does_not_rise_again_in_a_snapshot() -> None:
+    """A worker had lost its lease. A server showed it one of a worker that was long gone, no older than its own."""
+    refreshes = Refreshes(12.0)
+    refreshes.written("gone", 100.0, 0.0)
+    refreshes.written("mine", 103.0, 3.0)
+    refreshes.gone("gone")
+    refreshes.clear()
+    refreshes.written("gone", 100.0, 20.0)
+    refreshes.written("mine", 103.0, 20.0)
+    assert refreshes.take_ended(20.0) == ["gone"]
+    refreshes.clear()
+    refreshes.written("gone", 121.0, 22.0)  # it is back
+    refreshes.written("mine", 120.0, 22.0)
+    assert refreshes.take_ended(22.0) == []
+
+
+def test_what_has_ended_is_remembered_within_a_bound() -> None:
+    refreshes = Refreshes(12.0)
+    for number in range(1_001):
+        refreshes.written(str(number), 100.0, 0.0)
+        refreshes.gone(str(number))
+    refreshes.clear()
+    for key in ("0", "1", "1000"):
+        refreshes.written(key, 100.0, 1.0)
+    assert refreshes.take_ended(1.0) == ["1", "1000"]
+
+
+def test_a_lease_that_was_found_gone_is_not_forgotten_when_the_next_write_fails() -> None:
+    """NATS had lost its disk: the lease was gone long before its time, and the write after that timed out."""
+    keeper = LeaseKeeper(LEASE, Random(1).random, refresh_s=5.0, ttl_s=10.0)
+    assert keeper.refused(None) is Refusal.GONE  # an expired one of a process before us, at the start
+    assert keeper.written(1, 100.0) is False
+    assert keeper.written(2, 105.0) is False
+    assert keeper.refused(None) is Refusal.GONE
+    keeper.failed(107.0)
+    assert keeper.refused(LEASE) is Refusal.OURS  # it had landed after all
+    assert keeper.written(4, 108.0) is True
+    assert keeper.written(5, 113.0) is False
+    assert keeper.written(6, 123.0) is True  # a whole lease has passed
+
+
+def test_a_comparison_that_failed_is_made_again_soon() -> None:
+    """One that a lost lease had called for waited for the next regular one."""
+    timer = HeadsTimer(Random(1).random, 600.0)
+    assert 450.0 <= timer.next_s() <= 750.0
+    delays = [timer.next_s(failed=True) for _ in range(8)]
+    assert 0.5 <= delays[0] <= 1.0
+    assert max(delays) <= 30.0
+    assert timer.next_s() >= 450.0
+    assert timer.next_s(failed=True) <= 1.0
+
+
+def test_a_gap_that_only_the_heads_show_is_told() -> None:
+    machine = KeyMachine("s", "k", full=True, partition_count=1, random=Random(1).random)
+    machine.assign(frozenset({0}))
+    machine.filters_ready({0}, 0.0)
+    pending = machine.poll(0.0)
+    machine.job_done(next(action.job for action in pending if isinstance(action, Announce)), 0.0)
+    (full,) = [action for action in machine.poll(0.0) + pending if isinstance(action, FetchFull)]
+    machine.full_reply(full.request, [])
+    assert machine.poll(0.0) == []
+    machine.heads_reply(machine.heads_asked(), [1], 1.0)
+    machine.event(0, Event(1, 0, 1, 7, [Change("a", 1, False, "x")]), "t", 1.1)  # it was only late
+    assert not [action for action in machine.poll(2.0) if isinstance(action, Unheard)]
+    machine.job_done(machine.last_number, 2.0)
+    machine.heads_reply(machine.heads_asked(), [2], 3.0)
+    assert Unheard(0) in machine.poll(4.0)
+
+
+class Bench:
+    """A machine with two live partitions, of which the first waits for a row that could not be fetched."""
+
+    def __init__(self) -> None:
+        self.pending: list[Action] = []
+        self.machine = KeyMachine("s", "k", full=False, partition_count=2, random=Random(1).random)
+        self.machine.assign(frozenset({0, 1}))
+        self.machine.filters_ready({0, 1}, 0.0)
+        self.finish_jobs()
+        for fetch in self.poll(FetchPartition):
+            self.machine.partition_reply(fetch.request, PartitionRows(fetch.partition, 0, True, []), 0.0)
+        self.finish_jobs()
+        self.machine.event(0, Event(1, 0, 1, 7, [Change("a", 1)]), "t0", 1.0)
+        for _ in range(5):
+            for batch in self.poll(FetchBatch):
+                self.machine.fetch_failed(batch.request, ErrorCode.UNAVAILABLE, 1.0)
+        assert self.machine.wake_at is not None
+        self.machine.event(1, Event(1, 0, 1, 7, [Change("b", 1, False, "now")]), "t1", 1.0)
+        assert not self.changes()
+
+    def poll(self, kind: type[A]) -> list[A]:
+        self.pending += self.machine.poll(1.1)
+        found: list[A] = [action for action in self.pending if isinstance(action, kind)]
+        self.pending = [action for action in self.pending if not isinstance(action, kind)]
+        return found
+
+    def finish_jobs(self) -> None:
+        while self.machine._jobs:
+            self.pending += self.machine.poll(0.0)
+            if self.machine._jobs.active is not None:
+                self.machine.job_done(self.machine._jobs.active[0], 0.0)
+
+    def changes(self) -> list[str]:
+        found = []
+        for job in self.poll(Apply):
+            found += [change.row_id for change in job.changes]
+            self.machine.job_done(job.job, 1.1)
+            found += self.changes()
+        return found
+
+
+def test_what_a_partition_fetch_has_brought_keeps_nobody_waiting() -> None:
+    """The batch waited for its next try, for up to 30 s, and all changes of the key behind it."""
+    bench = Bench()
+    bench.machine.heads_reply(bench.machine.heads_asked(), [2, 0], 0.0)
+    (fetch,) = bench.poll(FetchPartition)
+    rows = [Row("a", "x", 1), Row("c", "y", 2)]
+    bench.machine.partition_reply(fetch.request, PartitionRows(0, 2, False, rows), 1.1)
+    assert sorted(bench.changes()) == ["a", "b", "c"]
+
+
+def test_a_row_of_a_partition_that_was_lost_keeps_nobody_waiting() -> None:
+    bench = Bench()
+    bench.machine.assign(frozenset({1}))
+    bench.poll(Apply)
+    bench.machine.poll(1.1)
+    if bench.machine._jobs.active is not None:  # the announcement
+        bench.machine.job_done(bench.machine._jobs.active[0], 1.1)
+    assert bench.changes() == ["b"]
+
+
+def test_an_answer_that_says_nothing_of_a_partition_deletes_none_of_its_rows() -> None:
+    """Rows that an answer leaves out were taken for deleted, even if it did not speak of their partition."""
+    row_ids = [f"row{number}" for number in range(20)]
+    here = [row_id for row_id in row_ids if row_partition(row_id, 4) == 1]
+    assert 0 < len(here) < len(row_ids)
+    parts = [PartitionRows(number, 9, False, []) for number in range(4)]
+    assert len(read_batch(encode(FetchReply(WIRE_VERSION, parts)), row_ids, 4)) == 4
+    assert read_batch(encode(FetchReply(WIRE_VERSION, parts[1:2])), here, 4)
+    with pytest.raises(ProtocolError, match=r"nothing of partitions \[1\]"):
+        read_batch(encode(FetchReply(WIRE_VERSION, [parts[0], *parts[2:]])), row_ids, 4)
+
+
+def test_a_snapshot_from_a_server_that_kept_an_ended_lease_is_not_believed() -> None:
+    """A dead worker stayed a member for a minute: each new watch could begin on the one server that had its lease."""
+    refreshes = Refreshes(12.0)
+    refreshes.written("dead", 1_000.0, 50.0)
+    refreshes.written("alive", 1_000.0, 50.0)
+    refreshes.written("alive", 1_010.0, 60.0)
+    assert refreshes.overdue_at == 62.0
+    refreshes.clear()
+    refreshes.written("dead", 1_000.0, 62.0)
+    refreshes.written("alive", 1_010.0, 62.0)
+    assert refreshes.take_ended(62.0) == []  # it may be late: another look soon, but not at once
+    assert refreshes.overdue_at == 65.0
+    refreshes.clear()
+    refreshes.written("dead", 1_000.0, 65.0)
+    refreshes.written("alive", 1_012.5, 65.0)
+    assert refreshes.take_ended(65.0) == ["dead"]
+    assert refreshes.overdue_at == 77.0
+
+
+def test_where_nobody_can_write_nobody_is_taken_for_dead() -> None:
+    refreshes = Refreshes(12.0)
+    for lease in "abc":
+        refreshes.written(lease, 1_000.0, 50.0)
+    assert refreshes.take_ended(500.0) == []

@@ -1,0 +1,86 @@
+"""A handler that does not come back while 100,000 events pile up: memory stays bounded, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from typing import TYPE_CHECKING
+
+import nats
+from ringcast import Change
+from ringcast_core import row_partition
+from ringcast_wire import WIRE_VERSION, Event, encode, names
+from ringcast_wire import Change as WireChange
+
+if TYPE_CHECKING:
+    from .conftest import Store
+
+PATIENCE_S = 120.0
+EVENTS = 100_000
+PARTITIONS = 8
+VALUE_CHARS = 200
+MOST_BYTES = 16 * 1024 * 1024
+"""Stated in the README."""
+
+
+async def test_memory_is_bounded_with_a_hundred_thousand_events_pending(store: Store) -> None:
+    await store.create(partition_count=PARTITIONS)
+    client = await nats.connect(store.nats_url)
+    go_on, begun = asyncio.Event(), asyncio.Event()
+    seen: dict[str, int] = {}
+    fell: list[Change] = []
+
+    async def handler(change: Change) -> None:
+        if change.version <= seen.get(change.row_id, 0):
+            fell.append(change)
+        begun.set()
+        await go_on.wait()
+        seen[change.row_id] = change.version
+
+    heads = [0] * PARTITIONS
+    try:
+        js = client.jetstream()
+        stream = names.notify_stream(store.name)
+        config = (await js.stream_info(stream)).config
+        config.max_msgs_per_subject = -1
+        await js.update_stream(config)
+        # No heads within the test: the events are made here, and the service does not know of them.
+        async with store.worker(handler=handler, heads_s=3600.0) as worker:
+            await worker.wait_ready(timeout_s=PATIENCE_S)
+            tracemalloc.start()
+            try:
+                for number in range(EVENTS):
+                    row_id = f"row{number}"
+                    partition = row_partition(row_id, PARTITIONS)
+                    prev = heads[partition]
+                    heads[partition] = prev + 1
+                    change = WireChange(row_id, prev + 1, False, f"{number:x>{VALUE_CHARS}}")
+                    event = encode(Event(WIRE_VERSION, prev, prev + 1, 1, [change]))
+                    await client.publish(names.notify_subject(store.name, "list", partition), event)
+                    if number % 500 == 0:
+                        await client.flush()
+                await client.flush()
+                async with asyncio.timeout(PATIENCE_S):
+                    await begun.wait()
+                    while (await js.stream_info(stream)).state.messages < EVENTS:  # it stores what it got in a moment
+                        pass
+                most = worker.config.max_ack_pending
+                await worker.wait_until("list", lambda: worker.stats("list").events >= most, timeout_s=PATIENCE_S)
+                info = await js.consumer_info(stream, names.consumer_name("ringcast", worker.config.worker_id))
+                assert info.num_ack_pending == most
+                assert info.num_pending is not None
+                assert info.num_pending >= EVENTS - most
+                _, peak = tracemalloc.get_traced_memory()
+                gathered = worker.stats("list").events
+            finally:
+                tracemalloc.stop()
+            assert gathered < EVENTS / 4, "pulling did not pause"
+            assert peak < MOST_BYTES, f"{peak} bytes"
+            go_on.set()
+            for partition, head in enumerate(heads):
+                await worker.wait_for("list", partition, head, timeout_s=PATIENCE_S)
+            assert len(seen) == EVENTS
+            assert worker.row_count("list") == EVENTS
+            assert not fell
+    finally:
+        await client.close()

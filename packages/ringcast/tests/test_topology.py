@@ -1,0 +1,121 @@
+"""Reading a topology from real buckets, written here as the service and the workers write them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import nats
+import pytest
+from nats.js import JetStreamContext
+from ringcast.topology import read_topologies, read_topology
+from ringcast_core import assign_jump, assign_ring
+from ringcast_wire import (
+    LeaseRecord,
+    Mode,
+    NodeRecord,
+    SlotClaim,
+    StoreSettings,
+    Strategy,
+    UnavailableError,
+    UnknownStoreError,
+    encode_record,
+    limits,
+    names,
+)
+
+PARTITIONS = 64
+
+
+@asynccontextmanager
+async def _store(url: str, store: str, **settings: object) -> AsyncIterator[JetStreamContext]:
+    """A store's buckets, and the bucket of leases."""
+    client = await nats.connect(url)
+    try:
+        js = client.jetstream()
+        meta = await js.create_key_value(bucket=names.meta_bucket(store))
+        values = StoreSettings(partition_count=PARTITIONS, **settings)  # type: ignore[arg-type]
+        for name, value in values.to_kv().items():
+            await meta.create(name, value)
+        await js.create_key_value(bucket=names.nodes_bucket(store))
+        # The server is shared: the bucket has to be as a config service makes it, for the tests that come after.
+        await js.create_key_value(
+            bucket=names.LEASES_BUCKET,
+            history=1,
+            ttl=limits.LEASE_TTL_S,
+            limit_marker_ttl=limits.LIMIT_MARKER_TTL_S,
+            direct=True,
+        )
+        yield js
+    finally:
+        await client.close()
+
+
+async def _join(js: JetStreamContext, store: str, key: str, worker: str, slot: int, *, alive: bool = True) -> None:
+    nodes = await js.key_value(names.nodes_bucket(store))
+    lease = f"{store}-{worker}"
+    record = NodeRecord(slot=slot, lease=lease, incarnation="i")
+    await nodes.put(names.node_key(key, worker), encode_record(record))
+    if alive:
+        leases = await js.key_value(names.LEASES_BUCKET)
+        await leases.put(lease, encode_record(LeaseRecord(incarnation="i", host="h", pid=7, started_at_ms=1)))
+
+
+async def test_jump_over_the_slots_of_the_living(nats_url: str, store_name: str) -> None:
+    async with _store(nats_url, store_name) as js:
+        await _join(js, store_name, "list", "a", 0)
+        await _join(js, store_name, "list", "b", 2)
+        await _join(js, store_name, "list", "gone", 1, alive=False)
+        await _join(js, store_name, "other", "c", 0)
+        topology = await read_topology(nats_url, store_name, "list")
+    by_slot = {0: "a", 2: "b"}
+    assert topology.owners == tuple(by_slot[slot] for slot in assign_jump(PARTITIONS, [0, 2], 1.25))
+    assert [(m.worker_id, m.slot, m.alive, m.host, m.pid) for m in topology.members] == [
+        ("a", 0, True, "h", 7),
+        ("b", 2, True, "h", 7),
+        ("gone", 1, False, None, None),
+    ]
+    for member in topology.members:
+        assert member.partitions == tuple(p for p, owner in enumerate(topology.owners) if owner == member.worker_id)
+
+
+async def test_the_claim_decides_between_two_with_one_slot(nats_url: str, store_name: str) -> None:
+    async with _store(nats_url, store_name) as js:
+        await _join(js, store_name, "list", "a", 0)
+        await _join(js, store_name, "list", "b", 0)
+        nodes = await js.key_value(names.nodes_bucket(store_name))
+        await nodes.put(names.slot_key("list", 0), encode_record(SlotClaim(worker_id="b", lease=f"{store_name}-b")))
+        topology = await read_topology([nats_url], store_name, "list")
+    assert set(topology.owners) == {"b"}
+
+
+async def test_ring(nats_url: str, store_name: str) -> None:
+    async with _store(nats_url, store_name, strategy=Strategy.RING) as js:
+        await _join(js, store_name, "list", "b", 0)
+        await _join(js, store_name, "list", "a", 1)
+        topology = await read_topology(nats_url, store_name, "list")
+    assert topology.owners == tuple("ab"[index] for index in assign_ring(PARTITIONS, ["a", "b"]))
+
+
+async def test_every_key_that_has_workers(nats_url: str, store_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RINGCAST_SERVERS", nats_url)
+    async with _store(nats_url, store_name) as js:
+        assert await read_topologies(None, store_name) == []
+        await _join(js, store_name, "two", "a", 0)
+        await _join(js, store_name, "one", "b", 0)
+        found = await read_topologies(None, store_name)
+    assert [(topology.key, topology.members[0].worker_id) for topology in found] == [("one", "b"), ("two", "a")]
+
+
+async def test_nobody_owns_anything_without_workers_or_in_mode_full(nats_url: str, store_name: str) -> None:
+    async with _store(nats_url, store_name, mode=Mode.FULL):
+        topology = await read_topology(nats_url, store_name, "list")
+    assert topology.members == ()
+    assert topology.owners == (None,) * PARTITIONS
+
+
+async def test_an_unknown_store_and_an_unreachable_server(nats_url: str, store_name: str) -> None:
+    with pytest.raises(UnknownStoreError, match=f"store '{store_name}' does not exist"):
+        await read_topology(nats_url, store_name, "list")
+    with pytest.raises(UnavailableError, match=r"NATS at nats://127\.0\.0\.1:1 can't be reached: connection refused"):
+        await read_topology("nats://127.0.0.1:1", store_name, "list")

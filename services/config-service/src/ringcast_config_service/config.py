@@ -1,0 +1,82 @@
+"""The settings of one instance, resolved once at start."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ringcast_wire import InvalidInputError, NatsLogin
+from ringcast_wire.prometheus import OFF, parse_listen
+
+from ringcast_config_service.errors import ConfigError
+from ringcast_config_service.security import Security
+
+_DURATION = re.compile(r"(\d{1,9})(ms|s|m|h|d)", re.ASCII)
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_ADDRESS = re.compile(r"(?P<host>[^:\s]+|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """One instance. Times are in the unit that the name gives; counts are upper bounds."""
+
+    nats: tuple[str, ...] = ("nats://127.0.0.1:4222",)
+    database: str
+    listen: str = "127.0.0.1:7420"
+    metrics_listen: str = OFF
+    """Where Prometheus finds the metrics; the command turns it on by default."""
+    ready_file: Path | None = None
+    log_level: str = "info"
+    start_timeout_s: float = 30.0
+    stop_timeout_s: float = 10.0
+    tombstone_retention_ms: int = 24 * 3_600_000
+    history_retention_ms: int = 7 * 86_400_000
+    compaction_interval_s: float = 600.0
+    nats_replicas: int = 1
+    nats_login: NatsLogin = field(default_factory=NatsLogin)
+    security: Security = field(default_factory=Security)
+    fetches: int = 32
+    waiting_fetches: int = 1_024
+    relay_poll_s: float = 0.25
+    relay_batch: int = 1_000
+    provision_interval_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        match = _ADDRESS.fullmatch(self.listen)
+        if match is None or int(match["port"]) > 65_535:
+            raise ConfigError(f"listen {self.listen!r} is not an address: host:port is, with a port of 0 to 65535")
+        if self.metrics_listen != OFF:
+            try:
+                parse_listen(self.metrics_listen)
+            except InvalidInputError as error:
+                raise ConfigError(str(error)) from error
+        for name in ("tombstone_retention_ms", "history_retention_ms"):
+            if getattr(self, name) < 1_000:
+                raise ConfigError(f"{name} is {getattr(self, name)}: at least 1000 ms are needed")
+        if not 1 <= self.nats_replicas <= 5:
+            raise ConfigError(f"nats_replicas is {self.nats_replicas}: 1 to 5 are possible")
+        if not self.nats:
+            raise ConfigError("nats is empty: one server address or more is needed")
+        try:
+            self.nats_login.check_login()
+        except InvalidInputError as error:
+            raise ConfigError(f"nats: {error}") from error
+        self.security.check()
+        for name in ("start_timeout_s", "stop_timeout_s", "compaction_interval_s", "relay_poll_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}: it must be above 0")
+
+
+def parse_duration_ms(text: str) -> int:
+    """Milliseconds of ``24h``, ``7d``, ``90s``, ``500ms`` or ``15m``.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise ConfigError(
+            f"duration {text!r} can't be read: a whole number and ms, s, m, h or d is needed, such as 24h"
+        )
+    return int(match[1]) * _UNIT_MS[match[2]]

@@ -1,0 +1,306 @@
+"""What the service decides, whatever carries the call: checks, defaults, and which read or write answers it.
+
+Everything raises :class:`ringcast_wire.RingcastError`; the transports turn that into a status or an error reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ringcast_core import row_partition, row_partitions
+from ringcast_wire import (
+    DEFAULT_LOAD_FACTOR,
+    WIRE_VERSION,
+    FetchReply,
+    HeadsReply,
+    InvalidInputError,
+    Mode,
+    ProtocolError,
+    RingcastError,
+    Row,
+    StoreSettings,
+    Strategy,
+    check_row,
+    check_row_id,
+    decode_batch_request,
+    decode_partition_request,
+    encode,
+    limits,
+    names,
+    shown,
+)
+
+from ringcast_config_service.provision import Provisioner
+from ringcast_config_service.repository import (
+    Chain,
+    HistoryFilter,
+    ListedRow,
+    ListFilter,
+    Repository,
+    Revision,
+    RowWrite,
+    StoreInfo,
+    StoreRecord,
+    WriteOutcome,
+    WriteRequest,
+)
+from ringcast_config_service.telemetry import Telemetry
+from ringcast_config_service.writer import GroupWriter
+
+_FULL_FETCHES = 4
+"""Whole keys that are read at once: each may take 64 MiB of memory."""
+
+
+class RowInput(NamedTuple):
+    """A row as a client sent it; ``value`` is ``None`` for a delete."""
+
+    row_id: str
+    value: str | None
+    metadata: Mapping[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A row of a batch that was left out, and why."""
+
+    index: int
+    row_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedBatch:
+    """``request`` is ``None`` when no row is left; ``repeated`` counts the rows that a later one replaced."""
+
+    request: WriteRequest | None
+    repeated: int
+    rejected: list[Rejected]
+
+
+class Handlers:
+    """One object for all calls; it keeps the settings of stores it has seen, which never change."""
+
+    def __init__(
+        self,
+        repository: Repository,
+        writer: GroupWriter,
+        provisioner: Provisioner,
+        telemetry: Telemetry | None = None,
+    ) -> None:
+        self._telemetry = telemetry or Telemetry()
+        self._repository = repository
+        self._writer = writer
+        self._provisioner = provisioner
+        self._stores: dict[str, StoreRecord] = {}
+        self._full_fetches = asyncio.Semaphore(_FULL_FETCHES)
+
+    # Stores
+
+    async def create_store(
+        self, name: str, partition_count: int, mode: Mode, strategy: Strategy, inline_max_bytes: int | None
+    ) -> StoreRecord:
+        """Creates a store, or returns the one with the same settings, once workers can use it."""
+        names.check_name("name", name)
+        names.check_partition_count(partition_count)
+        inline = limits.DEFAULT_INLINE_BYTES if inline_max_bytes is None else inline_max_bytes
+        if inline > limits.MAX_INLINE_BYTES:
+            raise InvalidInputError(
+                f"inline_max_bytes {inline} is too large: at most {limits.MAX_INLINE_BYTES} are allowed",
+                field="inline_max_bytes",
+            )
+        settings = StoreSettings(
+            partition_count=partition_count, mode=mode, strategy=strategy, load_factor=DEFAULT_LOAD_FACTOR
+        )
+        record = await self._repository.create_store(StoreRecord(name, settings, inline, _now_ms()))
+        self._stores[name] = record
+        await self._provisioner.ensure(record)
+        return record
+
+    async def get_store(self, name: str) -> StoreInfo:
+        return await self._repository.get_store(names.check_name("name", name))
+
+    async def list_stores(self) -> list[StoreInfo]:
+        return await self._repository.list_stores()
+
+    # Writes
+
+    async def put(
+        self,
+        store: str,
+        key: str,
+        row_id: str,
+        value: str,
+        metadata: Mapping[str, str],
+        traceparent: str | None = None,
+    ) -> tuple[int, WriteOutcome]:
+        """Writes one row; returns its partition and the outcome."""
+        return await self._write_one(store, key, RowInput(row_id, value, metadata), traceparent)
+
+    async def delete(
+        self, store: str, key: str, row_id: str, traceparent: str | None = None
+    ) -> tuple[int, WriteOutcome]:
+        """Deletes one row; returns its partition and the outcome."""
+        return await self._write_one(store, key, RowInput(row_id, None, None), traceparent)
+
+    async def check_batch(
+        self,
+        store: str,
+        key: str,
+        rows: Sequence[RowInput],
+        *,
+        skip_invalid: bool,
+        skip_unchanged: bool,
+        chain: Chain,
+        traceparent: str | None = None,
+    ) -> CheckedBatch:
+        """Checks a batch for :meth:`GroupWriter.submit`.
+
+        Raises:
+            InvalidInputError: the batch is empty or too large, or a row is invalid and ``skip_invalid`` is not set.
+        """
+        record = await self._store(store)
+        names.check_name("key", key)
+        if not 1 <= len(rows) <= limits.MAX_BATCH_ROWS:
+            raise InvalidInputError(
+                f"rows has {len(rows)} entries: 1 to {limits.MAX_BATCH_ROWS} are allowed in a batch", field="rows"
+            )
+        rejected: list[Rejected] = []
+        kept: dict[str, tuple[RowInput, int]] = {}
+        repeated = size = 0
+        for index, row in enumerate(rows):
+            try:
+                row_size = check_row(row.row_id, row.value or "", row.metadata)
+            except InvalidInputError as error:
+                if not skip_invalid:
+                    raise InvalidInputError(f"row {index} of the batch: {error}", field=error.field) from error
+                rejected.append(Rejected(index, row.row_id, str(error)))
+                continue
+            repeated += row.row_id in kept
+            kept[row.row_id] = row, row_size
+            size += row_size
+        if size > limits.MAX_BATCH_BYTES:
+            raise InvalidInputError(
+                f"rows has {size} bytes: at most {limits.MAX_BATCH_BYTES} are allowed in a batch", field="rows"
+            )
+        if not kept:
+            return CheckedBatch(None, repeated, rejected)
+        partitions = row_partitions(kept, record.partition_count)
+        writes = [
+            RowWrite(partition, row_id, row.value, dict(row.metadata) if row.metadata else None, row_size)
+            for partition, (row_id, (row, row_size)) in zip(partitions, kept.items(), strict=True)
+        ]
+        return CheckedBatch(WriteRequest(record, key, writes, chain, traceparent, skip_unchanged), repeated, rejected)
+
+    # Reads
+
+    async def get(self, store: str, key: str, row_ids: Sequence[str]) -> list[ListedRow]:
+        """Live rows in the order asked for; a row that is not there is left out."""
+        await self._check_key(store, key)
+        found = await self._repository.read_rows(store, key, _check_row_ids(row_ids))
+        live = {row.row_id: ListedRow(entry.partition, row) for entry in found for row in entry.rows if not row.deleted}
+        rows = [live[row_id] for row_id in row_ids if row_id in live]
+        size = sum(_size(listed.row) for listed in rows)
+        if size > limits.MAX_BATCH_BYTES:
+            raise InvalidInputError(
+                f"row_ids asks for {size} bytes: at most {limits.MAX_BATCH_BYTES} fit one answer, ask for fewer rows",
+                field="row_ids",
+            )
+        return rows
+
+    async def list_rows(self, store: str, key: str, query: ListFilter) -> AsyncGenerator[list[ListedRow], None]:
+        """An iterator of pages; close it when it is not read to the end."""
+        record = await self._check_key(store, key)
+        if query.partition is not None:
+            names.check_partition(query.partition, record.partition_count)
+        return self._repository.list_rows(store, key, query)
+
+    async def history(
+        self, store: str, key: str, *, row_id: str, partition: int | None, since: int, limit: int
+    ) -> AsyncGenerator[list[Revision], None]:
+        """An iterator of pages; close it when it is not read to the end."""
+        record = await self._check_key(store, key)
+        if since < 0:
+            raise InvalidInputError(f"since {since} is below 0", field="since")
+        if partition is not None:
+            names.check_partition(partition, record.partition_count)
+        if row_id:
+            home = row_partition(check_row_id(row_id), record.partition_count)
+            if partition not in (None, home):
+                raise InvalidInputError(
+                    f"partition {partition} does not hold row {shown(row_id)}: partition {home} does", field="partition"
+                )
+            partition = home
+        return self._repository.history(store, key, HistoryFilter(partition, row_id or None, since, limit))
+
+    async def heads(self, store: str, key: str) -> list[int]:
+        """The revision of each partition."""
+        await self._check_key(store, key)
+        return await self._repository.heads(store, key)
+
+    # Fetches of workers
+
+    async def fetch(self, subject: str, payload: bytes) -> bytes:
+        """The encoded answer to a fetch."""
+        target = names.parse_fetch_subject(subject)
+        store, key, what = target.store, target.config_key, target.what
+        repository, read = self._repository, self._telemetry.read
+        if isinstance(what, int):
+            since = decode_partition_request(payload).since
+            rows = await read(repository.read_partition(store, key, what, since))
+            return encode(FetchReply(WIRE_VERSION, [rows]))
+        if what == names.FETCH_BATCH:
+            row_ids = _check_row_ids(decode_batch_request(payload).row_ids)
+            return encode(FetchReply(WIRE_VERSION, await read(repository.read_rows(store, key, row_ids))))
+        if payload:
+            raise ProtocolError(f"a fetch of {what} has no payload: {len(payload)} bytes came")
+        if what == names.FETCH_FULL:
+            async with self._full_fetches:
+                return encode(FetchReply(WIRE_VERSION, await read(repository.read_full(store, key))))
+        return encode(HeadsReply(WIRE_VERSION, await read(repository.heads(store, key))))
+
+    async def _write_one(
+        self, store: str, key: str, row: RowInput, traceparent: str | None
+    ) -> tuple[int, WriteOutcome]:
+        record = await self._check_key(store, key)
+        size = check_row(row.row_id, row.value or "", row.metadata)
+        partition = row_partition(row.row_id, record.partition_count)
+        write = RowWrite(partition, row.row_id, row.value, dict(row.metadata) if row.metadata else None, size)
+        return partition, await self._writer.write(WriteRequest(record, key, [write], None, traceparent))
+
+    async def _check_key(self, store: str, key: str) -> StoreRecord:
+        names.check_name("store", store)
+        names.check_name("key", key)
+        return await self._store(store)
+
+    async def _store(self, name: str) -> StoreRecord:
+        """The settings of a store; at most as many as there may be stores are kept."""
+        found = self._stores.get(names.check_name("store", name))
+        if found is None:
+            found = (await self._repository.get_store(name)).record
+            self._stores[name] = found
+        return found
+
+
+def _check_row_ids(row_ids: Sequence[str]) -> Sequence[str]:
+    if not 1 <= len(row_ids) <= limits.MAX_BATCH_ROWS:
+        raise InvalidInputError(
+            f"row_ids has {len(row_ids)} entries: 1 to {limits.MAX_BATCH_ROWS} are allowed", field="row_ids"
+        )
+    for row_id in row_ids:
+        check_row_id(row_id)
+    return row_ids
+
+
+def _size(row: Row) -> int:
+    return check_row(row.row_id, row.value, row.metadata)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+__all__ = ["CheckedBatch", "Handlers", "Rejected", "RingcastError", "RowInput"]

@@ -1,0 +1,45 @@
+"""The system of record: one interface, one shared decision, two databases."""
+
+from __future__ import annotations
+
+from ringcast_config_service.repository.base import (
+    Chain,
+    Compaction,
+    HistoryFilter,
+    KeyStats,
+    ListedRow,
+    ListFilter,
+    OutboxBatch,
+    OutboxRecord,
+    OutboxState,
+    PoolUse,
+    Repository,
+    Revision,
+    RowWrite,
+    StoreInfo,
+    StoreRecord,
+    WriteOutcome,
+    WriteRequest,
+)
+from ringcast_config_service.repository.connect import make_repository
+
+__all__ = [
+    "Chain",
+    "Compaction",
+    "HistoryFilter",
+    "KeyStats",
+    "ListFilter",
+    "ListedRow",
+    "OutboxBatch",
+    "OutboxRecord",
+    "OutboxState",
+    "PoolUse",
+    "Repository",
+    "Revision",
+    "RowWrite",
+    "StoreInfo",
+    "StoreRecord",
+    "WriteOutcome",
+    "WriteRequest",
+    "make_repository",
+]

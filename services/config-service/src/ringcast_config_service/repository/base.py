@@ -1,0 +1,264 @@
+"""What a system of record offers to the service, whatever database it is."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from ringcast_wire import PartitionRows, RingcastError, Row, StoreSettings
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRecord:
+    """A store: what is locked at its creation. ``created_at_ms`` is Unix time."""
+
+    name: str
+    settings: StoreSettings
+    inline_max_bytes: int
+    created_at_ms: int
+
+    @property
+    def partition_count(self) -> int:
+        return self.settings.partition_count
+
+
+@dataclass(frozen=True, slots=True)
+class KeyStats:
+    """A config key: its live rows, and their bytes (ids, values and metadata)."""
+
+    name: str
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreInfo:
+    """A store and its keys by name."""
+
+    record: StoreRecord
+    keys: tuple[KeyStats, ...]
+
+
+class RowWrite(NamedTuple):
+    """One checked row. ``value`` is ``None`` for a delete; ``size`` is what :func:`ringcast_wire.check_row` said."""
+
+    partition: int
+    row_id: str
+    value: str | None
+    metadata: dict[str, str] | None
+    size: int
+
+
+class Chain:
+    """Links the batches of one bulk stream: once one fails, those after it are not written.
+
+    So a client that is told of a failure knows that nothing it sent later was stored.
+    """
+
+    __slots__ = ("failed",)
+
+    def __init__(self) -> None:
+        self.failed = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WriteRequest:
+    """Rows of one key that are written together or not at all. No two have the same id.
+
+    ``traceparent`` goes into the outbox with the events, so that whichever process publishes them goes on from it.
+    ``skip_unchanged``: rows that are there with the same value and metadata are not written again.
+    """
+
+    store: StoreRecord
+    key: str
+    rows: Sequence[RowWrite]
+    chain: Chain | None = None
+    traceparent: str | None = None
+    skip_unchanged: bool = False
+    bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bytes", sum(row.size for row in self.rows))
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOutcome:
+    """What a request did. ``versions`` has an entry a row, 0 where nothing was written (a delete of no row)."""
+
+    written: int
+    deleted: int
+    unchanged: int
+    versions: list[int]
+
+
+class OutboxRecord(NamedTuple):
+    """An event that waits to be published."""
+
+    id: int
+    subject: str
+    msg_id: str
+    payload: bytes
+    traceparent: str | None = None
+
+
+class OutboxState(NamedTuple):
+    """How many records wait, counted up to a bound, and when the oldest was written (Unix time)."""
+
+    depth: int
+    oldest_ms: int | None
+
+
+class PoolUse(NamedTuple):
+    """The connections of one pool."""
+
+    name: str
+    busy: int
+    idle: int
+
+
+class OutboxBatch(Protocol):
+    """Records that this relay has for itself until the context that gave them ends."""
+
+    records: list[OutboxRecord]
+
+    async def delete(self, ids: Sequence[int]) -> None:
+        """Removes records that the broker has."""
+
+
+class ListedRow(NamedTuple):
+    partition: int
+    row: Row
+
+
+class Revision(NamedTuple):
+    """One write of a row; the version of ``row`` is the revision."""
+
+    partition: int
+    row: Row
+    written_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListFilter:
+    """What to list; ``limit`` 0 is no limit."""
+
+    partition: int | None = None
+    include_deleted: bool = False
+    limit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryFilter:
+    """Which revisions to list: of one row, of one partition, above ``since``; ``limit`` 0 is no limit."""
+
+    partition: int | None = None
+    row_id: str | None = None
+    since: int = 0
+    limit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """What a compaction removed."""
+
+    tombstones: int
+    revisions: int
+
+
+class Repository(Protocol):
+    """A system of record.
+
+    Every call may raise :class:`ringcast_wire.UnavailableError` when the database can't be reached or refuses, and
+    reads raise ``UnknownStoreError`` and ``UnknownKeyError``. Each read sees one snapshot.
+    """
+
+    async def open(self) -> None:
+        """Connects, and creates the tables that are missing.
+
+        Raises:
+            UnavailableError: the database can't be reached; trying again may help.
+            ConfigError: it can't be used (no such directory, wrong password, a newer schema).
+        """
+
+    async def close(self) -> None:
+        """Closes every connection; harmless when called again."""
+
+    async def ping(self) -> None:
+        """Returns when the database answers."""
+
+    async def create_store(self, record: StoreRecord) -> StoreRecord:
+        """Creates a store, or returns the one that is there with the same settings.
+
+        Raises:
+            AlreadyExistsError: it is there with other settings.
+            LimitExceededError: there are 50 stores.
+        """
+
+    async def get_store(self, name: str) -> StoreInfo: ...
+
+    async def list_stores(self) -> list[StoreInfo]: ...
+
+    async def write(self, requests: Sequence[WriteRequest], now_ms: int) -> list[WriteOutcome | RingcastError]:
+        """Writes a group of requests in one transaction, in order; a refused one does not touch the others.
+
+        A request is refused with ``UnknownStoreError``, ``UnknownKeyError`` (only deletes, and no such key) or
+        ``LimitExceededError``. The rows, their history, the revisions and the outbox records are committed together.
+
+        Raises:
+            UnavailableError: nothing was written, unless the sentence says that the commit itself may have happened.
+        """
+
+    async def read_partition(self, store: str, key: str, partition: int, since: int | None) -> PartitionRows:
+        """A whole partition, or what changed after a revision; whole as well where the tombstones are gone."""
+
+    async def read_rows(self, store: str, key: str, row_ids: Sequence[str]) -> list[PartitionRows]:
+        """The named rows, tombstones included, an entry for each partition asked about."""
+
+    async def read_full(self, store: str, key: str) -> list[PartitionRows]:
+        """Every partition that was ever written, whole.
+
+        Raises:
+            LimitExceededError: they are larger than one reply may be.
+        """
+
+    async def heads(self, store: str, key: str) -> list[int]:
+        """The revision of each partition."""
+
+    def list_rows(self, store: str, key: str, query: ListFilter) -> AsyncGenerator[list[ListedRow], None]:
+        """Pages of rows by partition and row id, all from one snapshot."""
+
+    def history(self, store: str, key: str, query: HistoryFilter) -> AsyncGenerator[list[Revision], None]:
+        """Pages of revisions by partition and revision, all from one snapshot."""
+
+    def outbox(self, after: int, limit: int) -> AbstractAsyncContextManager[OutboxBatch]:
+        """Up to ``limit`` records with an id above ``after``, oldest first, none that another relay holds."""
+
+    async def outbox_state(self) -> OutboxState:
+        """What waits in the outbox, locked or not."""
+
+    @property
+    def retries(self) -> Mapping[str, int]:
+        """Transactions that began again, by SQLSTATE."""
+
+    def pools(self) -> list[PoolUse]:
+        """How busy the connections are."""
+
+    async def compact(self, tombstones_before_ms: int, history_before_ms: int) -> Compaction:
+        """Removes tombstones and revisions written before these times, and raises the floor of their partitions."""
+
+
+class PageSize:
+    """How many rows the next page asks for: pages stay near 1 MiB, however large the rows are."""
+
+    def __init__(self, first: int = 64, largest: int = 1_000, target_bytes: int = 1 << 20) -> None:
+        self.rows = first
+        self._largest = largest
+        self._target_bytes = target_bytes
+
+    def learn(self, rows: int, size: int) -> None:
+        """Takes note of a page of ``rows`` rows and ``size`` bytes."""
+        if rows:
+            fitting = self._target_bytes * rows // max(1, size)
+            self.rows = max(1, min(self._largest, self.rows * 4, fitting))

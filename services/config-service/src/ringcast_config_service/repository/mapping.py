@@ -1,0 +1,189 @@
+"""Between what both databases return and what the service speaks of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ringcast_wire import (
+    AlreadyExistsError,
+    LimitExceededError,
+    Mode,
+    PartitionRows,
+    Row,
+    StoreSettings,
+    Strategy,
+    UnknownKeyError,
+    UnknownStoreError,
+    limits,
+)
+
+from ringcast_config_service.repository.base import KeyStats, ListedRow, Revision, StoreInfo, StoreRecord
+from ringcast_config_service.repository.writes import KeyRef, PlannedRow, pack_metadata, unpack_metadata
+
+_MAX_CHANGES_BEYOND_LIVE = 10_000
+
+Record = Sequence[Any]
+"""A row of a result, by position: a tuple of sqlite3 or a record of asyncpg."""
+
+
+def to_store(record: Record) -> StoreRecord:
+    name, count, mode, hash_name, strategy, load_factor, wire_version, inline_max_bytes, created_at_ms = record
+    settings = StoreSettings(
+        partition_count=count,
+        mode=Mode(mode),
+        strategy=Strategy(strategy),
+        hash=hash_name,
+        load_factor=load_factor,
+        wire_version=wire_version,
+    )
+    return StoreRecord(name, settings, inline_max_bytes, created_at_ms)
+
+
+def from_store(store: StoreRecord) -> tuple[object, ...]:
+    """In the order of the columns."""
+    found = store.settings
+    return (
+        store.name,
+        found.partition_count,
+        found.mode.value,
+        found.hash,
+        found.strategy.value,
+        found.load_factor,
+        found.wire_version,
+        store.inline_max_bytes,
+        store.created_at_ms,
+    )
+
+
+def to_infos(stores: Iterable[Record], stats: Iterable[Record]) -> list[StoreInfo]:
+    keys: dict[str, list[KeyStats]] = {}
+    for store, name, rows, size in stats:
+        keys.setdefault(store, []).append(KeyStats(name, rows, size))
+    records = [to_store(record) for record in stores]
+    return [StoreInfo(record, tuple(keys.get(record.name, ()))) for record in records]
+
+
+def only_store(found: Sequence[StoreInfo], name: str) -> StoreInfo:
+    """The one store of a look-up by name."""
+    if not found:
+        raise UnknownStoreError(f"there is no store {name!r}", field="store")
+    return found[0]
+
+
+def check_same(existing: StoreRecord, wanted: StoreRecord) -> StoreRecord:
+    """Returns the store that is there if it has the wanted settings.
+
+    Raises:
+        AlreadyExistsError: names the first setting that differs and both values.
+    """
+    have = {**_settings(existing), "inline_max_bytes": existing.inline_max_bytes}
+    want = {**_settings(wanted), "inline_max_bytes": wanted.inline_max_bytes}
+    for name, value in have.items():
+        if want[name] != value:
+            raise AlreadyExistsError(
+                f"store {existing.name!r} exists with {name} {value}: it can't be created with {name} {want[name]}",
+                field=name,
+            )
+    return existing
+
+
+def _settings(store: StoreRecord) -> dict[str, object]:
+    return {name: str(getattr(store.settings, name)) for name in StoreSettings.__struct_fields__}
+
+
+def check_store_count(count: int, name: str) -> None:
+    if count >= limits.MAX_STORES:
+        raise LimitExceededError(
+            f"there are {count} stores, the limit is {limits.MAX_STORES}: {name!r} can't be created", field="name"
+        )
+
+
+def located(record: Record | None, store: str, key: str) -> Record:
+    """The result of a look-up whose second column is the key's id, if both are there."""
+    if record is None:
+        raise UnknownStoreError(f"there is no store {store!r}", field="store")
+    if record[1] is None:
+        raise UnknownKeyError(f"store {store!r} has no config key {key!r}", field="key")
+    return record
+
+
+def to_row(row_id: str, value: str, version: int, deleted: bool | int, metadata: str | None) -> Row:
+    return Row(row_id, value, version, bool(deleted), unpack_metadata(metadata))
+
+
+def to_rows(records: Iterable[Record]) -> list[Row]:
+    return [to_row(*record) for record in records]
+
+
+def wants_whole(since: int | None, head: int, floor: int, live_rows: int) -> bool:
+    """Whether the whole partition has to be sent.
+
+    Also where tombstones after ``since`` are gone, where the asker is ahead of us (a database that was restored from a
+    backup), and where so much changed that it could be more than all live rows: tombstones have no limit, live rows do.
+    """
+    return since is None or not floor <= since <= head or head - since > live_rows + _MAX_CHANGES_BEYOND_LIVE
+
+
+def by_partition(heads: Iterable[Record], records: Iterable[Record], *, whole: bool) -> list[PartitionRows]:
+    """Groups rows (their partition first) under the heads (partition, head, …) of the same snapshot."""
+    rows: dict[int, list[Row]] = {}
+    for partition, *record in records:
+        rows.setdefault(partition, []).append(to_row(*record))
+    return [PartitionRows(head[0], head[1], whole, rows.get(head[0], [])) for head in heads]
+
+
+def check_full_size(heads: Iterable[Record], store: str, key: str) -> None:
+    size = sum(head[2] for head in heads)
+    if size > limits.MAX_REPLY_BYTES:
+        raise LimitExceededError(
+            f"{store}/{key} has {size} bytes, a full fetch may have {limits.MAX_REPLY_BYTES}: "
+            "fetch partition by partition"
+        )
+
+
+def check_reply_size(size: int) -> None:
+    if size > limits.MAX_REPLY_BYTES:
+        raise LimitExceededError(
+            f"the rows asked for have {size} bytes, a reply may have {limits.MAX_REPLY_BYTES}: ask for fewer",
+            field="row_ids",
+        )
+
+
+def within_reply(records: Iterable[Record]) -> Iterator[Record]:
+    """The same rows, as long as one reply holds them: the rest is not even read."""
+    size = 0
+    for record in records:
+        size += len(record[2])
+        check_reply_size(size)
+        yield record
+
+
+def dense_heads(heads: Iterable[Record], partition_count: int) -> list[int]:
+    found = [0] * partition_count
+    for partition, head, _ in heads:
+        found[partition] = head
+    return found
+
+
+def to_listed(records: Iterable[Record]) -> list[ListedRow]:
+    return [ListedRow(partition, to_row(*record)) for partition, *record in records]
+
+
+def to_revisions(records: Iterable[Record]) -> list[Revision]:
+    return [
+        Revision(partition, to_row(row_id, value, revision, deleted, metadata), written_at_ms)
+        for partition, revision, row_id, value, deleted, metadata, written_at_ms in records
+    ]
+
+
+def row_bytes(row: Row) -> int:
+    """About how much a row takes up on its way out."""
+    return len(row.row_id) + len(row.value) + 32 + 32 * len(row.metadata or ())
+
+
+def from_row(row: PlannedRow, key_ids: Mapping[KeyRef, int]) -> tuple[int, int, str, str, int, bool, str | None]:
+    """Key id, partition, row id, value, version, deleted, metadata."""
+    key, partition, row_id, value, version, metadata, _ = row
+    packed = None if metadata is None else pack_metadata(metadata)
+    return key_ids[key], partition, row_id, value or "", version, value is None, packed

@@ -1,0 +1,57 @@
+"""Reading page by page from a snapshot, each page beginning behind the last row of the one before."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+
+from ringcast_wire import names
+
+from ringcast_config_service.repository import mapping
+from ringcast_config_service.repository.base import HistoryFilter, ListedRow, ListFilter, PageSize, Revision
+
+Fetch = Callable[[tuple[object, ...]], Awaitable[list[mapping.Record]]]
+"""Runs the statement of a page with these parameters."""
+
+
+async def list_pages(partition_count: int, query: ListFilter, fetch: Fetch) -> AsyncGenerator[list[ListedRow], None]:
+    """Pages of rows by partition and row id."""
+    partition, last = _bounds(query.partition, partition_count)
+    row_id = ""
+    size, left = PageSize(), query.limit
+    while True:
+        asked = min(size.rows, left) if query.limit else size.rows
+        page = mapping.to_listed(await fetch((partition, last, row_id, query.include_deleted, asked)))
+        if page:
+            yield page
+        left -= len(page)
+        if len(page) < asked or (query.limit and not left):
+            return
+        size.learn(len(page), sum(mapping.row_bytes(found.row) for found in page))
+        partition, row_id = page[-1].partition, page[-1].row.row_id
+
+
+async def history_pages(
+    partition_count: int, query: HistoryFilter, fetch: Fetch
+) -> AsyncGenerator[list[Revision], None]:
+    """Pages of revisions by partition and revision."""
+    partition, last = _bounds(query.partition, partition_count)
+    revision = 0
+    size, left = PageSize(), query.limit
+    while True:
+        asked = min(size.rows, left) if query.limit else size.rows
+        words = (partition, last, revision, query.since, query.row_id or "", asked)
+        page = mapping.to_revisions(await fetch(words))
+        if page:
+            yield page
+        left -= len(page)
+        if len(page) < asked or (query.limit and not left):
+            return
+        size.learn(len(page), sum(mapping.row_bytes(found.row) for found in page))
+        partition, revision = page[-1].partition, page[-1].row.version
+
+
+def _bounds(partition: int | None, partition_count: int) -> tuple[int, int]:
+    if partition is None:
+        return 0, partition_count - 1
+    names.check_partition(partition, partition_count)
+    return partition, partition

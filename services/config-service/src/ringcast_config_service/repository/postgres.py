@@ -1,0 +1,472 @@
+"""The system of record in PostgreSQL or CockroachDB.
+
+Writes are SERIALIZABLE and begin again when the database says that it could not serialise them (40001, 40P01), a
+bounded number of times. Reads are one REPEATABLE READ snapshot, which nothing aborts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any, TypeVar
+
+import asyncpg
+from ringcast_core import row_partitions
+from ringcast_wire import PartitionRows, RingcastError, UnavailableError, limits, names
+
+from ringcast_config_service.errors import ConfigError
+from ringcast_config_service.repository import mapping, paging, writes
+from ringcast_config_service.repository.base import (
+    Compaction,
+    HistoryFilter,
+    ListedRow,
+    ListFilter,
+    OutboxRecord,
+    OutboxState,
+    PoolUse,
+    Revision,
+    StoreInfo,
+    StoreRecord,
+    WriteOutcome,
+    WriteRequest,
+)
+from ringcast_config_service.repository.sql import SCHEMA_VERSION
+from ringcast_config_service.repository.sql import Postgres as Sql
+
+T = TypeVar("T")
+Connection = Any  # asyncpg has no types
+
+log = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 20
+_FIRST_DELAY_S = 0.005
+_MAX_DELAY_S = 0.25
+_COMMAND_TIMEOUT_S = 30.0
+_CONNECT_TIMEOUT_S = 5.0
+_COMPACT_ROWS = 5_000
+_LEAST_COPIED = 200
+"""Rows from which a COPY is worth its extra round trips."""
+_RETRIED = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
+_SCHEMA_RACES = (asyncpg.UniqueViolationError, asyncpg.DuplicateTableError, asyncpg.DuplicateObjectError, *_RETRIED)
+_AWAY = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+)
+# An instance that hangs in the middle of a write, or whose host is gone, would keep its locks for as long as the
+# database does not know: nobody could write to those partitions, nor publish those events. The longest pause within
+# such a transaction is the relay's, which waits 5 s for the broker.
+_LOCK_HOLDERS: dict[str, Any] = {"idle_in_transaction_session_timeout": "10s"}
+
+
+class PostgresRepository:
+    """Connections to one database, on which any number of instances may work. Construct, then :meth:`open`.
+
+    Fetches, long reads (:meth:`list_rows`, :meth:`history`) and writes have a pool each, so that none keeps another
+    waiting. ``writes`` serve the writer, the relay, compaction and the creation of stores.
+    """
+
+    def __init__(self, url: str, *, fetches: int = 8, snapshots: int = 8, writes: int = 4) -> None:
+        self._url = url
+        self._sizes = (fetches, snapshots, writes)
+        self._pool: Any = None
+        self._long: Any = None
+        self._write: Any = None
+        self._copies = False
+        self.retries: Counter[str] = Counter(dict.fromkeys((error.sqlstate for error in _RETRIED), 0))
+
+    async def open(self) -> None:
+        try:
+            self._pool = await self._connect(self._sizes[0])
+            self._long = await self._connect(self._sizes[1], idle=0)
+            self._write = await self._connect(self._sizes[2], **_LOCK_HOLDERS)
+            version = await self._create_schema()
+            # CockroachDB knows COPY too, but not everything about it within a transaction.
+            self._copies = "CockroachDB" not in await self._pool.fetchval(Sql.SERVER)
+        except (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError) as error:
+            raise ConfigError(f"the database refuses the user or its password: {_said(error)}") from error
+        except asyncpg.InvalidCatalogNameError as error:
+            raise ConfigError(f"the database is not there: {_said(error)}") from error
+        except asyncpg.InsufficientPrivilegeError as error:
+            raise ConfigError(f"the database user may not create tables: {_said(error)}") from error
+        except (asyncpg.ClientConfigurationError, ValueError) as error:
+            raise ConfigError(f"the database address can't be used: {_said(error)}") from error
+        except _AWAY as error:
+            raise UnavailableError(f"the database can't be reached: {_said(error)}") from error
+        if version != SCHEMA_VERSION:
+            raise ConfigError(f"the database has schema version {version}: this build knows {SCHEMA_VERSION}")
+
+    async def close(self) -> None:
+        for pool in (self._long, self._pool, self._write):
+            if pool is not None:
+                try:
+                    await asyncio.wait_for(pool.close(), 5)
+                except TimeoutError:
+                    pool.terminate()
+        self._pool = self._long = self._write = None
+
+    async def ping(self) -> None:
+        with _available():
+            async with self._use() as db:
+                await db.fetchval(Sql.PING)
+
+    async def create_store(self, record: StoreRecord) -> StoreRecord:
+        async def work(db: Connection) -> StoreRecord:
+            found = await db.fetchrow(Sql.GET_STORE, record.name)
+            if found:
+                return mapping.check_same(mapping.to_store(found), record)
+            mapping.check_store_count(await db.fetchval(Sql.COUNT_STORES), record.name)
+            await db.execute(Sql.INSERT_STORE, *mapping.from_store(record))
+            return record
+
+        return await self._serializable(work)
+
+    async def get_store(self, name: str) -> StoreInfo:
+        async with self._snapshot(self._pool) as db:
+            stores = await db.fetch(Sql.GET_STORE, name)
+            return mapping.only_store(mapping.to_infos(stores, await db.fetch(Sql.KEY_STATS, name)), name)
+
+    async def list_stores(self) -> list[StoreInfo]:
+        async with self._snapshot(self._pool) as db:
+            return mapping.to_infos(await db.fetch(Sql.LIST_STORES), await db.fetch(Sql.KEY_STATS, ""))
+
+    async def write(self, requests: Sequence[WriteRequest], now_ms: int) -> list[WriteOutcome | RingcastError]:
+        return await self._serializable(lambda db: _write(db, requests, now_ms, self._copies))
+
+    async def read_partition(self, store: str, key: str, partition: int, since: int | None) -> PartitionRows:
+        async with self._snapshot(self._pool) as db:
+            found = await db.fetchrow(Sql.LOCATE_PARTITION, store, key, partition)
+            count, key_id, head, floor, live_rows = mapping.located(found, store, key)
+            names.check_partition(partition, count)
+            if mapping.wants_whole(since, head or 0, floor or 0, live_rows or 0):
+                rows = mapping.to_rows(await db.fetch(Sql.READ_WHOLE, key_id, partition))
+                return PartitionRows(partition, head or 0, True, rows)
+            rows = mapping.to_rows(await db.fetch(Sql.READ_SINCE, key_id, partition, since))
+            return PartitionRows(partition, head or 0, False, rows)
+
+    async def read_rows(self, store: str, key: str, row_ids: Sequence[str]) -> list[PartitionRows]:
+        async with self._snapshot(self._pool) as db:
+            count, key_id = mapping.located(await db.fetchrow(Sql.LOCATE, store, key), store, key)
+            ids = list(dict.fromkeys(row_ids))
+            partitions = list(row_partitions(ids, count))
+            if len(ids) * limits.MAX_ROW_BYTES > limits.MAX_REPLY_BYTES:
+                mapping.check_reply_size(await db.fetchval(Sql.SIZE_OF_ROWS, key_id, partitions, ids))
+            rows = await db.fetch(Sql.READ_ROWS, key_id, partitions, ids)
+            found = {head[0]: head[1] for head in await db.fetch(Sql.HEADS, key_id)}
+            heads = [(partition, found.get(partition, 0)) for partition in sorted(set(partitions))]
+            return mapping.by_partition(heads, rows, whole=False)
+
+    async def read_full(self, store: str, key: str) -> list[PartitionRows]:
+        async with self._snapshot(self._pool) as db:
+            _, key_id = mapping.located(await db.fetchrow(Sql.LOCATE, store, key), store, key)
+            heads = await db.fetch(Sql.HEADS, key_id)
+            mapping.check_full_size(heads, store, key)
+            return mapping.by_partition(heads, await db.fetch(Sql.READ_FULL, key_id), whole=True)
+
+    async def heads(self, store: str, key: str) -> list[int]:
+        async with self._snapshot(self._pool) as db:
+            count, key_id = mapping.located(await db.fetchrow(Sql.LOCATE, store, key), store, key)
+            return mapping.dense_heads(await db.fetch(Sql.HEADS, key_id), count)
+
+    async def list_rows(self, store: str, key: str, query: ListFilter) -> AsyncGenerator[list[ListedRow], None]:
+        async with self._pages(store, key) as (count, fetch):
+            async for page in paging.list_pages(count, query, lambda words: fetch(Sql.LIST_PAGE, words)):
+                yield page
+
+    async def history(self, store: str, key: str, query: HistoryFilter) -> AsyncGenerator[list[Revision], None]:
+        async with self._pages(store, key) as (count, fetch):
+            async for page in paging.history_pages(count, query, lambda words: fetch(Sql.HISTORY_PAGE, words)):
+                yield page
+
+    @asynccontextmanager
+    async def outbox(self, after: int, limit: int) -> AsyncIterator[_OutboxBatch]:
+        # Not SERIALIZABLE: the locks decide, and a relay must not make a writer begin again.
+        with _available():
+            async with self._use() as db, db.transaction(isolation="read_committed"):
+                records = await db.fetch(Sql.TAKE_OUTBOX, after, limit)
+                yield _OutboxBatch(db, [OutboxRecord(*record) for record in records])
+
+    async def outbox_state(self) -> OutboxState:
+        async with self._snapshot(self._pool) as db:
+            return OutboxState(*await db.fetchrow(Sql.OUTBOX_STATE))
+
+    def pools(self) -> list[PoolUse]:
+        pools = {"fetches": self._pool, "snapshots": self._long, "writes": self._write}
+        idle = {name: pool.get_idle_size() for name, pool in pools.items() if pool is not None}
+        return [PoolUse(name, pools[name].get_size() - count, count) for name, count in idle.items()]
+
+    async def compact(self, tombstones_before_ms: int, history_before_ms: int) -> Compaction:
+        async with self._snapshot(self._pool) as db:
+            old = await db.fetch(Sql.OLD_TOMBSTONES, tombstones_before_ms)
+            places = await db.fetch(Sql.WRITTEN_PARTITIONS)
+        tombstones = 0
+        for place in old:  # a transaction each: writers wait for one partition at most
+            tombstones += await self._serializable(lambda db, place=place: _drop_tombstones(db, place))  # type: ignore[misc]
+        revisions = 0
+        for key_id, partition in places:
+            while dropped := await self._drop_history(key_id, partition, history_before_ms):
+                revisions += dropped
+        return Compaction(tombstones, revisions)
+
+    async def _drop_history(self, key_id: int, partition: int, before_ms: int) -> int:
+        with _available():
+            async with self._use() as db:
+                revision, found = await db.fetchrow(Sql.OLD_REVISION, key_id, partition, before_ms, _COMPACT_ROWS)
+                if not found:
+                    return 0
+                return _count(await db.execute(Sql.DELETE_HISTORY, key_id, partition, revision, before_ms))
+
+    async def _connect(self, size: int, *, idle: int = 1, **settings: str) -> Any:
+        return await asyncpg.create_pool(
+            self._url,
+            min_size=idle,
+            max_size=size,
+            timeout=_CONNECT_TIMEOUT_S,
+            command_timeout=_COMMAND_TIMEOUT_S,
+            reset=_leave_as_it_is,
+            server_settings={"application_name": "ringcast-config-service", **settings},
+        )
+
+    async def _create_schema(self) -> int:
+        """Creates what is missing. Several instances may do so at once: whoever loses a race looks again."""
+        async with self._pool.acquire() as db:
+            for attempt in range(MAX_ATTEMPTS):
+                try:
+                    if not await db.fetchval(Sql.HAS_SCHEMA) or not await db.fetchval(Sql.GET_SCHEMA):
+                        for statement in Sql.TABLES:
+                            await db.execute(statement)
+                    return int(await db.fetchval(Sql.GET_SCHEMA))
+                except _SCHEMA_RACES:
+                    await _back_off(attempt)
+        raise UnavailableError(f"the tables could not be created in {MAX_ATTEMPTS} attempts: others are creating them")
+
+    @asynccontextmanager
+    async def _use(self) -> AsyncIterator[Connection]:
+        """A connection to write with."""
+        if self._write is None:
+            raise UnavailableError("the database is not open")
+        async with self._write.acquire(timeout=_CONNECT_TIMEOUT_S) as db:
+            yield db
+
+    @asynccontextmanager
+    async def _snapshot(self, pool: Any) -> AsyncIterator[Connection]:
+        if pool is None:
+            raise UnavailableError("the database is not open")
+        with _available():
+            async with (
+                pool.acquire(timeout=_CONNECT_TIMEOUT_S) as db,
+                db.transaction(isolation="repeatable_read", readonly=True),
+            ):
+                yield db
+
+    @asynccontextmanager
+    async def _pages(
+        self, store: str, key: str
+    ) -> AsyncIterator[tuple[int, Callable[[str, tuple[object, ...]], Awaitable[list[mapping.Record]]]]]:
+        """One snapshot, and how to fetch a page from it."""
+        async with self._snapshot(self._long) as db:
+            count, key_id = mapping.located(await db.fetchrow(Sql.LOCATE, store, key), store, key)
+
+            async def fetch(statement: str, words: tuple[object, ...]) -> list[mapping.Record]:
+                return list(await db.fetch(statement, key_id, *words))
+
+            yield count, fetch
+
+    async def _serializable(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """Runs ``work`` in a SERIALIZABLE transaction, again while the database can't serialise it.
+
+        ``work`` must change nothing but the database, for it may run up to 20 times.
+        """
+        with _available():
+            async with self._use() as db:
+                for attempt in range(MAX_ATTEMPTS):
+                    transaction = db.transaction(isolation="serializable")
+                    try:
+                        await transaction.start()
+                        result = await _or_roll_back(transaction, work(db))
+                        with _unknown_outcome():
+                            await transaction.commit()
+                        return result
+                    except _RETRIED as error:
+                        self.retries[error.sqlstate] += 1
+                        log.debug("attempt=%d sqlstate=%s: the transaction begins again", attempt + 1, error.sqlstate)
+                        await _back_off(attempt)
+        raise UnavailableError(
+            f"the database could not serialise the write in {MAX_ATTEMPTS} attempts: nothing was written, try again"
+        )
+
+
+async def _leave_as_it_is(_: Connection) -> None:
+    """Spares the round trip of a reset when a connection goes back to its pool: nothing here sets session state."""
+
+
+class _OutboxBatch:
+    def __init__(self, db: Connection, records: list[OutboxRecord]) -> None:
+        self.records = records
+        self._db = db
+
+    async def delete(self, ids: Sequence[int]) -> None:
+        await self._db.execute(Sql.DELETE_OUTBOX, list(ids))
+
+
+async def _write(
+    db: Connection, requests: Sequence[WriteRequest], now_ms: int, copies: bool
+) -> list[WriteOutcome | RingcastError]:
+    state, stored = await _read_state(db, requests)
+    plan = writes.plan_writes(requests, state, now_ms)
+    key_ids = dict(state.keys)
+    for key in plan.new_keys:
+        key_ids[key] = await db.fetchval(Sql.INSERT_KEY, *key)
+    if not plan.rows:
+        return plan.outcomes
+    heads = [(key_ids[ref.key], ref.partition, *head) for ref, head in plan.heads.items()]
+    await db.execute(Sql.UPSERT_HEADS, *_columns(heads))
+    await _store_rows(db, plan, key_ids, now_ms, stored if copies else None)
+    await _store_history(db, plan, key_ids, now_ms, copies)
+    await db.execute(Sql.INSERT_OUTBOX, *_columns(plan.events), now_ms)
+    return plan.outcomes
+
+
+async def _store_rows(
+    db: Connection, plan: writes.Plan, key_ids: dict[writes.KeyRef, int], now_ms: int, stored: set[writes.RowRef] | None
+) -> None:
+    """The last state of each row. ``stored``: what has a row already, unless everything is to be inserted.
+
+    A row that is not stored can't be by the time it is copied: whoever stores one has the lock of its partition's head,
+    or was the first to write that head, which fails for the second.
+    """
+    new: list[writes.PlannedRow] = []
+    if stored is not None:
+        new = [row for ref, row in plan.rows.items() if ref not in stored] if stored else list(plan.rows.values())
+    if len(new) < _LEAST_COPIED:
+        new = []
+    if new:
+        records = ((*mapping.from_row(row, key_ids), row.size, now_ms) for row in new)
+        await db.copy_records_to_table("rows", records=records, columns=Sql.ROW_COLUMNS)
+    if len(new) < len(plan.rows):
+        left = (row for ref, row in plan.rows.items() if not new or (stored and ref in stored))
+        rows = [(*mapping.from_row(row, key_ids), row.size) for row in left]
+        await db.execute(Sql.UPSERT_ROWS, *_columns(rows), now_ms)
+
+
+async def _store_history(
+    db: Connection, plan: writes.Plan, key_ids: dict[writes.KeyRef, int], now_ms: int, copies: bool
+) -> None:
+    rows = (mapping.from_row(row, key_ids) for row in plan.history)
+    if copies and len(plan.history) >= _LEAST_COPIED:
+        records = ((*row, now_ms) for row in rows)
+        await db.copy_records_to_table("history", records=records, columns=Sql.HISTORY_COLUMNS)
+    else:
+        await db.execute(Sql.INSERT_HISTORY, *_columns(list(rows)), now_ms)
+
+
+async def _read_state(
+    db: Connection, requests: Sequence[WriteRequest]
+) -> tuple[writes.CurrentState, set[writes.RowRef]]:
+    """What the requests touch, and which of their rows are stored, tombstones included."""
+    state = writes.CurrentState()
+    stored: set[writes.RowRef] = set()
+    keys = sorted({writes.KeyRef(request.store.name, request.key) for request in requests})
+    for store, name, key_id in await db.fetch(Sql.LOCATE_MANY, *_columns(keys)):
+        state.stores.add(store)
+        if key_id is not None:
+            state.keys[writes.KeyRef(store, name)] = key_id
+        elif store not in state.key_counts:
+            state.key_counts[store] = await db.fetchval(Sql.COUNT_KEYS, store)
+    names_of = {key_id: key for key, key_id in state.keys.items()}
+    places = [
+        (state.keys[ref.key], ref.partition) for ref in writes.touched_partitions(requests) if ref.key in state.keys
+    ]
+    if not places:
+        return state, stored
+    for key_id, partition, *head in await db.fetch(Sql.LOCK_HEADS, *_columns(places)):
+        state.heads[writes.PartitionRef(names_of[key_id], partition)] = writes.Head(*head)
+    for statement, compared in ((Sql.ROW_SIZES, False), (Sql.ROW_CONTENTS, True)):
+        rows = _places(state, [request for request in requests if request.skip_unchanged is compared])
+        for key_id, row_id, deleted, size, *content in await db.fetch(statement, *_columns(rows)) if rows else ():
+            ref = writes.RowRef(names_of[key_id], row_id)
+            stored.add(ref)
+            if not deleted:
+                state.live[ref] = size
+                if compared:
+                    state.contents[ref] = writes.Content(*content)
+    return state, stored
+
+
+def _places(state: writes.CurrentState, requests: Sequence[WriteRequest]) -> list[tuple[int, int, str]]:
+    """Where the rows of requests would stand: there are none in a partition that was never written."""
+    found: list[tuple[int, int, str]] = []
+    for request in requests:
+        key = writes.KeyRef(request.store.name, request.key)
+        written = {ref.partition for ref in state.heads if ref.key == key}
+        if written:
+            key_id = state.keys[key]
+            found += [(key_id, row.partition, row.row_id) for row in request.rows if row.partition in written]
+    return found
+
+
+async def _drop_tombstones(db: Connection, place: Sequence[Any]) -> int:
+    """Removes the tombstones of a partition up to a version and raises its floor to it."""
+    await db.execute(Sql.RAISE_FLOOR, *place)
+    return _count(await db.execute(Sql.DELETE_TOMBSTONES, *place))
+
+
+def _columns(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """Rows turned into arrays, one a column."""
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _count(status: str) -> int:
+    """The number at the end of a command's status, such as ``DELETE 3``."""
+    return int(status.rpartition(" ")[2])
+
+
+async def _or_roll_back(transaction: Any, work: Awaitable[T]) -> T:
+    try:
+        return await work
+    except BaseException:
+        # On a dead connection there is nothing to roll back; the server has done it.
+        with suppress(*_AWAY):
+            await transaction.rollback()
+        raise
+
+
+@contextmanager
+def _unknown_outcome() -> Iterator[None]:
+    """A connection that breaks during COMMIT leaves open what happened; the caller must not read it as a refusal."""
+    try:
+        yield
+    except _AWAY as error:
+        raise UnavailableError(
+            f"the connection to the database broke during the commit, so the write may have been stored: {_said(error)}"
+        ) from error
+
+
+async def _back_off(attempt: int) -> None:
+    """Full jitter, so that those who collided don't collide again."""
+    await asyncio.sleep(random.uniform(0, min(_MAX_DELAY_S, _FIRST_DELAY_S * 2**attempt)))  # noqa: S311
+
+
+def _said(error: BaseException) -> str:
+    """What the driver said, as one line; never the address, which may hold a password."""
+    return " ".join((str(error) or type(error).__name__).split())
+
+
+@contextmanager
+def _available() -> Iterator[None]:
+    """A database that is away means to a client that it may try again later."""
+    try:
+        yield
+    except RingcastError:
+        raise
+    except _AWAY as error:
+        raise UnavailableError(f"the database does not answer: {_said(error)}") from error

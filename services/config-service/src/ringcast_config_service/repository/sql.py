@@ -1,0 +1,382 @@
+"""Every SQL statement of the service.
+
+PostgreSQL and CockroachDB share one dialect here: only what both accept, so no LISTEN, no advisory locks, no
+``ON CONFLICT`` on partial indexes, no collations. SQLite shares a statement where its text is the same; its parameters
+are then numbered ``?1`` instead of ``$1``. Where the two differ, a comment says why.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+SCHEMA_VERSION: Final = 1
+
+
+def _sqlite(statement: str) -> str:
+    """The statement with SQLite's numbered parameters."""
+    return re.sub(r"\$(\d)", r"?\1", statement)
+
+
+# --- Tables -----------------------------------------------------------------------------------------------------------
+# rows and history have no foreign key: their partition's head is locked by whoever writes them, and a check per row
+# costs more than the insert. metadata is JSON text, null where there is none. The size of a tombstone is 0.
+# rows_by_version is on an expression: with the bare column PostgreSQL takes it for a look-up by primary key as long as
+# the table has no statistics, as in the first import, and reads the whole partition for each row.
+
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS schema_version (
+    one BIGINT PRIMARY KEY CHECK (one = 1),
+    version BIGINT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS stores (
+    name TEXT PRIMARY KEY,
+    partition_count BIGINT NOT NULL,
+    mode TEXT NOT NULL,
+    hash TEXT NOT NULL,
+    strategy TEXT NOT NULL,
+    load_factor DOUBLE PRECISION NOT NULL,
+    wire_version BIGINT NOT NULL,
+    inline_max_bytes BIGINT NOT NULL,
+    created_at_ms BIGINT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS config_keys (
+    key_id {id},
+    store TEXT NOT NULL REFERENCES stores (name),
+    name TEXT NOT NULL,
+    UNIQUE (store, name)
+);
+CREATE TABLE IF NOT EXISTS partitions (
+    key_id BIGINT NOT NULL REFERENCES config_keys (key_id),
+    partition BIGINT NOT NULL,
+    head BIGINT NOT NULL,
+    floor BIGINT NOT NULL,
+    live_rows BIGINT NOT NULL,
+    live_bytes BIGINT NOT NULL,
+    PRIMARY KEY (key_id, partition)
+);
+CREATE TABLE IF NOT EXISTS rows (
+    key_id BIGINT NOT NULL,
+    partition BIGINT NOT NULL,
+    row_id TEXT NOT NULL,
+    value TEXT NOT NULL,
+    version BIGINT NOT NULL,
+    deleted BOOLEAN NOT NULL,
+    metadata TEXT,
+    size BIGINT NOT NULL,
+    written_at_ms BIGINT NOT NULL,
+    PRIMARY KEY (key_id, partition, row_id)
+);
+CREATE INDEX IF NOT EXISTS rows_by_version ON rows (key_id, (partition + 0), version);
+CREATE INDEX IF NOT EXISTS rows_tombstones ON rows (key_id, partition, version) WHERE deleted;
+CREATE TABLE IF NOT EXISTS history (
+    key_id BIGINT NOT NULL,
+    partition BIGINT NOT NULL,
+    revision BIGINT NOT NULL,
+    row_id TEXT NOT NULL,
+    value TEXT NOT NULL,
+    deleted BOOLEAN NOT NULL,
+    metadata TEXT,
+    written_at_ms BIGINT NOT NULL,
+    PRIMARY KEY (key_id, partition, revision)
+);
+CREATE TABLE IF NOT EXISTS outbox (
+    id {id},
+    subject TEXT NOT NULL,
+    msg_id TEXT NOT NULL,
+    payload {bytes} NOT NULL,
+    traceparent TEXT,
+    created_at_ms BIGINT NOT NULL
+);
+INSERT INTO schema_version (one, version) VALUES (1, {version}) ON CONFLICT (one) DO NOTHING
+"""
+
+
+def _tables(**types: object) -> tuple[str, ...]:
+    return tuple(part.strip() for part in _TABLES.format(**types, version=SCHEMA_VERSION).split(";"))
+
+
+# --- Stores -----------------------------------------------------------------------------------------------------------
+
+_STORE_COLUMNS: Final = (
+    "name, partition_count, mode, hash, strategy, load_factor, wire_version, inline_max_bytes, created_at_ms"
+)
+_GET_SCHEMA: Final = "SELECT version FROM schema_version WHERE one = 1"
+_GET_STORE: Final = f"SELECT {_STORE_COLUMNS} FROM stores WHERE name = $1"  # noqa: S608
+_LIST_STORES: Final = f"SELECT {_STORE_COLUMNS} FROM stores ORDER BY name"  # noqa: S608
+_COUNT_STORES: Final = "SELECT count(*) FROM stores"
+_INSERT_STORE: Final = f"INSERT INTO stores ({_STORE_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)"  # noqa: S608
+# sum() is NUMERIC in PostgreSQL, hence the casts.
+_KEY_STATS: Final = """
+SELECT k.store, k.name, CAST(coalesce(sum(p.live_rows), 0) AS BIGINT), CAST(coalesce(sum(p.live_bytes), 0) AS BIGINT)
+FROM config_keys k LEFT JOIN partitions p ON p.key_id = k.key_id
+WHERE $1 = '' OR k.store = $1
+GROUP BY k.store, k.name ORDER BY k.store, k.name
+"""
+
+# --- Reads ------------------------------------------------------------------------------------------------------------
+
+_LOCATE: Final = """
+SELECT s.partition_count, k.key_id
+FROM stores s LEFT JOIN config_keys k ON k.store = s.name AND k.name = $2
+WHERE s.name = $1
+"""
+_LOCATE_PARTITION: Final = """
+SELECT s.partition_count, k.key_id, p.head, p.floor, p.live_rows
+FROM stores s
+LEFT JOIN config_keys k ON k.store = s.name AND k.name = $2
+LEFT JOIN partitions p ON p.key_id = k.key_id AND p.partition = $3
+WHERE s.name = $1
+"""
+_ROW_COLUMNS: Final = "row_id, value, version, deleted, metadata"
+_READ_WHOLE: Final = f"SELECT {_ROW_COLUMNS} FROM rows WHERE key_id = $1 AND partition = $2 AND NOT deleted"  # noqa: S608
+_READ_SINCE: Final = f"""
+SELECT {_ROW_COLUMNS} FROM rows WHERE key_id = $1 AND partition + 0 = $2 AND version > $3 ORDER BY version
+"""  # noqa: S608
+_READ_FULL: Final = f"SELECT partition, {_ROW_COLUMNS} FROM rows WHERE key_id = $1 AND NOT deleted"  # noqa: S608
+_HEADS: Final = "SELECT partition, head, live_bytes FROM partitions WHERE key_id = $1 ORDER BY partition"
+# Keyset paging: a page goes on behind the last row of the one before. The bounds on the first column alone let an index
+# be used where the planner does not see through the comparison of pairs.
+_LIST_PAGE: Final = f"""
+SELECT partition, {_ROW_COLUMNS} FROM rows
+WHERE key_id = $1 AND partition BETWEEN $2 AND $3 AND (partition, row_id) > ($2, $4) AND (NOT deleted OR $5)
+ORDER BY partition, row_id LIMIT $6
+"""  # noqa: S608
+_HISTORY_PAGE: Final = """
+SELECT partition, revision, row_id, value, deleted, metadata, written_at_ms FROM history
+WHERE key_id = $1 AND partition BETWEEN $2 AND $3 AND (partition, revision) > ($2, $4) AND revision > $5
+    AND ($6 = '' OR row_id = $6)
+ORDER BY partition, revision LIMIT $7
+"""
+
+# --- Writes -----------------------------------------------------------------------------------------------------------
+
+_COUNT_KEYS: Final = "SELECT count(*) FROM config_keys WHERE store = $1"
+_INSERT_KEY: Final = "INSERT INTO config_keys (store, name) VALUES ($1, $2) RETURNING key_id"
+
+# --- Outbox -----------------------------------------------------------------------------------------------------------
+
+# Bounded, so that looking at a long outbox does not add to the trouble.
+_OUTBOX_STATE: Final = """
+SELECT count(*), min(created_at_ms) FROM (SELECT created_at_ms FROM outbox ORDER BY id LIMIT 100000) AS oldest
+"""
+
+# --- Compaction -------------------------------------------------------------------------------------------------------
+
+_OLD_TOMBSTONES: Final = """
+SELECT key_id, partition, max(version) FROM rows WHERE deleted AND written_at_ms < $1
+GROUP BY key_id, partition ORDER BY key_id, partition
+"""
+_RAISE_FLOOR: Final = "UPDATE partitions SET floor = $3 WHERE key_id = $1 AND partition = $2 AND floor < $3"
+_DELETE_TOMBSTONES: Final = "DELETE FROM rows WHERE key_id = $1 AND partition = $2 AND deleted AND version <= $3"
+_WRITTEN_PARTITIONS: Final = "SELECT key_id, partition FROM partitions ORDER BY key_id, partition"
+# Revisions are written in order, so what is old is the beginning: this looks at one piece of it, not at the table.
+_OLD_REVISION: Final = """
+SELECT max(revision), count(*) FROM (
+    SELECT revision, written_at_ms FROM history WHERE key_id = $1 AND partition = $2 ORDER BY revision LIMIT $4
+) AS oldest WHERE written_at_ms < $3
+"""
+_DELETE_HISTORY: Final = """
+DELETE FROM history WHERE key_id = $1 AND partition = $2 AND revision <= $3 AND written_at_ms < $4
+"""
+
+
+class Postgres:
+    """Statements for PostgreSQL and CockroachDB. Sets travel as arrays, one a column."""
+
+    TABLES = _tables(id="BIGINT GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY", bytes="BYTEA")
+    HAS_SCHEMA = "SELECT count(*) FROM information_schema.tables WHERE table_name = 'schema_version'"
+    GET_SCHEMA = _GET_SCHEMA
+    PING = "SELECT 1"
+    SERVER = "SELECT version()"
+
+    GET_STORE = _GET_STORE
+    LIST_STORES = _LIST_STORES
+    COUNT_STORES = _COUNT_STORES
+    INSERT_STORE = _INSERT_STORE
+    KEY_STATS = _KEY_STATS.replace("$1", "$1::TEXT")
+
+    LOCATE = _LOCATE
+    LOCATE_PARTITION = _LOCATE_PARTITION
+    READ_WHOLE = _READ_WHOLE
+    READ_SINCE = _READ_SINCE
+    READ_FULL = _READ_FULL
+    HEADS = _HEADS
+    LIST_PAGE = _LIST_PAGE.replace("$5", "$5::BOOLEAN")
+    HISTORY_PAGE = _HISTORY_PAGE.replace("$6", "$6::TEXT")
+    # Look-ups of many rows: a subquery for each keeps to the primary key, where a join may read the whole table, which
+    # makes a SERIALIZABLE transaction conflict with everybody.
+    SIZE_OF_ROWS = """
+SELECT CAST(coalesce(sum(
+    (SELECT r.size FROM rows r WHERE r.key_id = $1 AND r.partition = q.partition AND r.row_id = q.row_id)
+), 0) AS BIGINT)
+FROM unnest($2::BIGINT[], $3::TEXT[]) AS q (partition, row_id)
+"""
+    READ_ROWS = """
+SELECT found.partition, found.row_id, found.value, found.version, found.deleted, found.metadata
+FROM unnest($2::BIGINT[], $3::TEXT[]) AS q (partition, row_id)
+CROSS JOIN LATERAL (
+    SELECT * FROM rows r WHERE r.key_id = $1 AND r.partition = q.partition AND r.row_id = q.row_id LIMIT 1
+) AS found
+"""
+
+    LOCATE_MANY = """
+SELECT s.name, q.name, k.key_id
+FROM unnest($1::TEXT[], $2::TEXT[]) AS q (store, name)
+JOIN stores s ON s.name = q.store
+LEFT JOIN config_keys k ON k.store = q.store AND k.name = q.name
+"""
+    COUNT_KEYS = _COUNT_KEYS
+    # Locked in one order by everybody: no deadlocks.
+    LOCK_HEADS = """
+SELECT p.key_id, p.partition, p.head, p.live_rows, p.live_bytes
+FROM unnest($1::BIGINT[], $2::BIGINT[]) AS q (key_id, partition)
+JOIN partitions p ON p.key_id = q.key_id AND p.partition = q.partition
+ORDER BY p.key_id, p.partition
+FOR UPDATE OF p
+"""
+    ROW_SIZES = """
+SELECT q.key_id, q.row_id, found.deleted, found.size
+FROM unnest($1::BIGINT[], $2::BIGINT[], $3::TEXT[]) AS q (key_id, partition, row_id)
+CROSS JOIN LATERAL (
+    SELECT * FROM rows r WHERE r.key_id = q.key_id AND r.partition = q.partition AND r.row_id = q.row_id LIMIT 1
+) AS found
+"""
+    ROW_CONTENTS = """
+SELECT q.key_id, q.row_id, found.deleted, found.size, found.value, found.metadata
+FROM unnest($1::BIGINT[], $2::BIGINT[], $3::TEXT[]) AS q (key_id, partition, row_id)
+CROSS JOIN LATERAL (
+    SELECT * FROM rows r WHERE r.key_id = q.key_id AND r.partition = q.partition AND r.row_id = q.row_id LIMIT 1
+) AS found
+"""
+    INSERT_KEY = _INSERT_KEY
+    UPSERT_HEADS = """
+INSERT INTO partitions (key_id, partition, head, floor, live_rows, live_bytes)
+SELECT q.key_id, q.partition, q.head, 0, q.live_rows, q.live_bytes
+FROM unnest($1::BIGINT[], $2::BIGINT[], $3::BIGINT[], $4::BIGINT[], $5::BIGINT[])
+    AS q (key_id, partition, head, live_rows, live_bytes)
+ON CONFLICT (key_id, partition) DO UPDATE
+SET head = excluded.head, live_rows = excluded.live_rows, live_bytes = excluded.live_bytes
+"""
+    # What is new in great numbers is copied, where the database takes that, at half the cost of an insert.
+    ROW_COLUMNS = (
+        "key_id",
+        "partition",
+        "row_id",
+        "value",
+        "version",
+        "deleted",
+        "metadata",
+        "size",
+        "written_at_ms",
+    )
+    HISTORY_COLUMNS = (
+        "key_id",
+        "partition",
+        "row_id",
+        "value",
+        "revision",
+        "deleted",
+        "metadata",
+        "written_at_ms",
+    )
+    UPSERT_ROWS = """
+INSERT INTO rows (key_id, partition, row_id, value, version, deleted, metadata, size, written_at_ms)
+SELECT q.key_id, q.partition, q.row_id, q.value, q.version, q.deleted, q.metadata, q.size, $9::BIGINT
+FROM unnest($1::BIGINT[], $2::BIGINT[], $3::TEXT[], $4::TEXT[], $5::BIGINT[], $6::BOOLEAN[], $7::TEXT[], $8::BIGINT[])
+    AS q (key_id, partition, row_id, value, version, deleted, metadata, size)
+ON CONFLICT (key_id, partition, row_id) DO UPDATE
+SET value = excluded.value, version = excluded.version, deleted = excluded.deleted, metadata = excluded.metadata,
+    size = excluded.size, written_at_ms = excluded.written_at_ms
+"""
+    INSERT_HISTORY = """
+INSERT INTO history (key_id, partition, row_id, value, revision, deleted, metadata, written_at_ms)
+SELECT q.key_id, q.partition, q.row_id, q.value, q.revision, q.deleted, q.metadata, $8::BIGINT
+FROM unnest($1::BIGINT[], $2::BIGINT[], $3::TEXT[], $4::TEXT[], $5::BIGINT[], $6::BOOLEAN[], $7::TEXT[])
+    AS q (key_id, partition, row_id, value, revision, deleted, metadata)
+"""
+    INSERT_OUTBOX = """
+INSERT INTO outbox (subject, msg_id, payload, traceparent, created_at_ms)
+SELECT q.subject, q.msg_id, q.payload, q.traceparent, $5::BIGINT
+FROM unnest($1::TEXT[], $2::TEXT[], $3::BYTEA[], $4::TEXT[]) AS q (subject, msg_id, payload, traceparent)
+"""
+    # Two relays never take the same records, and neither waits for the other.
+    TAKE_OUTBOX = """
+SELECT id, subject, msg_id, payload, traceparent FROM outbox
+WHERE id > $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED
+"""
+    DELETE_OUTBOX = "DELETE FROM outbox WHERE id = ANY ($1::BIGINT[])"
+    OUTBOX_STATE = _OUTBOX_STATE
+
+    OLD_TOMBSTONES = _OLD_TOMBSTONES
+    RAISE_FLOOR = _RAISE_FLOOR
+    DELETE_TOMBSTONES = _DELETE_TOMBSTONES
+    WRITTEN_PARTITIONS = _WRITTEN_PARTITIONS
+    OLD_REVISION = _OLD_REVISION
+    DELETE_HISTORY = _DELETE_HISTORY
+
+
+class Sqlite:
+    """Statements for SQLite. It has no arrays: sets are written row by row (``executemany``) in the one transaction."""
+
+    # AUTOINCREMENT: an id is never used again, which paging through the outbox relies on.
+    TABLES = _tables(id="INTEGER PRIMARY KEY AUTOINCREMENT", bytes="BLOB")
+    HAS_SCHEMA = "SELECT count(*) FROM sqlite_schema WHERE name = 'schema_version'"
+    GET_SCHEMA = _GET_SCHEMA
+    PING = "SELECT 1"
+
+    GET_STORE = _sqlite(_GET_STORE)
+    LIST_STORES = _LIST_STORES
+    COUNT_STORES = _COUNT_STORES
+    INSERT_STORE = _sqlite(_INSERT_STORE)
+    KEY_STATS = _sqlite(_KEY_STATS)
+
+    LOCATE = _sqlite(_LOCATE)
+    LOCATE_PARTITION = _sqlite(_LOCATE_PARTITION)
+    READ_WHOLE = _sqlite(_READ_WHOLE)
+    READ_SINCE = _sqlite(_READ_SINCE)
+    READ_FULL = _sqlite(_READ_FULL)
+    HEADS = _sqlite(_HEADS)
+    LIST_PAGE = _sqlite(_LIST_PAGE)
+    HISTORY_PAGE = _sqlite(_HISTORY_PAGE)
+    READ_ROW = f"""
+SELECT partition, {_ROW_COLUMNS} FROM rows WHERE key_id = ?1 AND partition = ?2 AND row_id = ?3
+"""  # noqa: S608
+
+    COUNT_KEYS = _sqlite(_COUNT_KEYS)
+    GET_HEAD = "SELECT head, live_rows, live_bytes FROM partitions WHERE key_id = ?1 AND partition = ?2"
+    LIVE_CONTENT = """
+SELECT size, value, metadata FROM rows WHERE key_id = ?1 AND partition = ?2 AND row_id = ?3 AND NOT deleted
+"""
+    LIVE_SIZE = "SELECT size FROM rows WHERE key_id = ?1 AND partition = ?2 AND row_id = ?3 AND NOT deleted"
+    INSERT_KEY = _sqlite(_INSERT_KEY)
+    UPSERT_HEAD = """
+INSERT INTO partitions (key_id, partition, head, floor, live_rows, live_bytes) VALUES (?1, ?2, ?3, 0, ?4, ?5)
+ON CONFLICT (key_id, partition) DO UPDATE
+SET head = excluded.head, live_rows = excluded.live_rows, live_bytes = excluded.live_bytes
+"""
+    UPSERT_ROW = """
+INSERT INTO rows (key_id, partition, row_id, value, version, deleted, metadata, size, written_at_ms)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+ON CONFLICT (key_id, partition, row_id) DO UPDATE
+SET value = excluded.value, version = excluded.version, deleted = excluded.deleted, metadata = excluded.metadata,
+    size = excluded.size, written_at_ms = excluded.written_at_ms
+"""
+    INSERT_HISTORY = """
+INSERT INTO history (key_id, partition, row_id, value, revision, deleted, metadata, written_at_ms)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+"""
+    INSERT_OUTBOX = """
+INSERT INTO outbox (subject, msg_id, payload, traceparent, created_at_ms) VALUES (?1, ?2, ?3, ?4, ?5)
+"""
+    # No row locks: a second process on the same file publishes the same events, and the broker drops the repeats.
+    TAKE_OUTBOX = "SELECT id, subject, msg_id, payload, traceparent FROM outbox WHERE id > ?1 ORDER BY id LIMIT ?2"
+    OUTBOX_STATE = _OUTBOX_STATE
+    DELETE_OUTBOX = "DELETE FROM outbox WHERE id = ?1"
+
+    OLD_TOMBSTONES = _sqlite(_OLD_TOMBSTONES)
+    RAISE_FLOOR = _sqlite(_RAISE_FLOOR)
+    DELETE_TOMBSTONES = _sqlite(_DELETE_TOMBSTONES)
+    WRITTEN_PARTITIONS = _WRITTEN_PARTITIONS
+    OLD_REVISION = _sqlite(_OLD_REVISION)
+    DELETE_HISTORY = _sqlite(_DELETE_HISTORY)

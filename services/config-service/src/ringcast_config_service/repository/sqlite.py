@@ -1,0 +1,275 @@
+"""The system of record in one SQLite file."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from ringcast_core import row_partitions
+from ringcast_store import Database, StoreError, StoreOpenError
+from ringcast_wire import PartitionRows, RingcastError, UnavailableError, names
+
+from ringcast_config_service.errors import ConfigError
+from ringcast_config_service.repository import mapping, paging, writes
+from ringcast_config_service.repository.base import (
+    Compaction,
+    HistoryFilter,
+    ListedRow,
+    ListFilter,
+    OutboxRecord,
+    OutboxState,
+    PoolUse,
+    Revision,
+    StoreInfo,
+    StoreRecord,
+    WriteOutcome,
+    WriteRequest,
+)
+from ringcast_config_service.repository.sql import SCHEMA_VERSION
+from ringcast_config_service.repository.sql import Sqlite as Sql
+
+T = TypeVar("T")
+
+_COMPACT_ROWS = 5_000
+
+
+class SqliteRepository:
+    """Embedded: no server. Several processes may use one file, but one of them writes at a time.
+
+    An acknowledged write is on the disk. Construct, then :meth:`open`.
+    """
+
+    def __init__(self, path: Path | str, *, readers: int = 4) -> None:
+        self._database = Database(path, readers=readers)
+
+    async def open(self) -> None:
+        try:
+            await self._database.open()
+            version = await self._database.write(_create_schema)
+        except StoreOpenError as error:
+            raise ConfigError(str(error)) from error
+        except StoreError as error:
+            raise UnavailableError(str(error)) from error
+        if version != SCHEMA_VERSION:
+            raise ConfigError(
+                f"database {self._database.path} has schema version {version}: this build knows {SCHEMA_VERSION}"
+            )
+
+    async def close(self) -> None:
+        await self._database.close()
+
+    async def ping(self) -> None:
+        await self._read(lambda db: db.execute(Sql.PING).fetchone())
+
+    async def create_store(self, record: StoreRecord) -> StoreRecord:
+        return await self._write(lambda db: _create_store(db, record))
+
+    async def get_store(self, name: str) -> StoreInfo:
+        def work(db: sqlite3.Connection) -> list[StoreInfo]:
+            return mapping.to_infos(db.execute(Sql.GET_STORE, (name,)), db.execute(Sql.KEY_STATS, (name,)))
+
+        return mapping.only_store(await self._read(work), name)
+
+    async def list_stores(self) -> list[StoreInfo]:
+        return await self._read(
+            lambda db: mapping.to_infos(db.execute(Sql.LIST_STORES), db.execute(Sql.KEY_STATS, ("",)))
+        )
+
+    async def write(self, requests: Sequence[WriteRequest], now_ms: int) -> list[WriteOutcome | RingcastError]:
+        return await self._write(lambda db: _write(db, requests, now_ms))
+
+    async def read_partition(self, store: str, key: str, partition: int, since: int | None) -> PartitionRows:
+        def work(db: sqlite3.Connection) -> PartitionRows:
+            found = db.execute(Sql.LOCATE_PARTITION, (store, key, partition)).fetchone()
+            count, key_id, head, floor, live_rows = mapping.located(found, store, key)
+            names.check_partition(partition, count)
+            if mapping.wants_whole(since, head or 0, floor or 0, live_rows or 0):
+                rows = mapping.to_rows(db.execute(Sql.READ_WHOLE, (key_id, partition)))
+                return PartitionRows(partition, head or 0, True, rows)
+            rows = mapping.to_rows(db.execute(Sql.READ_SINCE, (key_id, partition, since)))
+            return PartitionRows(partition, head or 0, False, rows)
+
+        return await self._read(work)
+
+    async def read_rows(self, store: str, key: str, row_ids: Sequence[str]) -> list[PartitionRows]:
+        def work(db: sqlite3.Connection) -> list[PartitionRows]:
+            count, key_id = mapping.located(db.execute(Sql.LOCATE, (store, key)).fetchone(), store, key)
+            wanted = set(zip(row_partitions(row_ids, count), row_ids, strict=True))
+            heads = dict.fromkeys(sorted({partition for partition, _ in wanted}), 0)
+            for partition in heads:
+                found = db.execute(Sql.GET_HEAD, (key_id, partition)).fetchone()
+                heads[partition] = found[0] if found else 0
+            rows = (db.execute(Sql.READ_ROW, (key_id, *ref)).fetchone() for ref in wanted)
+            return mapping.by_partition(heads.items(), mapping.within_reply(row for row in rows if row), whole=False)
+
+        return await self._read(work)
+
+    async def read_full(self, store: str, key: str) -> list[PartitionRows]:
+        def work(db: sqlite3.Connection) -> list[PartitionRows]:
+            _, key_id = mapping.located(db.execute(Sql.LOCATE, (store, key)).fetchone(), store, key)
+            heads = db.execute(Sql.HEADS, (key_id,)).fetchall()
+            mapping.check_full_size(heads, store, key)
+            return mapping.by_partition(heads, db.execute(Sql.READ_FULL, (key_id,)), whole=True)
+
+        return await self._read(work)
+
+    async def heads(self, store: str, key: str) -> list[int]:
+        def work(db: sqlite3.Connection) -> list[int]:
+            count, key_id = mapping.located(db.execute(Sql.LOCATE, (store, key)).fetchone(), store, key)
+            return mapping.dense_heads(db.execute(Sql.HEADS, (key_id,)), count)
+
+        return await self._read(work)
+
+    async def list_rows(self, store: str, key: str, query: ListFilter) -> AsyncGenerator[list[ListedRow], None]:
+        async with self._pages(store, key) as (count, fetch):
+            async for page in paging.list_pages(count, query, lambda words: fetch(Sql.LIST_PAGE, words)):
+                yield page
+
+    async def history(self, store: str, key: str, query: HistoryFilter) -> AsyncGenerator[list[Revision], None]:
+        async with self._pages(store, key) as (count, fetch):
+            async for page in paging.history_pages(count, query, lambda words: fetch(Sql.HISTORY_PAGE, words)):
+                yield page
+
+    @asynccontextmanager
+    async def outbox(self, after: int, limit: int) -> AsyncIterator[_OutboxBatch]:
+        records = await self._read(lambda db: db.execute(Sql.TAKE_OUTBOX, (after, limit)).fetchall())
+        yield _OutboxBatch(self, [OutboxRecord(*record) for record in records])
+
+    async def outbox_state(self) -> OutboxState:
+        return OutboxState(*await self._read(lambda db: db.execute(Sql.OUTBOX_STATE).fetchone()))
+
+    @property
+    def retries(self) -> Mapping[str, int]:
+        return {}  # one transaction at a time: there is nothing to serialise
+
+    def pools(self) -> list[PoolUse]:
+        return []
+
+    async def compact(self, tombstones_before_ms: int, history_before_ms: int) -> Compaction:
+        old = await self._read(lambda db: db.execute(Sql.OLD_TOMBSTONES, (tombstones_before_ms,)).fetchall())
+        tombstones = 0
+        for place in old:  # a transaction each: writers wait for one partition at most
+            tombstones += await self._write(lambda db, place=place: _drop_tombstones(db, place))  # type: ignore[misc]
+        places = await self._read(lambda db: db.execute(Sql.WRITTEN_PARTITIONS).fetchall())
+        revisions = 0
+        for key_id, partition in places:
+            while dropped := await self._drop_history(key_id, partition, history_before_ms):
+                revisions += dropped
+        return Compaction(tombstones, revisions)
+
+    async def _drop_history(self, key_id: int, partition: int, before_ms: int) -> int:
+        piece = (key_id, partition, before_ms, _COMPACT_ROWS)
+        revision, found = await self._read(lambda db: db.execute(Sql.OLD_REVISION, piece).fetchone())
+        if not found:
+            return 0
+        words = (key_id, partition, revision, before_ms)
+        return await self._write(lambda db: db.execute(Sql.DELETE_HISTORY, words).rowcount)
+
+    @asynccontextmanager
+    async def _pages(
+        self, store: str, key: str
+    ) -> AsyncIterator[tuple[int, Callable[[str, tuple[object, ...]], Awaitable[list[mapping.Record]]]]]:
+        """One snapshot, and how to fetch a page from it."""
+        with _available():
+            async with self._database.snapshot() as snapshot:
+                found = await snapshot.read(lambda db: db.execute(Sql.LOCATE, (store, key)).fetchone())
+                count, key_id = mapping.located(found, store, key)
+
+                async def fetch(statement: str, words: tuple[object, ...]) -> list[mapping.Record]:
+                    return await snapshot.read(lambda db: db.execute(statement, (key_id, *words)).fetchall())
+
+                yield count, fetch
+
+    async def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        with _available():
+            return await self._database.read(work)
+
+    async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        with _available():
+            return await self._database.write(work)
+
+
+class _OutboxBatch:
+    def __init__(self, repository: SqliteRepository, records: list[OutboxRecord]) -> None:
+        self.records = records
+        self._repository = repository
+
+    async def delete(self, ids: Sequence[int]) -> None:
+        words = [(number,) for number in ids]
+        await self._repository._write(lambda db: db.executemany(Sql.DELETE_OUTBOX, words))
+
+
+@contextmanager
+def _available() -> Iterator[None]:
+    """What the store layer raises means to a client that it may try again later."""
+    try:
+        yield
+    except StoreError as error:
+        raise UnavailableError(str(error)) from error
+
+
+def _create_schema(db: sqlite3.Connection) -> int:
+    """Creates what is missing and returns the schema's version; a newer schema is left alone."""
+    if not db.execute(Sql.HAS_SCHEMA).fetchone()[0]:
+        for statement in Sql.TABLES:
+            db.execute(statement)
+    return int(db.execute(Sql.GET_SCHEMA).fetchone()[0])
+
+
+def _create_store(db: sqlite3.Connection, record: StoreRecord) -> StoreRecord:
+    found = db.execute(Sql.GET_STORE, (record.name,)).fetchone()
+    if found:
+        return mapping.check_same(mapping.to_store(found), record)
+    mapping.check_store_count(db.execute(Sql.COUNT_STORES).fetchone()[0], record.name)
+    db.execute(Sql.INSERT_STORE, mapping.from_store(record))
+    return record
+
+
+def _write(db: sqlite3.Connection, requests: Sequence[WriteRequest], now_ms: int) -> list[WriteOutcome | RingcastError]:
+    state = _read_state(db, requests)
+    plan = writes.plan_writes(requests, state, now_ms)
+    key_ids = dict(state.keys)
+    for key in plan.new_keys:
+        key_ids[key] = db.execute(Sql.INSERT_KEY, key).fetchone()[0]
+    db.executemany(Sql.UPSERT_HEAD, ((key_ids[ref.key], ref.partition, *head) for ref, head in plan.heads.items()))
+    rows = plan.rows.values()
+    db.executemany(Sql.UPSERT_ROW, ((*mapping.from_row(row, key_ids), row.size, now_ms) for row in rows))
+    db.executemany(Sql.INSERT_HISTORY, ((*mapping.from_row(row, key_ids), now_ms) for row in plan.history))
+    db.executemany(Sql.INSERT_OUTBOX, ((*event, now_ms) for event in plan.events))
+    return plan.outcomes
+
+
+def _read_state(db: sqlite3.Connection, requests: Sequence[WriteRequest]) -> writes.CurrentState:
+    state = writes.CurrentState()
+    for key in {writes.KeyRef(request.store.name, request.key) for request in requests}:
+        found = db.execute(Sql.LOCATE, key).fetchone()
+        if found is None:
+            continue
+        state.stores.add(key.store)
+        if found[1] is not None:
+            state.keys[key] = found[1]
+        elif key.store not in state.key_counts:
+            state.key_counts[key.store] = db.execute(Sql.COUNT_KEYS, (key.store,)).fetchone()[0]
+    for ref in writes.touched_partitions(requests):
+        if (key_id := state.keys.get(ref.key)) is not None:
+            found = db.execute(Sql.GET_HEAD, (key_id, ref.partition)).fetchone()
+            if found:
+                state.heads[ref] = writes.Head(*found)
+    statement = Sql.LIVE_CONTENT if any(request.skip_unchanged for request in requests) else Sql.LIVE_SIZE
+    for row, partition in writes.touched_rows(requests).items():
+        if (key_id := state.keys.get(row.key)) is not None:
+            found = db.execute(statement, (key_id, partition, row.row_id)).fetchone()
+            if found:
+                state.live[row] = found[0]
+                if len(found) > 1:
+                    state.contents[row] = writes.Content(*found[1:])
+    return state
+
+
+def _drop_tombstones(db: sqlite3.Connection, place: tuple[int, int, int]) -> int:
+    """Removes the tombstones of a partition up to a version and raises its floor to it."""
+    db.execute(Sql.RAISE_FLOOR, place)
+    return db.execute(Sql.DELETE_TOMBSTONES, place).rowcount

@@ -1,0 +1,308 @@
+"""What a write does, decided without a database: revisions, tombstones, sizes, limits, events.
+
+A repository locks the partition heads, reads the state that a group of requests touches, lets :func:`plan_writes`
+decide, and stores the plan. So the arithmetic that workers rely on exists once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+from ringcast_wire import (
+    WIRE_VERSION,
+    Change,
+    Event,
+    LimitExceededError,
+    RingcastError,
+    UnavailableError,
+    UnknownKeyError,
+    UnknownStoreError,
+    encode,
+    limits,
+    names,
+)
+
+from ringcast_config_service.repository.base import RowWrite, StoreRecord, WriteOutcome, WriteRequest
+
+_json = msgspec.json.Encoder()
+_metadata = msgspec.json.Decoder(dict[str, str])
+
+
+class KeyRef(NamedTuple):
+    store: str
+    name: str
+
+
+class PartitionRef(NamedTuple):
+    key: KeyRef
+    partition: int
+
+
+class RowRef(NamedTuple):
+    key: KeyRef
+    row_id: str
+
+
+class Content(NamedTuple):
+    """What a live row holds; ``metadata`` as it is stored (:func:`pack_metadata`)."""
+
+    value: str
+    metadata: str | None
+
+
+class Head(NamedTuple):
+    """A partition's revision, and its live rows and their bytes."""
+
+    revision: int = 0
+    rows: int = 0
+    bytes: int = 0
+
+
+class PlannedRow(NamedTuple):
+    """One write to one row. A tombstone has no value, no metadata and size 0."""
+
+    key: KeyRef
+    partition: int
+    row_id: str
+    value: str | None
+    version: int
+    metadata: dict[str, str] | None
+    size: int
+
+    @property
+    def deleted(self) -> bool:
+        return self.value is None
+
+
+class PlannedEvent(NamedTuple):
+    subject: str
+    msg_id: str
+    payload: bytes
+    traceparent: str | None = None
+
+
+@dataclass(slots=True)
+class CurrentState:
+    """What the database holds of everything that a group of requests touches, read with the heads locked.
+
+    ``stores``: names that exist. ``keys``: ids of the keys that exist. ``key_counts``: keys of each store.
+    ``heads``: of the partitions that were ever written. ``live``: size of each row touched that is there and not a
+    tombstone. ``contents``: of those among them that a request with ``skip_unchanged`` touches.
+    """
+
+    stores: set[str] = field(default_factory=set)
+    keys: dict[KeyRef, int] = field(default_factory=dict)
+    key_counts: dict[str, int] = field(default_factory=dict)
+    heads: dict[PartitionRef, Head] = field(default_factory=dict)
+    live: dict[RowRef, int] = field(default_factory=dict)
+    contents: dict[RowRef, Content] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Plan:
+    """What to store: keys to create, new heads, last state of each row, every revision, the events and their traces."""
+
+    outcomes: list[WriteOutcome | RingcastError] = field(default_factory=list)
+    new_keys: list[KeyRef] = field(default_factory=list)
+    heads: dict[PartitionRef, Head] = field(default_factory=dict)
+    traceparents: dict[PartitionRef, str] = field(default_factory=dict)
+    rows: dict[RowRef, PlannedRow] = field(default_factory=dict)
+    history: list[PlannedRow] = field(default_factory=list)
+    events: list[PlannedEvent] = field(default_factory=list)
+
+
+def touched_partitions(requests: Iterable[WriteRequest]) -> list[PartitionRef]:
+    """The partitions that a group writes to, in the one order in which everyone locks them."""
+    found: dict[KeyRef, set[int]] = {}
+    for request in requests:
+        found.setdefault(KeyRef(request.store.name, request.key), set()).update(row.partition for row in request.rows)
+    return sorted(PartitionRef(key, partition) for key, partitions in found.items() for partition in partitions)
+
+
+def touched_rows(requests: Iterable[WriteRequest]) -> dict[RowRef, int]:
+    """The rows that a group writes to, and their partitions."""
+    found: dict[RowRef, int] = {}
+    for request in requests:
+        key = KeyRef(request.store.name, request.key)
+        for row in request.rows:
+            found[RowRef(key, row.row_id)] = row.partition
+    return found
+
+
+def plan_writes(requests: Sequence[WriteRequest], state: CurrentState, now_ms: int) -> Plan:
+    """Decides a group of requests, in order, each as a whole or not at all."""
+    planner = _Planner(state)
+    plan = planner.plan
+    failed = set()
+    for request in requests:
+        try:
+            if request.chain is not None and (request.chain.failed or request.chain in failed):
+                raise UnavailableError("an earlier batch of this stream failed: this one was not written")
+            plan.outcomes.append(planner.add(request))
+        except RingcastError as error:
+            failed.add(request.chain)
+            plan.outcomes.append(error)
+    stores = {request.store.name: request.store for request in requests}
+    plan.events = list(_events(plan, state, stores, now_ms))
+    return plan
+
+
+@dataclass(slots=True)
+class _Tally:
+    """A head that is being counted up; an object a partition, where a new head a row would take most of the time."""
+
+    revision: int
+    rows: int
+    bytes: int
+
+    def head(self) -> Head:
+        return Head(self.revision, self.rows, self.bytes)
+
+
+class _Planner:
+    def __init__(self, state: CurrentState) -> None:
+        self.plan = Plan()
+        self._state = state
+
+    def add(self, request: WriteRequest) -> WriteOutcome:
+        """Applies one request to the plan, or raises and leaves the plan as it was."""
+        key = KeyRef(request.store.name, request.key)
+        is_new = self._check_key(key, request)
+        tallies: dict[int, _Tally] = {}
+        refs = [RowRef(key, row.row_id) for row in request.rows]
+        planned = [
+            self._row(ref, row, tallies, request.skip_unchanged) for ref, row in zip(refs, request.rows, strict=True)
+        ]
+        heads = {PartitionRef(key, partition): tally.head() for partition, tally in tallies.items()}
+        self._check_sizes(heads)
+        done = [row for row in planned if row is not None]
+        if is_new and done:
+            self.plan.new_keys.append(key)
+        self.plan.heads.update(heads)
+        if request.traceparent is not None:
+            for ref in heads:  # an event has one parent: the first request that wrote to its partition
+                self.plan.traceparents.setdefault(ref, request.traceparent)
+        self.plan.rows.update((ref, row) for ref, row in zip(refs, planned, strict=True) if row is not None)
+        self.plan.history.extend(done)
+        deleted = sum(row.value is None for row in done)
+        return WriteOutcome(
+            written=len(done) - deleted,
+            deleted=deleted,
+            unchanged=len(planned) - len(done),
+            versions=[0 if row is None else row.version for row in planned],
+        )
+
+    def _check_key(self, key: KeyRef, request: WriteRequest) -> bool:
+        """Whether the key is to be created."""
+        if key.store not in self._state.stores:
+            raise UnknownStoreError(f"there is no store {key.store!r}", field="store")
+        if key in self._state.keys or key in self.plan.new_keys:
+            return False
+        if all(row.value is None for row in request.rows):
+            raise UnknownKeyError(f"store {key.store!r} has no config key {key.name!r}", field="key")
+        count = self._state.key_counts.get(key.store, 0) + sum(new.store == key.store for new in self.plan.new_keys)
+        if count >= limits.MAX_KEYS_PER_STORE:
+            raise LimitExceededError(
+                f"store {key.store!r} has {count} config keys, the limit is {limits.MAX_KEYS_PER_STORE}: "
+                f"{key.name!r} can't be added",
+                field="key",
+            )
+        return True
+
+    def _head(self, ref: PartitionRef) -> Head:
+        return self.plan.heads.get(ref) or self._state.heads.get(ref) or Head()
+
+    def _live_size(self, ref: RowRef) -> int | None:
+        """Bytes of the row as it is now, ``None`` if there is no live one."""
+        planned = self.plan.rows.get(ref)
+        if planned is not None:
+            return None if planned.value is None else planned.size
+        return self._state.live.get(ref)
+
+    def _is_same(self, ref: RowRef, row: RowWrite) -> bool:
+        """Whether a row that is there holds what is to be written."""
+        planned = self.plan.rows.get(ref)
+        if planned is not None:
+            return (planned.value, planned.metadata) == (row.value, row.metadata or None)
+        content = self._state.contents.get(ref)
+        return (
+            content is not None
+            and content.value == row.value
+            and unpack_metadata(content.metadata) == (row.metadata or None)
+        )
+
+    def _row(self, ref: RowRef, row: RowWrite, tallies: dict[int, _Tally], skip_unchanged: bool) -> PlannedRow | None:
+        """The next revision of a row, or ``None`` where nothing is to be written."""
+        before = self._live_size(ref)
+        if before is None:
+            if row.value is None:
+                return None
+        elif skip_unchanged and row.value is not None and self._is_same(ref, row):
+            return None
+        tally = tallies.get(row.partition)
+        if tally is None:
+            tally = tallies[row.partition] = _Tally(*self._head(PartitionRef(ref.key, row.partition)))
+        after = 0 if row.value is None else row.size
+        tally.revision += 1
+        tally.rows += (row.value is not None) - (before is not None)
+        tally.bytes += after - (before or 0)
+        return PlannedRow(ref.key, row.partition, row.row_id, row.value, tally.revision, row.metadata or None, after)
+
+    def _check_sizes(self, heads: dict[PartitionRef, Head]) -> None:
+        """Refuses to let a partition grow over the limit; one that is over may still shrink."""
+        for ref, head in heads.items():
+            if head.bytes > limits.MAX_PARTITION_BYTES and head.bytes > self._head(ref).bytes:
+                raise LimitExceededError(
+                    f"partition {ref.partition} of {ref.key.store}/{ref.key.name} would have {head.bytes} bytes of "
+                    f"live rows, the limit is {limits.MAX_PARTITION_BYTES}",
+                    field="value",
+                )
+
+
+def _events(plan: Plan, state: CurrentState, stores: dict[str, StoreRecord], now_ms: int) -> Iterable[PlannedEvent]:
+    """One event a partition written, with its rows in order of their versions unless they are too many."""
+    by_partition: dict[tuple[KeyRef, int], list[PlannedRow]] = {}
+    for row in plan.rows.values():
+        by_partition.setdefault((row.key, row.partition), []).append(row)
+    for place, rows in by_partition.items():
+        ref = PartitionRef(*place)
+        key = ref.key
+        inline = stores[key.store].inline_max_bytes
+        prev, rev = (state.heads.get(ref) or Head()).revision, plan.heads[ref].revision
+        listed = len(rows) <= limits.MAX_EVENT_CHANGES
+        changes = sorted((_change(row, inline) for row in rows), key=_version) if listed else None
+        payload = encode(Event(WIRE_VERSION, prev, rev, now_ms, changes))
+        if len(payload) > limits.MAX_EVENT_BYTES:
+            payload = encode(Event(WIRE_VERSION, prev, rev, now_ms, None))
+        yield PlannedEvent(
+            names.notify_subject(key.store, key.name, ref.partition),
+            names.event_msg_id(key.store, key.name, ref.partition, rev),
+            payload,
+            plan.traceparents.get(ref),
+        )
+
+
+def _version(change: Change) -> int:
+    return change.version
+
+
+def _change(row: PlannedRow, inline_max_bytes: int) -> Change:
+    """How an event tells of a row; the value rides along where it and the metadata are small."""
+    if row.value is None:
+        return Change(row.row_id, row.version, True)
+    if inline_max_bytes and row.size - len(row.row_id.encode()) <= inline_max_bytes:
+        return Change(row.row_id, row.version, False, row.value, row.metadata)
+    return Change(row.row_id, row.version)
+
+
+def pack_metadata(metadata: dict[str, str] | None) -> str | None:
+    """Metadata as it is stored: JSON text, ``None`` when there is none."""
+    return _json.encode(metadata).decode() if metadata else None
+
+
+def unpack_metadata(text: str | None) -> dict[str, str] | None:
+    """The other way."""
+    return _metadata.decode(text) if text else None

@@ -1,0 +1,132 @@
+"""Who may talk to the gRPC API: TLS, certificates of clients, and tokens."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from ringcast_wire import InvalidInputError, UnauthenticatedError
+from ringcast_wire.grpc import read_login_file, read_tokens
+
+from ringcast_config_service.errors import ConfigError
+from ringcast_config_service.transport_input import Context, abort
+
+log = logging.getLogger(__name__)
+
+_OPEN: Final = "/grpc.health.v1.Health/"
+"""Probes have no token, and learn no more than whether the service serves."""
+_SCHEME: Final = "bearer "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Security:
+    """Files; without any, everybody who reaches the port may read and write.
+
+    All may be replaced while the service runs: certificates hold for the next connection, tokens for the next call. One
+    that can't be used then is logged, and what was before stays.
+    """
+
+    tls_cert_file: str = ""
+    tls_key_file: str = ""
+    client_ca_file: str = ""
+    """Certificates that may sign a client's: who has none is not let in."""
+    token_file: str = ""
+    """Tokens, one a line, each as good as the other; more than one, so that they can be replaced one by one."""
+
+    def check(self) -> None:
+        """Looks whether the files make sense together and can be read.
+
+        Raises:
+            ConfigError: they don't; the message names the setting.
+        """
+        if bool(self.tls_cert_file) != bool(self.tls_key_file):
+            there, missing = ("tls_cert", "tls_key")[:: 1 if self.tls_cert_file else -1]
+            raise ConfigError(f"{there} is given without {missing}: both are needed")
+        for name, path in (("client_ca", self.client_ca_file), ("tokens", self.token_file)):
+            if path and not self.tls_cert_file:
+                raise ConfigError(f"{name} is given without tls_cert: it needs TLS")
+        try:
+            if self.tls_cert_file:
+                self._certificates()
+            if self.token_file:
+                read_tokens(self.token_file)
+        except InvalidInputError as error:
+            raise ConfigError(str(error)) from error
+
+    def server_credentials(self) -> grpc.ServerCredentials | None:
+        """What the port is opened with; ``None`` for one without TLS."""
+        if not self.tls_cert_file:
+            return None
+        return grpc.dynamic_ssl_server_credentials(
+            self._certificates(),
+            self._certificates_again,  # type: ignore[arg-type]  # None means "as before", which the stubs don't know
+            bool(self.client_ca_file),
+        )
+
+    def interceptors(self) -> tuple[grpc.aio.ServerInterceptor, ...]:
+        """What looks at each call before anybody else does."""
+        return (RequireToken(self.token_file),) if self.token_file else ()
+
+    def _certificates(self) -> grpc.ServerCertificateConfiguration:
+        cert = read_login_file("tls_cert", self.tls_cert_file)
+        key = read_login_file("tls_key", self.tls_key_file)
+        ca = read_login_file("client_ca", self.client_ca_file) if self.client_ca_file else None
+        for name, data in (("tls_cert", cert), ("tls_key", key), ("client_ca", ca)):
+            if data is not None and b"-----BEGIN " not in data:
+                raise InvalidInputError(f"{name} is not a PEM file", field=name)
+        return grpc.ssl_server_certificate_configuration([(key, cert)], ca)
+
+    def _certificates_again(self) -> grpc.ServerCertificateConfiguration | None:
+        try:
+            return self._certificates()
+        except InvalidInputError as error:
+            log.error("the certificate stays what it was: %s", error)
+            return None
+
+
+class RequireToken(grpc.aio.ServerInterceptor):
+    """Lets in who has one of the tokens of a file, and everybody to the health service."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._seen: tuple[int, int] | None = None
+        self._tokens: list[bytes] = []
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], details: grpc.HandlerCallDetails
+    ) -> Any:
+        handler = await continuation(details)
+        if handler is None or details.method.startswith(_OPEN) or self._lets_in(details.invocation_metadata):
+            return handler
+        kind = ("stream" if handler.request_streaming else "unary", "stream" if handler.response_streaming else "unary")
+        return handler._replace(**{"_".join(kind): _refuse})
+
+    def _lets_in(self, metadata: Any) -> bool:
+        given = [str(value) for name, value in metadata or () if name == "authorization"]
+        if len(given) != 1 or not given[0].lower().startswith(_SCHEME):
+            return False
+        token = given[0][len(_SCHEME) :].strip().encode()
+        found = False
+        for known in self._now():  # all of them, so that the time it takes tells nothing
+            found |= hmac.compare_digest(known, token)
+        return found
+
+    def _now(self) -> list[bytes]:
+        try:
+            stat = Path(self._path).stat()
+            if (seen := (stat.st_mtime_ns, stat.st_ino)) != self._seen:
+                self._tokens = [token.encode() for token in read_tokens(self._path)]
+                self._seen = seen
+        except (OSError, InvalidInputError) as error:
+            log.error("the tokens stay what they were: %s", error)
+        return self._tokens
+
+
+async def _refuse(_request: Any, context: Context) -> None:
+    await abort(context, UnauthenticatedError("a token that the config service knows is needed: see token_file"))

@@ -1,0 +1,131 @@
+"""What an instance measures and traces: plain numbers, read at a scrape, and spans where a provider takes them."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from ringcast_wire import names
+from ringcast_wire.metrics import Histogram, Sample
+from ringcast_wire.tracing import Tracing, checked_traceparent
+
+from ringcast_config_service.repository import OutboxState, PoolUse
+
+T = TypeVar("T")
+
+_PREFIX = "config_service_"
+_FETCH_KINDS = (names.FETCH_BATCH, names.FETCH_FULL, names.FETCH_HEADS)
+
+
+def _histogram(name: str) -> Histogram:
+    return Histogram.of(_PREFIX + name)
+
+
+class Measures:
+    """Counters and histograms of one instance, by the names of :mod:`ringcast_wire.metrics` without their prefix.
+
+    ``gauges`` are asked at each scrape, by the thread that serves it: they only read numbers.
+    """
+
+    def __init__(self) -> None:
+        self.writes: Counter[tuple[str, str]] = Counter()
+        self.rows_written: Counter[tuple[str, str]] = Counter()
+        self.write_duration: defaultdict[str, Histogram] = defaultdict(lambda: _histogram("write_duration_seconds"))
+        self.write_group_size = _histogram("write_group_size")
+        self.transaction_duration = _histogram("transaction_duration_seconds")
+        self.events_published = 0
+        self.publish_failures: Counter[str] = Counter({"unsent": 0, "unacknowledged": 0, "refused": 0})
+        self.fetches: Counter[tuple[str, str]] = Counter()
+        self.fetch_duration: defaultdict[str, Histogram] = defaultdict(lambda: _histogram("fetch_duration_seconds"))
+        self.outbox = OutboxState(0, None)
+        self.database_connected = True
+        self.gauges: dict[str, Callable[[], float]] = {}
+        self.retries: Callable[[], Mapping[str, int]] = dict
+        self.pools: Callable[[], Iterable[PoolUse]] = list
+
+    def wrote(self, store: str, key: str, rows: int, outcome: str, seconds: float) -> None:
+        """A write request has ended; ``rows`` is what it stored."""
+        self.writes[store, outcome] += 1
+        self.write_duration[store].observe(seconds)
+        if rows:
+            self.rows_written[store, key] += rows
+
+    def fetched(self, kind: str, outcome: str, seconds: float) -> None:
+        """A fetch has been answered."""
+        self.fetches[kind, outcome] += 1
+        self.fetch_duration[kind].observe(seconds)
+
+    def samples(self) -> Iterator[Sample]:
+        """Everything as it is now."""
+        for name, labels, value in self._now():
+            yield Sample(_PREFIX + name, labels, value)
+
+    def _now(self) -> Iterator[tuple[str, tuple[str, ...], float | Histogram]]:
+        for labels, count in list(self.writes.items()):
+            yield "writes_total", labels, count
+        for labels, count in list(self.rows_written.items()):
+            yield "rows_written_total", labels, count
+        for store, histogram in list(self.write_duration.items()):
+            yield "write_duration_seconds", (store,), histogram
+        yield "write_group_size", (), self.write_group_size
+        yield "transaction_duration_seconds", (), self.transaction_duration
+        for sqlstate, count in list(self.retries().items()):
+            yield "transaction_retries_total", (sqlstate,), count
+        yield "events_published_total", (), self.events_published
+        for reason, count in list(self.publish_failures.items()):
+            yield "publish_failures_total", (reason,), count
+        for labels, count in list(self.fetches.items()):
+            yield "fetches_total", labels, count
+        for kind, histogram in list(self.fetch_duration.items()):
+            yield "fetch_duration_seconds", (kind,), histogram
+        yield from self._gauges()
+
+    def _gauges(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
+        depth, oldest_ms = self.outbox
+        yield "outbox_depth", (), depth
+        yield "outbox_age_seconds", (), 0.0 if oldest_ms is None else max(0.0, time.time() - oldest_ms / 1000)
+        for name, read in self.gauges.items():
+            name, _, label = name.partition(":")
+            yield name, (label,) if label else (), read()
+        yield "connected", ("database",), self.database_connected
+        for pool in self.pools():
+            yield "database_connections", (pool.name, "busy"), pool.busy
+            yield "database_connections", (pool.name, "idle"), pool.idle
+
+
+class Telemetry:
+    """The measures and, where a tracer provider is configured, the tracing of one instance."""
+
+    def __init__(self, tracing: Tracing | None = None) -> None:
+        self.measures = Measures()
+        self.tracing = tracing
+
+    @contextmanager
+    def call(self, name: str, metadata: Iterable[tuple[str, Any]] | None) -> Iterator[str | None]:
+        """A gRPC call: gives the ``traceparent`` that goes on from it, of a span of ours or what came in."""
+        incoming = next((value for field, value in metadata or () if field == names.HEADER_TRACE), None)
+        traceparent = checked_traceparent(incoming)
+        if self.tracing is None:
+            yield traceparent
+            return
+        span = self.tracing.start(name, traceparent, kind="SERVER")
+        with self.tracing.within(span):
+            yield self.tracing.traceparent(span)
+
+    async def read(self, work: Awaitable[T]) -> T:
+        """Waits for a read of the database; a span of its own where the call has one."""
+        if self.tracing is None or self.tracing.here() is None:
+            return await work
+        with self.tracing.current("config.database.read", kind="CLIENT"):
+            return await work
+
+
+def fetch_kind(subject: str) -> str:
+    """What a fetch asks for, as a label: few values, whatever the subject says."""
+    last = subject.rpartition(".")[2]
+    if last in _FETCH_KINDS:
+        return last
+    return "partition" if last.isdigit() else "invalid"

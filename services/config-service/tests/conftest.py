@@ -1,0 +1,265 @@
+"""Repositories over real databases, and short ways to write to them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import grpc
+import nats
+import pytest
+from nats.aio.client import Client
+from opentelemetry.trace import TracerProvider
+from ringcast_config_service.app import App
+from ringcast_config_service.config import Config
+from ringcast_config_service.repository import (
+    HistoryFilter,
+    ListFilter,
+    Repository,
+    RowWrite,
+    StoreRecord,
+    WriteOutcome,
+    WriteRequest,
+    make_repository,
+)
+from ringcast_core import row_partition
+from ringcast_wire import (
+    ChunkAssembler,
+    Event,
+    RingcastError,
+    StoreSettings,
+    check_row,
+    decode_event,
+    error_from_code,
+    names,
+)
+from ringcast_wire.grpc import ConfigServiceStub, pb
+
+Rows = dict[str, str | None]
+
+
+@dataclass
+class Bench:
+    """A repository under test: ``address`` opens more instances on the same database, ``repo`` is the first."""
+
+    address: str
+    repo: Repository
+    store: StoreRecord
+    clock_ms: itertools.count[int] = field(default_factory=lambda: itertools.count(1_000))
+
+    def request(
+        self, rows: Rows, key: str = "k", store: StoreRecord | None = None, metadata: dict[str, str] | None = None
+    ) -> WriteRequest:
+        """``{row_id: value}``; ``None`` deletes."""
+        store = store or self.store
+        return WriteRequest(
+            store,
+            key,
+            [
+                RowWrite(
+                    row_partition(row_id, store.partition_count),
+                    row_id,
+                    value,
+                    None if value is None else metadata,
+                    check_row(row_id, value or "", metadata),
+                )
+                for row_id, value in rows.items()
+            ],
+        )
+
+    async def group(self, requests: Sequence[WriteRequest]) -> list[WriteOutcome | RingcastError]:
+        return await self.repo.write(requests, next(self.clock_ms))
+
+    async def write(self, rows: Rows, key: str = "k", metadata: dict[str, str] | None = None) -> WriteOutcome:
+        """Writes one request; raises what it was refused with."""
+        (outcome,) = await self.group([self.request(rows, key, metadata=metadata)])
+        if isinstance(outcome, RingcastError):
+            raise outcome
+        return outcome
+
+    async def live(self, key: str = "k") -> dict[str, str]:
+        return {
+            found.row.row_id: found.row.value
+            async for page in self.repo.list_rows(self.store.name, key, ListFilter())
+            for found in page
+        }
+
+    async def events(self) -> list[tuple[str, Event]]:
+        """What waits in the outbox, and stays there."""
+        async with self.repo.outbox(0, 1_000_000) as batch:
+            return [(record.subject, decode_event(record.payload)) for record in batch.records]
+
+    async def check_gap_free(self, key: str = "k") -> None:
+        """Every revision from 1 to the head stands in the history once, and the events cover each exactly once."""
+        heads = await self.repo.heads(self.store.name, key)
+        written: dict[int, list[int]] = {}
+        async for page in self.repo.history(self.store.name, key, HistoryFilter()):
+            for revision in page:
+                written.setdefault(revision.partition, []).append(revision.row.version)
+        told: dict[int, int] = {}
+        for subject, event in await self.events():
+            if subject.startswith(f"config.notify.{self.store.name}.{key}."):
+                partition = int(subject.rpartition(".")[2])
+                assert event.prev == told.get(partition, 0), f"partition {partition}: an event is missing"
+                told[partition] = event.rev
+        for partition, head in enumerate(heads):
+            assert written.get(partition, []) == list(range(1, head + 1))
+            assert told.get(partition, 0) == head
+
+
+def make_store(name: str = "s", partition_count: int = 8, inline_max_bytes: int = 256) -> StoreRecord:
+    return StoreRecord(name, StoreSettings(partition_count=partition_count), inline_max_bytes, 1)
+
+
+@pytest.fixture
+def new_store() -> Callable[..., StoreRecord]:
+    return make_store
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Address of an empty database of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:{tmp_path / 'ringcast.db'}"
+    return str(request.getfixturevalue("postgres_url"))
+
+
+async def _bench(address: str) -> AsyncIterator[Bench]:
+    repo = make_repository(address)
+    await repo.open()
+    try:
+        yield Bench(address, repo, await repo.create_store(make_store()))
+    finally:
+        await repo.close()
+
+
+@pytest.fixture
+async def bench(database: str) -> AsyncIterator[Bench]:
+    async for bench in _bench(database):
+        yield bench
+
+
+@pytest.fixture
+async def postgres_bench(postgres_url: str) -> AsyncIterator[Bench]:
+    async for bench in _bench(postgres_url):
+        yield bench
+
+
+@pytest.fixture
+async def sqlite_bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async for bench in _bench(f"sqlite:{tmp_path / 'ringcast.db'}"):
+        yield bench
+
+
+@dataclass
+class Clients:
+    """Clients of an instance."""
+
+    stub: ConfigServiceStub
+    channel: grpc.aio.Channel
+    nc: Client
+
+    async def create(self, name: str, partition_count: int = 8, **words: object) -> pb.Store:
+        request = pb.CreateStoreRequest(name=name, partition_count=partition_count, **words)  # type: ignore[arg-type]
+        return cast(pb.Store, await self.stub.CreateStore(request))
+
+    async def put(self, store: str, row_id: str, value: str = "v", key: str = "k") -> pb.PutResponse:
+        request = pb.PutRequest(store=store, key=key, row_id=row_id, value=value)
+        return cast(pb.PutResponse, await self.stub.Put(request))
+
+    async def write(self, store: str, *batches: Sequence[pb.RowWrite], **words: object) -> list[pb.WriteResult]:
+        """One bulk stream; its results."""
+
+        async def requests() -> AsyncIterator[pb.WriteBatch]:
+            for number, rows in enumerate(batches):
+                yield pb.WriteBatch(store=store, key="k", sequence=number, rows=rows, **words)  # type: ignore[arg-type]
+
+        return [result async for result in self.stub.Write(requests())]
+
+    async def fetch(self, store: str, what: int | str, payload: bytes = b"", key: str = "k") -> bytes:
+        """A whole reply put together; raises the error that the service answered with."""
+        inbox = self.nc.new_inbox()
+        subscription = await self.nc.subscribe(inbox)
+        await self.nc.publish(names.fetch_subject(store, key, what), payload, reply=inbox)
+        assembler = ChunkAssembler()
+        try:
+            while True:
+                msg = await subscription.next_msg(timeout=10)
+                headers = msg.headers or {}
+                if names.HEADER_ERROR in headers:
+                    raise error_from_code(headers[names.HEADER_ERROR], msg.data.decode())
+                if (body := assembler.add(headers.get(names.HEADER_CHUNK), msg.data)) is not None:
+                    return body
+        finally:
+            await subscription.unsubscribe()
+
+
+@dataclass
+class Running(Clients):
+    """An instance in this process, and clients of it."""
+
+    app: App
+    task: asyncio.Task[None]
+
+    async def stop(self) -> None:
+        self.app.stop()
+        await self.task
+
+
+@asynccontextmanager
+async def connected(address: str, nats_url: str) -> AsyncIterator[Clients]:
+    """Clients of an instance that runs elsewhere."""
+    nc = await nats.connect(nats_url)
+    async with grpc.aio.insecure_channel(address) as channel:
+        try:
+            yield Clients(ConfigServiceStub(channel), channel, nc)
+        finally:
+            await nc.close()
+
+
+@pytest.fixture
+def connect() -> Callable[..., AbstractAsyncContextManager[Clients]]:
+    """:func:`connected`, for instances that are processes of their own."""
+    return connected
+
+
+@asynccontextmanager
+async def running(
+    nats_url: str, database: str, *, tracer_provider: TracerProvider | None = None, **settings: Any
+) -> AsyncIterator[Running]:
+    """Starts an instance and stops it the way a signal does."""
+    config = Config(nats=(nats_url,), database=database, listen="127.0.0.1:0", **settings)
+    app = App(config, tracer_provider)
+    task = asyncio.create_task(app.run())
+    ready = asyncio.create_task(app.ready.wait())
+    await asyncio.wait((task, ready), return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        ready.cancel()
+        await task
+    nc = await nats.connect(nats_url)
+    channel = grpc.aio.insecure_channel(app.grpc_address)
+    try:
+        yield Running(ConfigServiceStub(channel), channel, nc, app, task)
+    finally:
+        await channel.close()
+        await nc.close()
+        app.stop()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+def start() -> Callable[..., AbstractAsyncContextManager[Running]]:
+    """:func:`running`, for tests that start instances of their own."""
+    return running
+
+
+@pytest.fixture
+async def service(nats_url: str, tmp_path: Path) -> AsyncIterator[Running]:
+    """An instance on SQLite beside the shared NATS server."""
+    async with running(nats_url, f"sqlite:{tmp_path / 'ringcast.db'}") as found:
+        yield found

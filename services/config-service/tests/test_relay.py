@@ -1,0 +1,215 @@
+"""From the outbox to the stream: repeats, crashes, a broker that goes away or loses its disk."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import nats
+import pytest
+from nats.js.errors import NotFoundError
+from ringcast_config_service.provision import Provisioner
+from ringcast_config_service.relay import Relay
+from ringcast_testkit import NatsServer
+from ringcast_wire import MismatchError, StoreSettings, decode_event, names
+from ringcast_wire.grpc import error_from_rpc, pb
+
+Bench = Any  # of conftest.py
+Running = Any
+
+
+async def stored(js: Any, store: str) -> list[tuple[str, int, int]]:
+    """What the stream holds: subject, prev and rev of each event, in order."""
+    info = await js.stream_info(names.notify_stream(store))
+    found = []
+    for sequence in range(info.state.first_seq, info.state.last_seq + 1):
+        msg = await js.get_msg(names.notify_stream(store), seq=sequence)
+        event = decode_event(msg.data)
+        found.append((msg.subject, event.prev, event.rev))
+    return found
+
+
+@asynccontextmanager
+async def relaying(bench: Bench, url: str, store: Any, *, batch: int = 1000) -> AsyncIterator[tuple[Relay, Any]]:
+    """A relay at work, apart from a service."""
+    nc = await nats.connect(url)
+    js = nc.jetstream()
+    provisioner = Provisioner(js, bench.repo, replicas=1, interval_s=30)
+    await provisioner.ensure(store)
+    relay = Relay(bench.repo, nc, js, provisioner, batch=batch, poll_s=0.05)
+    task = asyncio.create_task(relay.run())
+    try:
+        yield relay, js
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await nc.close()
+
+
+@pytest.fixture
+async def store(bench: Bench, new_store: Any, store_name: str) -> Any:
+    """A store that no other test on the shared NATS server uses."""
+    return await bench.repo.create_store(new_store(store_name))
+
+
+async def write(bench: Bench, store: Any, *rows: str) -> None:
+    await bench.group([bench.request(dict.fromkeys(rows, "v"), store=store)])
+
+
+async def test_events_go_out_in_order_and_leave_the_outbox(bench: Bench, store: Any, nats_url: str) -> None:
+    for turn in range(20):
+        await write(bench, store, "a", f"r{turn}")
+    expected = [(subject, event.prev, event.rev) for subject, event in await bench.events()]
+    async with relaying(bench, nats_url, store, batch=7) as (relay, js):
+        await relay.flush()
+        assert await stored(js, store.name) == expected
+    assert await bench.events() == []
+
+
+async def test_a_repeated_publish_is_stored_once(bench: Bench, store: Any, nats_url: str) -> None:
+    """A relay that died between publishing and deleting: the next one publishes everything again."""
+    async with relaying(bench, nats_url, store):
+        pass  # makes the stream
+    for turn in range(10):
+        await write(bench, store, f"r{turn}")
+    nc = await nats.connect(nats_url)
+    async with bench.repo.outbox(0, 1000) as batch:
+        for record in batch.records:
+            headers = {names.HEADER_MSG_ID: record.msg_id}
+            await nc.jetstream().publish(record.subject, record.payload, headers=headers)
+    await nc.close()
+    assert len(await bench.events()) == 10
+    async with relaying(bench, nats_url, store) as (relay, js):
+        await relay.flush()
+        found = await stored(js, store.name)
+        assert len(found) == len(set(found)) == 10
+    assert await bench.events() == []
+
+
+async def test_two_relays_share_the_work(bench: Bench, store: Any, nats_url: str) -> None:
+    for turn in range(200):
+        await write(bench, store, f"r{turn}")
+    share = relaying(bench, nats_url, store, batch=5)
+    async with share as (one, js), relaying(bench, nats_url, store, batch=5) as (two, _):
+        await asyncio.gather(one.flush(), two.flush())
+        found = await stored(js, store.name)
+        assert len(found) == len(set(found)) == 200
+    assert await bench.events() == []
+
+
+async def test_a_record_without_a_stream_does_not_hold_up_the_others(
+    bench: Bench, store: Any, new_store: Any, nats_url: str
+) -> None:
+    lost = await bench.repo.create_store(new_store(f"{store.name}x"))
+    for turn in range(5):
+        await write(bench, lost, f"r{turn}")
+    await write(bench, store, "a")
+    async with relaying(bench, nats_url, store, batch=2) as (_, js):
+        subscription = await js.subscribe(names.notify_stream_subjects(store.name))
+        assert decode_event((await subscription.next_msg(timeout=10)).data).rev == 1
+    assert len(await bench.events()) >= 5  # looked at when no relay has them locked
+    async with relaying(bench, nats_url, store, batch=2) as (relay, js):
+        await relay._provisioner.ensure(lost)  # what the service's own loop does when it is woken
+        await relay.flush()
+        assert len(await stored(js, lost.name)) == 5
+
+
+async def test_events_of_a_running_service_arrive(service: Running, store_name: str) -> None:
+    await service.create(store_name)
+    subscription = await service.nc.jetstream().subscribe(names.notify_stream_subjects(store_name))
+    put = await service.put(store_name, "a", "hello")
+    msg = await subscription.next_msg(timeout=5)
+    event = decode_event(msg.data)
+    assert msg.subject == names.notify_subject(store_name, "k", put.partition)
+    assert (event.prev, event.rev) == (0, 1)
+    assert [(c.row_id, c.version, c.value) for c in event.changes or []] == [("a", 1, "hello")]
+    assert msg.headers == {names.HEADER_MSG_ID: names.event_msg_id(store_name, "k", put.partition, 1)}
+
+
+async def test_writes_go_on_while_the_broker_is_away(
+    start: Any, nats_server: NatsServer, tmp_path: Path, store_name: str
+) -> None:
+    async with start(nats_server.url, f"sqlite:{tmp_path / 'x.db'}") as service:
+        await service.create(store_name, 1)
+        await service.put(store_name, "a")
+        await asyncio.to_thread(nats_server.kill)
+        for turn in range(10):
+            await service.put(store_name, f"r{turn}")
+        await asyncio.to_thread(nats_server.start)
+        nc = await nats.connect(nats_server.url)
+        subscription = await nc.jetstream().subscribe(names.notify_stream_subjects(store_name))
+        revisions = [decode_event((await subscription.next_msg(timeout=15)).data).rev for _ in range(11)]
+        assert revisions == list(range(1, 12))
+        await nc.close()
+
+
+async def test_a_broker_that_lost_its_disk(start: Any, tmp_path: Path, store_name: str) -> None:
+    """Streams and buckets are made anew, and what was not yet published arrives."""
+    server = NatsServer(tmp_path / "nats")
+    with server:
+        async with start(server.url, f"sqlite:{tmp_path / 'x.db'}") as service:
+            await service.create(store_name, 1)
+            await asyncio.to_thread(server.kill)
+            shutil.rmtree(tmp_path / "nats" / "jetstream")
+            await service.put(store_name, "a")
+            await asyncio.to_thread(server.start)
+            nc = await nats.connect(server.url)
+            js = nc.jetstream()
+            async with asyncio.timeout(15):
+                while True:  # nothing tells when a bucket appears
+                    try:
+                        bucket = await js.key_value(names.meta_bucket(store_name))
+                        entries = {
+                            key: (await bucket.get(key)).value or b""
+                            for key in StoreSettings(partition_count=1).to_kv()
+                        }
+                        break
+                    except NotFoundError:
+                        await asyncio.sleep(0.05)
+            assert StoreSettings.from_kv(entries).partition_count == 1
+            subscription = await js.subscribe(names.notify_stream_subjects(store_name))
+            assert decode_event((await subscription.next_msg(timeout=15)).data).rev == 1
+            await nc.close()
+
+
+async def test_what_a_store_has_on_the_bus(service: Running, store_name: str) -> None:
+    await service.create(store_name, 16, mode=pb.MODE_FULL)
+    js = service.nc.jetstream()
+    stream = (await js.stream_info(names.notify_stream(store_name))).config
+    assert (stream.subjects, stream.max_msgs_per_subject, stream.duplicate_window, stream.allow_direct) == (
+        [f"config.notify.{store_name}.*.*"],
+        64,
+        120,
+        True,
+    )
+    for bucket, ttl in ((names.nodes_bucket(store_name), 86_400), (names.LEASES_BUCKET, 10)):
+        status = await (await js.key_value(bucket)).status()
+        assert (status.ttl, status.history, status.marker_ttl) == (ttl, 1, 60)
+    meta = await js.key_value(names.meta_bucket(store_name))
+    settings = StoreSettings.from_kv({key: (await meta.get(key)).value or b"" for key in await meta.keys()})
+    assert (settings.partition_count, settings.mode.value) == (16, "FULL")
+
+
+async def test_settings_of_another_database(
+    start: Any, nats_url: str, tmp_path: Path, store_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The same NATS, an empty database: the store's old settings stand, and the contradiction is told."""
+    async with start(nats_url, f"sqlite:{tmp_path / 'a.db'}") as service:
+        await service.create(store_name, 8)
+    async with start(nats_url, f"sqlite:{tmp_path / 'b.db'}") as service:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await service.create(store_name, 16)
+        error = error_from_rpc(caught.value)
+        assert isinstance(error, MismatchError)
+        assert str(error).endswith("has partition_count 16 in the database, NATS says 8")
+    caplog.set_level(logging.CRITICAL)
+    async with start(nats_url, f"sqlite:{tmp_path / 'b.db'}"):
+        async with asyncio.timeout(10):
+            while "NATS says 8" not in caplog.text:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)

@@ -1,0 +1,193 @@
+"""What only PostgreSQL can do to a write: refuse to serialise it, deadlock, go away."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+from ringcast_config_service.errors import ConfigError
+from ringcast_config_service.repository import (
+    HistoryFilter,
+    Revision,
+    RowWrite,
+    StoreRecord,
+    WriteOutcome,
+    WriteRequest,
+    make_repository,
+    postgres,
+)
+from ringcast_core import row_partition
+from ringcast_testkit import PostgresServer
+from ringcast_wire import StoreSettings, UnavailableError
+
+Bench = Any  # of conftest.py
+
+_BLOCKED = """
+SELECT pid FROM pg_stat_activity
+WHERE application_name = 'ringcast-config-service' AND wait_event_type = 'Lock' AND datname = current_database()
+"""
+_TOUCH = "UPDATE partitions SET live_rows = live_rows WHERE partition = 3"
+
+
+@pytest.fixture
+async def other(postgres_url: str) -> AsyncIterator[Any]:
+    """Somebody else's connection to the same database."""
+    connection = await asyncpg.connect(postgres_url)
+    yield connection
+    connection.terminate()
+
+
+async def blocked_backend(connection: Any) -> int:
+    """Process id of the service's backend once it waits for a lock: there is no event for that, only a look."""
+    async with asyncio.timeout(10):
+        while (pid := await connection.fetchval(_BLOCKED)) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    return int(pid)
+
+
+def rows_of(partition: int, count: int = 1) -> list[str]:
+    found = (f"r{number}" for number in range(10_000))
+    return [row for row in found if row_partition(row, 8) == partition][:count]
+
+
+def retries(caplog: pytest.LogCaptureFixture, state: str) -> int:
+    return sum(f"sqlstate={state}" in record.getMessage() for record in caplog.records)
+
+
+async def hold(other: Any) -> Any:
+    """A transaction that has locked the head of partition 3."""
+    transaction = other.transaction()
+    await transaction.start()
+    await other.execute("SELECT head FROM partitions WHERE partition = 3 FOR UPDATE")
+    return transaction
+
+
+async def test_a_serialization_conflict_is_retried(
+    postgres_bench: Bench, other: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "ringcast_config_service")
+    (row,) = rows_of(3)
+    await postgres_bench.write({row: "1"})
+    transaction = await hold(other)
+    write = asyncio.create_task(postgres_bench.write({row: "2"}))
+    await blocked_backend(other)
+    await other.execute(_TOUCH)
+    await transaction.commit()
+    assert (await write).versions == [2]
+    assert retries(caplog, "40001") >= 1
+    assert postgres_bench.repo.retries == {"40001": retries(caplog, "40001"), "40P01": 0}
+    await postgres_bench.check_gap_free()
+
+
+async def test_retries_are_bounded(
+    postgres_bench: Bench, other: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.DEBUG, "ringcast_config_service")
+    monkeypatch.setattr(postgres, "MAX_ATTEMPTS", 1)
+    (row,) = rows_of(3)
+    await postgres_bench.write({row: "1"})
+    transaction = await hold(other)
+    write = asyncio.create_task(postgres_bench.write({row: "2"}))
+    await blocked_backend(other)
+    await other.execute(_TOUCH)
+    await transaction.commit()
+    with pytest.raises(UnavailableError, match="could not serialise the write in 1 attempts: nothing was written"):
+        await write
+    assert retries(caplog, "40001") == 1
+    assert await postgres_bench.live() == {row: "1"}
+    assert (await postgres_bench.write({row: "2"})).versions == [2]
+    await postgres_bench.check_gap_free()
+
+
+async def test_a_deadlock_is_retried(postgres_bench: Bench, other: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Somebody who locks heads in another order than we do: the database picks a victim."""
+    caplog.set_level(logging.DEBUG, "ringcast_config_service")
+    (low,), (high,) = rows_of(2), rows_of(3)
+    await postgres_bench.write({low: "1", high: "1"})
+    await other.execute("SET deadlock_timeout = '60s'")  # we find the deadlock, so we are the victim
+    transaction = await hold(other)
+    write = asyncio.create_task(postgres_bench.write({low: "2", high: "2"}))
+    await blocked_backend(other)
+    await other.execute("SELECT head FROM partitions WHERE partition = 2 FOR UPDATE")
+    await transaction.commit()
+    assert (await write).versions == [2, 2]
+    assert retries(caplog, "40P01") == 1
+    assert postgres_bench.repo.retries["40P01"] == 1
+    await postgres_bench.check_gap_free()
+
+
+async def test_a_connection_killed_in_the_middle_of_a_write(postgres_bench: Bench, other: Any) -> None:
+    """The backend dies after rows, history and heads were written and before the outbox: nothing of it may stay."""
+    (row,) = rows_of(3)
+    await postgres_bench.write({row: "1"})
+    async with other.transaction():
+        await other.execute("LOCK TABLE outbox IN EXCLUSIVE MODE")
+        write = asyncio.create_task(postgres_bench.write({row: "2", "fresh": "1"}))
+        await other.execute("SELECT pg_terminate_backend($1)", await blocked_backend(other))
+        with pytest.raises(UnavailableError, match="the database does not answer"):
+            await write
+    assert await postgres_bench.live() == {row: "1"}
+    assert (await postgres_bench.write({row: "2"})).versions == [2]
+    await postgres_bench.check_gap_free()
+
+
+async def test_a_server_that_crashes_in_the_middle_of_writes() -> None:
+    """SIGKILL to PostgreSQL while writers write: what was acknowledged is there, and revisions have no gap."""
+    with PostgresServer() as server:
+        repo = make_repository(server.create_database())
+        await repo.open()
+        store = await repo.create_store(StoreRecord("s", StoreSettings(partition_count=8), 0, 1))
+        acknowledged: dict[str, int] = {}
+        enough = asyncio.Event()
+
+        async def writer(number: int) -> None:
+            for turn in range(100_000):
+                row_id = f"w{number}-{turn}"
+                row = RowWrite(row_partition(row_id, 8), row_id, "v", None, 8)
+                try:
+                    (outcome,) = await repo.write([WriteRequest(store, "k", [row])], 1)
+                except UnavailableError:
+                    return
+                assert isinstance(outcome, WriteOutcome)
+                acknowledged[row_id] = outcome.versions[0]
+                if len(acknowledged) > 30:
+                    enough.set()
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(3):
+                    group.create_task(writer(number))
+                await enough.wait()
+                await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(server.restart)
+            heads = await repo.heads("s", "k")
+            revisions: list[Revision] = [r async for page in repo.history("s", "k", HistoryFilter()) for r in page]
+        finally:
+            await repo.close()
+    by_row = {revision.row.row_id: revision.row.version for revision in revisions}
+    assert acknowledged.items() <= by_row.items()
+    for partition, head in enumerate(heads):
+        assert [r.row.version for r in revisions if r.partition == partition] == list(range(1, head + 1))
+
+
+async def test_addresses_that_can_not_be_used(postgres_url: str) -> None:
+    missing = postgres_url.replace(postgres_url.split("?")[0].rpartition("/")[2], "nowhere", 1)
+    with pytest.raises(ConfigError, match='the database is not there: database "nowhere" does not exist'):
+        await make_repository(missing).open()
+    with pytest.raises(UnavailableError, match="can't be reached"):
+        await make_repository("postgresql://127.0.0.1:1/x").open()
+    with pytest.raises(ConfigError, match="can't be used"):
+        await make_repository("postgresql://127.0.0.1:port/x").open()
+    with pytest.raises(ConfigError, match="'mysql' is of no known kind") as refused:
+        make_repository("mysql://user:secret@host/x")
+    assert "secret" not in str(refused.value)
+
+
+async def test_a_newer_schema_is_left_alone(postgres_bench: Bench, other: Any) -> None:
+    await other.execute("UPDATE schema_version SET version = 2")
+    with pytest.raises(ConfigError, match="schema version 2: this build knows 1"):
+        await make_repository(postgres_bench.address).open()

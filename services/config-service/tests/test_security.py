@@ -1,0 +1,183 @@
+"""TLS, certificates of clients and tokens, with a real process and real clients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+import trustme
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from ringcast_config_service.errors import ConfigError
+from ringcast_config_service.security import Security
+from ringcast_testkit import ConfigServiceProcess
+from ringcast_wire import InvalidInputError, UnauthenticatedError
+from ringcast_wire.grpc import STATUS, ConfigServiceStub, ServiceLogin, error_from_rpc, pb
+
+TOKEN = "a-token-of-more-than-sixteen-characters"
+TIMEOUT_S = 20.0
+
+
+class Keys:
+    """An authority, and what it has signed, in files."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._authority = trustme.CA()
+        self.ca = self.write("ca.pem", self._authority.cert_pem.bytes())
+        self.tokens = self.write("tokens", f"# the first\n{TOKEN}\n\n{TOKEN}-2\n".encode())
+        self.cert, self.key = self.issue("127.0.0.1")
+
+    def write(self, name: str, data: bytes) -> str:
+        """A file with this in it."""
+        path = self._directory / name
+        path.write_bytes(data)
+        return str(path)
+
+    def issue(self, name: str) -> tuple[str, str]:
+        """The paths of a certificate and its key."""
+        issued = self._authority.issue_cert(name)
+        return (
+            self.write(f"{name}.crt", issued.cert_chain_pems[0].bytes()),
+            self.write(f"{name}.key", issued.private_key_pem.bytes()),
+        )
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Keys:
+    return Keys(tmp_path)
+
+
+def serving(directory: Path, nats_url: str, *options: str) -> ConfigServiceProcess:
+    database = f"sqlite:{directory / 'ringcast.db'}"
+    return ConfigServiceProcess(directory, nats_url=nats_url, database=database, options=options)
+
+
+async def list_stores(address: str, login: ServiceLogin) -> list[str]:
+    async with login.aio_channel(address, ()) as channel:
+        try:
+            reply = await ConfigServiceStub(channel).ListStores(pb.ListStoresRequest(), timeout=TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            raise error_from_rpc(error) from error
+    return [store.name for store in reply.stores]
+
+
+async def refused(address: str, login: ServiceLogin) -> grpc.StatusCode:
+    """How a call fails that does not get through; it is not worth waiting for a handshake that can't succeed."""
+    async with login.aio_channel(address, (("grpc.enable_retries", 0),)) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await ConfigServiceStub(channel).ListStores(pb.ListStoresRequest(), timeout=TIMEOUT_S)
+    return failed.value.code()
+
+
+async def test_only_who_has_a_token_gets_an_answer(tmp_path: Path, keys: Keys, nats_url: str) -> None:
+    options = ("--tls-cert", keys.cert, "--tls-key", keys.key, "--tokens", keys.tokens)
+    with serving(tmp_path, nats_url, *options) as service:
+        for number, line in enumerate((TOKEN, f"{TOKEN}-2")):
+            mine = keys.write(f"token{number}", line.encode())
+            assert await list_stores(service.address, ServiceLogin(tls_ca_file=keys.ca, token_file=mine)) == []
+        wrong = keys.write("wrong", f"{TOKEN}-3".encode())
+        for login in (ServiceLogin(tls_ca_file=keys.ca), ServiceLogin(tls_ca_file=keys.ca, token_file=wrong)):
+            with pytest.raises(UnauthenticatedError, match="a token that the config service knows is needed"):
+                await list_stores(service.address, login)
+        await writes_are_refused(service.address, ServiceLogin(tls_ca_file=keys.ca))
+        async with ServiceLogin(tls_ca_file=keys.ca).aio_channel(service.address, ()) as channel:
+            health: Any = health_pb2_grpc.HealthStub(channel)
+            answer = await health.Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        assert await refused(service.address, ServiceLogin()) is grpc.StatusCode.UNAVAILABLE
+
+
+async def writes_are_refused(address: str, login: ServiceLogin) -> None:
+    """A stream in both directions, and one back, end as a plain call does."""
+    async with login.aio_channel(address, ()) as channel:
+        stub = ConfigServiceStub(channel)
+        calls = (
+            stub.Write(iter([pb.WriteBatch(store="s", key="k")]), timeout=TIMEOUT_S),
+            stub.List(pb.ListRequest(store="s", key="k"), timeout=TIMEOUT_S),
+        )
+        for call in calls:
+            assert await call.code() is STATUS[UnauthenticatedError.code]
+
+
+async def test_tokens_and_certificates_may_be_replaced(tmp_path: Path, keys: Keys, nats_url: str) -> None:
+    mine = keys.write("mine", TOKEN.encode())
+    options = ("--tls-cert", keys.cert, "--tls-key", keys.key, "--tokens", keys.tokens)
+    with serving(tmp_path, nats_url, *options) as service:
+        login = ServiceLogin(tls_ca_file=keys.ca, token_file=mine)
+        assert await list_stores(service.address, login) == []
+        keys.write("new", b"another-token-of-enough-characters")
+        (tmp_path / "new").replace(keys.tokens)
+        with pytest.raises(UnauthenticatedError):
+            await list_stores(service.address, login)
+        keys.write("mine", b"another-token-of-enough-characters")
+        assert await list_stores(service.address, login) == []
+        keys.write("tokens", b"short")  # can't be used: what was before stays
+        assert await list_stores(service.address, login) == []
+
+        other = tmp_path / "other"
+        other.mkdir()
+        replaced = Keys(other)
+        for name in ("127.0.0.1.crt", "127.0.0.1.key"):
+            (other / name).replace(tmp_path / name)
+        assert await refused(service.address, login) is grpc.StatusCode.UNAVAILABLE
+        assert await list_stores(service.address, ServiceLogin(tls_ca_file=replaced.ca, token_file=mine)) == []
+
+
+async def test_only_who_has_a_certificate_gets_an_answer(tmp_path: Path, keys: Keys, nats_url: str) -> None:
+    options = ("--tls-cert", keys.cert, "--tls-key", keys.key, "--client-ca", keys.ca)
+    with serving(tmp_path, nats_url, *options) as service:
+        cert, key = keys.issue("writer.example.org")
+        login = ServiceLogin(tls_ca_file=keys.ca, tls_cert_file=cert, tls_key_file=key)
+        assert await list_stores(service.address, login) == []
+        assert await list_stores(f"tls://{service.address}", login) == []
+        assert await refused(service.address, ServiceLogin(tls_ca_file=keys.ca)) is grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("files", "sentence"),
+    [
+        ({"tls_cert_file": "x"}, "tls_cert is given without tls_key"),
+        ({"tls_key_file": "x"}, "tls_key is given without tls_cert"),
+        ({"token_file": "x"}, "tokens is given without tls_cert: it needs TLS"),
+        ({"client_ca_file": "x"}, "client_ca is given without tls_cert"),
+        ({"tls_cert_file": "none", "tls_key_file": "none"}, "tls_cert 'none' can't be read: No such file"),
+    ],
+)
+def test_files_that_make_no_sense_are_refused(files: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        Security(**files).check()
+
+
+def test_a_file_that_is_no_certificate_is_refused(keys: Keys) -> None:
+    with pytest.raises(ConfigError, match="tls_cert is not a PEM file"):
+        Security(tls_cert_file=keys.tokens, tls_key_file=keys.key).check()
+
+
+def test_no_token_is_sent_in_the_clear(keys: Keys) -> None:
+    with pytest.raises(InvalidInputError, match="would be sent in the clear"):
+        ServiceLogin(token_file=keys.tokens).aio_channel("127.0.0.1:1", ())
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "holds no token"),
+        ("short", "token 1 is not 16 to 4096 visible ASCII characters"),
+        (f"{TOKEN}\nwith a space in the midst", "token 2 is not"),
+        ("x" * 70_000, "larger than 65536 bytes"),
+    ],
+)
+def test_a_file_that_holds_no_token_is_refused_and_not_told(keys: Keys, text: str, sentence: str) -> None:
+    path = keys.write("bad", text.encode())
+    with pytest.raises(InvalidInputError, match=sentence) as told:
+        ServiceLogin(tls_ca_file=keys.ca, token_file=path).check_login("a:1")
+    assert TOKEN not in str(told.value)
+    assert "midst" not in str(told.value)
+
+
+def test_the_environment_says_how_to_log_in(keys: Keys) -> None:
+    environ = {"RINGCAST_SERVICE_TLS_CA_FILE": keys.ca, "RINGCAST_SERVICE_TOKEN_FILE": keys.tokens, "OTHER": "x"}
+    assert ServiceLogin.from_environment(environ) == ServiceLogin(tls_ca_file=keys.ca, token_file=keys.tokens)

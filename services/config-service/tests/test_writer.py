@@ -1,0 +1,166 @@
+"""Group commit: what waits together is written together, and nobody pays for another's mistake."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+from ringcast_config_service import writer as writer_module
+from ringcast_config_service.repository import Chain, Repository, RowWrite, WriteOutcome, WriteRequest
+from ringcast_config_service.writer import MAX_GROUP_ROWS, GroupWriter
+from ringcast_wire import InternalError, LimitExceededError, RingcastError, UnavailableError, limits
+
+Bench = Any  # of conftest.py
+
+
+class Gate:
+    """A real repository whose transactions wait for a nod, so that a test decides what gathers meanwhile."""
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+        self.groups: list[int] = []
+        self.open = asyncio.Event()
+        self.entered = asyncio.Event()
+        self.fails: Exception | None = None
+
+    async def write(self, requests: Sequence[WriteRequest], now_ms: int) -> list[WriteOutcome | RingcastError]:
+        self.groups.append(len(requests))
+        self.entered.set()
+        await self.open.wait()
+        if self.fails is not None:
+            raise self.fails
+        return await self._repository.write(requests, now_ms)
+
+
+class Writing:
+    """A writer at work over a gate."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.gate = Gate(bench.repo)
+        self.committed = 0
+        self.writer = GroupWriter(self.gate, self._count)  # type: ignore[arg-type]  # the one method that it calls
+
+    def _count(self) -> None:
+        self.committed += 1
+
+
+@pytest.fixture
+async def writing(bench: Bench) -> AsyncIterator[Writing]:
+    found = Writing(bench)
+    task = asyncio.create_task(found.writer.run())
+    yield found
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_waiting_writes_are_committed_together(bench: Bench, writing: Writing) -> None:
+    futures = [writing.writer.submit(bench.request({"first": "1"}))]
+    await writing.gate.entered.wait()
+    futures += [writing.writer.submit(bench.request({f"r{n}": "1", "hot": str(n)})) for n in range(100)]
+    writing.gate.open.set()
+    outcomes = await asyncio.gather(*futures)
+    assert writing.gate.groups == [1, 100]
+    assert writing.committed == 2
+    assert [outcome.written for outcome in outcomes] == [1] + [2] * 100
+    assert (await bench.live())["hot"] == "99"
+    await bench.check_gap_free()
+
+
+async def test_a_group_is_bounded(bench: Bench, writing: Writing) -> None:
+    rows = {f"r{n}": "1" for n in range(MAX_GROUP_ROWS // 4)}
+    futures = [writing.writer.submit(bench.request(rows)) for _ in range(6)]
+    writing.gate.open.set()
+    await asyncio.gather(*futures)
+    assert writing.gate.groups == [4, 2]
+
+
+async def test_each_caller_gets_its_own_outcome(bench: Bench, writing: Writing) -> None:
+    size = limits.MAX_ROW_BYTES - 10
+    large = [RowWrite(3, f"r{n}", "x" * size, None, size) for n in range(9)]
+    good = writing.writer.submit(bench.request({"a": "1"}))
+    bad = writing.writer.submit(WriteRequest(bench.store, "k", large))
+    after = writing.writer.submit(bench.request({"b": "1"}))
+    writing.gate.open.set()
+    assert (await good).written == 1
+    with pytest.raises(LimitExceededError):
+        await bad
+    assert (await after).written == 1
+    assert set(await bench.live()) == {"a", "b"}
+
+
+async def test_a_cancelled_request_is_not_written_unless_it_has_begun(bench: Bench, writing: Writing) -> None:
+    begun = asyncio.create_task(writing.writer.write(bench.request({"begun": "1"})))
+    await writing.gate.entered.wait()
+    waiting = asyncio.create_task(writing.writer.write(bench.request({"waiting": "1"})))
+    await asyncio.sleep(0)
+    begun.cancel()
+    waiting.cancel()
+    await asyncio.gather(begun, waiting, return_exceptions=True)
+    writing.gate.open.set()
+    await writing.writer.write(bench.request({"after": "1"}))
+    assert set(await bench.live()) == {"begun", "after"}
+
+
+async def test_a_failed_batch_stops_those_behind_it(bench: Bench, writing: Writing) -> None:
+    """In the same group and in a later one."""
+    chain = Chain()
+    size = limits.MAX_ROW_BYTES - 10
+    large = [RowWrite(3, f"r{n}", "x" * size, None, size) for n in range(9)]
+    requests = [WriteRequest(bench.store, "k", rows, chain) for rows in ([RowWrite(0, "a", "1", None, 2)], large)]
+    futures = [writing.writer.submit(request) for request in requests]
+    futures.append(writing.writer.submit(WriteRequest(bench.store, "k", [RowWrite(1, "b", "1", None, 2)], chain)))
+    writing.gate.open.set()
+    assert (await futures[0]).written == 1
+    with pytest.raises(LimitExceededError):
+        await futures[1]
+    late = writing.writer.submit(WriteRequest(bench.store, "k", [RowWrite(1, "c", "1", None, 2)], chain))
+    for future in (futures[2], late):
+        with pytest.raises(UnavailableError, match="an earlier batch of this stream failed"):
+            await future
+    assert set(await bench.live()) == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("failure", "seen"), [(UnavailableError("away"), UnavailableError), (KeyError("bug"), InternalError)]
+)
+async def test_a_failed_transaction_is_told_to_all_and_the_writer_goes_on(
+    bench: Bench, writing: Writing, failure: Exception, seen: type[Exception]
+) -> None:
+    writing.gate.fails = failure
+    futures = [writing.writer.submit(bench.request({f"r{n}": "1"})) for n in range(3)]
+    writing.gate.open.set()
+    results = await asyncio.gather(*futures, return_exceptions=True)
+    assert {type(result) for result in results} == {seen}
+    assert writing.committed == 0
+    writing.gate.fails = None
+    assert (await writing.writer.write(bench.request({"a": "1"}))).versions == [1]
+
+
+async def test_the_queue_is_bounded(bench: Bench, writing: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "MAX_WAITING_WRITES", 2)
+    begun = writing.writer.submit(bench.request({"a": "1"}))
+    await writing.gate.entered.wait()
+    waiting = [writing.writer.submit(bench.request({f"w{n}": "1"})) for n in range(2)]
+    with pytest.raises(UnavailableError, match=r"2 writes of 6 bytes wait for the database: try again later"):
+        writing.writer.submit(bench.request({"over": "1"}))
+    patient = asyncio.create_task(writing.writer.room(bench.request({"patient": "1"})))
+    await asyncio.sleep(0)
+    assert not patient.done()
+    writing.gate.open.set()
+    await patient
+    await asyncio.gather(begun, *waiting)
+    await writing.writer.drain()
+    assert set(await bench.live()) == {"a", "w0", "w1"}
+
+
+async def test_drain_waits_for_what_is_under_way(bench: Bench, writing: Writing) -> None:
+    future = writing.writer.submit(bench.request({"a": "1"}))
+    await writing.gate.entered.wait()
+    drained = asyncio.create_task(writing.writer.drain())
+    await asyncio.sleep(0)
+    assert not drained.done()
+    writing.gate.open.set()
+    await drained
+    assert future.done()

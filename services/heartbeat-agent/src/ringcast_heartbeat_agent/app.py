@@ -1,0 +1,256 @@
+"""One agent: everything is started, watched and stopped here, under one task group."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import nats
+import nats.errors
+from nats.aio.client import Client
+from ringcast.aio import DaprClient
+from ringcast.metrics import PrometheusMetrics
+from ringcast_wire import InvalidInputError, UnavailableError, names, without_passwords
+from ringcast_wire.prometheus import OFF, MetricsServer, TableCollector, process_registry
+
+from ringcast_heartbeat_agent.callbacks import CallbackSender
+from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.errors import ConfigError
+from ringcast_heartbeat_agent.feeds import Feeds
+from ringcast_heartbeat_agent.handlers import Handlers
+from ringcast_heartbeat_agent.telemetry import AGENT, Measures
+from ringcast_heartbeat_agent.transport_grpc import GrpcServer
+from ringcast_heartbeat_agent.transport_http import HttpServer
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_API_TIMEOUT_S = 3.0
+
+
+class _StoppedError(Exception):
+    """A stop was asked for before everything had started."""
+
+
+class App:
+    """One agent. :meth:`run` serves until :meth:`stop` is called."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._measures = Measures()
+        collector = TableCollector(AGENT)
+        collector.add(self._measures.samples)
+        self._metrics = PrometheusMetrics(process_registry(collector))
+        self._stopping = asyncio.Event()
+        self._lost = False
+        self.ready = asyncio.Event()
+        self.addresses: dict[str, str] = {}
+
+    def stop(self) -> None:
+        """Asks for an orderly end. Calling it again is harmless."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Starts, serves, and stops in phases.
+
+        Raises:
+            ConfigError: the settings or NATS don't let it start.
+        """
+        with contextlib.suppress(_StoppedError):
+            async with self._metrics_server(), self._nats() as nc, self._reader() as reader:
+                await self._serve(nc, reader)
+        if self._lost:
+            raise ConfigError("the NATS server closed the connection for good: see the log before this line")
+
+    async def _serve(self, nc: Client, reader: DaprClient) -> None:
+        config, measures = self._config, self._measures
+        async with asyncio.TaskGroup() as tasks:
+            feeds = Feeds(config, tasks, self._metrics)
+            handlers = Handlers(config, nc.jetstream(timeout=_API_TIMEOUT_S), reader, feeds, measures)
+            callbacks = CallbackSender(config, tasks, handlers, measures)
+            grpc_server = GrpcServer(config, handlers, measures)
+            http_server = HttpServer(
+                config, handlers, callbacks, measures, healthy=lambda: nc.is_connected and not feeds.staleness_s
+            )
+            self._measure(nc, handlers, feeds)
+            background = [
+                tasks.create_task(feeds.run(), name="feeds"),
+                tasks.create_task(handlers.run(), name="new-keys"),
+            ]
+            try:
+                callbacks.start()
+                await self._start(grpc_server, http_server)
+                with self._ready_file():
+                    self.ready.set()
+                    await self._stopping.wait()
+            finally:
+                await self._shut(grpc_server, http_server, handlers, callbacks, feeds)
+                for task in background:
+                    task.cancel()
+
+    async def _start(self, grpc_server: GrpcServer, http_server: HttpServer) -> None:
+        try:
+            await grpc_server.start()
+            await http_server.start()
+        except OSError as error:
+            raise ConfigError(str(error)) from error
+        for name, listen, port in (
+            ("grpc", self._config.grpc_listen, grpc_server.port),
+            ("http", self._config.http_listen, http_server.port),
+        ):
+            self.addresses[name] = f"{listen.rpartition(':')[0]}:{port}"
+        log.info(
+            "serving %s nats=%s agent_id=%s pid=%d",
+            " ".join(f"{name}={address}" for name, address in self.addresses.items()),
+            without_passwords(self._config.nats),
+            self._config.agent_id,
+            os.getpid(),
+        )
+
+    async def _shut(
+        self,
+        grpc_server: GrpcServer,
+        http_server: HttpServer,
+        handlers: Handlers,
+        callbacks: CallbackSender,
+        feeds: Feeds,
+    ) -> None:
+        """Intake first, then the subscriptions, told by an error, then the partitions; each phase has a bound."""
+        log.info("stopping")
+        bound_s = self._config.stop_timeout_s
+        http_server.set_stopping()
+        handlers.stop()
+        await _bounded("gRPC calls", grpc_server.stop(bound_s), bound_s + 1)
+        await _bounded("HTTP requests", http_server.stop(), bound_s)
+        await _bounded("callbacks", callbacks.stop(), bound_s)
+        await _bounded("partitions", feeds.stop(), bound_s)
+        log.info("stopped")
+
+    def _measure(self, nc: Client, handlers: Handlers, feeds: Feeds) -> None:
+        """Says where the gauges are read: by the thread that serves them, so each takes a copy first."""
+
+        def count(api: str) -> float:
+            return sum(each.api == api for each in list(handlers.subscriptions.values()))
+
+        self._measures.gauges = {
+            ("subscriptions", ("grpc",)): lambda: count("grpc"),
+            ("subscriptions", ("http",)): lambda: count("http"),
+            ("updates_waiting", ()): lambda: sum(each.waiting for each in list(handlers.subscriptions.values())),
+            ("keys_followed", ()): lambda: len(feeds),
+            ("connected", ()): lambda: nc.is_connected,
+        }
+
+    @asynccontextmanager
+    async def _metrics_server(self) -> AsyncIterator[None]:
+        """Serves the metrics from before the start until after the end, so that a slow stop can be watched."""
+        if self._config.metrics_listen == OFF:
+            yield
+            return
+        try:
+            server = MetricsServer(self._config.metrics_listen, self._metrics.registry)
+        except UnavailableError as error:
+            raise ConfigError(str(error)) from error
+        self.addresses["metrics"] = server.address
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(server.close)
+
+    @asynccontextmanager
+    async def _reader(self) -> AsyncIterator[DaprClient]:
+        """What reads go through."""
+        config = self._config
+        client = DaprClient(",".join(config.nats), worker_id=config.agent_id, login=config.nats_login)
+        async with client:
+            yield client
+
+    @asynccontextmanager
+    async def _nats(self) -> AsyncIterator[Client]:
+        config = self._config
+        servers = without_passwords(config.nats)
+        nc = Client()
+        last: list[str] = []
+
+        async def on_error(error: Exception) -> None:
+            if (text := str(error) or type(error).__name__) not in last:  # a server that is away fails each attempt
+                log.warning("nats: %s", text)
+            last[:] = [text]
+
+        try:
+            login = config.nats_login.connect_options(config.nats)
+            async with asyncio.timeout(config.start_timeout_s):
+                await self._unless_stopped(
+                    nc.connect(
+                        servers=list(config.nats),
+                        name="ringcast-heartbeat-agent",
+                        inbox_prefix=names.inbox_prefix(config.agent_id),
+                        **login,
+                        max_reconnect_attempts=-1,
+                        reconnect_time_wait=0.5,  # type: ignore[arg-type]
+                        connect_timeout=2,
+                        error_cb=on_error,
+                        closed_cb=self._on_closed,
+                    )
+                )
+        except TimeoutError as error:
+            reason = f": {last[0]}" if last else ""
+            raise ConfigError(f"NATS at {servers} can't be reached{reason}") from error
+        except (nats.errors.Error, OSError, ValueError, InvalidInputError) as error:
+            raise ConfigError(f"NATS at {servers} can't be used: {error}") from error
+        try:
+            yield nc
+        finally:
+            self._stopping.set()
+            await nc.close()
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
+        """Waits for a part of the start, but not once a stop was asked for."""
+        task, stop = asyncio.create_task(work), asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise _StoppedError
+            return await task
+        finally:
+            task.cancel()
+            stop.cancel()
+
+    async def _on_closed(self) -> None:
+        """The client gave up (a broken rule of the protocol): without NATS there is nothing to do here."""
+        if not self._stopping.is_set():
+            log.critical("the NATS connection was closed for good")
+            self._lost = True
+            self._stopping.set()
+
+    @contextlib.contextmanager
+    def _ready_file(self) -> Iterator[None]:
+        """Says where this agent listens, for as long as it serves; never a half-written file."""
+        path = self._config.ready_file
+        if path is None:
+            yield
+            return
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        temporary.write_text(json.dumps({**self.addresses, "agent_id": self._config.agent_id, "pid": os.getpid()}))
+        temporary.replace(path)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+async def _bounded(what: str, work: Awaitable[object], bound_s: float) -> None:
+    """One phase of the shutdown: what hangs must not keep the next from running."""
+    since = time.monotonic()
+    try:
+        async with asyncio.timeout(bound_s):
+            await work
+    except TimeoutError:
+        log.warning("stopping: the %s did not end within %.1f s", what, time.monotonic() - since)

@@ -1,0 +1,122 @@
+"""Updates of HTTP subscriptions: each is posted to the application, as Dapr does it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+from urllib.parse import quote
+
+import aiohttp
+from yarl import URL
+
+from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.errors import StoppedError
+from ringcast_heartbeat_agent.handlers import Handlers
+from ringcast_heartbeat_agent.items import Item
+from ringcast_heartbeat_agent.subscription import Subscription
+from ringcast_heartbeat_agent.telemetry import Measures
+
+log = logging.getLogger(__name__)
+
+_TRIES: Final = 3
+"""How often an update is sent to an application that answers, but not with 200."""
+_FIRST_WAIT_S: Final = 0.1
+_LONGEST_WAIT_S: Final = 5.0
+
+
+class CallbackSender:
+    """Sends the updates of each HTTP subscription one after the other.
+
+    An application that does not answer is tried again for ``callback_patience_s``; then it has gone, and its
+    subscription ends. One that answers, but not with 200, gets an update three times, and then the next.
+    """
+
+    def __init__(self, config: Config, tasks: asyncio.TaskGroup, handlers: Handlers, measures: Measures) -> None:
+        self._config = config
+        self._tasks = tasks
+        self._handlers = handlers
+        self._measures = measures
+        self._session: aiohttp.ClientSession | None = None
+        self._running: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Must be called before the first subscription."""
+        self._session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=self._config.callback_timeout_s),
+            headers={"dapr-api-token": self._config.app_token} if self._config.app_token else {},
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=False,
+        )
+
+    def follow(self, subscription: Subscription) -> None:
+        """Sends the updates of a subscription until it ends."""
+        task = self._tasks.create_task(self._send_all(subscription), name=f"callbacks-{subscription.id}")
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def stop(self) -> None:
+        """Lets go of what is being sent."""
+        for task in self._running:
+            task.cancel()
+        if self._running:
+            await asyncio.wait(self._running)
+        if self._session is not None:
+            await self._session.close()
+
+    async def _send_all(self, subscription: Subscription) -> None:
+        reason = ""
+        try:
+            async for batch in subscription.batches():
+                for name, item in batch.items():
+                    if subscription.ended:
+                        break
+                    if not await self._send(subscription, name, item):
+                        reason = "unreachable"
+                        subscription.end(
+                            StoppedError(
+                                f"{subscription.callback_url} did not answer for {self._config.callback_patience_s:g} s"
+                            )
+                        )
+        except StoppedError:
+            pass  # it is told by `drop`: a callback can't carry an error
+        finally:
+            subscription.end()
+            self._handlers.drop(subscription, reason)
+
+    async def _send(self, subscription: Subscription, name: str, item: Item) -> bool:
+        """Sends one update; ``False``: the application can't be reached."""
+        loop = asyncio.get_running_loop()
+        deadline, wait_s, tries = loop.time() + self._config.callback_patience_s, _FIRST_WAIT_S, 0
+        while not subscription.ended:
+            status = await self._post(subscription, name, item)
+            if status == 200:
+                self._measures.callbacks["done"] += 1
+                self._measures.sent["http"] += 1
+                return True
+            tries += status is not None
+            if tries == _TRIES:
+                self._measures.callbacks["given-up"] += 1
+                log.error("%s answered an update with status %s: given up", subscription.callback_url, status)
+                return True
+            if status is None and loop.time() + wait_s > deadline:
+                return False
+            self._measures.callbacks["repeated"] += 1
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+        return True
+
+    async def _post(self, subscription: Subscription, name: str, item: Item) -> int | None:
+        """The status that the application answered with, if it did."""
+        assert self._session is not None
+        # Row ids are anybody's text: no slash or dot of theirs may lead to another path.
+        last = quote(name, safe="").replace(".", "%2E") if set(name) == {"."} else quote(name, safe="")
+        url = URL(f"{subscription.callback_url}/configuration/{subscription.store}/{last}", encoded=True)
+        shown = {"value": item.value, "version": item.version, "metadata": dict(item.metadata)}
+        body = {"id": subscription.id, "items": {name: shown}}
+        try:
+            async with self._session.post(url, json=body, allow_redirects=False) as response:
+                return response.status
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            log.debug("%s did not answer: %s", subscription.callback_url, error)
+            return None

@@ -1,0 +1,142 @@
+"""The settings of an agent, resolved once at start."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from ringcast_wire import InvalidInputError, NatsLogin, limits, names, shown
+from ringcast_wire.prometheus import OFF, parse_listen
+
+from ringcast_heartbeat_agent.errors import ConfigError
+
+MAX_URL = 2_048
+_ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>\d{1,5})", re.ASCII)
+_SECONDS = ("start_timeout_s", "stop_timeout_s", "subscribe_timeout_s", "stale_after_s", "callback_timeout_s")
+_COUNTS = (
+    "max_subscriptions",
+    "max_keys",
+    "queue_items",
+    "queue_bytes",
+    "max_response_bytes",
+    "reads",
+    "waiting_reads",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """One agent. Times are in the unit that the name gives; counts are upper bounds."""
+
+    nats: tuple[str, ...] = ("nats://127.0.0.1:4222",)
+    nats_login: NatsLogin = field(default_factory=NatsLogin)
+    agent_id: str = ""
+    """The workers of the agent are ``<agent_id>-<config key>``. Empty: made from host and process."""
+    grpc_listen: str = "127.0.0.1:50001"
+    http_listen: str = "127.0.0.1:3500"
+    metrics_listen: str = OFF
+    """Where Prometheus finds the metrics; the command turns it on by default."""
+    api_token: str = field(default="", repr=False)
+    """What callers must send as ``dapr-api-token``; empty: nothing."""
+    app_url: str = ""
+    """Where callbacks of HTTP subscriptions go that do not name an address of their own."""
+    app_token: str = field(default="", repr=False)
+    """What callbacks carry as ``dapr-api-token``."""
+    callback_hosts: tuple[str, ...] = ()
+    """Hosts besides this one that callbacks may go to."""
+    ready_file: Path | None = None
+    log_level: str = "info"
+    start_timeout_s: float = 30.0
+    stop_timeout_s: float = 10.0
+    subscribe_timeout_s: float = 10.0
+    """How long a subscription may take until it follows its keys."""
+    stale_after_s: float = 30.0
+    """For how long changes may be missed before gRPC subscribers are told by an error."""
+    linger_s: float = 30.0
+    """How long a key that nobody follows any more is kept: a client that comes back causes no rebalance."""
+    relist_s: float = 10.0
+    """How often new config keys are looked for, for those who follow all of a store."""
+    callback_timeout_s: float = 10.0
+    callback_patience_s: float = 60.0
+    """After how long an application that can't be reached loses its subscription."""
+    max_subscriptions: int = 1_000
+    max_keys: int = 100
+    """Config keys that are followed at once: each takes a worker."""
+    queue_items: int = 10_000
+    """Updates that may wait for one subscriber."""
+    queue_bytes: int = 16 * limits.MIB
+    reads: int = 8
+    """Reads under way at once; more of them wait."""
+    waiting_reads: int = 1_024
+    """Reads that may wait; one more is refused."""
+    max_response_bytes: int = 4 * limits.MIB
+    """Size of one answer; gRPC clients take no more unless they are told to."""
+
+    def __post_init__(self) -> None:
+        for name in ("grpc_listen", "http_listen"):
+            self._check_listen(name, getattr(self, name))
+        if self.metrics_listen != OFF:
+            try:
+                parse_listen(self.metrics_listen)
+            except InvalidInputError as error:
+                raise ConfigError(str(error)) from error
+        if not self.nats:
+            raise ConfigError("nats is empty: one server address or more is needed")
+        try:
+            self.nats_login.check_login()
+            object.__setattr__(self, "agent_id", names.check_name("agent_id", self.agent_id or _default_id()))
+        except InvalidInputError as error:
+            raise ConfigError(str(error)) from error
+        for name in (*_SECONDS, "callback_patience_s", "relist_s", *_COUNTS):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}: it must be above 0")
+        if self.linger_s < 0:
+            raise ConfigError(f"linger_s is {self.linger_s}: it can't be below 0")
+        if self.app_url:
+            try:
+                self.callback_url(self.app_url)
+            except ValueError as error:
+                raise ConfigError(f"app_url {error}") from error
+
+    def callback_url(self, url: str) -> str:
+        """The address that callbacks go to, without a slash at its end.
+
+        Raises:
+            ValueError: it is no ``http`` address, or of a host that callbacks may not go to.
+        """
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host, port, parts = None, None, urlsplit("")
+        extra = parts.username or parts.password or parts.query or parts.fragment
+        if len(url) > MAX_URL or parts.scheme not in ("http", "https") or not host or extra or port == 0:
+            raise ValueError(f"{shown(url)} is not an address such as http://127.0.0.1:8080")
+        if not is_loopback(host) and host not in self.callback_hosts:
+            raise ValueError(f"{shown(url)} is not on this host, nor of a host that callback_hosts names")
+        return url.rstrip("/")
+
+    def _check_listen(self, name: str, listen: str) -> None:
+        match = _ADDRESS.fullmatch(listen)
+        if match is None or int(match["port"]) > 65_535:
+            raise ConfigError(f"{name} {shown(listen)} is not an address: host:port is, with a port of 0 to 65535")
+        if not is_loopback(match["host"].strip("[]")) and not self.api_token:
+            raise ConfigError(f"{name} {listen} can be reached from other hosts: that needs an api_token")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or name means this host, and only it. Names are not looked up."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _default_id() -> str:
+    host = re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname())[:24] or "host"
+    return f"agent-{host}-{os.getpid()}"

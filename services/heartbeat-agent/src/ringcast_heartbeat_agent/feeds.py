@@ -1,0 +1,238 @@
+"""Following config keys: one worker for each, as long as somebody subscribes to it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from typing import Any, Final
+
+import msgspec
+from ringcast import Change, LimitExceededError, UnavailableError, Worker
+from ringcast.metrics import PrometheusMetrics
+from ringcast_core import row_partition
+from ringcast_wire import limits
+
+from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.errors import StoppedError
+from ringcast_heartbeat_agent.items import item_of
+from ringcast_heartbeat_agent.subscription import Subscription
+
+log = logging.getLogger(__name__)
+
+_WATCH_S: Final = 0.25
+
+
+def worker_id(agent_id: str, key: str) -> str:
+    """The name that an agent takes part under in a config key."""
+    name = f"{agent_id}-{key}"
+    if len(name) <= limits.MAX_NAME_LENGTH:
+        return name
+    digest = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
+    return f"{agent_id[: limits.MAX_NAME_LENGTH - 1 - len(digest)]}-{digest}"
+
+
+class KeyFeed:
+    """A worker of one config key, and the subscriptions that hear of its changes."""
+
+    def __init__(self, config: Config, store: str, key: str, metrics: PrometheusMetrics | None) -> None:
+        self.store = store
+        self.key = key
+        self.subscribers: set[Subscription] = set()
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done once it holds what it owns, or can't."""
+        self.coming = 0
+        """How many wait for that."""
+        self.idle_since: float | None = None
+        self.leaving = False
+        login = msgspec.structs.asdict(config.nats_login)
+        given: dict[str, Any] = {name: value for name, value in login.items() if value}
+        self._worker = Worker(
+            store=store,
+            keys=[key],
+            servers=config.nats,
+            worker_id=worker_id(config.agent_id, key),
+            handler=self._on_change,
+            metrics=metrics,
+            **given,
+        )
+
+    async def run(self) -> None:
+        """Follows the key until :meth:`stop`; what goes wrong is told to those who subscribe."""
+        try:
+            await self._worker.start()
+            await self._worker.wait_ready()
+        except BaseException as error:
+            await self._worker.stop()
+            self._fail(error)
+            if isinstance(error, Exception):
+                return
+            raise
+        if not self.ready.done():
+            self.ready.set_result(None)
+        why = "the agent no longer follows it"
+        try:
+            await self._worker.wait_closed()
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is told to the subscribers
+            why = str(error)
+        self.end_subscriptions(why)
+
+    @property
+    def staleness_s(self) -> float:
+        """For how long changes may have been missed."""
+        return self._worker.staleness(self.key) if self._is_ready else 0.0
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody needs it."""
+        return not self.subscribers and not self.coming
+
+    def tell_held(self, subscription: Subscription) -> None:
+        """Tells a subscription of every row that is held now, as if each had just changed."""
+        count = self._worker.settings.partition_count
+        for row in self._worker.rows(self.key):
+            number = row_partition(row.row_id, count)
+            change = Change(self.store, self.key, number, row.row_id, row.value, row.version, metadata=row.metadata)
+            subscription.offer(self.key, row.row_id, item_of(change))
+
+    def end_subscriptions(self, why: str, *, only_api: str | None = None) -> None:
+        """Ends the subscriptions (of one API, or all) with an error that says why updates have stopped."""
+        for subscription in list(self.subscribers):
+            if only_api in (None, subscription.api):
+                subscription.end(StoppedError(f"updates of {self.store}/{self.key} have stopped: {why}"))
+
+    async def stop(self) -> None:
+        """Leaves the key: its partitions go to others at once."""
+        await self._worker.stop()
+
+    @property
+    def _is_ready(self) -> bool:
+        return self.ready.done() and self.ready.exception() is None
+
+    def _fail(self, error: BaseException) -> None:
+        """Tells whoever waits for the start; a worker that was stopped meanwhile looks cancelled."""
+        if not self.ready.done():
+            told = error if isinstance(error, Exception) else UnavailableError("the agent no longer follows it")
+            self.ready.set_exception(told)
+            self.ready.exception()  # it may be that nobody waits any more
+
+    def _on_change(self, change: Change) -> None:
+        if self.subscribers:
+            item = item_of(change)
+            for subscription in self.subscribers:
+                subscription.offer(change.key, change.row_id, item)
+
+
+class Feeds:
+    """The keys that are followed now: from the first subscription to one until some time after the last."""
+
+    def __init__(self, config: Config, tasks: asyncio.TaskGroup, metrics: PrometheusMetrics | None) -> None:
+        self._config = config
+        self._tasks = tasks
+        self._metrics = metrics
+        self._feeds: dict[tuple[str, str], KeyFeed] = {}
+        self._running: dict[KeyFeed, asyncio.Task[None]] = {}
+        self._stops: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._feeds)
+
+    @property
+    def staleness_s(self) -> float:
+        """The highest of all feeds."""
+        return max((feed.staleness_s for feed in self._feeds.values()), default=0.0)
+
+    async def attach(self, subscription: Subscription, key: str, *, with_rows: bool = False) -> None:
+        """Lets a subscription hear of every change of a key that is committed from now on.
+
+        Changes that the worker has not caught up with yet come too. ``with_rows``: first every row that it holds.
+
+        Raises:
+            UnavailableError: what the worker owns was not loaded in time, or NATS has been out of reach for too long.
+            LimitExceededError: so many keys are followed already.
+            RingcastError: what the worker was refused with.
+        """
+        feed = await self._feed(subscription.store, key)
+        feed.coming += 1
+        try:
+            async with asyncio.timeout(self._config.subscribe_timeout_s):
+                await asyncio.shield(feed.ready)
+        except TimeoutError:
+            raise UnavailableError(
+                f"{feed.store}/{key} could not be loaded within {self._config.subscribe_timeout_s:g} s: "
+                "NATS or the config service does not answer, or a worker of the same name has just died"
+            ) from None
+        finally:
+            feed.coming -= 1
+        if (stale_s := feed.staleness_s) > self._config.stale_after_s:
+            raise UnavailableError(f"{feed.store}/{key} gets no updates: no word of it for {stale_s:.0f} s")
+        if subscription.ended:
+            return
+        if with_rows:
+            feed.tell_held(subscription)
+        feed.subscribers.add(subscription)
+        subscription.followed.add(key)
+
+    def detach(self, subscription: Subscription) -> None:
+        """The subscription hears of nothing more."""
+        for key in subscription.followed:
+            if (feed := self._feeds.get((subscription.store, key))) is not None:
+                feed.subscribers.discard(subscription)
+
+    async def run(self) -> None:
+        """Looks after the feeds until cancelled: tells gRPC subscribers of an outage, and ends what nobody needs."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            for feed in list(self._feeds.values()):
+                self._look_at(feed, loop.time())
+
+    async def stop(self) -> None:
+        """Leaves every key; cancelled, it leaves them without giving their partitions up."""
+        for feed in self._feeds.values():
+            if not feed.leaving:
+                self._leave(feed)
+        tasks = {*self._running.values(), *self._stops}
+        try:
+            if tasks:
+                await asyncio.wait(tasks)
+        finally:
+            for task in tasks:  # whoever waits has waited long enough
+                task.cancel()
+
+    async def _feed(self, store: str, key: str) -> KeyFeed:
+        while (feed := self._feeds.get((store, key))) is not None and feed.leaving:
+            await asyncio.wait({self._running[feed]})  # its worker has the name until it is gone
+        if feed is None:
+            if len(self._feeds) >= self._config.max_keys:
+                raise LimitExceededError(
+                    f"the agent follows {len(self._feeds)} config keys: at most {self._config.max_keys} are allowed"
+                )
+            feed = self._feeds[store, key] = KeyFeed(self._config, store, key, self._metrics)
+            self._running[feed] = self._tasks.create_task(self._run(feed), name=f"feed-{store}-{key}")
+        return feed
+
+    async def _run(self, feed: KeyFeed) -> None:
+        try:
+            await feed.run()
+        finally:
+            self._running.pop(feed, None)
+            if self._feeds.get((feed.store, feed.key)) is feed:
+                del self._feeds[feed.store, feed.key]
+
+    def _look_at(self, feed: KeyFeed, now: float) -> None:
+        if (stale_s := feed.staleness_s) > self._config.stale_after_s:
+            # A callback can't carry an error: HTTP subscriptions wait for the end of the outage.
+            feed.end_subscriptions(f"no word from NATS or the config service for {stale_s:.0f} s", only_api="grpc")
+        if not feed.idle:
+            feed.idle_since = None
+        elif feed.idle_since is None:
+            feed.idle_since = now
+        elif now - feed.idle_since >= self._config.linger_s and not feed.leaving:
+            self._leave(feed)
+
+    def _leave(self, feed: KeyFeed) -> None:
+        feed.leaving = True
+        task = self._tasks.create_task(feed.stop(), name=f"feed-{feed.store}-{feed.key}-stop")
+        self._stops.add(task)
+        task.add_done_callback(self._stops.discard)

@@ -1,0 +1,236 @@
+"""What the calls of Dapr's API do, the same for gRPC and HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Final, Literal
+
+import nats.errors
+from nats.js import JetStreamContext
+from nats.js import errors as js_errors
+from ringcast import InvalidInputError, LimitExceededError, RingcastError, UnavailableError, UnknownStoreError
+from ringcast.aio import DaprClient
+from ringcast_wire import ProtocolError, names
+
+from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.errors import (
+    DaprError,
+    StoppingError,
+    get_failed,
+    no_app_channel,
+    store_not_found,
+    subscribe_failed,
+)
+from ringcast_heartbeat_agent.feeds import Feeds
+from ringcast_heartbeat_agent.items import Item, Wanted
+from ringcast_heartbeat_agent.subscription import Subscription
+from ringcast_heartbeat_agent.telemetry import Measures
+
+log = logging.getLogger(__name__)
+
+VERSION: Final = version("ringcast-heartbeat-agent")
+CALLBACK_URL: Final = "ringcast.callback_url"
+"""Name in the metadata of an HTTP subscription: where its callbacks go."""
+Api = Literal["grpc", "http"]
+
+
+class Handlers:
+    """Answers requests. Every refusal is a :class:`DaprError`."""
+
+    def __init__(
+        self, config: Config, js: JetStreamContext, reader: DaprClient, feeds: Feeds, measures: Measures
+    ) -> None:
+        self._config = config
+        self._js = js
+        self._reader = reader
+        self._feeds = feeds
+        self._measures = measures
+        self._stopping = False
+        self._reads = asyncio.Semaphore(config.reads)
+        self._waiting_reads = 0
+        self._stores: set[str] = set()
+        self.subscriptions: dict[str, Subscription] = {}
+
+    async def get(self, store: str, keys: Sequence[str]) -> Mapping[str, Item]:
+        """The rows that ``keys`` names, all of the store's if it is empty; each answer is fetched.
+
+        Raises:
+            DaprError: the store is not there, or what the read failed with.
+        """
+        try:
+            async with self._turn():
+                items = await self._read(store, keys)
+            size = sum(len(name) + item.size for name, item in items.items())
+            if size > self._config.max_response_bytes:
+                raise LimitExceededError(
+                    f"the answer has {size} bytes: at most {self._config.max_response_bytes} are allowed; ask for less"
+                )
+        except UnknownStoreError:
+            raise store_not_found(store) from None
+        except (RingcastError, ValueError) as error:
+            raise _said(error, store) or get_failed(keys, store, error) from error
+        self._stores.add(store)
+        return items
+
+    async def subscribe(
+        self, store: str, keys: Sequence[str], api: Api, metadata: Mapping[str, str] | None = None
+    ) -> Subscription:
+        """Follows what ``keys`` names. Whoever calls this must give the subscription to :meth:`drop` in the end.
+
+        Raises:
+            DaprError: the store is not there, or why its keys can't be followed.
+        """
+        try:
+            wanted = Wanted(keys)
+            names.check_name("store_name", store)
+            subscription = Subscription(
+                store,
+                wanted,
+                max_items=self._config.queue_items,
+                max_bytes=self._config.queue_bytes,
+                api=api,
+                callback_url=self._callback_url(metadata or {}) if api == "http" else "",
+            )
+            self._check_room()
+            self.subscriptions[subscription.id] = subscription
+            try:
+                await self._attach(subscription, await self._keys(store) if wanted.all else wanted.keys)
+            except BaseException:
+                self._forget(subscription)
+                raise
+        except UnknownStoreError:
+            raise store_not_found(store) from None
+        except (RingcastError, ValueError) as error:
+            raise _said(error, store) or subscribe_failed(keys, store, error) from error
+        self._stores.add(store)
+        return subscription
+
+    def unsubscribe(self, subscription_id: str) -> bool:
+        """Ends a subscription of either API; ``False`` if there is none of that id."""
+        subscription = self.subscriptions.get(subscription_id)
+        if subscription is None:
+            return False
+        subscription.end()
+        self.drop(subscription)
+        return True
+
+    def drop(self, subscription: Subscription, reason: str = "") -> None:
+        """A subscription has ended: nothing more is kept for it. Calling it again is harmless."""
+        if self._forget(subscription):
+            error = subscription.error
+            self._measures.ended[subscription.api, reason or (error.reason if error else "client")] += 1
+            if error is not None:
+                log.warning("subscription %s (%s) has ended: %s", subscription.id, subscription.api, error)
+
+    def metadata(self) -> dict[str, object]:
+        """What the sidecar says of itself."""
+        components = [
+            {"name": store, "type": "configuration.ringcast", "version": "v1"} for store in sorted(self._stores)
+        ]
+        return {
+            "id": self._config.agent_id,
+            "runtimeVersion": f"ringcast-{VERSION}",
+            "components": components,
+            "extended": {"ringcast.subscriptions": str(len(self.subscriptions))},
+        }
+
+    def stop(self) -> None:
+        """Ends every subscription with an error, and takes no new ones."""
+        self._stopping = True
+        for subscription in list(self.subscriptions.values()):
+            subscription.end(StoppingError("the agent is stopping"))
+
+    async def run(self) -> None:
+        """Lets those who follow all keys of a store hear of new ones, until cancelled."""
+        while True:
+            await asyncio.sleep(self._config.relist_s)
+            everything = [each for each in self.subscriptions.values() if each.wanted.all]
+            for store in {subscription.store for subscription in everything}:
+                try:
+                    keys = await self._keys(store)
+                    for subscription in everything:
+                        if subscription.store == store and not subscription.ended:
+                            await self._attach(subscription, keys, with_rows=True)
+                except Exception as error:  # noqa: BLE001  # it is tried again; the agent serves on
+                    log.warning("looking for new keys of store %s was put off: %s", store, error)
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Lets some reads in at once, and some wait: each may hold a whole key for a while."""
+        if self._waiting_reads >= self._config.waiting_reads:
+            raise LimitExceededError(f"{self._waiting_reads} reads wait already: at most that many may")
+        self._waiting_reads += 1
+        try:
+            await self._reads.acquire()
+        finally:
+            self._waiting_reads -= 1
+        try:
+            yield
+        finally:
+            self._reads.release()
+
+    async def _read(self, store: str, keys: Sequence[str]) -> dict[str, Item]:
+        prefixed = not keys
+        if not keys and not (keys := sorted(await self._keys(store))):
+            return {}
+        response = await self._reader.get_configuration(store, list(keys))
+        alone = f"{keys[0]}/" if prefixed and len(keys) == 1 else ""
+        return {
+            f"{alone}{name}": Item.of(item.value, item.version, item.metadata or {})
+            for name, item in response.items.items()
+        }
+
+    async def _keys(self, store: str) -> set[str]:
+        """The config keys of a store that were ever written to, as far as its event stream remembers."""
+        stream = names.notify_stream(names.check_name("store_name", store))
+        try:
+            info = await self._js.stream_info(stream, subjects_filter=names.notify_stream_subjects(store))
+        except js_errors.NotFoundError:
+            raise UnknownStoreError(f"store {store!r} does not exist") from None
+        except (nats.errors.Error, TimeoutError, OSError) as error:
+            raise UnavailableError(f"NATS does not say which keys store {store} has: {error}") from error
+        try:
+            return {names.parse_notify_subject(subject).config_key for subject in info.state.subjects or ()}
+        except ProtocolError as error:
+            raise UnavailableError(str(error)) from error
+
+    async def _attach(self, subscription: Subscription, keys: Iterable[str], *, with_rows: bool = False) -> None:
+        new = set(keys) - subscription.followed
+        try:
+            async with asyncio.TaskGroup() as group:
+                for key in new:
+                    group.create_task(self._feeds.attach(subscription, key, with_rows=with_rows))
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+
+    def _check_room(self) -> None:
+        if self._stopping:
+            raise UnavailableError("the agent is stopping")
+        if len(self.subscriptions) >= self._config.max_subscriptions:
+            raise LimitExceededError(
+                f"the agent has {len(self.subscriptions)} subscriptions: at most {self._config.max_subscriptions} "
+                "are allowed"
+            )
+
+    def _callback_url(self, metadata: Mapping[str, str]) -> str:
+        url = metadata.get(CALLBACK_URL, self._config.app_url)
+        if not url:
+            raise no_app_channel()
+        try:
+            return self._config.callback_url(url)
+        except ValueError as error:
+            raise InvalidInputError(f"{CALLBACK_URL} {error}", field=CALLBACK_URL) from None
+
+    def _forget(self, subscription: Subscription) -> bool:
+        self._feeds.detach(subscription)
+        return self.subscriptions.pop(subscription.id, None) is not None
+
+
+def _said(error: Exception, store: str) -> DaprError | None:
+    """A name that can't be a store's is the name of no store."""
+    bad_name = isinstance(error, RingcastError) and error.field == "store_name"
+    return store_not_found(store) if bad_name or not store.strip() else None

@@ -1,0 +1,67 @@
+"""What an agent measures: plain numbers, read at a scrape."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from typing import Final, Literal
+
+from ringcast_wire.metrics import Histogram, Metric, Sample
+
+_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_CALL: Final = ("api", "method")
+
+
+def _metric(
+    name: str, kind: Literal["counter", "gauge", "histogram"], labels: tuple[str, ...], unit: str, text: str
+) -> Metric:
+    buckets = _BUCKETS if kind == "histogram" else ()
+    return Metric(f"ringcast_agent_{name}", kind, labels, unit, text, "agent", "", buckets)
+
+
+_ENDS: Final = "Ended subscriptions, by what ended them: client, upstream, overflow, stopping or unreachable."
+
+AGENT: Final = (
+    _metric("requests_total", "counter", (*_CALL, "outcome"), "requests", "Requests by API (grpc, http) and outcome."),
+    _metric("request_duration_seconds", "histogram", _CALL, "seconds", "Until the answer; of a subscription: its id."),
+    _metric("subscriptions", "gauge", ("api",), "subscriptions", "Subscriptions now."),
+    _metric("subscriptions_ended_total", "counter", ("api", "reason"), "subscriptions", _ENDS),
+    _metric("updates_waiting", "gauge", (), "updates", "Updates that wait for their subscribers."),
+    _metric("updates_sent_total", "counter", ("api",), "updates", "Updates handed to subscribers."),
+    _metric("callbacks_total", "counter", ("outcome",), "calls", "Calls of applications: done, repeated or given-up."),
+    _metric("keys_followed", "gauge", (), "keys", "Config keys that the agent follows now."),
+    _metric("connected", "gauge", (), "", "Whether NATS is connected."),
+)
+"""Every metric of the agent; those of its workers are the SDK's."""
+
+
+class Measures:
+    """Counters and histograms of one agent. ``gauges`` are asked at each scrape: they only read numbers."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[tuple[str, str, str]] = Counter()
+        self.durations: defaultdict[tuple[str, str], Histogram] = defaultdict(lambda: Histogram(_BUCKETS))
+        self.ended: Counter[tuple[str, str]] = Counter()
+        self.sent: Counter[str] = Counter()
+        self.callbacks: Counter[str] = Counter({"done": 0, "repeated": 0, "given-up": 0})
+        self.gauges: dict[tuple[str, tuple[str, ...]], Callable[[], float]] = {}
+
+    def asked(self, api: str, method: str, outcome: str, seconds: float) -> None:
+        """A request has been answered."""
+        self.requests[api, method, outcome] += 1
+        self.durations[api, method].observe(seconds)
+
+    def samples(self) -> Iterator[Sample]:
+        """Everything as it is now."""
+        for call, count in list(self.requests.items()):
+            yield Sample("ringcast_agent_requests_total", call, count)
+        for method, histogram in list(self.durations.items()):
+            yield Sample("ringcast_agent_request_duration_seconds", method, histogram)
+        for end, count in list(self.ended.items()):
+            yield Sample("ringcast_agent_subscriptions_ended_total", end, count)
+        for api, count in list(self.sent.items()):
+            yield Sample("ringcast_agent_updates_sent_total", (api,), count)
+        for outcome, count in list(self.callbacks.items()):
+            yield Sample("ringcast_agent_callbacks_total", (outcome,), count)
+        for (name, labels), read in self.gauges.items():
+            yield Sample(f"ringcast_agent_{name}", labels, read())

@@ -1,0 +1,148 @@
+"""Dapr's API over HTTP: configuration, health and metadata."""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from aiohttp import web
+from ringcast_wire import limits
+
+from ringcast_heartbeat_agent.callbacks import CallbackSender
+from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.errors import DaprError, unsubscribe_message
+from ringcast_heartbeat_agent.handlers import Handlers
+from ringcast_heartbeat_agent.telemetry import Measures
+
+_VERSIONS: Final = ("v1.0", "v1.0-alpha1")
+_METADATA: Final = "metadata."
+_MAX_BODY: Final = 64 * limits.KIB
+_MAX_LINE: Final = limits.MIB
+"""Characters of a request's first line: 1,000 keys of 577 bytes fit in."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class HttpServer:
+    """Listens from :meth:`start` to :meth:`stop`. ``healthy`` says whether changes can be heard of."""
+
+    def __init__(
+        self,
+        config: Config,
+        handlers: Handlers,
+        callbacks: CallbackSender,
+        measures: Measures,
+        *,
+        healthy: Callable[[], bool],
+    ) -> None:
+        self._config = config
+        self._handlers = handlers
+        self._callbacks = callbacks
+        self._measures = measures
+        self._healthy = healthy
+        self._stopping = False
+        self.port = 0
+        app = web.Application(client_max_size=_MAX_BODY, middlewares=[self._around])
+        for version in _VERSIONS:
+            at = f"/{version}/configuration/{{store}}"
+            app.router.add_get(at, self._get)
+            app.router.add_get(f"{at}/subscribe", self._subscribe)
+            app.router.add_get(f"{at}/{{id}}/unsubscribe", self._unsubscribe)
+        app.router.add_get("/v1.0/healthz", self._health)
+        app.router.add_get("/v1.0/healthz/outbound", self._outbound)
+        app.router.add_get("/v1.0/metadata", self._metadata)
+        self._runner = web.AppRunner(app, access_log=None, max_line_size=_MAX_LINE, shutdown_timeout=1.0)
+
+    async def start(self) -> None:
+        """Takes the port.
+
+        Raises:
+            OSError: it can't be used.
+        """
+        host, _, port = self._config.http_listen.rpartition(":")
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host.strip("[]"), int(port))
+        try:
+            await site.start()
+        except OSError as error:
+            raise OSError(f"http_listen {self._config.http_listen} can't be used: {error.strerror or error}") from error
+        self.port = self._runner.addresses[0][1]
+
+    def set_stopping(self) -> None:
+        """Health says from now on that the agent is not ready."""
+        self._stopping = True
+
+    async def stop(self) -> None:
+        """Closes the port."""
+        await self._runner.cleanup()
+
+    @web.middleware
+    async def _around(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Looks at the token, and turns errors into Dapr's answers."""
+        token = self._config.api_token
+        if token and handler not in (self._health, self._outbound):
+            given = request.headers.get("dapr-api-token", "")
+            if not hmac.compare_digest(given.encode(errors="replace"), token.encode()):
+                return web.Response(status=401, text="invalid api token")
+        since, outcome = time.monotonic(), "ok"
+        try:
+            return await handler(request)
+        except DaprError as error:
+            outcome = error.code
+            return _error(error.http, error.code, str(error))
+        except web.HTTPException as error:
+            outcome = str(error.status)
+            raise
+        finally:
+            method = getattr(handler, "__name__", "unknown").lstrip("_")
+            known = method in ("get", "subscribe", "unsubscribe", "metadata", "health", "outbound")
+            self._measures.asked("http", method if known else "unknown", outcome, time.monotonic() - since)
+
+    async def _get(self, request: web.Request) -> web.Response:
+        items = await self._handlers.get(request.match_info["store"], request.query.getall("key", []))
+        if not items:
+            return web.Response(status=204)
+        return web.json_response(
+            {
+                name: {"value": item.value, "version": item.version, "metadata": dict(item.metadata)}
+                for name, item in items.items()
+            }
+        )
+
+    async def _subscribe(self, request: web.Request) -> web.Response:
+        metadata = {
+            name.removeprefix(_METADATA): value for name, value in request.query.items() if name.startswith(_METADATA)
+        }
+        subscription = await self._handlers.subscribe(
+            request.match_info["store"], request.query.getall("key", []), "http", metadata
+        )
+        self._callbacks.follow(subscription)
+        return web.json_response({"id": subscription.id})
+
+    async def _unsubscribe(self, request: web.Request) -> web.Response:
+        subscription_id = request.match_info["id"]
+        if self._handlers.unsubscribe(subscription_id):
+            return web.json_response({"ok": True})
+        return web.json_response({"message": unsubscribe_message(subscription_id)}, status=500)
+
+    async def _health(self, request: web.Request) -> web.Response:
+        if self._stopping:
+            return _error(500, "ERR_HEALTH_NOT_READY", "dapr is not ready")
+        app_id, known = request.query.get("appid"), self._handlers.metadata()["id"]
+        if app_id is not None and app_id != known:
+            return _error(500, "ERR_HEALTH_APPID_NOT_MATCH", "dapr app-id does not match")
+        return web.Response(status=204)
+
+    async def _outbound(self, _request: web.Request) -> web.Response:
+        if self._stopping or not self._healthy():
+            return _error(500, "ERR_OUTBOUND_HEALTH_NOT_READY", "dapr outbound is not ready")
+        return web.Response(status=204)
+
+    async def _metadata(self, _request: web.Request) -> web.Response:
+        return web.json_response(self._handlers.metadata())
+
+
+def _error(status: int, code: str, message: str) -> web.Response:
+    return web.json_response({"errorCode": code, "message": message}, status=status)

@@ -1,0 +1,182 @@
+"""Servers that the tests share, and what writes to them."""
+
+from __future__ import annotations
+
+import json
+import queue
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import dapr.conf
+import grpc
+import pytest
+from dapr.clients.grpc._response import ConfigurationResponse
+from ringcast_testkit import AgentProcess, ConfigServiceProcess, NatsServer
+from ringcast_wire.grpc import ConfigServiceStub, pb
+
+PARTITIONS = 16
+
+
+class Update(NamedTuple):
+    """One item that a handler was called with."""
+
+    id: str
+    name: str
+    value: str
+    version: str
+    metadata: dict[str, str]
+
+
+class Updates:
+    """A handler for the SDK's subscriptions, and what it was called with."""
+
+    def __init__(self) -> None:
+        self._calls: queue.Queue[Update] = queue.Queue()
+
+    def __call__(self, subscription_id: str, response: ConfigurationResponse) -> None:
+        for name, item in response.items.items():
+            self._calls.put(Update(subscription_id, name, item.value, item.version, dict(item.metadata or {})))
+
+    def next(self, timeout_s: float = 15.0) -> Update:
+        """The next update."""
+        return self._calls.get(timeout=timeout_s)
+
+    def until(self, wanted: dict[str, str], timeout_s: float = 15.0) -> None:
+        """Waits until these names have these values."""
+        seen: dict[str, str] = {}
+        while seen != wanted:
+            update = self.next(timeout_s)
+            seen[update.name] = update.value
+
+    @property
+    def waiting(self) -> int:
+        """How many have not been looked at."""
+        return self._calls.qsize()
+
+
+class Writer:
+    """Writes through the config service."""
+
+    def __init__(self, service: ConfigServiceProcess) -> None:
+        self._channel = grpc.insecure_channel(service.address)
+        self._stub = ConfigServiceStub(self._channel)
+
+    def create(self, store: str, mode: str = "PARTITIONED") -> None:
+        """A new store."""
+        self._stub.CreateStore(
+            pb.CreateStoreRequest(name=store, partition_count=PARTITIONS, mode=f"MODE_{mode}"),
+            wait_for_ready=True,
+        )
+
+    def put(self, store: str, key: str, row_id: str, value: str, **metadata: str) -> Any:
+        """One row."""
+        request = pb.PutRequest(store=store, key=key, row_id=row_id, value=value, metadata=metadata)
+        return self._stub.Put(request, wait_for_ready=True)
+
+    def delete(self, store: str, key: str, row_id: str) -> Any:
+        """One row."""
+        return self._stub.Delete(pb.DeleteRequest(store=store, key=key, row_id=row_id))
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._channel.close()
+
+
+class Answer(NamedTuple):
+    """An answer over HTTP."""
+
+    status: int
+    body: Any
+
+
+def get(url: str, **headers: str) -> Answer:
+    """Asks over HTTP, as any program would."""
+    request = urllib.request.Request(url, headers={name.replace("_", "-"): value for name, value in headers.items()})
+    try:
+        with urllib.request.urlopen(request, timeout=15) as response:
+            text, status = response.read(), response.status
+    except urllib.error.HTTPError as error:
+        with error:
+            text, status = error.read(), error.code
+    try:
+        return Answer(status, json.loads(text) if text else None)
+    except ValueError:
+        return Answer(status, text.decode())
+
+
+@pytest.fixture(scope="session")
+def http_get() -> Callable[..., Answer]:
+    """See :func:`get`."""
+    return get
+
+
+@pytest.fixture(scope="session")
+def shared_service(tmp_path_factory: pytest.TempPathFactory, shared_nats: NatsServer) -> Iterator[ConfigServiceProcess]:
+    """A config service that no test stops."""
+    directory = tmp_path_factory.mktemp("service")
+    database = f"sqlite:{directory / 'ringcast.db'}"
+    with ConfigServiceProcess(directory, nats_url=shared_nats.url, database=database) as service:
+        yield service
+
+
+@pytest.fixture(scope="session")
+def shared_agent(
+    tmp_path_factory: pytest.TempPathFactory, shared_nats: NatsServer, shared_service: ConfigServiceProcess
+) -> Iterator[AgentProcess]:
+    """An agent that no test stops; stores of their own keep the tests apart."""
+    options = ("--linger", "0.5")
+    with AgentProcess(tmp_path_factory.mktemp("agent"), nats_url=shared_nats.url, options=options) as agent:
+        yield agent
+
+
+@pytest.fixture(scope="session")
+def writer(shared_service: ConfigServiceProcess) -> Iterator[Writer]:
+    """Writes to the shared config service."""
+    made = Writer(shared_service)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def updates() -> Callable[[], Updates]:
+    """Makes handlers."""
+    return Updates
+
+
+@pytest.fixture
+def writer_to() -> Iterator[Callable[[ConfigServiceProcess], Writer]]:
+    """Makes writers to other config services."""
+    made: list[Writer] = []
+
+    def make(service: ConfigServiceProcess) -> Writer:
+        made.append(Writer(service))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def sidecar(monkeypatch: pytest.MonkeyPatch) -> Callable[[AgentProcess], str]:
+    """Tells the ``dapr`` package where the sidecar is, as the variables of its environment do."""
+
+    def tell(agent: AgentProcess, token: str | None = None) -> str:
+        monkeypatch.setattr(dapr.conf.settings, "DAPR_HTTP_ENDPOINT", agent.http_url)
+        monkeypatch.setattr(dapr.conf.settings, "DAPR_GRPC_ENDPOINT", agent.grpc_address)
+        monkeypatch.setattr(dapr.conf.settings, "DAPR_API_TOKEN", token)
+        return agent.grpc_address
+
+    return tell
+
+
+@pytest.fixture
+def unused_port() -> int:
+    """A port that nobody listens on: it was just given back."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+    return port

@@ -1,0 +1,254 @@
+"""Dapr's API over HTTP, callbacks to a real application, and who may call."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import grpc
+import pytest
+from dapr.clients import DaprClient
+from dapr.proto.runtime.v1 import configuration_pb2, dapr_pb2_grpc
+from ringcast_core import row_partition
+from ringcast_testkit import AgentProcess, NatsServer
+
+PARTITIONS = 16
+
+
+class Call(NamedTuple):
+    """A callback as it came."""
+
+    path: str
+    token: str | None
+    body: Any
+
+
+class Application:
+    """Takes callbacks, and answers with ``statuses``, then with 200."""
+
+    def __init__(self) -> None:
+        self.calls: queue.Queue[Call] = queue.Queue()
+        self.statuses: list[int] = []
+        application = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                application.calls.put(Call(self.path, self.headers["dapr-api-token"], body))
+                self.send_response(application.statuses.pop(0) if application.statuses else 200)
+                self.send_header("location", "/elsewhere")
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def next(self) -> Call:
+        return self.calls.get(timeout=15)
+
+
+@pytest.fixture
+def application() -> Iterator[Application]:
+    made = Application()
+    yield made
+    made.close()
+
+
+def metric(http_get: Any, agent: AgentProcess, name: str) -> float:
+    """A sample of the agent's metrics, 0 if it is not there."""
+    lines = http_get(agent.metrics_url).body.splitlines()
+    return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name} ")), 0.0)
+
+
+@pytest.mark.parametrize("version", ["v1.0", "v1.0-alpha1"])
+def test_reading(shared_agent: AgentProcess, writer: Any, http_get: Any, store_name: str, version: str) -> None:
+    at = f"{shared_agent.http_url}/{version}/configuration/{store_name}"
+    unknown = http_get(f"{at}?key=list")
+    assert (unknown.status, unknown.body["errorCode"]) == (400, "ERR_CONFIGURATION_STORE_NOT_FOUND")
+    assert unknown.body["message"] == f"configuration store {store_name} not found"
+    writer.create(store_name)
+    assert http_get(f"{at}?key=list") == (204, None)
+    assert http_get(at) == (204, None)
+    put = writer.put(store_name, "list", "a", "1", owner="me")
+    writer.put(store_name, "other", "b", "2")
+    metadata = {
+        "owner": "me",
+        "ringcast.key": "list",
+        "ringcast.partition": str(row_partition("a", PARTITIONS)),
+        "ringcast.deleted": "false",
+    }
+    assert http_get(f"{at}?key=list") == (200, {"a": {"value": "1", "version": str(put.version), "metadata": metadata}})
+    assert http_get(f"{at}?key=list%2Fa&key=other").body.keys() == {"list/a", "other/b"}
+    assert http_get(at).body.keys() == {"list/a", "other/b"}
+    bad = http_get(f"{at}?key=no%20spaces&key=x")
+    assert (bad.status, bad.body["errorCode"]) == (500, "ERR_CONFIGURATION_GET")
+    assert bad.body["message"].startswith(
+        f"failed to get [no spaces x] from Configuration store {store_name}: keys 'no spaces' is not a valid name"
+    )
+
+
+def test_callbacks(
+    tmp_path: Path, shared_nats: NatsServer, application: Application, writer: Any, http_get: Any, store_name: str
+) -> None:
+    options = ("--app-url", application.url)
+    with AgentProcess(tmp_path, nats_url=shared_nats.url, options=options, env={"APP_API_TOKEN": "t0"}) as agent:
+        at = f"{agent.http_url}/v1.0/configuration/{store_name}"
+        writer.create(store_name)
+        subscribed = http_get(f"{at}/subscribe?key=list")
+        assert subscribed.status == 200
+        row_id = "../x?y=ä"
+        put = writer.put(store_name, "list", row_id, "1")
+        call = application.next()
+        assert call.path == f"/configuration/{store_name}/{quote(row_id, safe='')}"
+        assert call.token == "t0"
+        assert call.body["id"] == subscribed.body["id"]
+        assert call.body["items"][row_id]["value"] == "1"
+        assert call.body["items"][row_id]["version"] == str(put.version)
+
+        application.statuses[:] = [500, 307]  # it is sent again, and no other address is called
+        writer.put(store_name, "list", "b", "2")
+        assert [application.next().path for _ in range(3)] == [f"/configuration/{store_name}/b"] * 3
+        application.statuses[:] = [503, 503, 503]
+        writer.put(store_name, "list", "b", "3")
+        for _ in range(3):
+            application.next()
+        agent.process.wait_until(
+            lambda: metric(http_get, agent, 'ringcast_agent_callbacks_total{outcome="given-up"}') == 1
+        )
+        writer.delete(store_name, "list", "b")
+        gone = application.next().body["items"]["b"]
+        assert (gone["value"], gone["metadata"]["ringcast.deleted"]) == ("", "true")
+
+        subscription = subscribed.body["id"]
+        assert http_get(f"{at}/{subscription}/unsubscribe") == (200, {"ok": True})
+        again = http_get(f"{at}/{subscription}/unsubscribe")
+        assert again.status == 500
+        assert again.body == {
+            "message": f"failed to unsubscribe to configuration request {subscription}: subscription does not exist"
+        }
+        assert application.calls.qsize() == 0
+
+
+def test_where_callbacks_may_go(
+    tmp_path: Path, shared_nats: NatsServer, application: Application, writer: Any, http_get: Any, store_name: str
+) -> None:
+    options = ("--callback-hosts", "app.example,10.0.0.7")
+    with AgentProcess(tmp_path, nats_url=shared_nats.url, options=options) as agent:
+        at = f"{agent.http_url}/v1.0/configuration/{store_name}/subscribe?key=list"
+        writer.create(store_name)
+        nowhere = http_get(at)
+        assert (nowhere.status, nowhere.body["errorCode"]) == (500, "ERR_APP_CHANNEL_NIL")
+        for url in (
+            "http://10.0.0.8:80",
+            "http://127.0.0.1.example.org",
+            "http://169.254.169.254",
+            "http://user:secret@127.0.0.1",
+            "http://[::ffff:10.0.0.8]:80",
+            "ftp://127.0.0.1",
+            "http://127.0.0.1:99999",
+            "http://127.0.0.1/?x=1",
+            "http://" + "a" * 3_000,
+        ):
+            refused = http_get(f"{at}&metadata.ringcast.callback_url={quote(url, safe='')}")
+            assert (refused.status, refused.body["errorCode"]) == (500, "ERR_CONFIGURATION_SUBSCRIBE"), url
+        for url in (f"{application.url}/base/", "http://app.example", "http://10.0.0.7:8080", "http://localhost:1"):
+            assert http_get(f"{at}&metadata.ringcast.callback_url={quote(url, safe='')}").status == 200, url
+        writer.put(store_name, "list", "a", "1")
+        assert application.next().path == f"/base/configuration/{store_name}/a"
+
+
+def test_who_may_call(
+    tmp_path: Path, shared_nats: NatsServer, sidecar: Any, writer: Any, http_get: Any, store_name: str
+) -> None:
+    writer.create(store_name)
+    writer.put(store_name, "list", "a", "1")
+    with AgentProcess(tmp_path, nats_url=shared_nats.url, env={"DAPR_API_TOKEN": "secret"}) as agent:
+        at = f"{agent.http_url}/v1.0/configuration/{store_name}?key=list"
+        assert http_get(at) == (401, "invalid api token")
+        assert http_get(at, dapr_api_token="wrong").status == 401
+        assert http_get(at, dapr_api_token="secret").status == 200
+        assert http_get(f"{agent.http_url}/v1.0/metadata").status == 401
+        assert http_get(f"{agent.http_url}/v1.0/healthz").status == 204
+        assert http_get(f"{agent.http_url}/v1.0/healthz/outbound").status == 204
+        sidecar(agent, "secret")
+        with DaprClient() as client:
+            assert client.get_configuration(store_name, ["list"]).items["a"].value == "1"
+        request = configuration_pb2.GetConfigurationRequest(store_name=store_name, keys=["list"])
+        with grpc.insecure_channel(agent.grpc_address) as channel:
+            stub = dapr_pb2_grpc.DaprStub(channel)
+            for metadata, said in (
+                ((), "missing api token in request metadata"),
+                ((("dapr-api-token", "wrong"),), "authentication error: api token mismatch"),
+            ):
+                for call in (stub.GetConfiguration, lambda *a, **o: next(stub.SubscribeConfiguration(*a, **o))):
+                    with pytest.raises(grpc.RpcError) as told:
+                        call(request, metadata=metadata)
+                    assert told.value.code() is grpc.StatusCode.UNAUTHENTICATED
+                    assert told.value.details() == said
+
+
+def test_health_and_metadata(shared_agent: AgentProcess, writer: Any, http_get: Any, store_name: str) -> None:
+    writer.create(store_name)
+    http_get(f"{shared_agent.http_url}/v1.0/configuration/{store_name}?key=list")
+    told = http_get(f"{shared_agent.http_url}/v1.0/metadata").body
+    assert {"name": store_name, "type": "configuration.ringcast", "version": "v1"} in told["components"]
+    assert told["runtimeVersion"].startswith("ringcast-")
+    health = f"{shared_agent.http_url}/v1.0/healthz"
+    assert http_get(health).status == 204
+    assert http_get(f"{health}?appid={told['id']}").status == 204
+    assert http_get(f"{health}?appid=other").body["errorCode"] == "ERR_HEALTH_APPID_NOT_MATCH"
+    assert http_get(f"{shared_agent.http_url}/v1.0/state/x/y").status == 404
+
+
+def test_an_application_that_has_gone_loses_its_subscription(
+    tmp_path: Path, shared_nats: NatsServer, writer: Any, http_get: Any, store_name: str
+) -> None:
+    gone = Application()
+    gone.close()
+    options = ("--app-url", gone.url, "--callback-patience", "0.2")
+    with AgentProcess(tmp_path, nats_url=shared_nats.url, options=options) as agent:
+        writer.create(store_name)
+        assert http_get(f"{agent.http_url}/v1.0/configuration/{store_name}/subscribe?key=list").status == 200
+        assert metric(http_get, agent, 'ringcast_agent_subscriptions{api="http"}') == 1
+        writer.put(store_name, "list", "a", "1")
+        ended = 'ringcast_agent_subscriptions_ended_total{api="http",reason="unreachable"}'
+        agent.process.wait_until(lambda: metric(http_get, agent, ended) == 1)
+        assert metric(http_get, agent, 'ringcast_agent_subscriptions{api="http"}') == 0
+
+
+def test_callbacks_after_an_outage(
+    tmp_path: Path,
+    nats_server: NatsServer,
+    config_service: Any,
+    writer_to: Callable[..., Any],
+    application: Application,
+    http_get: Any,
+    store_name: str,
+) -> None:
+    """An HTTP subscription can't be told of an outage: it waits for its end."""
+    writer = writer_to(config_service)
+    writer.create(store_name)
+    options = ("--app-url", application.url, "--stale-after", "0.1")
+    with AgentProcess(tmp_path, nats_url=nats_server.url, options=options) as agent:
+        assert http_get(f"{agent.http_url}/v1.0/configuration/{store_name}/subscribe?key=list").status == 200
+        nats_server.kill()
+        writer.put(store_name, "list", "a", "1")
+        agent.process.wait_until(lambda: http_get(f"{agent.http_url}/v1.0/healthz/outbound").status == 500)
+        nats_server.restart()
+        assert application.next().body["items"]["a"]["value"] == "1"

@@ -1,0 +1,50 @@
+"""Keys that are joined and left."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.feeds import Feeds, worker_id
+from ringcast_heartbeat_agent.items import Wanted
+from ringcast_heartbeat_agent.subscription import Subscription
+from ringcast_testkit import NatsServer
+from ringcast_wire import names
+
+
+def subscription(store: str) -> Subscription:
+    return Subscription(store, Wanted(["list"]), max_items=10, max_bytes=10_000, api="grpc")
+
+
+async def test_who_comes_while_a_key_is_being_left_waits_and_joins_it_anew(
+    shared_nats: NatsServer, writer: Any, store_name: str
+) -> None:
+    await asyncio.to_thread(writer.create, store_name)
+    async with asyncio.TaskGroup() as tasks:
+        feeds = Feeds(Config(nats=(shared_nats.url,)), tasks, None)
+        first, second = subscription(store_name), subscription(store_name)
+        await feeds.attach(first, "list")
+        feeds.detach(first)
+        (feed,) = feeds._feeds.values()
+        feeds._leave(feed)
+        await feeds.attach(second, "list")
+        assert not second.ended
+        assert not first.waiting
+        await asyncio.to_thread(writer.put, store_name, "list", "a", "1")
+        async with asyncio.timeout(10):
+            batch = await anext(second.batches())
+        assert batch["a"].value == "1"
+        assert len(feeds) == 1
+        await feeds.stop()
+        assert second.ended
+    assert len(feeds) == 0
+
+
+def test_the_names_of_workers() -> None:
+    """Known beforehand where they fit, and never the same for two keys."""
+    assert worker_id("agent-a", "list") == "agent-a-list"
+    assert worker_id("a" * 40, "k" * 23) == f"{'a' * 40}-{'k' * 23}"
+    long = {worker_id("a" * 40, "k" * 63 + last) for last in "xy"} | {worker_id("a" * 64, key) for key in ("x", "y")}
+    assert len(long) == 4
+    assert all(names.check_name("worker_id", name) for name in long)

@@ -1,0 +1,65 @@
+"""What the README says is so."""
+
+from __future__ import annotations
+
+import builtins
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from ringcast_heartbeat_agent.__main__ import main
+from ringcast_heartbeat_agent.telemetry import AGENT
+from ringcast_testkit import AgentProcess, ConfigServiceProcess, NatsServer, run_readme_examples
+
+README = Path(__file__).parent.parent / "README.md"
+LOGIN = "--nats-"
+
+
+def test_the_example_runs(
+    tmp_path: Path,
+    nats_server: NatsServer,
+    config_service: ConfigServiceProcess,
+    writer_to: Callable[[ConfigServiceProcess], Any],
+    sidecar: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    writer = writer_to(config_service)
+    writer.create("gateway")
+    writer.put("gateway", "blocklist", "mailinator.com", "block")
+    # What the example calls "somebody".
+    monkeypatch.setattr(
+        builtins, "write", lambda row_id, value: writer.put("gateway", "blocklist", row_id, value), raising=False
+    )
+    with AgentProcess(tmp_path, nats_url=nats_server.url) as agent:
+        sidecar(agent)
+        assert run_readme_examples(README) == 1
+
+
+def test_the_command_line_is_accepted() -> None:
+    (command,) = re.findall(r"```sh\nringcast-heartbeat-agent (.*?)\n```", README.read_text())
+    assert main.make_context("agent", command.split()).params["nats"] == "nats://127.0.0.1:4222"
+
+
+def test_the_table_of_settings_is_complete() -> None:
+    """Every flag with its default; those for logging in to NATS are left to --help, as the README says."""
+    documented = dict(re.findall(r"^\| `(--[a-z-]+)` \| (?:`(.*?)`)? ?\|", README.read_text(), re.MULTILINE))
+    options = {
+        option.opts[0]: str(option.default).removesuffix(".0")
+        for option in main.params
+        if isinstance(option, click.Option) and option.opts[0] not in ("--version", "--config")
+    }
+    assert {name for name in options if name not in documented and not name.startswith(LOGIN)} == set()
+    assert documented.keys() <= options.keys()
+    for name, default in documented.items():
+        if default:
+            assert options[name] == default, name
+
+
+def test_the_table_of_metrics_is_right() -> None:
+    rows = re.findall(r"^\| `(ringcast_agent_\w+)` \| (\w+) \| (.*?) \| (.*) \|$", README.read_text(), re.MULTILINE)
+    labels = (tuple(re.findall(r"`(\w+)`", text)) for _, _, text, _ in rows)
+    documented = {(name, kind, names, text) for (name, kind, _, text), names in zip(rows, labels, strict=True)}
+    assert documented == {(metric.name, metric.kind, metric.labels, metric.help) for metric in AGENT}

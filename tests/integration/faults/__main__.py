@@ -1,0 +1,85 @@
+"""Faults without end: `make chaos`.
+
+Half of the faults are done to a system with one NATS server on a small disk, half to one with a cluster of three. The
+schedule comes from the seed; what happens in between is real, so a seed does not replay a run to the millisecond.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from ringcast_testkit import SmallDisk
+
+from tests.integration.faults.arena import Shape
+from tests.integration.faults.kinds import KINDS
+from tests.integration.faults.run import Outcome, chaos, possible, schedule
+
+SERVICE_OPTIONS = ("--tombstone-retention", "3s", "--compaction-interval", "2s", "--log-level", "warning")
+
+
+def options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the schedule (default: the time)")
+    parser.add_argument("--faults", type=int, default=64, help="how many, on both systems together (default: 64)")
+    parser.add_argument("--kinds", default="", help="only these kinds, separated by commas")
+    parser.add_argument("--systems", default="server,cluster", help="server, cluster or both")
+    parser.add_argument("--overlap", type=float, default=0.2, help="how likely a fault gets another at the same time")
+    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--services", type=int, default=2)
+    parser.add_argument("--partitions", type=int, default=32)
+    parser.add_argument("--out", type=Path, default=Path("build/chaos.json"))
+    chosen = parser.parse_args()
+    chosen.kinds = [name for name in chosen.kinds.split(",") if name] or sorted(KINDS)
+    if unknown := set(chosen.kinds) - set(KINDS):
+        parser.error(f"no such kinds: {', '.join(sorted(unknown))}; there are {', '.join(sorted(KINDS))}")
+    return chosen
+
+
+def say(text: str) -> None:
+    """One line to whoever watches."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+
+async def main() -> int:
+    """Runs it all, writes the figures, and returns the exit status."""
+    chosen = options()
+    outcome = Outcome()
+    say(f"seed {chosen.seed}")
+    systems = chosen.systems.split(",")
+    failure = ""
+    for number, system in enumerate(systems):
+        shape = Shape(
+            workers=chosen.workers,
+            services=chosen.services,
+            partitions=chosen.partitions,
+            keys=("routes", "rules"),
+            cluster=system == "cluster",
+            slow_workers=("worker1",),
+            small_disk=system == "server" and SmallDisk.supported(),
+            service_options=SERVICE_OPTIONS,
+        )
+        count = chosen.faults // len(systems) + (number < chosen.faults % len(systems))
+        turns = schedule(chosen.seed + number, count, possible(chosen.kinds, shape), overlap=chosen.overlap)
+        say(f"{system}: {count} faults in {len(turns)} turns")
+        with tempfile.TemporaryDirectory(prefix="rc-chaos-") as directory:
+            try:
+                await chaos(Path(directory), shape, outcome, seed=chosen.seed + number, turns=turns, say=say)
+            except* Exception as group:  # noqa: BLE001  # whatever it was, the figures are written
+                failure = "; ".join(f"{type(error).__name__}: {error}" for error in group.exceptions)
+                say(f"{system}: {failure}")
+    figures = {"seed": chosen.seed, **outcome.figures(), "failure": failure}
+    chosen.out.parent.mkdir(parents=True, exist_ok=True)
+    chosen.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    say(json.dumps(figures, indent=2))
+    return 0 if outcome.kept and not failure else 1
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

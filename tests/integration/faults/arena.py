@@ -1,0 +1,229 @@
+"""The system that faults are done to: NATS, PostgreSQL, config services and workers, each a process of its own.
+
+Every service and worker reaches each NATS server over a proxy of its own, so that the network of one process can be bad
+while that of the others is well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import nats
+from nats.aio.client import Client
+from ringcast.admin import ConfigServiceClient
+from ringcast_core import row_partition
+from ringcast_testkit import (
+    ConfigServiceProcess,
+    History,
+    NatsCluster,
+    NatsServer,
+    PostgresServer,
+    ServerFailedError,
+    SmallDisk,
+    TcpProxy,
+    WorkerProcess,
+)
+from ringcast_wire import Mode
+
+from tests.integration.faults.mirror import Mirror
+
+DISK_BYTES = 64 << 20
+STORE = "gateway"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How large the system is, and what of it can be broken."""
+
+    workers: int = 3
+    services: int = 2
+    partitions: int = 32
+    keys: tuple[str, ...] = ("routes",)
+    full: bool = False
+    """Mode FULL: every worker holds everything."""
+    cluster: bool = False
+    small_disk: bool = False
+    own_postgres: bool = True
+    service_options: tuple[str, ...] = ()
+    hold: float = 1.0
+    """What the times of faults that last are multiplied by."""
+    slow_workers: tuple[str, ...] = ()
+    """Workers whose handler takes some milliseconds, and fails now and then."""
+
+
+class Arena:
+    """The running system. ``async with`` starts it all, and leaves nothing behind."""
+
+    def __init__(self, directory: Path, shape: Shape, *, database: str = "") -> None:
+        self.shape = shape
+        self.directory = directory
+        self.history = History()
+        self.mirror = Mirror(shape.keys, shape.partitions, owners_each=shape.workers if shape.full else 1)
+        self.history.listen(self.mirror.take)
+        self.servers: dict[str, NatsServer] = {}
+        self.disk: SmallDisk | None = None
+        self.postgres: PostgresServer | None = None
+        self.database = database
+        self.services: dict[str, ConfigServiceProcess] = {}
+        self.workers: dict[str, WorkerProcess] = {}
+        self.links: dict[str, list[TcpProxy]] = {}
+        self.clients: dict[str, ConfigServiceClient] = {}
+        self.down: set[str] = set()
+        """Processes that a fault has ended and will bring back itself."""
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for server in (*self.workers.values(), *self.services.values()):
+            server.__exit__(None, None, None)  # at once: nobody waits for orderly ends here
+        await self._stack.aclose()
+
+    @property
+    def url(self) -> str:
+        """The addresses of all NATS servers, past any proxy."""
+        return ",".join(server.url for server in self.servers.values())
+
+    @asynccontextmanager
+    async def bus(self) -> AsyncIterator[Client]:
+        """A connection of our own, past any proxy."""
+        client = await nats.connect(
+            self.url.split(","), connect_timeout=5, max_reconnect_attempts=3, error_cb=_expected
+        )
+        try:
+            yield client
+        finally:
+            await client.close()
+
+    def probe_rows(self) -> Iterable[tuple[str, int, str]]:
+        """A row of each partition, for finding out whether it is served: key, partition, row id."""
+        found: dict[int, str] = {}
+        number = 0
+        while len(found) < self.shape.partitions:
+            row_id = f"probe-{number}"
+            found.setdefault(row_partition(row_id, self.shape.partitions), row_id)
+            number += 1
+        return [(key, partition, row_id) for key in self.shape.keys for partition, row_id in found.items()]
+
+    def add_worker(self, worker_id: str) -> WorkerProcess:
+        """A worker with links of its own, not started."""
+        slow = worker_id in self.shape.slow_workers
+        worker = self.workers[worker_id] = WorkerProcess(
+            worker_id,
+            servers=self._linked(worker_id),
+            store=STORE,
+            keys=self.shape.keys,
+            history=self.history,
+            handler_delay_s=0.003 if slow else 0.0,
+            handler_fails=0.02 if slow else 0.0,
+        )
+        return worker
+
+    async def revive(self) -> list[str]:
+        """Starts every process that has ended by itself, as a supervisor does; returns what each of them said.
+
+        A worker that could not even start, since a fault was under way, has done what it should.
+        """
+        said = []
+        for name, server in {**self.workers, **self.services}.items():
+            if server.process.returncode is None or name in self.down:
+                continue
+            if not isinstance(server, WorkerProcess) or server.joined:
+                said.append(server.process.describe(f"ended by itself with {server.process.returncode}"))
+            await off(server.restart)
+        return said
+
+    async def ready(self, worker: WorkerProcess) -> None:
+        """Waits until a worker that was started is ready; one that refused to start is started again."""
+        async with asyncio.timeout(90):
+            while True:
+                try:
+                    await off(worker.wait_ready)
+                    return
+                except ServerFailedError:
+                    if worker.joined or worker.process.returncode is None:
+                        raise
+                    await off(worker.restart)
+
+    def wipe(self) -> None:
+        """Empties the disk of the NATS server, which must not run."""
+        if self.disk is not None:
+            self.disk.empty()
+        else:
+            shutil.rmtree(self.directory / "nats" / "jetstream")
+
+    def remove_worker(self, worker_id: str) -> None:
+        """Forgets a worker that was ended for good."""
+        del self.workers[worker_id]
+        for link in self.links.pop(worker_id):
+            link.close()
+
+    # ---- starting
+
+    async def _start(self) -> None:
+        await off(self._start_servers)
+        for number in range(self.shape.services):
+            await self._start_service(f"service{number}")
+        client = self.clients["service0"]
+        mode = Mode.FULL if self.shape.full else Mode.PARTITIONED
+        await client.create_store(STORE, partition_count=self.shape.partitions, mode=mode)
+        for number in range(self.shape.workers):
+            self.add_worker(f"worker{number}")
+        await asyncio.gather(*(off(worker.start) for worker in self.workers.values()))
+        await asyncio.gather(*(off(worker.wait_ready) for worker in self.workers.values()))
+        await self.mirror.wait(self.mirror.owned_once, 30, "the partitions were not shared out")
+
+    def _start_servers(self) -> None:
+        shape, enter = self.shape, self._stack.enter_context
+        if shape.cluster:
+            self.servers = enter(NatsCluster(self.directory / "nats")).servers
+        elif shape.small_disk:
+            self.disk = enter(SmallDisk(self.directory / "disk", DISK_BYTES))
+            store = {"store_dir": str(self.disk.path / "jetstream"), "max_file_store": DISK_BYTES}
+            server = NatsServer(self.directory / "nats", prefix=self.disk.prefix, jetstream=store)
+            self.servers = {"nats": enter(server)}
+        else:
+            self.servers = {"nats": enter(NatsServer(self.directory / "nats"))}
+        if shape.own_postgres:
+            self.postgres = enter(PostgresServer())
+            self.database = self.postgres.create_database()
+
+    async def _start_service(self, name: str) -> None:
+        options = (*self.shape.service_options, *(("--nats-replicas", "3") if self.shape.cluster else ()))
+        service = ConfigServiceProcess(
+            self.directory / name, nats_url=self._linked(name), database=self.database, options=options
+        )
+        self.services[name] = service
+        await off(service.start)
+        self.clients[name] = await self._stack.enter_async_context(ConfigServiceClient(service.address, timeout_s=5.0))
+
+    def _linked(self, name: str) -> str:
+        """New proxies for one process; the addresses that it connects to."""
+        if name not in self.links:
+            proxies = [self._stack.enter_context(TcpProxy(server.port)) for server in self.servers.values()]
+            self.links[name] = proxies
+        return ",".join(f"nats://127.0.0.1:{proxy.port}" for proxy in self.links[name])
+
+
+async def _expected(error: Exception) -> None:
+    """Servers that are away are what happens here."""
+
+
+async def off(work: Any, *args: Any) -> Any:
+    """Runs what blocks outside the event loop."""
+    return await asyncio.to_thread(work, *args)

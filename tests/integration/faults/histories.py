@@ -1,0 +1,177 @@
+"""The judge: what was promised, what the system of record says, and what every worker was given, put side by side.
+
+It trusts nobody's word but the record's for what is true, the service's answers for what was promised, and the reports
+of the applications for what they were given.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ringcast_testkit import Report
+
+from demo.judge import Held, Verdict, judge
+from tests.integration.faults.load import Write
+from tests.integration.faults.mirror import Place
+
+_MOST_SHOWN = 20
+
+
+class Revision(NamedTuple):
+    """One write as the system of record keeps it."""
+
+    key: str
+    partition: int
+    version: int
+    row_id: str
+    value: str | None
+
+
+@dataclass
+class Findings:
+    """What is wrong, counted by kind, with the first sentences of each."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    sentences: list[str] = field(default_factory=list)
+
+    def add(self, kind: str, sentence: str) -> None:
+        """Notes something wrong."""
+        self.counts[kind] += 1
+        if self.counts[kind] <= _MOST_SHOWN:
+            self.sentences.append(f"{kind}: {sentence}")
+
+
+def judge_writes(writes: Iterable[Write], revisions: Sequence[Revision], findings: Findings) -> None:
+    """Every acknowledged write is in the record where the service said; nothing is there that nobody asked for.
+
+    A write that got no answer may be there as often as it was sent, or not at all.
+    """
+    at = {(revision.key, revision.partition, revision.version): revision for revision in revisions}
+    landed = Counter((revision.key, revision.row_id, revision.value) for revision in revisions)
+    allowed: Counter[tuple[str, str, str | None]] = Counter()
+    for write in writes:
+        what = (write.key, write.row_id, write.value)
+        allowed[what] += write.attempts
+        if not write.acknowledged:
+            continue
+        if write.version:
+            found = at.get((write.key, write.partition, write.version))
+            if found is None or (found.row_id, found.value) != what[1:]:
+                findings.add("lost_write", f"{what} was acknowledged at {write.version}, the record has {found}")
+        elif write.value is not None and not landed[what]:
+            findings.add("lost_write", f"{what} was acknowledged, the record does not have it")
+    for what, times in landed.items():
+        if times > allowed[what]:
+            findings.add("invented_write", f"{what} is {times} times in the record, and was sent {allowed[what]} times")
+
+
+def judge_revisions(revisions: Iterable[Revision], findings: Findings) -> None:
+    """The revisions of a partition are 1, 2, 3 … without a gap or a repeat."""
+    by_place: defaultdict[Place, list[int]] = defaultdict(list)
+    for revision in revisions:
+        by_place[revision.key, revision.partition].append(revision.version)
+    for place, versions in by_place.items():
+        if sorted(versions) != list(range(1, len(versions) + 1)):
+            findings.add("revision_gap", f"{place} has {len(versions)} revisions up to {max(versions)}")
+
+
+def judge_reports(reports: Iterable[Report], revisions: Iterable[Revision], findings: Findings) -> None:
+    """What each life of a worker was given: only what it owned, only what is in the record, and nothing falling."""
+    record = {(r.key, r.partition, r.version): r.row_id for r in revisions if r.value is not None}
+    owned: defaultdict[tuple[str, int], set[Place]] = defaultdict(set)
+    newest: dict[tuple[str, int, str, int, str], int] = {}
+    for report in reports:
+        who = (report.worker_id, report.life)
+        fields = report.fields
+        if report.event == "assigned":
+            owned[who].update((fields["key"], number) for number in fields["partitions"])
+        elif report.event == "revoked":
+            gone = {(fields["key"], number) for number in fields["partitions"]}
+            owned[who] -= gone
+            newest = {row: version for row, version in newest.items() if row[:2] != who or (row[2], row[3]) not in gone}
+        elif report.event == "row":
+            place = (fields["key"], fields["partition"])
+            row = (*who, *place, fields["row_id"])
+            if place not in owned[who]:
+                findings.add("foreign_row", f"{who} was given {place} {fields['row_id']} without owning the partition")
+            if fields["version"] < newest.get(row, 0):
+                findings.add("fallen_version", f"{row} went from {newest[row]} to {fields['version']}")
+            if not fields["deleted"] and record.get((*place, fields["version"])) != fields["row_id"]:
+                findings.add("invented_row", f"{row} was given at {fields['version']}, which the record does not have")
+            newest[row] = fields["version"]
+
+
+def judge_state(truth: Held, held: dict[str, Held], owned: dict[str, frozenset[int]], findings: Findings) -> Verdict:
+    """At rest every live row is held once, by the owner of its partition, as the record has it."""
+    verdict = judge(truth, held, owned)
+    holders: defaultdict[str, list[str]] = defaultdict(list)
+    for worker_id, rows in held.items():
+        for row_id, row in rows.items():
+            holders[row_id].append(worker_id)
+            if truth.get(row_id, ("", 0, 0))[:2] != row[:2]:
+                findings.add("stale", f"{worker_id} holds {row_id} as {row}, the record has {truth.get(row_id)}")
+    for row_id in truth.keys() - holders.keys():
+        findings.add("lost", f"nobody holds {row_id}, the record has {truth[row_id]}")
+    if verdict.misplaced_rows:
+        findings.add("misplaced", f"{verdict.misplaced_rows} rows are held twice or by a worker that does not own them")
+    return verdict
+
+
+class _Span(NamedTuple):
+    at_ns: int
+    step: int
+    place: Place
+
+
+def double_ownership(reports: Sequence[Report], end_ns: int) -> list[tuple[int, int]]:
+    """When partitions had two owners that both were running: one that is killed or stopped owns nothing.
+
+    A span for each partition and time, from and to in ns of the reports' clock.
+    """
+    depth: Counter[Place] = Counter()
+    since: dict[Place, int] = {}
+    overlaps: list[tuple[int, int]] = []
+    for span in sorted(_ownership(reports)):
+        depth[span.place] += span.step
+        if span.step > 0 and depth[span.place] == 2:
+            since[span.place] = span.at_ns
+        elif span.step < 0 and depth[span.place] == 1:
+            overlaps.append((since.pop(span.place), span.at_ns))
+    return overlaps + [(began, end_ns) for began in since.values()]
+
+
+def _ownership(reports: Sequence[Report]) -> Iterator[_Span]:
+    """The moments at which a running worker begins (+1) and ends (-1) to own a partition."""
+    owned: defaultdict[tuple[str, int], set[Place]] = defaultdict(set)
+    paused: set[tuple[str, int]] = set()
+    for report in sorted(reports, key=lambda report: report.at_ns):
+        who, mine = (report.worker_id, report.life), owned[report.worker_id, report.life]
+        match report.event:
+            case "assigned" | "revoked":
+                places = {(report.fields["key"], number) for number in report.fields["partitions"]}
+                step = 1 if report.event == "assigned" else -1
+                for place in places - mine if step > 0 else places & mine:
+                    if who not in paused:
+                        yield _Span(report.at_ns, step, place)
+                mine ^= places - mine if step > 0 else places & mine
+            case "paused" | "killed" | "ended" | "failed":
+                if who not in paused:
+                    yield from (_Span(report.at_ns, -1, place) for place in mine)
+                paused.add(who)
+                if report.event != "paused":
+                    mine.clear()
+            case "resumed":
+                paused.discard(who)
+                yield from (_Span(report.at_ns, 1, place) for place in mine)
+
+
+def covered(spans: Iterable[tuple[int, int]]) -> int:
+    """How much time a set of spans takes, where they overlap counted once."""
+    total, reached = 0, 0
+    for began, end in sorted(spans):
+        total += max(0, end - max(began, reached))
+        reached = max(reached, end)
+    return total

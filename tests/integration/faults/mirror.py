@@ -1,0 +1,88 @@
+"""What the reports of the workers add up to at this moment: who owns what, and what was heard of the probes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from ringcast_testkit import Report
+
+Place = tuple[str, int]
+"""Config key and partition."""
+
+
+class Mirror:
+    """Follows a history as it grows; used in the thread of the event loop, fed from others."""
+
+    def __init__(self, keys: tuple[str, ...], partitions: int, *, owners_each: int = 1) -> None:
+        self._places = frozenset((key, number) for key in keys for number in range(partitions))
+        self._owners: dict[Place, set[tuple[str, int]]] = {place: set() for place in self._places}
+        self._owners_each = owners_each
+        self._heard: dict[tuple[tuple[str, int], Place], dict[str, int]] = {}
+        self._grown = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def take(self, report: Report) -> None:
+        """The listener for a :class:`~ringcast_testkit.History`."""
+        self._loop.call_soon_threadsafe(self._take, report)
+
+    def owned_once(self) -> bool:
+        """Whether every partition has exactly one owner that lives (or as many as it should have in mode FULL)."""
+        return all(len(owners) == self._owners_each for owners in self._owners.values())
+
+    def taken_over(self, worker_id: str) -> bool:
+        """Whether every partition has an owner other than this worker."""
+        return all(any(owner != worker_id for owner, _ in owners) for owners in self._owners.values())
+
+    def owned(self, worker_id: str, key: str) -> frozenset[int]:
+        """The partitions of a key that a worker owns."""
+        return frozenset(
+            number
+            for (held, number), owners in self._owners.items()
+            if held == key and any(owner == worker_id for owner, _ in owners)
+        )
+
+    def heard(self, key: str, partition: int, row_id: str) -> int:
+        """The highest version of a row that every owner of its partition was given; 0 without an owner."""
+        place = (key, partition)
+        given = (self._heard.get((who, place), {}).get(row_id, 0) for who in self._owners[place])
+        return min(given, default=0)
+
+    async def wait(self, condition: Callable[[], bool], timeout_s: float, otherwise: str) -> None:
+        """Waits until a condition, looked at after each report, is true.
+
+        Raises:
+            AssertionError: it did not become true in time.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not condition():
+                    self._grown.clear()
+                    await self._grown.wait()
+        except TimeoutError:
+            raise AssertionError(f"{otherwise} within {timeout_s:g} s: {self.describe()}") from None
+
+    def describe(self) -> str:
+        """Which partitions have too few owners, or too many."""
+        right = self._owners_each
+        wrong = {place: sorted(owners) for place, owners in self._owners.items() if len(owners) != right}
+        return f"{len(wrong)} partitions without exactly {right} owners: {dict(sorted(wrong.items())[:6])}"
+
+    def _take(self, report: Report) -> None:
+        who = (report.worker_id, report.life)
+        match report.event:
+            case "assigned":
+                for number in report.fields["partitions"]:
+                    self._owners[report.fields["key"], number].add(who)
+            case "revoked":
+                for number in report.fields["partitions"]:
+                    place = (report.fields["key"], number)
+                    self._owners[place].discard(who)
+                    self._heard.pop((who, place), None)
+            case "killed" | "ended" | "failed":
+                for owners in self._owners.values():
+                    owners.discard(who)
+            case "row":
+                rows = self._heard.setdefault((who, (report.fields["key"], report.fields["partition"])), {})
+                rows[report.fields["row_id"]] = report.fields["version"]
+        self._grown.set()

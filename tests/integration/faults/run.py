@@ -1,0 +1,224 @@
+"""A run: the system under load, a seeded schedule of faults, and the judgement at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ringcast.admin import ConfigServiceClient
+
+from tests.integration.faults.arena import STORE, Arena, Shape, off
+from tests.integration.faults.histories import (
+    Findings,
+    Revision,
+    covered,
+    double_ownership,
+    judge_reports,
+    judge_revisions,
+    judge_state,
+    judge_writes,
+)
+from tests.integration.faults.kinds import KINDS, Kind
+from tests.integration.faults.load import Load, Write
+
+RECOVERY_S = 90.0
+"""How long a system may take until all of it is served again after a fault."""
+Say = Callable[[str], None]
+
+
+@dataclass
+class Outcome:
+    """What a run, or several together, came to."""
+
+    faults: Counter[str] = field(default_factory=Counter)
+    recovery_s: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    findings: Findings = field(default_factory=Findings)
+    acknowledged: int = 0
+    uncertain: int = 0
+    rows: int = 0
+    ended_by_itself: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    double_owned_ms: float = 0.0
+    """Time in which at least one partition had two owners that were running."""
+    double_owned_by: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """The most of it during one fault of each kind, in ms."""
+
+    @property
+    def kept(self) -> bool:
+        """Whether every promise was."""
+        return not self.findings.counts and not self.ended_by_itself
+
+    def figures(self) -> dict[str, Any]:
+        """For a file; times in the unit of their names."""
+        counts = self.findings.counts
+        return {
+            "faults": self.faults.total(),
+            "faults_by_kind": dict(sorted(self.faults.items())),
+            "writes_acknowledged": self.acknowledged,
+            "attempts_without_answer": self.uncertain,
+            "live_rows": self.rows,
+            "lost": counts["lost"] + counts["lost_write"],
+            "stale": counts["stale"] + counts["fallen_version"],
+            "misplaced": counts["misplaced"] + counts["foreign_row"],
+            "other_findings": {kind: count for kind, count in counts.items() if kind in _OTHERS},
+            "ended_by_itself": len(self.ended_by_itself),
+            "double_owned_ms": round(self.double_owned_ms, 1),
+            "double_owned_most_ms_by_fault": {
+                kind: round(ms, 1) for kind, ms in sorted(self.double_owned_by.items()) if ms
+            },
+            "recovery_s": {
+                kind: {"median": round(statistics.median(times), 2), "max": round(max(times), 2)}
+                for kind, times in sorted(self.recovery_s.items())
+            },
+            "seconds": round(self.seconds, 1),
+            "sentences": self.findings.sentences + self.ended_by_itself,
+        }
+
+
+_OTHERS = ("invented_write", "invented_row", "revision_gap", "refused")
+
+
+class Run:
+    """Faults on one system. Use within its arena and load."""
+
+    def __init__(self, arena: Arena, load: Load, outcome: Outcome, *, seed: int, say: Say = lambda text: None) -> None:
+        self.arena = arena
+        self.load = load
+        self.outcome = outcome
+        self._seed = seed
+        self._say = say
+        self._done = 0
+        self.spans: list[tuple[str, int, int]] = []
+        """What was done from when to when (monotonic, ns)."""
+
+    async def fault(self, *kinds: Kind) -> float:
+        """Does faults, several at once; returns how many seconds after their end everything was served again."""
+        self._done += 1
+        chance = random.Random(f"{self._seed} fault {self._done}")
+        began_ns = time.monotonic_ns()
+        self.outcome.faults.update(kind.name for kind in kinds)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(kind.action(self.arena, random.Random(chance.random()))) for kind in kinds]
+        ended = time.monotonic()
+        self.outcome.ended_by_itself += await self.arena.revive()
+        await self.recovered()
+        recovery_s = time.monotonic() - ended
+        if len(kinds) == 1:
+            self.outcome.recovery_s[kinds[0].name].append(recovery_s)
+        for task in tasks:
+            if (after := task.result()) is not None:
+                await after
+        name = "+".join(kind.name for kind in kinds)
+        self.spans.append((name, began_ns, time.monotonic_ns()))
+        self._say(f"{name}: {ended - began_ns / 1e9:.1f} s, served again {recovery_s:.1f} s later")
+        return recovery_s
+
+    async def recovered(self) -> None:
+        """Waits until each partition has exactly one owner, and a change to each has reached the owner's handler."""
+        chance = random.Random(f"{self._seed} probes {self._done}")
+        mirror = self.arena.mirror
+        async with asyncio.TaskGroup() as tasks:
+            probes = [
+                tasks.create_task(self.load.put(key, row_id, chance)) for key, _, row_id in self.arena.probe_rows()
+            ]
+        written = [probe.result() for probe in probes]
+
+        def served() -> bool:
+            return mirror.owned_once() and not deaf()
+
+        def deaf() -> list[Write]:
+            return [w for w in written if mirror.heard(w.key, w.partition, w.row_id) < w.version]
+
+        try:
+            await mirror.wait(served, RECOVERY_S, "not everything was served again")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; {len(deaf())} of {len(written)} probes unheard: {deaf()[:3]}") from None
+
+    async def judge(self) -> None:
+        """Ends the load, waits for rest, and adds what is found to the outcome."""
+        await self.load.stop()
+        await self.recovered()
+        arena, outcome, findings = self.arena, self.outcome, self.outcome.findings
+        client = next(iter(arena.clients.values()))
+        ledger = self.load.ledger
+        for refusal in ledger.refused:
+            findings.add("refused", refusal)
+        dumps = {name: await off(worker.dump) for name, worker in arena.workers.items()}
+        end_ns = time.monotonic_ns()
+        reports = arena.history.reports()
+        revisions = [revision for key in arena.shape.keys for revision in await _revisions(client, key)]
+        for key in arena.shape.keys:
+            truth = {row.row_id: (row.value, row.version, row.partition) async for row in client.list(STORE, key)}
+            held = {name: dump.get(key, {}) for name, dump in dumps.items()}
+            owned = {name: arena.mirror.owned(name, key) for name in arena.workers}
+            for group in [[name] for name in held] if arena.shape.full else [list(held)]:
+                judge_state(truth, {name: held[name] for name in group}, owned, findings)
+            outcome.rows += len(truth)
+        judge_writes(ledger.writes, revisions, findings)
+        judge_revisions(revisions, findings)
+        judge_reports(reports, revisions, findings)
+        overlaps = [] if arena.shape.full else double_ownership(reports, end_ns)
+        outcome.double_owned_ms += covered(overlaps) / 1e6
+        for name, began, ended in self.spans:
+            inside = [(max(a, began), min(b, ended)) for a, b in overlaps if a < ended and b > began]
+            outcome.double_owned_by[name] = max(outcome.double_owned_by[name], covered(inside) / 1e6)
+        outcome.acknowledged += ledger.acknowledged
+        outcome.uncertain += ledger.uncertain
+
+
+async def _revisions(client: ConfigServiceClient, key: str) -> list[Revision]:
+    """Every write to a key, as the system of record keeps it."""
+    return [
+        Revision(key, row.partition, row.version, row.row_id, None if row.deleted else row.value)
+        async for row in (record.row async for record in client.history(STORE, key))
+    ]
+
+
+def schedule(seed: int, count: int, kinds: Sequence[Kind], *, overlap: float) -> list[tuple[Kind, ...]]:
+    """Which faults to do: every kind as often as the others or once more, some of them several at once."""
+    chance = random.Random(f"{seed} schedule")
+    pool: list[Kind] = []
+    while len(pool) < count:
+        pool += chance.sample(list(kinds), len(kinds))
+    pool = pool[:count]
+    chance.shuffle(pool)
+    turns: list[tuple[Kind, ...]] = []
+    while pool:
+        turn = [pool.pop()]
+        while chance.random() < overlap:
+            groups = {kind.group for kind in turn}
+            other = next((kind for kind in pool if kind.group not in groups), None)
+            if other is None:
+                break
+            pool.remove(other)
+            turn.append(other)
+        turns.append(tuple(turn))
+    return turns
+
+
+async def chaos(
+    directory: Path, shape: Shape, outcome: Outcome, *, seed: int, turns: Sequence[tuple[Kind, ...]], say: Say
+) -> None:
+    """One system through a schedule of faults, judged at the end whatever happened before."""
+    began = time.monotonic()
+    async with Arena(directory, shape) as arena, Load(arena, seed=seed) as load:
+        run = Run(arena, load, outcome, seed=seed, say=say)
+        for number, kinds in enumerate(turns, 1):
+            say(f"{number}/{len(turns)} {' and '.join(kind.name for kind in kinds)} …")
+            await run.fault(*kinds)
+        await run.judge()
+    outcome.seconds += time.monotonic() - began
+
+
+def possible(names: Sequence[str], shape: Shape) -> list[Kind]:
+    """The kinds among those named that can be done to a system of that shape."""
+    system = "cluster" if shape.cluster else "server"
+    found = [KINDS[name] for name in names if KINDS[name].only in ("", system)]
+    return [kind for kind in found if kind.name != "disk_full" or shape.small_disk]

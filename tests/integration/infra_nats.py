@@ -1,0 +1,126 @@
+"""NATS servers that run with the configuration in infra/nats, the way an operator would start them."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shutil
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from ringcast import Worker
+from ringcast_testkit import ConfigServiceProcess, ManagedProcess, ManagedServer, nats_server_binary
+
+ROOT = Path(__file__).resolve().parents[2]
+INFRA = ROOT / "infra"
+NATS = INFRA / "nats"
+WORKER_API = "JS.ringcast.API"
+_LISTENING = re.compile(r"Listening for client connections on 127\.0\.0\.1:(\d+)")
+
+
+def example_variables() -> set[str]:
+    """Every variable that nats.env.example names, those in comments too."""
+    return set(re.findall(r"^#?([A-Z][A-Z0-9_]*)=", (NATS / "nats.env.example").read_text(), re.MULTILINE))
+
+
+def environment(directory: Path) -> dict[str, str]:
+    """A value for every variable of nats.env.example: random passwords, free ports, files below ``directory``."""
+    values = {name: f"pw-{secrets.token_hex(12)}" for name in example_variables() if name.endswith("_PASSWORD")}
+    return values | {
+        "NATS_SERVER_NAME": "n0",
+        "NATS_LISTEN": "127.0.0.1:-1",
+        "NATS_MONITOR_LISTEN": "127.0.0.1:-1",
+        "NATS_STORE_DIR": str(directory / "jetstream"),
+        "NATS_CLUSTER_LISTEN": "127.0.0.1:-1",
+        "NATS_ROUTES": "[]",
+        "NATS_TLS_CERT_FILE": str(directory / "tls.crt"),
+        "NATS_TLS_KEY_FILE": str(directory / "tls.key"),
+    }
+
+
+class InfraNats(ManagedServer):
+    """A server on a copy of infra/nats: what is in ``configuration`` can be changed before it starts."""
+
+    def __init__(self, directory: Path, *, main: str = "nats.conf", env: Mapping[str, str] | None = None) -> None:
+        self.configuration = directory / "nats"
+        shutil.copytree(NATS, self.configuration)
+        self.env = environment(directory) | dict(env or {})
+        self._main = main
+        self.url = ""
+
+    def start(self) -> None:
+        """Starts the server, and returns once it takes clients."""
+        command: list[str | Path] = [nats_server_binary(), "-c", self.configuration / self._main]
+        process = self._process = ManagedProcess("nats-server", command, env=self.env)
+        process.wait_until(lambda: any("Server is ready" in line for line in list(process.log)))
+        (port,) = [match[1] for line in list(process.log) if (match := _LISTENING.search(line))]
+        self.url = f"nats://127.0.0.1:{port}"
+
+    def login(self, user: str) -> dict[str, str]:
+        """User and password, as arguments of a worker or of ``nats.connect``."""
+        kind = "" if user in ("config-service", "tools") else "WORKER_"
+        return {"user": user, "password": self.env[f"NATS_{kind}{user.upper().replace('-', '_')}_PASSWORD"]}
+
+    def service(self, directory: Path, *options: str) -> ConfigServiceProcess:
+        """A config service that logs in here, not started yet; SQLite in ``directory``."""
+        login = self.login("config-service")
+        words = ("--nats-user", login["user"], "--nats-password", login["password"], *options)
+        database = f"sqlite:{directory / 'rows.db'}"
+        return ConfigServiceProcess(directory, nats_url=self.url, database=database, options=words)
+
+    def worker(self, worker_id: str, **settings: Any) -> Worker:
+        """A worker of gateway/blocklist that logs in here, not started yet."""
+        login: dict[str, Any] = settings if "nkey_seed_file" in settings else self.login(worker_id) | settings
+        return Worker(
+            servers=login.pop("servers", self.url),
+            store="gateway",
+            keys=["blocklist"],
+            worker_id=worker_id,
+            jetstream_api=WORKER_API,
+            **login,
+        )
+
+    def log(self) -> list[str]:
+        """What it has written up to now."""
+        return list(self.process.log)
+
+    def violations(self) -> list[str]:
+        """What the server refused because of permissions, as it logged it."""
+        return [line for line in self.log() if "Violation" in line]
+
+
+@contextmanager
+def cluster_of_three(directory: Path) -> Iterator[list[InfraNats]]:
+    """Three servers on cluster.conf, with the same passwords."""
+    ports = free_ports(3)
+    shared = environment(directory)
+    login = f"route:{shared['NATS_ROUTE_PASSWORD']}"
+    routes = ", ".join(f"nats://{login}@127.0.0.1:{port}" for port in ports)
+    with ExitStack() as stack:
+        servers = []
+        for number, port in enumerate(ports):
+            home = directory / f"n{number}"
+            home.mkdir()
+            own = {
+                "NATS_SERVER_NAME": f"n{number}",
+                "NATS_CLUSTER_LISTEN": f"127.0.0.1:{port}",
+                "NATS_ROUTES": f"[{routes}]",
+                "NATS_STORE_DIR": str(home / "jetstream"),
+            }
+            servers.append(InfraNats(home, main="cluster.conf", env=shared | own))
+        yield [stack.enter_context(server) for server in servers]
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on: the servers must know each other's before the first one starts."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()

@@ -1,0 +1,75 @@
+"""What the cluster test submits: a write and a read, each with an executor killed in the middle. Prints what it found.
+
+Usage: spark_job.py OPTIONS DIRECTORY, where OPTIONS are those of the connector as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROWS = 5_000
+WIDTH = 4_000
+"""Characters of a value: more than what waits between Spark's processes has to pass."""
+
+Batches = Iterator[Any]
+
+
+def kill_once(marker: Path) -> Callable[[Batches], Batches]:
+    """A step that lets rows through; the first task that gets to the middle notes it and takes its executor down."""
+
+    def through(batches: Batches) -> Batches:
+        import psutil
+
+        seen = 0
+        for batch in batches:
+            yield batch
+            seen += batch.num_rows
+            if seen >= ROWS // 5 and not marker.exists():
+                marker.write_text(json.dumps(where_it_came_from()))
+                executor = next(process for process in psutil.Process().parents() if process.name() == "java")
+                os.kill(executor.pid, signal.SIGKILL)
+
+    return through
+
+
+def where_it_came_from() -> list[str]:
+    """The files of the connector and its core, as an executor imports them."""
+    import pyspark_ringcast
+    import ringcast_core._native
+
+    return [str(Path(str(module.__file__)).resolve()) for module in (pyspark_ringcast, ringcast_core._native)]
+
+
+def main() -> None:
+    from pyspark.sql import SparkSession
+
+    options, directory = json.loads(sys.argv[1]), Path(sys.argv[2])
+    settings: dict[str, bool | float | int | str | None] = {
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "100",
+        "spark.sql.shuffle.partitions": "1",
+    }
+    spark = SparkSession.builder.config(map=settings).getOrCreate()
+    value = f"rpad(concat('value ', {{}}), {WIDTH}, '.')"
+    rows = spark.range(ROWS, numPartitions=1).selectExpr(
+        "concat('row-', id) AS row_id", f"{value.format('id')} AS value"
+    )
+    killed = rows.mapInArrow(kill_once(directory / "write"), rows.schema)
+    killed.write.format("ringcast").mode("overwrite").options(**options).save()
+    frame = spark.read.format("ringcast").options(**options, tasks="1").load()
+    read = frame.mapInArrow(kill_once(directory / "read"), frame.schema)
+    right = f"count_if(value = {value.format('substr(row_id, 5)')})"
+    (found,) = read.selectExpr("count(*) AS rows", "count(DISTINCT row_id) AS ids", f"{right} AS right").collect()
+    report = {"master": spark.sparkContext.master, **found.asDict()}
+    (directory / "part.json").write_text(json.dumps(report))
+    (directory / "part.json").rename(directory / "report.json")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

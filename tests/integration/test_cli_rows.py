@@ -1,0 +1,169 @@
+"""``ringcast store|put|get|delete|list|history`` against real servers: results, JSON, exit codes, sentences."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import PIPE
+
+import pytest
+
+from tests.integration.cli_process import COMMAND, Cli, Servers
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    with Servers(tmp_path_factory.mktemp("cli-rows")) as started:
+        yield started
+
+
+@pytest.fixture
+def cli(servers: Servers, tmp_path: Path) -> Cli:
+    return servers.cli(tmp_path)
+
+
+@pytest.fixture
+def store(cli: Cli, store_name: str) -> str:
+    cli.ok("store", "create", store_name, "--partitions", 8)
+    return store_name
+
+
+def test_stores(cli: Cli, store_name: str) -> None:
+    made = cli.ok("store", "create", store_name, "--partitions", 4, "--mode", "full", "--strategy", "ring", "--json")
+    assert made.document["partition_count"] == 4
+    assert (made.document["mode"], made.document["strategy"]) == ("FULL", "ring")
+    assert cli.ok("store", "create", store_name, "--partitions", 4, "--mode", "FULL", "--strategy", "ring").code == 0
+    cli.ok("put", store_name, "list", "a", "value")
+    shown = cli.ok("store", "show", store_name)
+    assert "partitions  4" in shown.out
+    assert "list" in shown.out
+    assert cli.ok("--json", "store", "show", store_name).document["keys"] == [{"name": "list", "rows": 1, "bytes": 6}]
+    listed = {store["name"]: store for store in cli.ok("store", "list", "--json").documents}
+    assert listed[store_name]["mode"] == "FULL"
+    assert store_name in cli.ok("store", "list").out
+    assert cli.refused("store", "create", store_name, "--partitions", 5, "--mode", "full", "--strategy", "ring") == (
+        f"store '{store_name}' exists with partition_count 4: it can't be created with partition_count 5"
+    )
+
+
+def test_a_row_from_put_to_delete(cli: Cli, store: str) -> None:
+    put = cli.ok("put", store, "list", "a", "one", "-m", "why=test", "-m", "by=me=you", "--json").document
+    assert (put["row_id"], put["version"]) == ("a", 1)
+    assert cli.ok("put", store, "list", "a", "two\nlines").out == f"a is at version 2 of partition {put['partition']}\n"
+    assert cli.ok("get", store, "list", "a").out == "two\nlines\n", "a value alone is printed as it is"
+    (got,) = cli.ok("get", store, "list", "a", "--json").documents
+    assert (got["value"], got["version"], got["deleted"], got["metadata"]) == ("two\nlines", 2, False, {})
+    assert cli.ok("list", store, "list").out == "a\ttwo\\nlines\n", "and in a list on one line"
+    long = cli.ok("list", store, "list", "--long").out
+    assert long == f"{put['partition']}\t2\ta\ttwo\\nlines\n"
+    assert cli.ok("delete", store, "list", "a", "--json").document["existed"] is True
+    assert cli.ok("list", store, "list").out == ""
+    assert cli.ok("list", store, "list", "--deleted").out == "a\t(deleted)\n"
+    history = cli.ok("history", store, "list", "a", "--json").documents
+    assert [(row["version"], row["value"], row["deleted"], row["metadata"]) for row in history] == [
+        (1, "one", False, {"why": "test", "by": "me=you"}),
+        (2, "two\nlines", False, {}),
+        (3, "", True, {}),
+    ]
+    assert [line.split("\t")[2:] for line in cli.ok("history", store, "list", "--since", 1).out.splitlines()] == [
+        ["2", "a", "two\\nlines"],
+        ["3", "a", "(deleted)"],
+    ]
+
+
+def test_a_value_from_a_file_or_standard_input(cli: Cli, store: str, tmp_path: Path) -> None:
+    file = tmp_path / "value.txt"
+    file.write_text("from a file ✓")
+    cli.ok("put", store, "list", "a", "--file", file)
+    cli.ok("put", store, "list", "b", "--file", "-", stdin="from a pipe")
+    assert cli.ok("get", store, "list", "b", "a").out == "b\tfrom a pipe\na\tfrom a file ✓\n"
+    file.write_bytes(b"caf\xe9")
+    assert cli.refused("put", store, "list", "a", "--file", file) == (
+        "value is not text: byte 0xe9 at offset 3 is not valid UTF-8"
+    )
+    file.write_bytes(b"x" * 1_048_577)
+    assert cli.refused("put", store, "list", "a", "--file", file) == "value is too large: the limit is 1048576 bytes"
+    assert cli.ok("get", store, "list", "a").out == "from a file ✓\n"
+
+
+def test_rows_that_are_not_there(cli: Cli, store: str) -> None:
+    cli.ok("put", store, "list", "a", "1")
+    result = cli("get", store, "list", "a", "b", "c")
+    assert (result.code, result.out) == (1, "a\t1\n")
+    assert result.err.splitlines() == [f"ringcast: row '{row}' is not in {store}/list" for row in "bc"]
+    assert cli.refused("delete", store, "list", "b") == f"row 'b' is not in {store}/list: nothing was deleted"
+
+
+def test_what_is_unknown(cli: Cli, store: str) -> None:
+    for words in (
+        ("put", "nowhere", "list", "a", "1"),
+        ("get", "nowhere", "list", "a"),
+        ("list", "nowhere", "list"),
+        ("history", "nowhere", "list"),
+        ("delete", "nowhere", "list", "a"),
+        ("store", "show", "nowhere"),
+        ("topology", "nowhere"),
+    ):
+        assert "store 'nowhere'" in cli.refused(*words), words
+    for words in (
+        ("get", store, "never", "a"),
+        ("list", store, "never"),
+        ("history", store, "never"),
+        ("delete", store, "never", "a"),
+    ):
+        assert "key 'never'" in cli.refused(*words), words
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("store", "create", "no spaces"), "store 'no spaces' is not a valid name: 1 to 64 characters of"),
+        (("store", "create", "x" * 65), "is not a valid name: 1 to 64 characters"),
+        (("store", "create", "s", "--partitions", 0), "partition_count 0 is out of range: 1 to 4096 partitions"),
+        (("store", "create", "s", "--partitions", 4097), "partition_count 4097 is out of range: 1 to 4096"),
+        (("store", "create", "s", "--inline-max-bytes", 4097), "inline_max_bytes 4097 is out of range: 0 to 4096"),
+        (("put", "s", "no/slash", "a", "1"), "key 'no/slash' is not a valid name"),
+        (("put", "s", "k", "", "1"), "row_id '' has 0 bytes: 1 to 512 bytes of UTF-8 are allowed"),
+        (("put", "s", "k", "ü" * 300, "1"), "has 600 bytes: 1 to 512 bytes"),
+        (("put", "s", "k", "a", "1", "-m", "m=" + "x" * 16_384), "metadata has 16385 bytes: at most 16384 are allowed"),
+        (("list", "s", "k", "--partition", -1), "partition -1 is out of range: the store has partitions 0 to 4095"),
+    ],
+)
+def test_bad_input_gets_one_sentence(cli: Cli, words: tuple[object, ...], said: str) -> None:
+    assert said in cli.refused(*words)
+
+
+def test_an_argument_that_is_not_text(cli: Cli, store: str) -> None:
+    assert "row_id" in cli.refused("put", store, "list", b"\xff".decode("utf-8", "surrogateescape"), "1")
+    assert "list" not in cli.ok("store", "show", store, "--json").out, "nothing was written, not even the key"
+
+
+def test_errors_as_json(cli: Cli) -> None:
+    result = cli("store", "create", "s", "--partitions", 0, "--json")
+    assert (result.code, result.out) == (1, "")
+    error = json.loads(result.err)["error"]
+    assert (error["code"], error["field"]) == ("INVALID_INPUT", "partition_count")
+    assert error["message"].startswith("partition_count 0 is out of range")
+    assert json.loads(cli("list", "nowhere", "k", "--json").err)["error"]["code"] == "UNKNOWN_STORE"
+
+
+def test_servers_that_are_down(tmp_path: Path) -> None:
+    cli = Cli(tmp_path, service="127.0.0.1:1", servers="nats://127.0.0.1:1")
+    for words in (("store", "list"), ("put", "s", "k", "a", "1"), ("list", "s", "k"), ("get", "s", "k", "a")):
+        assert cli.refused(*words) == "config service 127.0.0.1:1 can't be reached: connection refused"
+    assert cli.refused("topology", "s") == "NATS at nats://127.0.0.1:1 can't be reached: connection refused"
+
+
+def test_a_reader_that_has_had_enough(cli: Cli, store: str, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.txt"
+    rows.write_text("".join(f"{number:050}\n" for number in range(20_000)))
+    cli.ok("import", store, "list", rows)
+    with subprocess.Popen([*COMMAND, "list", store, "list"], stdout=PIPE, stderr=PIPE, env=cli.env) as listing:
+        assert listing.stdout is not None
+        assert listing.stderr is not None
+        assert len(listing.stdout.readline()) == 52
+        listing.stdout.close()
+        assert listing.stderr.read() == b""
+        assert listing.wait(30) == 0

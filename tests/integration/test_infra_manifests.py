@@ -1,0 +1,378 @@
+"""The systemd unit, the Kubernetes manifests and the Dockerfile say what the service really takes.
+
+Neither systemd nor Kubernetes nor a container engine runs here; what can be held against the code is.
+"""
+
+from __future__ import annotations
+
+import configparser
+import inspect
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from ringcast_config_service.app import App
+from ringcast_config_service.config import Config
+from ringcast_testkit import ManagedProcess
+
+from tests.integration.infra_nats import INFRA, NATS, ROOT, InfraNats, example_variables
+
+KUBERNETES = INFRA / "kubernetes"
+SYSTEMD = INFRA / "systemd"
+DOCKERFILE = INFRA / "docker/Dockerfile"
+PREFIX = "RINGCAST_CONFIG_SERVICE_"
+
+
+@cache
+def options() -> frozenset[str]:
+    """The options of the service, from its own help."""
+    command = [sys.executable, "-m", "ringcast_config_service", "--help"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = frozenset(re.findall(r"^\s+(--[a-z-]+)", text, re.MULTILINE))
+    assert {"--nats", "--database", "--listen"} <= found
+    return found
+
+
+def as_option(variable: str) -> str:
+    """The option that a variable sets."""
+    assert variable.startswith(PREFIX), variable
+    return "--" + variable.removeprefix(PREFIX).lower().replace("_", "-")
+
+
+def seconds_to_stop(stop_timeout_s: float) -> float:
+    """How long an orderly stop takes at the most: its phases one after the other."""
+    phases = inspect.getsource(App._shut).count("_bounded(")
+    assert phases >= 5
+    return phases * stop_timeout_s + 1
+
+
+# --- systemd ----------------------------------------------------------------------------------------------------------
+
+
+def unit() -> configparser.RawConfigParser:
+    parser = configparser.RawConfigParser(strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string((SYSTEMD / "ringcast-config-service.service").read_text())
+    return parser
+
+
+def exec_start() -> list[str]:
+    return shlex.split(unit()["Service"]["ExecStart"])
+
+
+def example_settings() -> dict[str, str]:
+    """config-service.env.example, as systemd reads it."""
+    lines = (SYSTEMD / "config-service.env.example").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+def test_the_unit_starts_the_command_with_options_that_it_has() -> None:
+    scripts = tomllib.loads((ROOT / "services/config-service/pyproject.toml").read_text())["project"]["scripts"]
+    program, *words = exec_start()
+    assert Path(program).name in scripts
+    given = [word for word in words if word.startswith("--")]
+    assert given
+    assert set(given) <= options()
+
+
+def test_every_variable_of_the_example_is_an_option() -> None:
+    text = (SYSTEMD / "config-service.env.example").read_text()
+    names = re.findall(rf"^#?({PREFIX}[A-Z_]+)=", text, re.MULTILINE)
+    assert len(names) >= 7
+    assert {as_option(name) for name in names} <= options()
+
+
+def test_the_unit_gives_the_service_the_time_that_it_needs_to_stop() -> None:
+    words = exec_start()
+    stop_timeout_s = float(words[words.index("--stop-timeout") + 1])
+    assert float(unit()["Service"]["TimeoutStopSec"]) >= seconds_to_stop(stop_timeout_s)
+
+
+def test_the_unit_is_locked_down() -> None:
+    service = unit()["Service"]
+    wanted = {"DynamicUser": "yes", "NoNewPrivileges": "yes", "ProtectSystem": "strict", "CapabilityBoundingSet": ""}
+    assert {name: service[name] for name in wanted} == wanted
+    assert (service["Restart"], service["StateDirectory"]) == ("on-failure", "ringcast")
+    database = example_settings()[PREFIX + "DATABASE"]
+    assert database.startswith(f"sqlite:/var/lib/{service['StateDirectory']}/")
+
+
+def test_the_unit_s_command_line_serves_and_stops(tmp_path: Path) -> None:
+    """With the example's settings, but for addresses, the password and the place of the database."""
+    ready = tmp_path / "config-service.json"
+    words = [word.replace("${RUNTIME_DIRECTORY}", str(tmp_path)) for word in exec_start()[1:]]
+    assert str(ready) in words
+    with InfraNats(tmp_path) as nats_server:
+        env = example_settings() | {
+            PREFIX + "NATS": nats_server.url,
+            PREFIX + "NATS_PASSWORD": nats_server.login("config-service")["password"],
+            PREFIX + "DATABASE": f"sqlite:{tmp_path / 'ringcast.db'}",
+            PREFIX + "LISTEN": "127.0.0.1:0",
+            PREFIX + "METRICS_LISTEN": "127.0.0.1:0",
+        }
+        service = ManagedProcess("service", [sys.executable, "-m", "ringcast_config_service", *words], env=env)
+        try:
+            service.wait_until(ready.exists)
+            assert json.loads(ready.read_text())["pid"] == service.pid
+            service.signal(signal.SIGTERM)
+            assert service.wait(float(unit()["Service"]["TimeoutStopSec"])) == 0
+        finally:
+            service.kill()
+        assert nats_server.violations() == []
+
+
+# --- Kubernetes -------------------------------------------------------------------------------------------------------
+
+
+def manifests() -> list[dict[str, Any]]:
+    """Every object of every file, the Kustomizations among them."""
+    files = sorted([*KUBERNETES.glob("*.yaml"), NATS / "kustomization.yaml"])
+    found = [document for file in files for document in yaml.safe_load_all(file.read_text())]
+    assert len(found) >= 18
+    return found
+
+
+def the(kind: str, name: str) -> dict[str, Any]:
+    (found,) = [one for one in manifests() if (one["kind"], one.get("metadata", {}).get("name")) == (kind, name)]
+    return found
+
+
+def container(kind: str, name: str) -> dict[str, Any]:
+    (found,) = the(kind, name)["spec"]["template"]["spec"]["containers"]
+    assert isinstance(found, dict)
+    return found
+
+
+def ports(kind: str, name: str) -> dict[str, int]:
+    return {port["name"]: port["containerPort"] for port in container(kind, name)["ports"]}
+
+
+def policies() -> Iterator[tuple[dict[str, Any], str, dict[str, Any]]]:
+    """Every rule of every network policy: policy, direction, rule."""
+    for policy in (one for one in manifests() if one["kind"] == "NetworkPolicy"):
+        for direction in ("ingress", "egress"):
+            for rule in policy["spec"].get(direction, []):
+                yield policy, direction, rule
+
+
+def test_every_object_is_whole_and_every_file_is_used() -> None:
+    for one in manifests():
+        assert one["apiVersion"]
+        assert one["kind"] == "Kustomization" or one["metadata"]["name"]
+    kustomization = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())
+    used = {name for name in kustomization["resources"] if name.endswith(".yaml")}
+    there = {file.name for file in KUBERNETES.glob("*.yaml")}
+    assert used == there - {"kustomization.yaml", "secrets.example.yaml"}
+    assert all((KUBERNETES / name).exists() for name in kustomization["resources"])
+    (generator,) = yaml.safe_load((NATS / "kustomization.yaml").read_text())["configMapGenerator"]
+    assert set(generator["files"]) == {file.name for file in NATS.glob("*.conf")}
+    volumes = the("StatefulSet", "nats")["spec"]["template"]["spec"]["volumes"]
+    assert [volume["configMap"]["name"] for volume in volumes] == [generator["name"]]
+
+
+def test_every_argument_and_variable_of_the_service_is_an_option() -> None:
+    service = container("Deployment", "config-service")
+    arguments = dict(argument.split("=", 1) for argument in service["args"])
+    variables = {as_option(entry["name"]) for entry in service["env"]}
+    assert arguments.keys() | variables <= options()
+    assert "--database" in variables
+    replicas = the("StatefulSet", "nats")["spec"]["replicas"]
+    assert int(arguments["--nats-replicas"]) == replicas
+    stop = the("Deployment", "config-service")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert stop >= seconds_to_stop(float(arguments["--stop-timeout"]))
+    assert arguments["--nats-user"] == "config-service"
+
+
+def test_a_configuration_of_these_arguments_is_valid() -> None:
+    arguments = dict(
+        argument.removeprefix("--").split("=", 1) for argument in container("Deployment", "config-service")["args"]
+    )
+    config = Config(database="sqlite:x", listen=arguments["listen"], nats=(arguments["nats"],), nats_replicas=3)
+    host, _, port = config.nats[0].removeprefix("nats://").partition(":")
+    (client,) = the("Service", host)["spec"]["ports"]
+    assert client["port"] == int(port)
+
+
+def test_every_variable_of_the_nats_configuration_is_set() -> None:
+    server = container("StatefulSet", "nats")
+    set_here = {entry["name"] for entry in server["env"]}
+    (secret,) = [one["secretRef"]["name"] for one in server["envFrom"]]
+    from_secret = set(the("Secret", secret)["stringData"])
+    assert set_here | from_secret == {name for name in example_variables() if "TLS" not in name}
+
+
+def test_secrets_are_templates_and_have_what_is_asked_of_them() -> None:
+    for secret in (one for one in manifests() if one["kind"] == "Secret"):
+        assert not any(secret["stringData"].values())
+    for kind, name in (("Deployment", "config-service"), ("StatefulSet", "nats")):
+        asked = [
+            entry["valueFrom"]["secretKeyRef"]
+            for entry in container(kind, name)["env"]
+            if "secretKeyRef" in entry.get("valueFrom", {})
+        ]
+        assert asked
+        for reference in asked:
+            assert reference["key"] in the("Secret", reference["name"])["stringData"]
+
+
+def test_the_ports_agree() -> None:
+    service, server = ports("Deployment", "config-service"), ports("StatefulSet", "nats")
+    arguments = dict(argument.split("=", 1) for argument in container("Deployment", "config-service")["args"])
+    assert arguments["--listen"].endswith(f":{service['grpc']}")
+    assert arguments["--metrics-listen"].endswith(f":{service['metrics']}")
+    listens = {entry["name"]: entry["value"] for entry in container("StatefulSet", "nats")["env"] if "value" in entry}
+    for variable, port in (
+        ("NATS_LISTEN", "client"),
+        ("NATS_CLUSTER_LISTEN", "cluster"),
+        ("NATS_MONITOR_LISTEN", "monitor"),
+    ):
+        assert listens[variable].endswith(f":{server[port]}")
+    assert set(re.findall(r":(\d+)", listens["NATS_ROUTES"])) == {str(server["cluster"])}
+    for probe in ("startupProbe", "readinessProbe"):
+        assert container("Deployment", "config-service")[probe]["grpc"]["port"] == service["grpc"]
+    for name, backend in (("config-service", service), ("nats", server), ("nats-headless", server)):
+        for port in the("Service", name)["spec"]["ports"]:
+            assert backend[port["targetPort"]] == port["port"]
+
+
+def test_network_policies_name_ports_that_somebody_listens_on() -> None:
+    database, dns = 5432, 53
+    known = {database, dns, *ports("Deployment", "config-service").values(), *ports("StatefulSet", "nats").values()}
+    named = {port["port"] for _, _, rule in policies() for port in rule["ports"]}
+    assert named == known - {8222}  # probes come from the node
+
+
+def test_workers_reach_nats_and_nothing_else() -> None:
+    worker = {"ringcast/role": "worker"}
+    reached = [
+        (policy["metadata"]["name"], rule)
+        for policy, direction, rule in policies()
+        if direction == "egress" and policy["spec"]["podSelector"].get("matchLabels") == worker
+    ]
+    ((_, rule),) = reached
+    assert [port["port"] for port in rule["ports"]] == [ports("StatefulSet", "nats")["client"]]
+    (target,) = rule["to"]
+    assert target["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "nats"}
+    let_in = [
+        policy["metadata"]["name"]
+        for policy, direction, rule in policies()
+        if direction == "ingress"
+        and any(source.get("podSelector", {}).get("matchLabels") == worker for source in rule["from"])
+    ]
+    assert let_in == ["nats"]
+    (database,) = the("NetworkPolicy", "database")["spec"]["ingress"]
+    assert [source["podSelector"]["matchLabels"] for source in database["from"]] == [
+        {"app.kubernetes.io/name": "config-service"}
+    ]
+    assert the("NetworkPolicy", "nobody-by-default")["spec"] == {
+        "podSelector": {},
+        "policyTypes": ["Ingress", "Egress"],
+    }
+
+
+def test_the_selectors_select_the_pods() -> None:
+    for kind, name in (("Deployment", "config-service"), ("StatefulSet", "nats")):
+        spec = the(kind, name)["spec"]
+        labels = spec["template"]["metadata"]["labels"]
+        assert spec["selector"]["matchLabels"] == labels
+        assert the("Service", name)["spec"]["selector"] == labels
+        assert the("PodDisruptionBudget", name)["spec"]["selector"]["matchLabels"] == labels
+        assert the("ServiceAccount", name)["automountServiceAccountToken"] is False
+    assert the("StatefulSet", "nats")["spec"]["serviceName"] == "nats-headless"
+
+
+@pytest.mark.parametrize(("kind", "name"), [("Deployment", "config-service"), ("StatefulSet", "nats")])
+def test_the_containers_are_locked_down(kind: str, name: str) -> None:
+    context = container(kind, name)["securityContext"]
+    assert context == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert the(kind, name)["spec"]["template"]["spec"]["securityContext"]["runAsNonRoot"] is True
+
+
+def test_the_disk_holds_what_jetstream_may_keep() -> None:
+    match = re.search(r"max_file_store: (\d+)GB", (NATS / "nats.conf").read_text())
+    (claim,) = the("StatefulSet", "nats")["spec"]["volumeClaimTemplates"]
+    assert match is not None
+    assert int(claim["spec"]["resources"]["requests"]["storage"].removesuffix("Gi")) > int(match[1])
+
+
+# --- The image --------------------------------------------------------------------------------------------------------
+
+
+def picked(argument: str) -> set[str]:
+    """The distributions that the Dockerfile takes from the lock for an argument."""
+    match = re.search(rf'^ARG {argument}="(.+)"$', DOCKERFILE.read_text(), re.MULTILINE)
+    assert match is not None
+    return set(match[1].split("|"))
+
+
+def our_dependencies() -> dict[str, list[str]]:
+    """What each distribution of ours requires, as it stands in the tree."""
+    files = [
+        *ROOT.glob("packages/*/pyproject.toml"),
+        *ROOT.glob("services/*/pyproject.toml"),
+        ROOT / "crates/ringcast-core-py/pyproject.toml",
+    ]
+    projects = [tomllib.loads(file.read_text())["project"] for file in files]
+    return {project["name"]: project.get("dependencies", []) for project in projects}
+
+
+def needs(name: str, extras: frozenset[str] = frozenset()) -> set[str]:
+    """Everything that a distribution requires, however indirectly."""
+    ours = our_dependencies()
+    found: set[str] = set()
+    waiting = [(name, extras)]
+    while waiting:
+        current, with_extras = waiting.pop()
+        try:
+            lines = ours[current] if current in ours else requires(current) or []
+        except PackageNotFoundError:
+            pytest.fail(f"{current} is not installed")
+        for requirement in map(Requirement, lines):
+            environments = [{"extra": extra} for extra in with_extras] or [{"extra": ""}]
+            wanted = requirement.marker is None or any(map(requirement.marker.evaluate, environments))
+            key = canonicalize_name(requirement.name)
+            if wanted and key not in found:
+                found.add(key)
+                waiting.append((key, frozenset(requirement.extras)))
+    return found
+
+
+def test_the_image_installs_exactly_what_the_service_needs() -> None:
+    ours = {"ringcast-core", "ringcast-wire", "ringcast-store"}
+    everything = needs("ringcast-config-service")
+    assert ours < everything
+    assert picked("SERVICE") == everything - ours
+    text = DOCKERFILE.read_text()
+    assert all(f"packages/{name}" in text for name in ours - {"ringcast-core"})
+
+
+def test_the_tools_and_everything_else_are_in_the_lock() -> None:
+    lock = (ROOT / "build-support/locks/default.txt").read_text()
+    locked = set(re.findall(r"^([a-z0-9._-]+)==", lock, re.MULTILINE))
+    assert picked("TOOLS") | picked("SERVICE") <= locked
+    assert picked("TOOLS") == {"hatchling", "maturin"} | needs("hatchling") | needs("maturin")
+
+
+def test_the_image_listens_where_the_manifests_say() -> None:
+    match = re.search(r"^EXPOSE (.+)$", DOCKERFILE.read_text(), re.MULTILINE)
+    assert match is not None
+    assert sorted(map(int, match[1].split())) == sorted(ports("Deployment", "config-service").values())
+    program = json.loads(DOCKERFILE.read_text().rpartition("ENTRYPOINT ")[2])[0]
+    assert program == exec_start()[0]

@@ -1,0 +1,324 @@
+"""The NATS configuration in infra/nats: it is valid, it is enough for Ringcast, and nobody may do more."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import nats
+import nkeys
+import pytest
+import trustme
+from ringcast import Change, PoisonPolicy, UnavailableError, Worker
+from ringcast.admin import ConfigServiceClient
+from ringcast.topology import read_topology
+from ringcast_testkit import ConfigServiceProcess, NatsServer, nats_server_binary
+from ringcast_wire import names
+
+from tests.integration.infra_nats import NATS, InfraNats, cluster_of_three, environment, example_variables
+
+PATIENCE_S = 30.0
+PARTITIONS = 4
+
+
+async def fill(service: ConfigServiceProcess) -> None:
+    """A store whose partitions have about 2.5 MB each, so that a fetch is answered in several chunks."""
+    async with ConfigServiceClient(service.address) as client:
+        await client.create_store("gateway", partition_count=PARTITIONS)
+        for number in range(40):
+            await client.put("gateway", "blocklist", f"row{number}", str(number) * 150_000)
+
+
+async def serves_workers(server: InfraNats, service: ConfigServiceProcess, **settings: Any) -> None:
+    """Two workers share the rows, hear a change, and one takes over from the other."""
+    await fill(service)
+    async with ConfigServiceClient(service.address) as client, server.worker("worker-0", **settings) as first:
+        async with server.worker("worker-1", **settings) as second:
+            both = (first, second)
+            await until(both, lambda: shared_out(both))
+            put = await client.put("gateway", "blocklist", "row7", "new")
+            (owner,) = [worker for worker in both if put.partition in worker.owned("blocklist")]
+            await owner.wait_for("blocklist", put.partition, put.version, timeout_s=PATIENCE_S)
+            row = owner.get("blocklist", "row7")
+            assert row is not None
+            assert row.value == "new"
+        await first.wait_until("blocklist", lambda: holds_all(first), timeout_s=PATIENCE_S)
+    assert server.violations() == []
+
+
+async def until(workers: Sequence[Worker], condition: Callable[[], bool]) -> None:
+    """Waits for a condition on several workers, looked at whenever one of them changes."""
+    waits = [asyncio.ensure_future(worker.wait_until("blocklist", condition)) for worker in workers]
+    done, waiting = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE_S)
+    for wait in waiting:
+        wait.cancel()
+    assert done
+
+
+def shared_out(workers: Sequence[Worker]) -> bool:
+    """Whether each of them owns something, nothing is owned twice, and all rows are there."""
+    owned = [worker.owned("blocklist") for worker in workers]
+    rows = sum(worker.row_count("blocklist") for worker in workers)
+    return all(owned) and sum(map(len, owned)) == len(frozenset().union(*owned)) == PARTITIONS and rows == 40
+
+
+def holds_all(worker: Worker) -> bool:
+    return worker.row_count("blocklist") == 40 and len(worker.owned("blocklist")) == PARTITIONS
+
+
+# --- The files --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("main", ["nats.conf", "cluster.conf"])
+@pytest.mark.parametrize("tls", [False, True])
+def test_the_server_takes_the_configuration(tmp_path: Path, main: str, tls: bool) -> None:
+    server = InfraNats(tmp_path)
+    if tls:
+        use_tls(server, tmp_path)
+    result = check(server.configuration / main, server.env)
+    assert result.returncode == 0, result.stderr
+    assert "is valid" in result.stderr + result.stdout
+
+
+def test_every_variable_is_in_the_example_and_the_server_needs_each(tmp_path: Path) -> None:
+    used = {
+        name for file in NATS.glob("*.conf") for name in re.findall(r"^[^#\n]*[ :]\$([A-Z]\w+)", file.read_text(), re.M)
+    }
+    used = {name for name in used if name.startswith("NATS_")}
+    assert used == example_variables()
+    env = environment(tmp_path)
+    needed = used - {name for name in used if "TLS" in name}
+    for name in needed:
+        result = check(NATS / "cluster.conf", {other: value for other, value in env.items() if other != name})
+        assert result.returncode != 0
+        assert f"'{name}'" in result.stderr
+    assert len(needed) >= 12
+
+
+def test_the_accounts_are_what_the_script_prints() -> None:
+    text = (NATS / "accounts.conf").read_text()
+    words = shlex.split(text.splitlines()[0].partition("make_accounts.py ")[2])
+    assert words
+    result = make_accounts(*words)
+    assert (result.returncode, result.stdout) == (0, text)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["worker-0"], "'worker-0' is not of the form WORKER=STORE/KEY,KEY"),
+        (["w.1=s/k"], "worker 'w.1' is not a valid name"),
+        (["w=s/"], "key '' is not a valid name"),
+        (["a-b=s/k", "a_b=s/k"], "would share the variable NATS_WORKER_A_B_PASSWORD"),
+        (["config-service=s/k"], "has the name of a user that is no worker"),
+        (["w=s/k", "--nkey", "x=U1"], "'x', which is no user here"),
+        (["w=s/k", "--partitions", "0"], "1 to 4096"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused(words: list[str], sentence: str) -> None:
+    result = make_accounts(*words)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert sentence in result.stderr
+
+
+def make_accounts(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(NATS / "make_accounts.py"), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def check(file: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(nats_server_binary()), "-t", "-c", str(file)], env=env, capture_output=True, text=True, check=False
+    )
+
+
+# --- What works -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[InfraNats]:
+    with InfraNats(tmp_path) as running:
+        yield running
+
+
+async def test_the_permissions_are_enough(server: InfraNats, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with server.service(tmp_path) as service:
+        await serves_workers(server, service)
+        login = server.login("tools")
+        monkeypatch.setenv("RINGCAST_USER", login["user"])
+        monkeypatch.setenv("RINGCAST_PASSWORD", login["password"])
+        topology = await read_topology(server.url, "gateway", "blocklist")
+        assert topology.settings.partition_count == PARTITIONS
+        assert server.violations() == []
+
+
+async def test_a_worker_can_leave_a_dead_letter(server: InfraNats, tmp_path: Path) -> None:
+    def refuse(change: Change) -> None:
+        raise ValueError(change.row_id)
+
+    with server.service(tmp_path) as service:
+        await fill(service)
+        settings: dict[str, Any] = {"handler": refuse, "handler_tries": 1, "poison_policy": PoisonPolicy.DEAD_LETTER}
+        async with server.worker("worker-0", **settings) as worker:
+            await worker.wait_ready(timeout_s=PATIENCE_S)
+            assert worker.stats("blocklist").dead_letters == 40
+    assert server.violations() == []
+
+
+async def test_a_wrong_password_is_one_sentence_without_it(server: InfraNats) -> None:
+    with pytest.raises(UnavailableError, match="Authorization Violation") as refused:
+        async with server.worker("worker-0", password="wrong-secret", connect_timeout_s=4.0):
+            pytest.fail("it started")
+    assert "wrong-secret" not in str(refused.value)
+
+
+async def test_an_nkey_logs_in_without_a_password(tmp_path: Path) -> None:
+    pair, seed = nkey()
+    (tmp_path / "seed").write_bytes(seed)
+    server = InfraNats(tmp_path)
+    made = make_accounts("--nkey", f"worker-0={pair}", "worker-0=gateway/blocklist")
+    (server.configuration / "accounts.conf").write_text(made.stdout)
+    with server, server.service(tmp_path) as service:
+        await fill(service)
+        seed_file = str(tmp_path / "seed")
+        async with server.worker("worker-0", nkey_seed_file=seed_file) as worker:
+            await worker.wait_ready(timeout_s=PATIENCE_S)
+            assert holds_all(worker)
+
+
+async def test_a_worker_with_an_nkey_is_added_without_a_restart(server: InfraNats, tmp_path: Path) -> None:
+    pair, seed = nkey()
+    (tmp_path / "seed").write_bytes(seed)
+    words = shlex.split((NATS / "accounts.conf").read_text().splitlines()[0].partition("make_accounts.py ")[2])
+    made = make_accounts("--nkey", f"worker-9={pair}", *words, "worker-9=gateway/blocklist")
+    with server.service(tmp_path) as service:
+        await fill(service)
+        async with server.worker("worker-0") as first:
+            await first.wait_ready(timeout_s=PATIENCE_S)
+            (server.configuration / "accounts.conf").write_text(made.stdout)
+            await asyncio.to_thread(send_signal, server, "reload")
+            server.process.wait_until(lambda: any("Reloaded server configuration" in line for line in server.log()))
+            async with server.worker("worker-9", nkey_seed_file=str(tmp_path / "seed")) as added:
+                both = (first, added)
+                await until(both, lambda: shared_out(both))
+    assert server.violations() == []
+
+
+async def test_a_server_in_lame_duck_mode_ends_by_itself(server: InfraNats) -> None:
+    """As the StatefulSet's preStop asks it to."""
+    await asyncio.to_thread(send_signal, server, "ldm")
+    assert await asyncio.to_thread(server.process.wait, 60.0) == 0
+
+
+def send_signal(server: InfraNats, name: str) -> None:
+    subprocess.run([str(nats_server_binary()), "--signal", f"{name}={server.process.pid}"], check=True)
+
+
+def nkey() -> tuple[str, bytes]:
+    """Public key and seed of a user."""
+    seed = nkeys.encode_seed(bytes(range(32)), nkeys.PREFIX_BYTE_USER)
+    return nkeys.from_seed(bytearray(seed)).public_key.decode(), bytes(seed)
+
+
+async def test_the_service_answers_to_inboxes_only(
+    nats_server: NatsServer, config_service: ConfigServiceProcess
+) -> None:
+    """Where workers share its account, nobody can have it publish its answer as an event."""
+    async with ConfigServiceClient(config_service.address) as client:
+        await client.create_store("gateway", partition_count=1)
+        await client.put("gateway", "blocklist", "row", "value")
+    nc = await nats.connect(nats_server.url)
+    try:
+        stream = names.notify_stream("gateway")
+        before = (await nc.jetstream().stream_info(stream)).state.last_seq
+        subject = names.fetch_subject("gateway", "blocklist", names.FETCH_HEADS)
+        await nc.publish(subject, reply=names.notify_subject("gateway", "blocklist", 0))
+        answer = await nc.request(subject, timeout=5)  # of the one instance that there is: the other was before it
+        assert names.HEADER_CHUNK in (answer.headers or {})
+        assert (await nc.jetstream().stream_info(stream)).state.last_seq == before
+    finally:
+        await nc.close()
+
+
+# --- TLS --------------------------------------------------------------------------------------------------------------
+
+
+def use_tls(server: InfraNats, directory: Path) -> str:
+    """Turns TLS on as nats.conf says, with a certificate for 127.0.0.1; the path of who signed it."""
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.private_key_pem.write_to_path(str(directory / "tls.key"))
+    certificate.cert_chain_pems[0].write_to_path(str(directory / "tls.crt"))
+    authority.cert_pem.write_to_path(str(directory / "ca.pem"))
+    file = server.configuration / "nats.conf"
+    text = file.read_text()
+    assert text.count("# include tls.conf") == 1
+    file.write_text(text.replace("# include tls.conf", "include tls.conf"))
+    return str(directory / "ca.pem")
+
+
+async def test_everything_goes_over_tls(tmp_path: Path) -> None:
+    server = InfraNats(tmp_path)
+    authority = use_tls(server, tmp_path)
+    with server, server.service(tmp_path, "--nats-tls-ca", authority) as service:
+        await serves_workers(server, service, tls_ca_file=authority)
+        trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
+        with pytest.raises(UnavailableError, match="certificate verify failed"):
+            async with server.worker("worker-0", tls_ca_file=str(tmp_path / "other.pem"), connect_timeout_s=4.0):
+                pytest.fail("it trusted a stranger")
+
+
+async def test_no_password_goes_to_a_server_without_tls(tmp_path: Path) -> None:
+    """Whoever is in between and says that there is no TLS gets nothing but the beginning of a handshake."""
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    heard = bytearray()
+    asked = asyncio.Event()
+
+    async def pretend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"server_id":"x","version":"2.15.1","max_payload":1048576,"headers":true}\r\n')
+        heard.extend(await reader.read(65_536))
+        asked.set()
+        writer.close()
+
+    listener = await asyncio.start_server(pretend, "127.0.0.1", 0)
+    async with listener:
+        port = listener.sockets[0].getsockname()[1]
+        login = {"user": "u", "password": "secret-of-u", "tls_ca_file": str(tmp_path / "ca.pem")}
+        with pytest.raises(UnavailableError):
+            async with Worker(
+                servers=f"nats://127.0.0.1:{port}",
+                store="s",
+                keys=["k"],
+                connect_timeout_s=1.0,
+                **login,  # type: ignore[arg-type]
+            ):
+                pytest.fail("it started")
+        assert asked.is_set()
+    assert heard[:1] == b"\x16"  # a TLS record
+    assert b"secret-of-u" not in heard
+
+
+# --- Three servers ----------------------------------------------------------------------------------------------------
+
+
+async def test_three_servers_serve_workers_and_one_may_die(tmp_path: Path) -> None:
+    with cluster_of_three(tmp_path) as cluster:
+        urls = [server.url for server in cluster]
+        service = cluster[0].service(tmp_path, "--nats-replicas", "3", "--nats", ",".join(urls))
+        with service:
+            await serves_workers(cluster[0], service, servers=urls)
+            async with (
+                cluster[1].worker("worker-2", servers=urls) as worker,
+                ConfigServiceClient(service.address) as client,
+            ):
+                await worker.wait_ready(timeout_s=PATIENCE_S)
+                cluster[2].kill()
+                put = await client.put("gateway", "blocklist", "row1", "after")
+                await worker.wait_for("blocklist", put.partition, put.version, timeout_s=PATIENCE_S)
+        assert [server.violations() for server in cluster] == [[], [], []]

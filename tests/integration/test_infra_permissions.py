@@ -1,0 +1,270 @@
+"""What a worker's user and the config service's are kept from, asked of a real server with the files of infra/nats."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from nats.aio.client import Client
+from nats.js import api
+from ringcast.admin import ConfigServiceClient
+from ringcast_testkit import ConfigServiceProcess
+from ringcast_wire import names
+
+from tests.integration.infra_nats import WORKER_API, InfraNats
+
+STREAM = names.notify_stream("gateway")
+EVENT = names.notify_subject("gateway", "blocklist", 3)
+NODES = names.nodes_bucket("gateway")
+META = names.meta_bucket("gateway")
+LEASES = names.LEASES_BUCKET
+ME, OTHER = "worker-0", "worker-1"
+MINE, THEIRS = (names.consumer_name("ringcast", worker) for worker in (ME, OTHER))
+WATCH, THEIR_WATCH = (names.watch_name("gateway", worker) for worker in (ME, OTHER))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InfraNats]:
+    with InfraNats(tmp_path_factory.mktemp("nats")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def service(server: InfraNats, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConfigServiceProcess]:
+    """With the store `gateway`, 4 partitions, and a row."""
+    with server.service(tmp_path_factory.mktemp("service")) as running:
+
+        async def prepare() -> None:
+            async with ConfigServiceClient(running.address) as client:
+                await client.create_store("gateway", partition_count=4)
+                for number in range(20):
+                    await client.put("gateway", "blocklist", f"row{number}", "value")
+
+        asyncio.run(prepare())
+        yield running
+
+
+class Bus:
+    """A client, and what the server refused it."""
+
+    def __init__(self) -> None:
+        self.nc = Client()
+        self._refused: asyncio.Queue[str] = asyncio.Queue()
+        self._asked = 0
+
+    async def refused(self) -> list[str]:
+        """What was refused since the last call: all that came before the refusal of something that surely is."""
+        self._asked += 1
+        surely = f"nobody.may.{self._asked}"
+        await self.nc.publish(surely, b"")
+        found: list[str] = []
+        async with asyncio.timeout(10):
+            while surely not in (reason := await self._refused.get()):
+                found.append(reason.lower())
+        return found
+
+    async def on_error(self, error: Exception) -> None:
+        """Takes what the server says on its own."""
+        self._refused.put_nowait(str(error))
+
+
+@asynccontextmanager
+async def connected(server: InfraNats, user: str) -> AsyncIterator[Bus]:
+    bus = Bus()
+    inbox = names.SERVICE_INBOX_PREFIX if user == "config-service" else names.inbox_prefix(user)
+    login: dict[str, Any] = server.login(user)
+    await bus.nc.connect(server.url, error_cb=bus.on_error, inbox_prefix=inbox, **login)
+    try:
+        yield bus
+    finally:
+        await bus.nc.close()
+
+
+@pytest.fixture
+async def worker(server: InfraNats, service: ConfigServiceProcess) -> AsyncIterator[Bus]:
+    async with connected(server, ME) as bus:
+        yield bus
+
+
+@pytest.fixture
+async def operator(server: InfraNats, service: ConfigServiceProcess) -> AsyncIterator[Bus]:
+    """The config service's user, to look at the streams with."""
+    async with connected(server, "config-service") as bus:
+        yield bus
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        EVENT,
+        f"$KV.{META}.mode",
+        f"$KV.{META}.partition_count",
+        f"$KV.{LEASES}.{OTHER}",
+        f"$KV.{NODES}.blocklist.{OTHER}",
+        f"$KV.{NODES}.elsewhere.slot.0",
+        names.fetch_subject("gateway", "elsewhere", "full"),
+        names.fetch_subject("other", "blocklist", 0),
+        f"{WORKER_API}.CONSUMER.MSG.NEXT.{STREAM}.{THEIRS}",
+        f"{WORKER_API}.CONSUMER.CREATE.{STREAM}.{THEIRS}",
+        f"{WORKER_API}.CONSUMER.DELETE.{STREAM}.{THEIRS}",
+        f"{WORKER_API}.CONSUMER.CREATE.{STREAM}",
+        f"{WORKER_API}.CONSUMER.INFO.{STREAM}.{THEIRS}",
+        f"$JS.ACK.{STREAM}.{THEIRS}.1.1.1.1.0",
+        f"{WORKER_API}.CONSUMER.CREATE.KV_{NODES}.{THEIR_WATCH}",
+        f"{WORKER_API}.CONSUMER.DELETE.KV_{NODES}.{THEIR_WATCH}",
+        f"{WORKER_API}.CONSUMER.CREATE.KV_{NODES}",
+        f"{WORKER_API}.CONSUMER.CREATE.KV_{META}.{WATCH}",
+        f"{WORKER_API}.DIRECT.GET.{STREAM}",
+        f"{WORKER_API}.DIRECT.GET.KV_{LEASES}.$KV.{LEASES}.{OTHER}",
+        f"{WORKER_API}.STREAM.DELETE.{STREAM}",
+        f"{WORKER_API}.STREAM.PURGE.{STREAM}",
+        f"{WORKER_API}.STREAM.UPDATE.{STREAM}",
+        f"{WORKER_API}.STREAM.CREATE.mine",
+        f"{WORKER_API}.STREAM.MSG.GET.{STREAM}",
+        f"{WORKER_API}.STREAM.NAMES",
+        "$JS.API.STREAM.NAMES",
+        "$JS.API.INFO",
+        "$SYS.REQ.SERVER.PING",
+        "config.dead.gateway.other.0",
+        "config.dead.other.blocklist.0",
+        "anything",
+    ],
+)
+async def test_a_worker_may_not_publish(worker: Bus, subject: str) -> None:
+    await worker.nc.publish(subject, b"x", reply=worker.nc.new_inbox())
+    (reason,) = await worker.refused()
+    assert "permissions violation for publish" in reason
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        f"{names.inbox_prefix(OTHER)}.>",
+        f"{names.SERVICE_INBOX_PREFIX}.>",
+        "_INBOX.>",
+        "config.fetch.>",
+        names.FETCH_SUBJECTS,
+        "config.notify.>",
+        EVENT,
+        f"$KV.{LEASES}.>",
+        f"$KV.{META}.>",
+        "$JS.ACK.>",
+        "_R_.>",
+        ">",
+    ],
+)
+async def test_a_worker_may_not_listen(worker: Bus, subject: str) -> None:
+    await worker.nc.subscribe(subject)
+    (reason,) = await worker.refused()
+    assert "permissions violation for subscription" in reason
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "$JS.API.STREAM.DELETE.x",
+        "$JS.API.STREAM.PURGE.x",
+        "$JS.API.STREAM.UPDATE.x",
+        "$JS.API.CONSUMER.CREATE.x",
+        f"$JS.API.DIRECT.GET.{STREAM}.{EVENT}",
+        f"$JS.API.DIRECT.GET.KV_{LEASES}.$KV.{LEASES}.{ME}",
+        f"$KV.{LEASES}.{ME}",
+        f"$KV.{NODES}.blocklist.{ME}",
+        names.fetch_subject("gateway", "blocklist", 0),
+        f"{names.inbox_prefix(ME)}.x",
+        "$SYS.REQ.SERVER.PING",
+    ],
+)
+async def test_the_service_may_not_publish(operator: Bus, subject: str) -> None:
+    await operator.nc.publish(subject, b"x")
+    (reason,) = await operator.refused()
+    assert "permissions violation for publish" in reason
+
+
+@pytest.mark.parametrize("subject", ["config.notify.>", f"{names.inbox_prefix(ME)}.>", names.FETCH_SUBJECTS, ">"])
+async def test_the_service_may_not_listen(operator: Bus, subject: str) -> None:
+    await operator.nc.subscribe(subject)  # to fetches only as one of its group
+    (reason,) = await operator.refused()
+    assert "permissions violation for subscription" in reason
+
+
+async def test_what_a_worker_needs_is_not_refused(worker: Bus) -> None:
+    """The same look at refusals finds none, so that the tests above don't pass for another reason."""
+    await worker.nc.subscribe(f"{names.inbox_prefix(ME)}.x.*")
+    for subject in (f"$KV.{LEASES}.{ME}", f"$KV.{NODES}.blocklist.{ME}", f"$KV.{NODES}.blocklist.slot.0"):
+        await worker.nc.publish(subject, b"{}")
+    assert await worker.refused() == []
+    reply = await worker.nc.request(names.fetch_subject("gateway", "blocklist", names.FETCH_HEADS), timeout=5)
+    assert names.HEADER_CHUNK in (reply.headers or {})
+
+
+async def test_a_worker_can_have_no_answer_put_into_a_stream(worker: Bus, operator: Bus) -> None:
+    """NATS sends an answer wherever the request says. Each of these would forge an event, a lease or a setting."""
+    await worker.nc.publish(f"$KV.{LEASES}.{ME}", b"forged")
+    await create_consumer(worker, MINE, filter_subjects=[names.notify_subject("gateway", "blocklist", 1)])
+    requests = {
+        f"{WORKER_API}.DIRECT.GET.KV_{LEASES}.$KV.{LEASES}.{ME}": b"",
+        f"{WORKER_API}.STREAM.INFO.KV_{META}": b"",
+        f"{WORKER_API}.CONSUMER.MSG.NEXT.{STREAM}.{MINE}": b'{"batch": 1, "no_wait": true}',
+        f"$KV.{LEASES}.{ME}": b"again",
+        names.fetch_subject("gateway", "blocklist", names.FETCH_FULL): b"",
+    }
+    targets = (EVENT, f"$KV.{LEASES}.{OTHER}", f"$KV.{META}.mode", f"$KV.{NODES}.blocklist.{OTHER}")
+    before = await sequences(operator)
+    for subject, payload in requests.items():
+        for target in targets:
+            await worker.nc.publish(subject, payload, reply=target)
+    # The same requests again: once they are answered, those before them are.
+    inbox = worker.nc.new_inbox()
+    answers = await worker.nc.subscribe(f"{inbox}.*")
+    for number, (subject, payload) in enumerate(requests.items()):
+        await worker.nc.publish(subject, payload, reply=f"{inbox}.{number}")
+        await answers.next_msg(timeout=5)
+    assert await worker.refused() == []
+    assert await sequences(operator) == before
+    leases = await operator.nc.jetstream().stream_info(f"KV_{LEASES}", subjects_filter=f"$KV.{LEASES}.{OTHER}")
+    assert not leases.state.subjects
+
+
+async def test_a_watch_of_a_worker_can_feed_no_stream(worker: Bus, operator: Bus) -> None:
+    """A consumer pushes wherever it was told to: its messages and heartbeats must not be stored there."""
+    await worker.nc.publish(f"$KV.{LEASES}.{ME}", b"forged")
+    inbox = worker.nc.new_inbox()
+    heard = await worker.nc.subscribe(inbox)
+    before = await sequences(operator)
+    for target in (EVENT, f"$KV.{META}.mode", f"$KV.{NODES}.blocklist.{OTHER}"):
+        await create_watch(worker, LEASES, target)
+        await create_watch(worker, NODES, inbox)
+        for _ in range(4):  # heartbeats of the second say that the first has had its time
+            await heard.next_msg(timeout=5)
+        for bucket in (LEASES, NODES):
+            await worker.nc.jetstream(prefix=WORKER_API).delete_consumer(f"KV_{bucket}", WATCH)
+    assert await worker.refused() == []
+    assert await sequences(operator) == before
+
+
+async def create_consumer(worker: Bus, name: str, **options: Any) -> None:
+    config = api.ConsumerConfig(name=name, durable_name=name, ack_policy=api.AckPolicy.EXPLICIT, **options)
+    await worker.nc.jetstream(prefix=WORKER_API).add_consumer(STREAM, config)
+
+
+async def create_watch(worker: Bus, bucket: str, deliver_to: str) -> None:
+    config = api.ConsumerConfig(
+        name=WATCH,
+        deliver_subject=deliver_to,
+        deliver_policy=api.DeliverPolicy.LAST_PER_SUBJECT,
+        ack_policy=api.AckPolicy.NONE,
+        filter_subjects=[f"$KV.{bucket}.>"],
+        idle_heartbeat=0.1,
+    )
+    await worker.nc.jetstream(prefix=WORKER_API).add_consumer(f"KV_{bucket}", config)
+
+
+async def sequences(operator: Bus) -> dict[str, int]:
+    """The last sequence of every stream but the leases', which end by themselves."""
+    js = operator.nc.jetstream()
+    streams = (STREAM, f"KV_{NODES}", f"KV_{META}")
+    return {stream: (await js.stream_info(stream)).state.last_seq for stream in streams}

@@ -1,0 +1,217 @@
+"""What docs/observability.md and infra/ say of metrics, spans and logs is what the code has."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ringcast
+import ringcast_config_service
+import yaml
+from ringcast_testkit import run_readme_examples
+from ringcast_wire.metrics import BY_NAME, METRICS, SERVICE, WORKER
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENT = ROOT / "docs/observability.md"
+ALERTS = ROOT / "infra/prometheus/alerts.yml"
+SCRAPES = ROOT / "infra/prometheus/prometheus.yml"
+DASHBOARD = ROOT / "infra/grafana/dashboards/ringcast.json"
+
+OF_PROMETHEUS = frozenset({"le", "instance", "job"})
+SERIES = ("_bucket", "_sum", "_count")
+
+
+def rows(text: str, first: str) -> list[list[str]]:
+    """The cells of each table row whose first cell is a name in code that begins with ``first``."""
+    lines = [line for line in text.splitlines() if line.startswith(f"| `{first}")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def in_code(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+# --- The document -----------------------------------------------------------------------------------------------------
+
+
+def test_the_tables_of_metrics_are_those_of_the_code() -> None:
+    """Every one, in both directions, with kind, labels, unit, meaning and its name in the reference."""
+    text = DOCUMENT.read_text()
+    of_worker, of_service = text.split("### Of the config service")
+    documented = {
+        (in_code(name)[0], kind, tuple(in_code(labels)), unit, what, *in_code("".join(reference)))
+        for part in (of_worker.split("### Of a worker")[1], of_service)
+        for name, kind, labels, unit, what, *reference in (row for row in rows(part, "config_"))
+        if kind in ("counter", "gauge", "histogram")
+    }
+    assert documented == {
+        (
+            metric.name,
+            metric.kind,
+            metric.labels,
+            metric.unit,
+            metric.help,
+            *([metric.reference] * bool(metric.reference)),
+        )
+        for metric in METRICS
+    }
+    assert of_worker.count("| `config_") >= len(WORKER)
+    assert of_service.count("| `config_") == len(SERVICE)
+
+
+def emitted_spans() -> set[str]:
+    """The names of spans in the sources."""
+    sources = [Path(module.__file__ or "").parent for module in (ringcast, ringcast_config_service)]
+    text = "\n".join(path.read_text() for source in sources for path in source.rglob("*.py"))
+    found = set(re.findall(r'"(config\.[a-z]+(?:\.[a-z]+)*)"', text))
+    assert len(found) > 10
+    return found
+
+
+def test_every_span_is_documented_and_none_besides() -> None:
+    text = DOCUMENT.read_text()
+    documented = {name for row in rows(text, "config.") for name in in_code(row[0])}
+    assert documented == emitted_spans()
+    drawn = set(re.findall(r"^ *(config\.[a-z.]+) +\d", text, re.MULTILINE))
+    assert len(drawn) == 10
+    assert drawn <= documented
+
+
+def test_every_log_message_that_is_documented_is_in_the_code() -> None:
+    source = "\n".join(path.read_text() for path in Path(ringcast.__file__).parent.rglob("*.py"))
+    logs = DOCUMENT.read_text().split("## Logs")[1].split("\n## ")[0]
+    messages = [
+        message
+        for level, text in re.findall(r"^\| ([A-Z]+) \| (.*?) \|", logs, re.MULTILINE)
+        if level != "DEBUG"
+        for message in in_code(text)
+    ]
+    assert len(messages) >= 9
+    for message in messages:
+        assert f'"{message}"' in source, message
+
+
+def test_the_example_runs() -> None:
+    assert run_readme_examples(DOCUMENT) == 1
+
+
+# --- PromQL -----------------------------------------------------------------------------------------------------------
+
+
+def alerts() -> list[dict[str, Any]]:
+    return [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
+
+
+def panels() -> list[dict[str, Any]]:
+    return [panel for panel in json.loads(DASHBOARD.read_text())["panels"] if panel["type"] != "row"]
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    """Every expression, and where it stands."""
+    for rule in alerts():
+        yield rule["alert"], rule["expr"]
+    for panel in panels():
+        for target in panel["targets"]:
+            yield panel["title"], target["expr"]
+
+
+def metric_of(series: str) -> str:
+    """The metric that a series belongs to: those of a histogram have a suffix."""
+    for suffix in SERIES:
+        name = series.removesuffix(suffix)
+        if name != series and name in BY_NAME and BY_NAME[name].kind == "histogram":
+            return name
+    return series
+
+
+def test_alerts_and_dashboard_name_only_what_is_exposed() -> None:
+    seen = 0
+    for where, text in expressions():
+        for series in re.findall(r"\bconfig_\w+", text):
+            seen += 1
+            name = metric_of(series)
+            assert name in BY_NAME, f"{where}: {series}"
+            is_histogram = BY_NAME[name].kind == "histogram"
+            assert is_histogram == (name != series), f"{where}: {series} is no series of its own"
+    assert seen > 60
+
+
+def test_alerts_and_dashboard_use_only_labels_that_the_metrics_have() -> None:
+    seen = 0
+    for where, text in expressions():
+        metrics = [BY_NAME[metric_of(series)] for series in re.findall(r"\bconfig_\w+", text)]
+        for group in re.findall(r"\bby \(([^)]*)\)", text):
+            for label in (part.strip() for part in group.split(",")):
+                seen += 1
+                assert label in OF_PROMETHEUS or all(label in metric.labels for metric in metrics), f"{where}: {label}"
+        for series, matchers in re.findall(r"\b(config_\w+)\{([^}]*)\}", text):
+            for label in re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", matchers):
+                seen += 1
+                assert label in BY_NAME[metric_of(series)].labels, f"{where}: {series}{{{label}}}"
+    assert seen > 60
+
+
+def test_counters_are_rates_and_brackets_are_closed() -> None:
+    """What a parser of PromQL would say first; there is none here."""
+    for where, text in expressions():
+        for opening, closing in ("()", "[]", "{}"):
+            assert text.count(opening) == text.count(closing), where
+        for series in re.findall(r"\bconfig_\w+(?:_total|_bucket|_sum|_count)\b", text):
+            if metric_of(series) != series or BY_NAME[series].kind == "counter":
+                assert re.search(rf"(rate|increase)\({series}", text), f"{where}: {series} only ever rises"
+
+
+def test_every_metric_is_drawn() -> None:
+    drawn = {metric_of(series) for panel in panels() for series in re.findall(r"\bconfig_\w+", json.dumps(panel))}
+    assert drawn == set(BY_NAME)
+
+
+def test_every_candidate_alert_of_the_reference_is_there() -> None:
+    """Redelivery ratio, filters near the cap, failing updates, sustained backlog."""
+    text = {rule["alert"]: rule["expr"] for rule in alerts()}
+    assert "> 0.03" in text["RingcastRedeliveries"]
+    assert float(text["RingcastFiltersNearLimit"].rpartition(" ")[2]) == 0.9 * 500
+    assert "> 0.05" in text["RingcastConsumerUpdatesFail"]
+    assert "config_consumer_inflight" in text["RingcastBacklog"]
+
+
+def test_alerts_say_how_bad_it_is_and_what_is_wrong() -> None:
+    found = alerts()
+    assert len(found) > 15
+    assert len({rule["alert"] for rule in found}) == len(found)
+    for rule in found:
+        assert rule["labels"]["severity"] in ("info", "warning", "critical")
+        labels = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
+        grouped = re.search(r"\bby \(([^)]*)\)", rule["expr"])
+        kept = set(re.split(r",\s*", grouped[1])) if grouped else None
+        metrics = [BY_NAME[metric_of(series)] for series in re.findall(r"\bconfig_\w+", rule["expr"])]
+        for label in labels:
+            known = label in kept if kept is not None else all(label in metric.labels for metric in metrics)
+            assert known or (kept is None and label in OF_PROMETHEUS), f"{rule['alert']}: {label}"
+
+
+def test_the_panels_do_not_overlap() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert all(x < 24 for x, _ in cells), panel["title"]
+        taken |= cells
+
+
+@pytest.mark.parametrize("job", ["ringcast-config-service", "ringcast-worker"])
+def test_what_is_scraped_has_a_job(job: str) -> None:
+    scrapes = yaml.safe_load(SCRAPES.read_text())
+    assert job in {scrape["job_name"] for scrape in scrapes["scrape_configs"]}
+    assert scrapes["rule_files"] == [ALERTS.name]
+    used = {match for _, text in expressions() for match in re.findall(r'job="([^"]+)"', text)}
+    assert used <= {scrape["job_name"] for scrape in scrapes["scrape_configs"]}

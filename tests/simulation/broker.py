@@ -1,0 +1,193 @@
+"""NATS as the protocol uses it: key-value buckets with compare-and-set, leases and watches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from ringcast._machine.membership import Entry
+
+from tests.simulation.engine import Process, Scheduler
+from tests.simulation.jetstream import Stream
+from tests.simulation.network import ConflictError, Link, Network, TransientError
+
+EXPIRY_DELAY_S: Final = (0.05, 0.34)
+"""How late the server notices that a key has expired."""
+
+
+class Watcher(NamedTuple):
+    """A push consumer of a bucket."""
+
+    link: Link
+    name: str
+    prefixes: tuple[str, ...]
+    take: Callable[[str, Entry, float], None]
+    """Is given a key, what stands under it, and when that was stored."""
+
+
+class Bucket:
+    """The newest entry of each key. ``ttl_s``: how long an entry lives unless it is written again.
+
+    A marker stands for a key that is gone, for ``marker_s``; then nothing is left of it, of which no watch hears.
+    """
+
+    def __init__(self, ttl_s: float | None, marker_s: float) -> None:
+        self.ttl_s = ttl_s
+        self.marker_s = marker_s
+        self.sequence = 0
+        self.entries: dict[str, Entry] = {}
+        self.stored_s: dict[str, float] = {}
+        """When each entry was stored, by the server's clock."""
+        self.kept: dict[str, tuple[Entry, float]] = {}
+        """Entries that have ended with no marker, and that some server of the cluster has still."""
+        self.watchers: list[Watcher] = []
+
+
+class Broker:
+    """One NATS server with its disk."""
+
+    def __init__(self, scheduler: Scheduler, network: Network) -> None:
+        self.up = True
+        self.silent = False
+        """Entries expire without a marker, as in a cluster whose leader changes then."""
+        self.wipes = 0
+        self.links: list[Link] = []
+        self.buckets: dict[str, Bucket] = {}
+        self.stream: Stream | None = None
+        self._scheduler = scheduler
+        self._network = network
+        self._put_off: list[tuple[Callable[..., None], tuple[object, ...]]] = []
+
+    # ---- life
+
+    def link(self, process: Process) -> Link:
+        """The connection of a new process."""
+        link = Link(self._network, process, lambda: self.up)
+        link.closed = self._closed
+        self.links = [other for other in self.links if other.process.alive] + [link]
+        return link
+
+    def stop(self) -> None:
+        """The server ends; its consumers in memory go with it."""
+        self.up = False
+        for bucket in self.buckets.values():
+            bucket.watchers.clear()
+        for link in self.links:
+            link.cut()
+
+    def start(self, *, wiped: bool) -> None:
+        """It is there again; ``wiped``: without anything that it had stored."""
+        self.up = True
+        if wiped:
+            self.wipes += 1
+            self.buckets.clear()
+            if self.stream is not None:
+                self.stream.wipe()
+            self.stream = None
+        put_off, self._put_off = self._put_off, []
+        for fn, args in put_off:
+            fn(*args)
+
+    def provision(self, stream: Callable[[], Stream], buckets: dict[str, Callable[[], Bucket]]) -> None:
+        """Makes what is missing."""
+        for name, make in buckets.items():
+            self.buckets.setdefault(name, make())
+        if self.stream is None:
+            self.stream = stream()
+
+    def events(self) -> Stream:
+        """The stream of the store.
+
+        Raises:
+            TransientError: it was lost.
+        """
+        if self.stream is None:
+            raise TransientError("no stream")
+        return self.stream
+
+    def _closed(self, link: Link) -> None:
+        for bucket in self.buckets.values():
+            bucket.watchers = [watcher for watcher in bucket.watchers if watcher.link is not link]
+        if self.stream is not None:
+            self.stream.disconnected(link)
+
+    # ---- buckets
+
+    def get(self, name: str, key: str) -> Entry | None:
+        """What stands under a key, ``None`` if nothing does."""
+        return self._bucket(name).entries.get(key)
+
+    def put(self, name: str, key: str, value: bytes | None, last: int) -> int:
+        """Writes an entry, or its deletion, if the key is at a revision.
+
+        Raises:
+            ConflictError: it is at another.
+        """
+        bucket = self._bucket(name)
+        held = bucket.entries.get(key)
+        if (held.revision if held is not None else 0) != last:
+            raise ConflictError(key)
+        return self._store(bucket, key, value)
+
+    def _bucket(self, name: str) -> Bucket:
+        try:
+            return self.buckets[name]
+        except KeyError:
+            raise TransientError(f"no bucket {name}") from None
+
+    def _store(self, bucket: Bucket, key: str, value: bytes | None) -> int:
+        bucket.sequence += 1
+        entry = bucket.entries[key] = Entry(bucket.sequence, value)
+        bucket.kept.pop(key, None)
+        bucket.stored_s[key] = self._scheduler.now
+        if value is None:
+            self._scheduler.after(bucket.marker_s, self._forget, bucket, key, entry.revision)
+        elif bucket.ttl_s is not None:
+            late = self._network.random.uniform(*EXPIRY_DELAY_S)
+            self._scheduler.after(bucket.ttl_s + late, self._expire, bucket, key, entry.revision)
+        for watcher in bucket.watchers:
+            if key.startswith(watcher.prefixes):
+                watcher.link.deliver(watcher.take, key, entry, self._scheduler.now)
+        return entry.revision
+
+    def _expire(self, bucket: Bucket, key: str, revision: int) -> None:
+        if not self.up:
+            self._put_off.append((self._expire, (bucket, key, revision)))
+        elif (held := bucket.entries.get(key)) is not None and held.revision == revision:
+            if self.silent:
+                bucket.kept[key] = (held, bucket.stored_s[key])
+                self._forget(bucket, key, revision)
+            else:
+                self._store(bucket, key, None)
+
+    def _forget(self, bucket: Bucket, key: str, revision: int) -> None:
+        held = bucket.entries.get(key)
+        if held is not None and held.revision == revision:
+            del bucket.entries[key]
+
+    # ---- watches
+
+    def watch(self, name: str, watcher: Watcher, snapshot: Callable[[dict[str, tuple[Entry, float]]], None]) -> None:
+        """Makes a consumer on some server of the cluster: first what there is, then what comes."""
+        bucket = self._bucket(name)
+        held = {key: (entry, bucket.stored_s[key]) for key, entry in bucket.entries.items()}
+        if bucket.kept and self._network.random.random() < 0.5:
+            held = bucket.kept | held
+        found = {key: entry for key, entry in held.items() if key.startswith(watcher.prefixes)}
+        watcher.link.deliver(snapshot, found)
+        bucket.watchers.append(watcher)
+
+    def unwatch(self, name: str, consumer: str) -> None:
+        """Deletes a consumer by its name, whosever it is."""
+        bucket = self._bucket(name)
+        bucket.watchers = [watcher for watcher in bucket.watchers if watcher.name != consumer]
+
+    def deafen(self, link: Link) -> None:
+        """The watches of a connection go silent, with no sign of it."""
+        for bucket in self.buckets.values():
+            bucket.watchers = [watcher for watcher in bucket.watchers if watcher.link is not link]
+
+    def watches(self, name: str, watcher: Watcher) -> bool:
+        """Whether heartbeats of this consumer get through."""
+        bucket = self.buckets.get(name)
+        return watcher.link.open and bucket is not None and watcher in bucket.watchers

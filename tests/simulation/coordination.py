@@ -1,0 +1,300 @@
+"""A worker's lease, its watches, and its part in sharing out the partitions."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from ringcast._machine.backoff import Backoff
+from ringcast._machine.lease import LeaseKeeper, Refusal
+from ringcast._machine.membership import Entry, Mirror
+from ringcast._machine.peers import Peers
+from ringcast._machine.refreshes import Refreshes
+from ringcast_wire import LeaseRecord, NodeRecord, SlotClaim, StoreSettings, decode_record, encode_record, limits, names
+
+from tests.simulation.broker import Watcher
+from tests.simulation.engine import FatalError, Signal, Steps
+from tests.simulation.network import ConflictError, TransientError
+
+if TYPE_CHECKING:
+    from tests.simulation.worker import Worker
+
+SILENT_S: Final = 3.5
+REFRESHED_WITHIN_S: Final = limits.LEASE_TTL_S + 2.0
+PATIENCE_S: Final = limits.LEASE_TTL_S + 2.0
+POLL_S: Final = 0.25
+
+
+class LeaseHolder:
+    """Mirrors ``LeaseHolder`` with the real ``LeaseKeeper``."""
+
+    def __init__(self, worker: Worker, retaken: Callable[[], None]) -> None:
+        self._worker = worker
+        self._id = worker.worker_id
+        record = LeaseRecord(incarnation=worker.name, host="h", pid=1, started_at_ms=0)
+        self._keeper = LeaseKeeper(record, worker.random.random)
+        self._value = encode_record(record)
+        self._retaken = retaken
+        self._wake = Signal()
+        self._taken = False
+        worker.link.on_back.append(self.check)
+
+    def take(self) -> Steps:
+        """Mirrors ``LeaseHolder.take``."""
+        worker = self._worker
+        deadline = worker.clock() + PATIENCE_S
+        while True:
+            entry = yield from worker.get(names.LEASES_BUCKET, self._id)
+            held = _record(entry)
+            if held is None or self._keeper.refused(held) is Refusal.OURS:
+                asked_at = worker.clock()
+                try:
+                    last = entry.revision if entry is not None else 0
+                    revision = yield from worker.put(names.LEASES_BUCKET, self._id, self._value, last)
+                except ConflictError:
+                    continue
+                self._keeper.written(revision, asked_at)
+                return
+            if worker.clock() >= deadline:
+                raise FatalError(f"worker id {self._id} is in use")
+            yield POLL_S
+
+    def run(self) -> Steps:
+        """Mirrors ``LeaseHolder.run``."""
+        worker = self._worker
+        while True:
+            self._wake.clear()
+            woken = yield self._wake, self._keeper.due
+            if woken:
+                self._keeper.hurry(worker.clock())
+            try:
+                lost = yield from self._refresh()
+            except TransientError:
+                self._keeper.failed(worker.clock())
+                continue
+            if lost:
+                worker.note("lease_back")
+                self._retaken()
+
+    def holds(self) -> bool:
+        """Mirrors ``LeaseHolder.holds``."""
+        return not self._taken and not self._keeper.expired(self._worker.clock())
+
+    def check(self) -> None:
+        """Mirrors ``LeaseHolder.check``."""
+        self._wake.set()
+
+    def release(self) -> Steps:
+        """Mirrors ``LeaseHolder.release``."""
+        with contextlib.suppress(ConflictError):
+            yield from self._worker.put(names.LEASES_BUCKET, self._id, None, self._keeper.revision)
+
+    def _refresh(self) -> Steps:
+        """Mirrors ``LeaseHolder._refresh`` and ``_reconsider``."""
+        worker = self._worker
+        until = worker.clock() + self._keeper.patience_s
+        while True:
+            asked_at = worker.clock()
+            within_s = max(0.0, until - asked_at)
+            try:
+                last = self._keeper.revision
+                revision = yield from worker.put(names.LEASES_BUCKET, self._id, self._value, last, within_s)
+            except ConflictError:
+                within_s = max(0.0, until - worker.clock())
+                entry = yield from worker.get(names.LEASES_BUCKET, self._id, within_s)
+                if self._keeper.refused(_record(entry)) is Refusal.TAKEN:
+                    self._taken = True
+                    raise FatalError(f"worker id {self._id} was taken") from None
+                self._keeper.revision = entry.revision if entry is not None else 0
+                continue
+            return self._keeper.written(revision, asked_at)
+
+
+def _record(entry: Entry | None) -> LeaseRecord | None:
+    return decode_record(entry.value, LeaseRecord) if entry is not None and entry.value is not None else None
+
+
+class Watch:
+    """Mirrors ``BucketWatch``. Heartbeats are taken to come as long as the server has the consumer."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        bucket: str,
+        prefixes: tuple[str, ...],
+        mirror: Mirror,
+        changed: Callable[[], None],
+        refreshed_within_s: float = math.inf,
+    ) -> None:
+        self.established = False
+        self._worker = worker
+        self._bucket = bucket
+        self._prefixes = prefixes
+        self._mirror = mirror
+        self._changed = changed
+        self._refreshes = Refreshes(refreshed_within_s)
+        self._broken = Signal()
+        self._number = 0
+        worker.link.on_back.append(self._broken.set)
+
+    def run(self) -> Steps:
+        """Mirrors ``BucketWatch.run`` and ``_watch_once``."""
+        worker = self._worker
+        name = names.watch_name(worker.settings.store, worker.worker_id)
+        backoff = Backoff(worker.random.random, first_s=0.2, most_s=5.0)
+        while True:
+            self._broken.clear()
+            self.established = False
+            self._number += 1
+            self._refreshes.clear()
+            watcher = Watcher(worker.link, name, self._prefixes, self._take_for(self._number))
+            try:
+                yield from worker.link.request(worker.broker.unwatch, self._bucket, name)
+                yield from worker.link.request(
+                    worker.broker.watch, self._bucket, watcher, self._snapshot_for(self._number)
+                )
+                backoff.reset()
+                self.established = True
+                while True:
+                    silent_at, overdue_at = worker.clock() + SILENT_S, self._refreshes.overdue_at
+                    broken = yield self._broken, silent_at if overdue_at is None else min(silent_at, overdue_at)
+                    if overdue_at is not None and worker.clock() >= overdue_at == self._refreshes.overdue_at:
+                        break
+                    if broken or not worker.broker.watches(self._bucket, watcher):
+                        break
+                if worker.link.connected:
+                    yield from worker.link.request(worker.broker.unwatch, self._bucket, name)
+            except TransientError:
+                yield backoff.next_s()
+
+    def _note(self, key: str, entry: Entry, stored_s: float) -> None:
+        """Mirrors the first half of ``BucketWatch._take``."""
+        if entry.value is None:
+            self._refreshes.gone(key)
+        else:
+            self._refreshes.written(key, stored_s, self._worker.clock())
+
+    def _take_for(self, number: int) -> Callable[[str, Entry, float], None]:
+        def take(key: str, entry: Entry, stored_s: float) -> None:
+            if number == self._number:
+                self._note(key, entry, stored_s)
+                if self._mirror.put(key, entry):
+                    self._changed()
+
+        return take
+
+    def _snapshot_for(self, number: int) -> Callable[[dict[str, tuple[Entry, float]]], None]:
+        def complete(found: dict[str, tuple[Entry, float]]) -> None:
+            if number == self._number:
+                for key, (entry, stored_s) in found.items():
+                    self._note(key, entry, stored_s)
+                ended = self._refreshes.take_ended(self._worker.clock())
+                self._mirror.replace({key: entry for key, (entry, _) in found.items() if key not in ended})
+                self._changed()
+
+        return complete
+
+
+class Coordinator:
+    """Mirrors ``PeerCoordinator`` with the real ``Peers``."""
+
+    def __init__(self, worker: Worker, settings: StoreSettings, lease: LeaseHolder) -> None:
+        self._peers = Peers(
+            worker.settings.keys, worker.worker_id, settings, settle_s=0.05, grace_s=worker.settings.grace_s
+        )
+        self.membership = self._peers.membership
+        self._worker = worker
+        self._lease = lease
+        self._bucket = names.nodes_bucket(worker.settings.store)
+        prefixes = tuple(f"{key}." for key in worker.settings.keys)
+        self.watches = [
+            Watch(worker, self._bucket, prefixes, self.membership.nodes, self._on_change),
+            Watch(worker, names.LEASES_BUCKET, ("",), self.membership.leases, self._on_change, REFRESHED_WITHIN_S),
+        ]
+        self._wake = Signal()
+        self._written: set[str] = set()
+        self._leaving = False
+        worker.link.on_back.append(self._reconnected)
+
+    def start(self) -> None:
+        """Mirrors the task group of ``PeerCoordinator.run``."""
+        for watch in self.watches:
+            self._worker.spawn(watch.run())
+        self._worker.spawn(self._follow())
+
+    def leave(self) -> Steps:
+        """Mirrors ``PeerCoordinator.leave``."""
+        self._leaving = True
+        for key in self._worker.settings.keys:
+            yield from self._drop(names.node_key(key, self._worker.worker_id))
+            for slot in self.membership.slots_of(key, self._worker.worker_id):
+                yield from self._drop(names.slot_key(key, slot))
+
+    def _follow(self) -> Steps:
+        """Mirrors ``PeerCoordinator._follow``, ``_sleep`` and ``_assign``."""
+        worker = self._worker
+        backoff = Backoff(worker.random.random, first_s=0.1, most_s=5.0)
+        retry_at: float | None = None
+        while True:
+            times = (retry_at, self._peers.wake_at)
+            yield self._wake, min((time for time in times if time is not None), default=None)
+            self._wake.clear()
+            retry_at = None
+            if not self.membership.complete:
+                continue
+            if not self.membership.alive(worker.worker_id):
+                self._lease.check()
+            try:
+                for key in worker.settings.keys:
+                    yield from self._register(key)
+                backoff.reset()
+            except (ConflictError, TransientError):
+                retry_at = worker.clock() + backoff.next_s()
+            for assignment, _ in self._peers.poll(worker.clock()):
+                worker.assign(assignment)
+
+    def _register(self, key: str) -> Steps:
+        """Mirrors ``PeerCoordinator._register``."""
+        worker_id = self._worker.worker_id
+        choice = self.membership.choose_slot(key, worker_id)
+        stale = key not in self._written
+        if not choice.held or stale:
+            claim = encode_record(SlotClaim(worker_id=worker_id, lease=worker_id))
+            yield from self._write(names.slot_key(key, choice.slot), claim, choice.revision)
+        record = NodeRecord(slot=choice.slot, lease=worker_id, incarnation=self._worker.name)
+        name = names.node_key(key, worker_id)
+        if stale or self.membership.nodes.get(name, NodeRecord) != record:
+            yield from self._write(name, encode_record(record), self.membership.nodes.revision(name))
+            self._peers.changed(self._worker.clock(), key)
+            self._written.add(key)
+        for surplus in choice.surplus:
+            yield from self._drop(names.slot_key(key, surplus))
+
+    def _write(self, name: str, value: bytes, last: int) -> Steps:
+        """Mirrors ``PeerCoordinator._write``."""
+        try:
+            revision = yield from self._worker.put(self._bucket, name, value, last)
+        except ConflictError:
+            self.membership.nodes.correct(name, (yield from self._worker.get(self._bucket, name)))
+            raise
+        self.membership.nodes.put(name, Entry(revision, value))
+
+    def _drop(self, name: str) -> Steps:
+        """Mirrors ``PeerCoordinator._drop``."""
+        entry = self.membership.nodes.entries.get(name)
+        if entry is None or entry.value is None:
+            return
+        with contextlib.suppress(ConflictError):
+            yield from self._worker.put(self._bucket, name, None, entry.revision)
+
+    def _on_change(self) -> None:
+        """Mirrors ``PeerCoordinator._changed``."""
+        if not self._leaving:
+            self._peers.changed(self._worker.clock())
+            self._wake.set()
+
+    def _reconnected(self) -> None:
+        self._peers.reconnected(self._worker.clock())
+        self._wake.set()

@@ -1,0 +1,50 @@
+"""What happened in a run, as one could have seen it from outside: the only thing that the checker gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from typing_extensions import override
+
+
+class History:
+    """Facts in the order of their times. Each is a tuple of plain values: time in seconds, kind, what the kind says.
+
+    ``worker`` names one life of one process, so a worker that is started again has another name.
+
+    ========== ==========================================================================================
+    commit     key, partition, ((row, version, value or ``None`` for a delete), …) by version
+    published  key, partition, prev, rev: the stream has stored an event, maybe not for the first time
+    own        worker, key, partition: it holds itself for the owner from now on
+    disown     worker, key, partition: no longer
+    assigned   worker, key, partitions: its application was told so (``revoked`` likewise)
+    handle     worker, key, partition, row, version, value: its handler is called with this change
+    handled    worker, key, partition, row, version, value: and has taken it, or failed every time
+    ack        worker, key, partition, rev: it acknowledges the event that ends at ``rev``
+    lease_back worker: its lease had ended, and it holds it again
+    end        worker: the process is gone
+    circles    what: a task that went on and on while no time passed; it ends the run
+    restored   {(key, partition): head}: the database is as it was before, and what came since has never been
+    put_back   worker, key, partition, before, after: its revision went back with the database's
+    calm       ``True``: all faults are over, ``False``: the next begins
+    restless   why: long after the last fault something was not in order
+    held       worker, key, partition, applied, {row: (version, value)}: what it has in memory in the end
+    unacked    consumer, count: deliveries that nobody has acknowledged in the end
+    ========== ==========================================================================================
+    """
+
+    def __init__(self) -> None:
+        self.facts: list[tuple[Any, ...]] = []
+
+    def add(self, time: float, kind: str, *words: Any) -> None:
+        """Notes a fact."""
+        self.facts.append((time, kind, *words))
+
+    def lines(self) -> Iterable[str]:
+        """The facts as text."""
+        return (f"{fact[0]:.6f} {fact[1]} " + " ".join(str(word) for word in fact[2:]) for fact in self.facts)
+
+    @override
+    def __repr__(self) -> str:
+        return f"<History of {len(self.facts)} facts>"

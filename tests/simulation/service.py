@@ -1,0 +1,226 @@
+"""An instance of the config service: writes, the relay, answers to fetches, compaction, provisioning."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, Final
+
+from ringcast_config_service.relay import _without_changes
+from ringcast_config_service.repository import OutboxRecord, WriteOutcome, WriteRequest
+from ringcast_wire import ErrorCode, Event, RingcastError, UnavailableError, decode_event
+
+from tests.simulation.broker import Broker
+from tests.simulation.database import Database
+from tests.simulation.engine import Future, Process, Scheduler, Signal, Steps
+from tests.simulation.network import TransientError
+
+PROVISION_S: Final = 30.0
+RELAY_POLL_S: Final = 0.25
+ACK_TIMEOUT_S: Final = 5.0
+RELAY_BATCH: Final = 8
+"""Far fewer than the service's 1,000, so that paging through the outbox happens."""
+
+STEPS_THAT_MAY_CRASH: Final = ("commit", "outbox", "published", "answer")
+
+Reply = Callable[[Any], None]
+"""Takes an answer to a fetch, or an :class:`ErrorCode`."""
+
+
+class Service(Process):
+    """Mirrors ``App`` of the config service: what happens in which order, and what is tried again when."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        name: str,
+        random: Random,
+        *,
+        broker: Broker,
+        database: Database,
+        provision: Callable[[], None],
+        published: Callable[[str, Event], None],
+        locks: bool,
+        max_payload: int,
+        retention_ms: int,
+    ) -> None:
+        super().__init__(scheduler, name, random)
+        self.link = broker.link(self)
+        self.crash_at = ""
+        """The step, of ``STEPS_THAT_MAY_CRASH``, at which it dies the next time that it gets there."""
+        self._broker = broker
+        self._database = database
+        self._provision = provision
+        self._published = published
+        self._locks = locks
+        self._max_payload = max_payload
+        self._retention_ms = retention_ms
+        self._skew_ms = random.randint(-20_000, 20_000)
+        self._waiting: list[tuple[WriteRequest, Reply]] = []
+        self._arrived = Signal()
+        self._wake = Signal()
+        self._look = Signal()
+
+    def start(self) -> None:
+        """Begins all its tasks."""
+        self.link.on_back.append(self._look.set)  # App._on_reconnect
+        self.soon(self._connect)
+        self.spawn(self._writer())
+        self.spawn(self._relay())
+        self.spawn(self._provisioner())
+        self.spawn(self._compactor())
+
+    def crash(self) -> None:
+        """Ends it; the database lets go of what it had locked."""
+        super().crash()
+        self._database.release_outbox(self)
+        self.link.cut()
+
+    def wall_ms(self) -> int:
+        """Its wall clock."""
+        return 1_700_000_000_000 + int(self.scheduler.now * 1000) + self._skew_ms
+
+    def _connect(self) -> None:
+        if not self.link.connect():
+            self.after(0.5, self._connect)
+
+    def _dies_at(self, step: str) -> bool:
+        if self.crash_at == step:
+            self.crash_at = ""
+            self.crash()
+        return not self.alive
+
+    # ---- writes (GroupWriter.run)
+
+    def write(self, request: WriteRequest, answer: Reply) -> None:
+        """Takes a write in; ``answer`` is given the outcome, if anything."""
+        self._waiting.append((request, answer))
+        self._arrived.set()
+
+    def _writer(self) -> Steps:
+        while True:
+            yield self._arrived, None
+            self._arrived.clear()
+            yield self.random.uniform(0.001, 0.01)  # the round trips of a transaction
+            group, self._waiting = self._waiting, []
+            outcomes: Sequence[WriteOutcome | RingcastError]
+            try:
+                outcomes = self._database.write([request for request, _ in group], self.wall_ms())
+            except RingcastError as error:
+                outcomes = [error] * len(group)
+            if self._dies_at("commit"):
+                return
+            self._wake.set()
+            for (_, answer), outcome in zip(group, outcomes, strict=True):
+                answer(outcome)
+
+    # ---- the relay (Relay.run, _try_pass, _pass, _publish_batch, _publish)
+
+    def _relay(self) -> Steps:
+        failures = 0
+        while True:
+            yield self._wake, self.clock() + RELAY_POLL_S
+            self._wake.clear()
+            done = False
+            if self.link.connected:
+                try:
+                    done = yield from self._pass()
+                except RingcastError:
+                    done = False
+                finally:
+                    self._database.release_outbox(self)
+            failures = 0 if done else failures + 1
+            if not done:
+                yield self.random.uniform(0.0, min(5.0, 0.05 * 2 ** min(failures, 10)))
+
+    def _pass(self) -> Steps:
+        after, failed = 0, 0
+        while True:
+            records = self._database.take_outbox(self, after, RELAY_BATCH, lock=self._locks)
+            if not records or self._dies_at("outbox"):
+                return failed == 0
+            yield self.random.uniform(0.0005, 0.003)
+            stored = yield from self._publish(records)
+            if self._dies_at("published"):
+                return False
+            if stored:
+                self._database.delete_outbox(stored)
+            self._database.release_outbox(self)
+            failed += len(records) - len(stored)
+            after = records[-1].id
+            if len(records) < RELAY_BATCH:
+                return failed == 0
+
+    def _publish(self, records: list[OutboxRecord]) -> Steps:
+        """Sends all of them, then waits for the acknowledgements for so long."""
+        waiting: list[tuple[int, Future]] = []
+        for record in records:
+            answer = Future()
+            self.link.send(self._store, answer, record, lossy=True)
+            waiting.append((record.id, answer))
+        until = self.clock() + ACK_TIMEOUT_S
+        for _, answer in waiting:
+            self.at(until, answer.settle, TransientError("not acknowledged"))
+            yield answer
+        return [number for number, answer in waiting if answer.value is None]
+
+    def _store(self, answer: Future, record: OutboxRecord) -> None:
+        payload = record.payload if len(record.payload) <= self._max_payload else _without_changes(record.payload)
+        found = None
+        try:
+            event = decode_event(payload)
+            self._broker.events().publish(record.subject, event, record.msg_id)
+            self._published(record.subject, event)
+        except TransientError as error:
+            found = error
+            self.run(self._look.set, ())  # Provisioner.look_again
+        self.link.deliver(answer.settle, found, lossy=True)
+
+    # ---- answers (FetchServer._work, Handlers.fetch)
+
+    def fetch(self, what: str, key: str, words: Any, answer: Reply) -> None:
+        """Answers a fetch of a ``partition`` (its number and ``since``), a ``batch``, ``full`` or the ``heads``."""
+        self.after(self.random.uniform(0.0005, 0.01), self._read, what, key, words, answer)
+
+    def _read(self, what: str, key: str, words: Any, answer: Reply) -> None:
+        database = self._database
+        found: Any
+        try:
+            if what == "partition":
+                found = [database.read_partition(key, *words)]
+            elif what == "batch":
+                found = database.read_rows(key, words)
+            elif what == "full":
+                found = database.read_full(key)
+            else:
+                found = database.heads(key)
+        except RingcastError as error:
+            found = error.code
+        if not self._dies_at("answer"):
+            self.after(self.random.uniform(0.0005, 0.005), answer, found)
+
+    # ---- housekeeping
+
+    def _provisioner(self) -> Steps:
+        """Mirrors ``Provisioner.run``."""
+        while True:
+            self._look.clear()
+            if self.link.connected:
+                with contextlib.suppress(TransientError):
+                    yield from self.link.request(self._provision)
+            looked = yield self._look, self.clock() + PROVISION_S
+            if looked:
+                yield 0.1
+
+    def _compactor(self) -> Steps:
+        """Mirrors ``App._compact``, more often and with a shorter retention."""
+        while True:
+            yield self.random.uniform(2.0, 12.0)
+            with contextlib.suppress(UnavailableError):
+                self._database.compact(self.wall_ms() - self._retention_ms)
+
+
+def code_of(found: Any) -> ErrorCode | None:
+    """The error code that an answer to a fetch is, if it is one."""
+    return found if isinstance(found, ErrorCode) else None

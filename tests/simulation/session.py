@@ -1,0 +1,174 @@
+"""The shell of one config key: the real machine, with its fetches, timer and acknowledgements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ringcast._machine.actions import (
+    Ack,
+    Action,
+    Announce,
+    Apply,
+    FetchBatch,
+    FetchFull,
+    FetchPartition,
+    Restored,
+    Unheard,
+)
+from ringcast._machine.heads import HeadsTimer
+from ringcast._machine.key import KeyMachine
+from ringcast_wire import ErrorCode, Event, PartitionRows, names
+
+from tests.simulation.application import Application
+from tests.simulation.engine import Future, Signal, Steps
+
+if TYPE_CHECKING:
+    from tests.simulation.worker import Worker
+
+
+class Session:
+    """Mirrors ``KeySession``, method by method."""
+
+    def __init__(self, worker: Worker, key: str, machine: KeyMachine) -> None:
+        self.key = key
+        self.machine = machine
+        self.assigned = False
+        self.idle = Signal()
+        self.application = Application(worker, key, machine.partitions.__contains__, self._job_done)
+        self._worker = worker
+        self._full = worker.settings.full
+        self._head = names.notify_subject(worker.settings.store, key, 0)[:-1]
+        self._wildcard = names.notify_key_subjects(worker.settings.store, key)
+        self._check_heads = Signal()
+        self._timer: float | None = None
+        worker.link.on_back.append(self._reconnected)
+
+    # ---- inputs
+
+    def assign(self, partitions: frozenset[int]) -> None:
+        """Mirrors ``KeySession.assign``."""
+        before = frozenset(self.machine.partitions)
+        self.machine.assign(partitions)
+        for number in sorted(before - partitions):
+            self._worker.note("disown", self.key, number)
+        for number in sorted(partitions - before):
+            self._worker.note("own", self.key, number)
+        self.assigned = True
+        wanted = {self._wildcard} if self._full else {f"{self._head}{number}" for number in partitions}
+        self._worker.consumers.want(self.key, frozenset(wanted))
+        self.pump()
+
+    def filters_confirmed(self, subjects: frozenset[str]) -> None:
+        """Mirrors ``KeySession.filters_confirmed``."""
+        waiting = [number for number, partition in self.machine.partitions.items() if not partition.filtered]
+        if self._full:
+            ready = waiting if self._wildcard in subjects else []
+        else:
+            ready = [number for number in waiting if f"{self._head}{number}" in subjects]
+        self.machine.filters_ready(ready, self._worker.clock())
+        self.pump()
+
+    def event(self, partition: int, event: Event, token: str) -> None:
+        """Mirrors ``KeySession.event``."""
+        self.machine.event(partition, event, token, self._worker.clock())
+        self.pump()
+
+    def verify(self) -> None:
+        """Mirrors ``KeySession.verify``."""
+        self._check_heads.set()
+
+    def _reconnected(self) -> None:
+        self.machine.reconnected(self._worker.clock())
+        self._check_heads.set()
+        self.pump()
+
+    # ---- what the machine wants done
+
+    def pump(self) -> None:
+        """Mirrors ``KeySession.pump``."""
+        for action in self.machine.poll(self._worker.clock()):
+            self._do(action)
+        self._set_timer()
+        self._worker.pressure(self.key, self.machine.paused)
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case Ack():
+                self._worker.ack(action.tokens)
+            case Apply() | Announce():
+                self.idle.clear()
+                self.application.start(action)
+            case FetchPartition():
+                self._fetch(action.request, "partition", (action.partition, action.since), self._partition_reply)
+            case FetchBatch():
+                self._fetch(action.request, "batch", action.row_ids, self._batch_reply)
+            case FetchFull():
+                self._fetch(action.request, "full", None, self._full_reply)
+            case Unheard():
+                self._worker.consumers.doubt(self._wildcard if self._full else f"{self._head}{action.partition}")
+            case Restored():
+                self._worker.note("put_back", self.key, action.partition, action.applied, action.head)
+
+    def _job_done(self, job: int) -> None:
+        """Mirrors the end of ``KeySession.run_jobs``."""
+        self.idle.set()
+        self.machine.job_done(job, self._worker.clock())
+        self.pump()
+
+    def _set_timer(self) -> None:
+        wake_at = self.machine.wake_at
+        if wake_at != self._timer:
+            self._timer = wake_at
+            if wake_at is not None:
+                self._worker.at(wake_at, self._on_timer, wake_at)
+
+    def _on_timer(self, due: float) -> None:
+        if due == self._timer:
+            self._timer = None
+            self.pump()
+
+    # ---- fetches (KeyFetches, HeadsCheck)
+
+    def _fetch(self, request: int, what: str, words: Any, reply: Callable[[int, Any], None]) -> None:
+        def answered(found: Any) -> None:
+            if isinstance(found, ErrorCode):
+                self.machine.fetch_failed(request, found, self._worker.clock())
+            else:
+                reply(request, found)
+            self.pump()
+
+        self._worker.fetch(what, self.key, words, answered)
+
+    def _partition_reply(self, request: int, found: list[PartitionRows]) -> None:
+        self.machine.partition_reply(request, found[0], self._worker.clock())
+
+    def _batch_reply(self, request: int, found: list[PartitionRows]) -> None:
+        self.machine.batch_reply(request, found, self._worker.clock())
+
+    def _full_reply(self, request: int, found: list[PartitionRows]) -> None:
+        self.machine.full_reply(request, found)
+
+    def run_heads(self) -> Steps:
+        """Mirrors ``HeadsCheck.run``."""
+        worker = self._worker
+        timer = HeadsTimer(worker.random.random, worker.settings.heads_s)
+        failed = False
+        while True:
+            yield self._check_heads, worker.clock() + timer.next_s(failed=failed)
+            self._check_heads.clear()
+            failed = False
+            asked = self.machine.heads_asked()
+            if not asked.at:
+                continue
+            answer = Future()
+            worker.fetch("heads", self.key, None, answer.settle)
+            yield answer
+            heads = answer.value
+            if isinstance(heads, ErrorCode):
+                if heads is not ErrorCode.UNKNOWN_KEY:
+                    failed = True
+                    continue
+                heads = []
+            self.machine.heads_reply(asked, heads, worker.clock())
+            self.pump()

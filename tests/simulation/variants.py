@@ -1,0 +1,332 @@
+"""Broken workers and services. Each takes one rule of the protocol away; the checker has to notice every one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Final
+from unittest.mock import patch
+
+from msgspec import structs
+from ringcast._machine.actions import Announce, Apply
+from ringcast._machine.batch_fetches import BatchFetches
+from ringcast._machine.batching import Batch, Wanted
+from ringcast._machine.filters import FilterPlan
+from ringcast._machine.heads import HeadsAsked, HeadsTimer
+from ringcast._machine.key import KeyMachine
+from ringcast._machine.lease import LeaseKeeper, Refusal
+from ringcast._machine.membership import Membership, Mirror
+from ringcast._machine.partition import Fetching, Heard, Partition, Token
+from ringcast._machine.peers import Peers
+from ringcast._machine.refreshes import Refreshes
+from ringcast_config_service.repository import OutboxRecord, WriteRequest
+from ringcast_config_service.repository.mapping import wants_whole
+from ringcast_config_service.repository.writes import CurrentState
+from ringcast_wire import ErrorCode, Event, PartitionRows, RingcastError, Row
+
+from tests.simulation import coordination, database
+from tests.simulation.application import Application
+from tests.simulation.consumers import Consumers
+from tests.simulation.coordination import Coordinator, LeaseHolder
+from tests.simulation.database import Database
+from tests.simulation.engine import Steps
+from tests.simulation.service import Service
+from tests.simulation.session import Session
+
+_machine_hear = KeyMachine._hear
+_machine_heads = KeyMachine.heads_reply
+_machine_assign = KeyMachine.assign
+_partition_hear = Partition.hear
+_batch_take = Batch.take
+_application_begin = Application._begin
+_service_publish = Service._publish
+_service_read = Service._read
+_database_compact = Database.compact
+_database_state = Database._state
+_database_read = Database.read_partition
+
+
+def _ack_at_once(self: KeyMachine, partition: Partition, event: Event, token: str, now: float) -> None:
+    _machine_hear(self, partition, event, token, now)
+    self._ack([token])
+
+
+def _fetch_at_once(self: KeyMachine, partitions: frozenset[int]) -> None:
+    _machine_assign(self, partitions)
+    if not self._full:
+        self.filters_ready(partitions, 0.0)
+
+
+def _hear_without_prev(self: Partition, event: Event) -> Heard:
+    heard = _partition_hear(self, event)
+    return Heard.NEXT if heard is Heard.GAP and event.changes is not None else heard
+
+
+def _do_nothing(*_: Any) -> None:
+    pass
+
+
+def _reconnected_trusting(self: Session) -> None:
+    self.machine.reconnected(self._worker.clock())
+    self.pump()
+
+
+def _accept_anything(self: Partition, row: Row) -> bool:
+    self._keep(row)
+    return True
+
+
+def _bury_and_forget(self: Partition, row_id: str, version: int) -> Row:
+    self.rows.pop(row_id, None)
+    return Row(row_id, "", version, True)
+
+
+def _take_its_revision(self: Batch, wanted: Iterable[Wanted], reply: Sequence[PartitionRows]) -> bool:
+    taken = _batch_take(self, wanted, reply)
+    for part in reply if taken else ():
+        partition, rev = self.revs[part.partition]
+        self.revs[part.partition] = (partition, max(rev, part.revision))
+    return taken
+
+
+def _accept_only(self: Partition, rows: Iterable[Row], _revision: int) -> list[Row]:
+    return [row for row in rows if self.accept(row)]
+
+
+def _give_up_fetching(self: KeyMachine, request: int, _code: ErrorCode, _now: float) -> None:
+    asked = self._asked.pop(request, None)
+    if asked is not None:
+        self._queue.done(asked.partition)
+
+
+def _advance_at_once(self: KeyMachine, partition: Partition, event: Event, token: str, now: float) -> None:
+    _machine_hear(self, partition, event, token, now)
+    if partition.live and event.changes is not None and partition.expected == event.rev:
+        self._ack(partition.advance(event.rev))
+
+
+def _drop_while_fetching(self: KeyMachine, partition: Partition, event: Event, token: Token, now: float) -> None:
+    if partition.fetching in (Fetching.ASKED, Fetching.APPLYING):
+        self._ack([token])
+    else:
+        _machine_hear(self, partition, event, token, now)
+
+
+def _start_and_go_on(self: Application, job: Apply | Announce) -> None:
+    if isinstance(job, Announce):
+        _application_begin(self, job)
+        return
+    for change in job.changes:
+        self._worker.spawn(self._hand_over(change))
+    self._end(job.job)
+
+
+def _wake_too_soon(self: Peers) -> float | None:
+    return min((at for assigner in self._assigners.values() if (at := assigner.wake_at) is not None), default=None)
+
+
+def _alive_for_ever(self: Membership, lease: str) -> bool:
+    return lease in self.leases.entries
+
+
+def _never(*_: Any, **__: Any) -> float:
+    return math.inf
+
+
+def _nothing_to_do(*_: Any) -> Steps:
+    yield 0.0
+
+
+def _heed_higher_heads(self: KeyMachine, asked: HeadsAsked, heads: Sequence[int], now: float) -> None:
+    _machine_heads(
+        self, asked, [max(head, asked.at[n][1]) if n in asked.at else head for n, head in enumerate(heads)], now
+    )
+
+
+def _none(*_: Any) -> list[str]:
+    return []
+
+
+def _take_for_ours(*_: Any) -> Refusal:
+    return Refusal.OURS
+
+
+def _delete_then_publish(self: Service, records: list[OutboxRecord]) -> Steps:
+    self._database.delete_outbox([record.id for record in records])
+    return (yield from _service_publish(self, records))
+
+
+def _publish_and_hope(self: Service, records: list[OutboxRecord]) -> Steps:
+    yield from _service_publish(self, records)
+    return [record.id for record in records]
+
+
+def _state_of_before(self: Database, requests: Sequence[WriteRequest]) -> CurrentState:
+    state = _database_state(self, requests)
+    if self._records % 7 == 6:
+        state.heads = {ref: head._replace(revision=head.revision - 1) for ref, head in state.heads.items()}
+    return state
+
+
+def _forget_the_floor(since: int, head: int, _floor: int, rows: int) -> bool:
+    return wants_whole(since, head, 0, rows)
+
+
+def _compact_untold(self: Database, before_ms: int) -> None:
+    floors = {ref: held.floor for ref, held in self._partitions.items()}
+    _database_compact(self, before_ms)
+    for ref, floor in floors.items():
+        self._partitions[ref].floor = floor
+
+
+def _whole_without_a_word(self: Database, key: str, partition: int, since: int | None) -> PartitionRows:
+    found = _database_read(self, key, partition, since)
+    return structs.replace(found, whole=found.whole and since is None)
+
+
+def _head_after_the_rows(self: Service, what: str, key: str, words: Any, answer: Any) -> None:
+    def late(found: Any) -> None:
+        with suppress(RingcastError):
+            if what == "partition" and isinstance(found, list):
+                found[0] = structs.replace(found[0], revision=self._database.heads(key)[found[0].partition])
+        answer(found)
+
+    _service_read(self, what, key, words, late)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What is broken, and within how many seeds that has to be noticed: several times what it took when measured."""
+
+    what: str
+    within: int
+    patches: tuple[tuple[type | ModuleType, str, Any], ...]
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Breaks it, in this process, until the end of the block."""
+        with ExitStack() as stack:
+            for owner, name, replacement in self.patches:
+                stack.enter_context(patch.object(owner, name, replacement))
+            yield
+
+
+VARIANTS: Final = {
+    "ack_before_apply": Variant(
+        "acknowledges an event as soon as it has heard it", 20, ((KeyMachine, "_hear", _ack_at_once),)
+    ),
+    "fetch_before_filter": Variant(
+        "fetches a gained partition before the server delivers its events",
+        500,
+        ((KeyMachine, "assign", _fetch_at_once),),
+    ),
+    "ignore_prev": Variant("takes any newer event for the next one", 100, ((Partition, "hear", _hear_without_prev),)),
+    "trust_after_lost_lease": Variant(
+        "does not compare with the heads after its lease or its connection was lost",
+        100,
+        ((Session, "verify", _do_nothing), (Session, "_reconnected", _reconnected_trusting)),
+    ),
+    "accept_stale": Variant(
+        "takes rows that are older than what it has", 100, ((Partition, "accept", _accept_anything),)
+    ),
+    "forget_tombstones": Variant(
+        "does not remember what was deleted above its revision", 200, ((Partition, "_bury", _bury_and_forget),)
+    ),
+    "batch_revision": Variant(
+        "takes the revision of a reply with a few rows for its own", 100, ((Batch, "take", _take_its_revision),)
+    ),
+    "keep_what_is_not_listed": Variant(
+        "keeps rows that a whole partition does not list", 100, ((Partition, "accept_whole", _accept_only),)
+    ),
+    "give_up_fetching": Variant(
+        "does not try a failed fetch again", 100, ((KeyMachine, "fetch_failed", _give_up_fetching),)
+    ),
+    "applied_before_handler": Variant(
+        "counts an event as applied when it is taken in", 100, ((KeyMachine, "_hear", _advance_at_once),)
+    ),
+    "drop_while_fetching": Variant(
+        "drops and acknowledges events that come while their partition is being fetched",
+        20,
+        ((KeyMachine, "_hear", _drop_while_fetching),),
+    ),
+    "jobs_at_once": Variant(
+        "does not wait for its handlers before it starts the next", 20, ((Application, "_begin", _start_and_go_on),)
+    ),
+    "never_compares": Variant("compares with the heads only when called to", 100, ((HeadsTimer, "next_s", _never),)),
+    "ahead_of_the_database": Variant(
+        "believes itself when the heads are below what it has",
+        100,
+        ((KeyMachine, "heads_reply", _heed_higher_heads),),
+    ),
+    "forget_consumer": Variant(
+        "does not make a consumer again that the server has lost",
+        100,
+        ((Consumers, "lost", _do_nothing), (Consumers, "doubt", _do_nothing)),
+    ),
+    "dead_members": Variant(
+        "counts workers whose lease has ended among the members", 100, ((Membership, "alive", _alive_for_ever),)
+    ),
+    "keep_a_taken_id": Variant(
+        "goes on when another process has its id", 100, ((LeaseKeeper, "refused", _take_for_ours),)
+    ),
+    "leave_silently": Variant(
+        "ends in order, but leaves its partitions to the end of its lease",
+        100,
+        ((Coordinator, "leave", _nothing_to_do), (LeaseHolder, "release", _nothing_to_do)),
+    ),
+    "outbox_first": Variant(
+        "deletes outbox records before it publishes them", 100, ((Service, "_publish", _delete_then_publish),)
+    ),
+    "publish_and_hope": Variant(
+        "takes events for published whatever the server says", 100, ((Service, "_publish", _publish_and_hope),)
+    ),
+    "revision_twice": Variant(
+        "gives two writes the same revision now and then", 20, ((Database, "_state", _state_of_before),)
+    ),
+    "below_the_floor": Variant(
+        "answers what changed since a revision though tombstones after it are gone",
+        100,
+        ((database, "wants_whole", _forget_the_floor),),
+    ),
+    "compact_untold": Variant(
+        "removes tombstones and does not remember up to which", 100, ((Database, "compact", _compact_untold),)
+    ),
+    "whole_without_a_word": Variant(
+        "answers with a whole partition and does not say so",
+        100,
+        ((Database, "read_partition", _whole_without_a_word),),
+    ),
+    "head_after_the_rows": Variant(
+        "reads the revision of an answer after its rows", 100, ((Service, "_read", _head_after_the_rows),)
+    ),
+    # What tests and the simulation have found, and is mended.
+    "half_a_view": Variant(
+        "looks after the members, again and again, before it has seen them all",
+        300,
+        ((Peers, "wake_at", property(_wake_too_soon)),),
+    ),
+    "waiting_batch": Variant(
+        "has every change wait for one that could not be fetched, though its row came another way",
+        100,
+        ((BatchFetches, "outrun", _do_nothing),),
+    ),
+    "old_leases": Variant(
+        "counts on being told of the end of every lease", 200, ((coordination, "REFRESHED_WITHIN_S", math.inf),)
+    ),
+    "old_snapshot": Variant(
+        "believes a snapshot that has leases which ended long ago", 200, ((Refreshes, "take_ended", _none),)
+    ),
+    "timed_out_update": Variant(
+        "takes an update of its filters that timed out for one that did nothing",
+        100,
+        ((FilterPlan, "asked", _do_nothing),),
+    ),
+    "vanished_marker": Variant(
+        "does not look again at what a slot's record is when its claim was refused",
+        200,
+        ((Mirror, "correct", _do_nothing),),
+    ),
+}

@@ -1,0 +1,317 @@
+"""A run: everything is made and decided from one seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, Final
+
+from ringcast._machine.partition import Fetching
+from ringcast_config_service.repository import RowWrite, StoreRecord, WriteRequest
+from ringcast_config_service.repository.writes import KeyRef, PlannedRow
+from ringcast_core import row_partition
+from ringcast_wire import ErrorCode, Event, Mode, StoreSettings, Strategy, limits, names
+
+from tests.simulation.broker import Broker, Bucket
+from tests.simulation.database import Database
+from tests.simulation.engine import Scheduler
+from tests.simulation.history import History
+from tests.simulation.jetstream import Stream
+from tests.simulation.network import Network
+from tests.simulation.service import Service
+from tests.simulation.worker import Worker, WorkerSettings
+
+STORE: Final = "s"
+REST_WITHIN_S: Final = 180.0
+"""How long after the last fault everything has to be in order again: five times the longest back-off."""
+
+
+class World:
+    """The processes, the server, the database, and the writers."""
+
+    def __init__(self, seed: int, trace: list[str] | None = None) -> None:
+        self.random = random = Random(seed)
+        self.scheduler = Scheduler(trace)
+        self.network = Network(self.scheduler, random)
+        self.broker = Broker(self.scheduler, self.network)
+        self.history = History()
+        self.full = random.random() < 0.08
+        self.keys = ("k",) if random.random() < 0.8 else ("k", "j")
+        self.partitions = random.choice((1, 4, 8, 8, 12))
+        strategy = Strategy.RING if random.random() < 0.15 else Strategy.JUMP
+        self.store = StoreSettings(
+            partition_count=self.partitions, mode=Mode.FULL if self.full else Mode.PARTITIONED, strategy=strategy
+        )
+        record = StoreRecord(STORE, self.store, random.choice((0, 12, 256)), 0)
+        self.database = Database(record, self._committed)
+        self.workers: dict[str, Worker] = {}
+        """The newest process of each worker id."""
+        self.ghosts: list[Worker] = []
+        """Processes whose id another one has been given."""
+        self.services: dict[str, Service] = {}
+        self.writes = 0
+        self.write_every_s = random.uniform(0.15, 0.8)
+        self.settings = self._worker_settings()
+        self._lives = 0
+        self._rows = self._row_ids()
+        self._writing_until = -1.0
+        self._ack_wait_s = random.choice((30.0, 30.0, 5.0))
+        self._depth = random.choice((64, 64, 2))
+        self._max_ack_pending = random.choice((4096, 4096, 3))
+        self._inactive_s = random.choice((300.0, 12.0))
+        self.marker_s = random.choice((600.0, 20.0))
+        self._locks = random.random() < 0.7
+        self._max_payload = random.choice((1 << 20, 1 << 20, 60))
+        self._retention_ms = random.choice((1_000, 5_000, 60_000))
+        self.provision()
+
+    def _worker_settings(self) -> WorkerSettings:
+        random = self.random
+        return WorkerSettings(
+            store=STORE,
+            keys=self.keys,
+            full=self.full,
+            window_s=random.choice((0.1, 0.1, 0.01, 1.0)),
+            grace_s=random.choice((5.0, 5.0, 1.0)),
+            filters=random.choice((500, 500, 2)),
+            parallel=random.choice((16, 1)),
+            handler_s=random.choice((0.0, 0.0, 0.02, 0.6)),
+            handler_fails=random.choice((0.0, 0.0, 0.1)),
+        )
+
+    def _row_ids(self) -> list[str]:
+        """About five rows a partition, of which some are written far more often than others."""
+        count = 5 * self.partitions
+        return [f"row{int(count * self.random.random() ** 2)}" for _ in range(2 * count)]
+
+    # ---- processes
+
+    def start_service(self, name: str) -> None:
+        """Starts an instance of the config service, instead of the one of that name if there was one."""
+        service = self.services[name] = Service(
+            self.scheduler,
+            name,
+            self.random,
+            broker=self.broker,
+            database=self.database,
+            provision=self.provision,
+            published=self._published,
+            locks=self._locks,
+            max_payload=self._max_payload,
+            retention_ms=self._retention_ms,
+        )
+        service.start()
+
+    def start_worker(self, worker_id: str) -> None:
+        """Starts a process with a worker id. One that has the id already is left to find out."""
+        before = self.workers.get(worker_id)
+        if before is not None and before.alive:
+            self.ghosts.append(before)
+        self._lives += 1
+        worker = self.workers[worker_id] = Worker(
+            self.scheduler,
+            f"{worker_id}.{self._lives}",
+            self.random,
+            worker_id=worker_id,
+            settings=self.settings,
+            store=self.store,
+            broker=self.broker,
+            route=self._route,
+            history=self.history,
+        )
+        worker.start()
+
+    def living(self) -> list[Worker]:
+        """Every worker process that has not ended."""
+        return [worker for worker in (*self.workers.values(), *self.ghosts) if worker.alive]
+
+    def provision(self) -> None:
+        """Mirrors ``Provisioner.ensure_all``."""
+        lease_ttl_s, lease_marker_s = float(limits.LEASE_TTL_S), float(limits.LIMIT_MARKER_TTL_S)
+        buckets: dict[str, Callable[[], Bucket]] = {
+            names.LEASES_BUCKET: lambda: Bucket(lease_ttl_s, lease_marker_s),
+            names.nodes_bucket(STORE): lambda: Bucket(None, self.marker_s),
+            names.meta_bucket(STORE): lambda: Bucket(None, lease_marker_s),
+        }
+        self.broker.provision(
+            lambda: Stream(
+                self.scheduler,
+                life=self.broker.wipes,
+                depth=self._depth,
+                ack_wait_s=self._ack_wait_s,
+                max_ack_pending=self._max_ack_pending,
+                inactive_s=self._inactive_s,
+            ),
+            buckets,
+        )
+
+    def _route(self, worker: Worker, what: str, key: str, words: Any, done: Callable[[Any], None]) -> None:
+        """The queue group: any connected instance answers."""
+        there = [service for service in self.services.values() if service.link.connected]
+        if not there:
+            worker.link.deliver(done, ErrorCode.UNAVAILABLE)  # 503: no responders
+            return
+        service = self.random.choice(there)
+        worker.link.pass_on(
+            service.link,
+            service.fetch,
+            what,
+            key,
+            words,
+            lambda found: service.link.pass_on(worker.link, done, found),
+        )
+
+    # ---- writes
+
+    def write_until(self, end: float) -> None:
+        """Has writers at work until a time."""
+        if self._writing_until < self.scheduler.now:
+            self._writing_until = end
+            self._write()
+        self._writing_until = end
+
+    def _write(self) -> None:
+        if self.scheduler.now > self._writing_until:
+            return
+        random = self.random
+        self.scheduler.after(random.expovariate(1.0 / self.write_every_s), self._write)
+        count = 1 if random.random() < 0.6 else random.randint(2, 6)
+        self._send(random.choice(self.keys), random.choices(self._rows, k=count))
+
+    def touch_each(self, within_s: float) -> None:
+        """Writes once to every partition that has a row, at some time."""
+        rows = {row_partition(row_id, self.partitions): row_id for row_id in self._rows}
+        for key in self.keys:
+            for row_id in rows.values():
+                self.scheduler.after(self.random.uniform(0.0, within_s), self._touch, key, row_id)
+
+    def row_of(self, worker: Worker, key: str) -> str | None:
+        """A row of one of a worker's partitions, if it has one."""
+        owned = worker.sessions[key].machine.partitions
+        rows = [row_id for row_id in self._rows if row_partition(row_id, self.partitions) in owned]
+        return self.random.choice(rows) if rows else None
+
+    def put(self, key: str, row_id: str, value: str) -> None:
+        """Writes a row."""
+        size = len(row_id) + len(value)
+        self._request(key, [RowWrite(row_partition(row_id, self.partitions), row_id, value, None, size)])
+
+    def _touch(self, key: str, row_id: str) -> None:
+        """A write that is one in any case: to delete what is not there would tell of nothing."""
+        self.writes += 1
+        self.put(key, row_id, f"t{self.writes}" + "." * self.random.choice((0, 0, 20, 300)))
+
+    def _send(self, key: str, row_ids: list[str]) -> None:
+        rows = {row_id: self._row(row_id) for row_id in row_ids}
+        self._request(key, list(rows.values()))
+
+    def _request(self, key: str, rows: list[RowWrite]) -> None:
+        services = [service for service in self.services.values() if service.alive]
+        if services:
+            service = self.random.choice(services)
+            service.soon(service.write, WriteRequest(self.database.store, key, rows), lambda _: None)
+
+    def _row(self, row_id: str) -> RowWrite:
+        self.writes += 1
+        partition = row_partition(row_id, self.partitions)
+        if self.random.random() < 0.25:
+            return RowWrite(partition, row_id, None, None, len(row_id))
+        value = f"v{self.writes}" + "." * self.random.choice((0, 0, 20, 300))
+        return RowWrite(partition, row_id, value, None, len(row_id) + len(value))
+
+    def _committed(self, key: str, partition: int, rows: list[PlannedRow]) -> None:
+        written = tuple((row.row_id, row.version, row.value) for row in rows)
+        self.history.add(self.scheduler.now, "commit", key, partition, written)
+
+    def _published(self, subject: str, event: Event) -> None:
+        head, _, number = subject.rpartition(".")
+        self.history.add(self.scheduler.now, "published", head.rpartition(".")[2], int(number), event.prev, event.rev)
+
+    def restore(self) -> None:
+        """Does what docs/deployment.md says: services end, the database is restored, NATS loses all that it has."""
+        for service in self.services.values():
+            service.crash()
+        self.history.add(self.scheduler.now, "restored", self.database.restore())
+        self.broker.stop()
+        self.broker.start(wiped=True)
+        for name in list(self.services):
+            self.start_service(name)
+
+    # ---- the end of a run
+
+    def heal(self) -> None:
+        """Ends every fault."""
+        self.network.loss = self.network.repeat = 0.0
+        self.network.spike_s = min(self.network.spike_s, 0.1)
+        self.settings.handler_fails = 0.0
+        self.settings.handler_s = min(self.settings.handler_s, 0.02)
+        self.database.up = True
+        self.broker.silent = False
+        if not self.broker.up:
+            self.broker.start(wiped=False)
+        for name, service in list(self.services.items()):
+            service.crash_at = ""
+            if not service.alive:
+                self.start_service(name)
+            elif service.paused:
+                service.resume()
+            service.link.blocked = False
+            service.link.unstall()
+        for worker in self.living():
+            worker.link.blocked = False
+            worker.link.unstall()
+            if worker.paused:
+                worker.resume()
+
+    def unrest(self) -> str:
+        """What is not in order yet, of what has to be after the last fault; empty if nothing."""
+        if not self.living():
+            self.start_worker("w0")
+        if self.database.outbox:
+            return f"{len(self.database.outbox)} events are not published"
+        if unacked := self.unacked():
+            return f"deliveries wait for an acknowledgement: {unacked}"
+        owners: dict[tuple[str, int], int] = {}
+        for worker in self.living():
+            if not worker.link.connected or not worker.sessions:
+                return f"{worker.name} is not connected"
+            coordinator = worker.coordinator
+            if coordinator is not None and not all(watch.established for watch in coordinator.watches):
+                return f"{worker.name} does not watch"
+            for key, session in worker.sessions.items():
+                if session.machine.wake_at is not None or session.application.busy:
+                    return f"{worker.name} {key} waits for something"
+                heads = self._heads(key)
+                for number, partition in session.machine.partitions.items():
+                    owners[key, number] = owners.get((key, number), 0) + 1
+                    if not partition.live or partition.fetching is not Fetching.IDLE:
+                        return f"{worker.name} {key}/{number} is not live"
+                    if partition.applied != heads[number]:
+                        return f"{worker.name} {key}/{number} is at {partition.applied}, the head at {heads[number]}"
+        if not self.full and (len(owners) < self.partitions * len(self.keys) or set(owners.values()) != {1}):
+            return f"owners: {owners}"
+        return ""
+
+    def _heads(self, key: str) -> list[int]:
+        return self.database.heads(key) if KeyRef(STORE, key) in self.database.keys else [0] * self.partitions
+
+    def unacked(self) -> dict[str, int]:
+        """Deliveries to living workers that nobody has acknowledged."""
+        ids = {worker.worker_id for worker in self.living()}
+        consumers = self.broker.stream.consumers.values() if self.broker.stream is not None else ()
+        found = {}
+        for consumer in consumers:
+            if consumer.unacked and consumer.name.split("-")[1] in ids:
+                found[consumer.name] = len(consumer.unacked)
+        return found
+
+    def note_the_end(self) -> None:
+        """Adds what is held and what is left to the history."""
+        now = self.scheduler.now
+        for worker in self.living():
+            for key, session in worker.sessions.items():
+                for number, partition in session.machine.partitions.items():
+                    rows = {row.row_id: (row.version, row.value) for row in partition.rows.values()}
+                    self.history.add(now, "held", worker.name, key, number, partition.applied, rows)
+        for consumer, count in self.unacked().items():
+            self.history.add(now, "unacked", consumer, count)

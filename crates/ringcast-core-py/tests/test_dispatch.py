@@ -388,6 +388,6 @@ class LosingMachine(DispatchMachine):
 
 
 def test_the_model_finds_a_dispatcher_that_loses_what_a_lost_consumer_had() -> None:
-    conf = settings(max_examples=300, stateful_step_count=40, deadline=None, phases=[Phase.generate])
+    conf = settings(max_examples=2000, stateful_step_count=40, deadline=None, phases=[Phase.generate])
     with pytest.raises(AssertionError):
         run_state_machine_as_test(LosingMachine, settings=conf)

@@ -322,6 +322,33 @@ async def test_cancelling_the_start_leaves_no_task(store: Store) -> None:
         await worker.wait_ready(timeout_s=PATIENCE_S)
 
 
+async def test_what_is_asked_for_while_it_ends_is_not_begun(store: Store) -> None:
+    await store.create()
+    begun, started = False, asyncio.Event()
+    worker = store.worker()
+    await worker.start()
+    runtime = worker._runtime
+    assert runtime is not None
+
+    async def for_ever() -> None:
+        nonlocal begun
+        begun = True
+        await asyncio.Event().wait()
+
+    async def asks_at_its_end() -> None:
+        try:
+            started.set()
+            await asyncio.Event().wait()
+        finally:
+            runtime._spawn(for_ever())
+
+    runtime._spawn(asks_at_its_end())
+    await started.wait()
+    async with asyncio.timeout(PATIENCE_S):
+        await worker.stop()
+    assert not begun
+
+
 async def test_a_stopping_worker_waits_for_its_handler(store: Store) -> None:
     await store.create()
     await store.put("a", "1")

@@ -89,6 +89,7 @@ class Runtime:
         self._group: asyncio.TaskGroup | None = None
         self._handing_over: set[asyncio.Task[None]] = set()
         self._joined = False
+        self._ending = False
         self._cache_samples: CacheSamples | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -321,6 +322,7 @@ class Runtime:
         await self._drain()
         await self._end_handlers()
         await connection.flush_acks()
+        self._ending = True
         for task in list(self._tasks):
             task.cancel()
 
@@ -371,8 +373,16 @@ class Runtime:
             self._consumers.doubt(subject)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Starts a task; while all of them end, for this or that reason, what is asked for is not begun."""
         assert self._group is not None
-        task = self._group.create_task(work)
+        if self._ending:
+            work.close()
+            return
+        try:
+            task = self._group.create_task(work)
+        except RuntimeError:  # one of them has failed, so the group takes no more
+            work.close()
+            return
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ from ringcast_core import row_partitions
 from ringcast_wire import PartitionRows, RingcastError, UnavailableError, limits, names
 
 from ringcast_config_service.errors import ConfigError
-from ringcast_config_service.repository import mapping, paging, writes
+from ringcast_config_service.repository import copying, mapping, paging, writes
 from ringcast_config_service.repository.base import (
     Compaction,
     HistoryFilter,
@@ -330,43 +330,47 @@ async def _write(
         return plan.outcomes
     heads = [(key_ids[ref.key], ref.partition, *head) for ref, head in plan.heads.items()]
     await db.execute(Sql.UPSERT_HEADS, *_columns(heads))
-    await _store_rows(db, plan, key_ids, now_ms, stored if copies else None)
-    await _store_history(db, plan, key_ids, now_ms, copies)
+    await _store(db, plan, key_ids, now_ms, stored if copies else None)
     await db.execute(Sql.INSERT_OUTBOX, *_columns(plan.events), now_ms)
     return plan.outcomes
 
 
-async def _store_rows(
+async def _store(
     db: Connection, plan: writes.Plan, key_ids: dict[writes.KeyRef, int], now_ms: int, stored: set[writes.RowRef] | None
 ) -> None:
-    """The last state of each row. ``stored``: what has a row already, unless everything is to be inserted.
+    """The last state of each row, and its history. ``stored``: what has a row already, ``None``: nothing is copied.
 
     A row that is not stored can't be by the time it is copied: whoever stores one has the lock of its partition's head,
     or was the first to write that head, which fails for the second.
     """
-    new: list[writes.PlannedRow] = []
-    if stored is not None:
-        new = [row for ref, row in plan.rows.items() if ref not in stored] if stored else list(plan.rows.values())
+    if stored is None or len(plan.history) < _LEAST_COPIED:
+        await _upsert_rows(db, plan.rows.values(), key_ids, now_ms)
+        history = _columns([mapping.from_row(row, key_ids) for row in plan.history])
+        await db.execute(Sql.INSERT_HISTORY, *history, now_ms)
+        return
+    common = copying.common_columns(plan.history, key_ids)
+    new = [row for ref, row in plan.rows.items() if ref not in stored] if stored else list(plan.rows.values())
     if len(new) < _LEAST_COPIED:
-        new = []
-    if new:
-        records = ((*mapping.from_row(row, key_ids), row.size, now_ms) for row in new)
-        await db.copy_records_to_table("rows", records=records, columns=Sql.ROW_COLUMNS)
-    if len(new) < len(plan.rows):
-        left = (row for ref, row in plan.rows.items() if not new or (stored and ref in stored))
-        rows = [(*mapping.from_row(row, key_ids), row.size) for row in left]
-        await db.execute(Sql.UPSERT_ROWS, *_columns(rows), now_ms)
-
-
-async def _store_history(
-    db: Connection, plan: writes.Plan, key_ids: dict[writes.KeyRef, int], now_ms: int, copies: bool
-) -> None:
-    rows = (mapping.from_row(row, key_ids) for row in plan.history)
-    if copies and len(plan.history) >= _LEAST_COPIED:
-        records = ((*row, now_ms) for row in rows)
-        await db.copy_records_to_table("history", records=records, columns=Sql.HISTORY_COLUMNS)
+        await _upsert_rows(db, plan.rows.values(), key_ids, now_ms)
     else:
-        await db.execute(Sql.INSERT_HISTORY, *_columns(list(rows)), now_ms)
+        # Each row was written once, and none is stored: the history is the rows.
+        same = len(new) == len(plan.history)
+        text = copying.rows_text(new, common if same else copying.common_columns(new, key_ids), now_ms)
+        await _copy(db, "rows", Sql.ROW_COLUMNS, text)
+        if len(new) < len(plan.rows):
+            await _upsert_rows(db, [row for ref, row in plan.rows.items() if ref in stored], key_ids, now_ms)
+    await _copy(db, "history", Sql.HISTORY_COLUMNS, copying.history_text(common, now_ms))
+
+
+async def _copy(db: Connection, table: str, columns: Sequence[str], text: bytes) -> None:
+    await db.copy_to_table(table, source=copying.chunks(text), columns=columns, format="text")
+
+
+async def _upsert_rows(
+    db: Connection, rows: Iterable[writes.PlannedRow], key_ids: dict[writes.KeyRef, int], now_ms: int
+) -> None:
+    columns = _columns([(*mapping.from_row(row, key_ids), row.size) for row in rows])
+    await db.execute(Sql.UPSERT_ROWS, *columns, now_ms)
 
 
 async def _read_state(

@@ -14,12 +14,11 @@ import nats
 import pytest
 from ringcast import Mode, Worker
 from ringcast.admin import ConfigServiceClient, RowWrite
-from ringcast_testkit import ConfigServiceProcess, NatsServer
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
 from ringcast_wire import names
 
 from tests.integration.damaged_answers import DAMAGES, MAPPINGS, PARTITIONS, Front, Verdict
 
-PATIENCE_S = 60.0
 SILENCE_S = 2.0
 ROWS = 120
 VALUE = "x" * 300

@@ -18,12 +18,11 @@ import trustme
 from ringcast import Change, PoisonPolicy, UnavailableError, Worker
 from ringcast.admin import ConfigServiceClient
 from ringcast.topology import read_topology
-from ringcast_testkit import ConfigServiceProcess, NatsServer, nats_server_binary
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, nats_server_binary
 from ringcast_wire import names
 
 from tests.integration.infra_nats import NATS, InfraNats, cluster_of_three, environment, example_variables
 
-PATIENCE_S = 30.0
 PARTITIONS = 4
 
 

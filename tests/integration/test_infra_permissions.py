@@ -11,7 +11,7 @@ import pytest
 from nats.aio.client import Client
 from nats.js import api
 from ringcast.admin import ConfigServiceClient
-from ringcast_testkit import ConfigServiceProcess
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess
 from ringcast_wire import names
 
 from tests.integration.infra_nats import WORKER_API, InfraNats
@@ -61,7 +61,7 @@ class Bus:
         surely = f"nobody.may.{self._asked}"
         await self.nc.publish(surely, b"")
         found: list[str] = []
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while surely not in (reason := await self._refused.get()):
                 found.append(reason.lower())
         return found

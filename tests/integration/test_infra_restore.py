@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 from ringcast import Worker
 from ringcast.admin import ConfigServiceClient
-from ringcast_testkit import ConfigServiceProcess, NatsServer
-
-PATIENCE_S = 40.0
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
 
 
 @pytest.mark.timeout(300)

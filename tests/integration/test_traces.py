@@ -18,8 +18,7 @@ from ringcast.admin import ConfigServiceClient, RowWrite
 from ringcast_config_service.app import App
 from ringcast_config_service.config import Config
 from ringcast_core import row_partition
-
-PATIENCE_S = 30.0
+from ringcast_testkit import PATIENCE_S
 
 
 @dataclass

@@ -12,12 +12,11 @@ import nats
 import pytest
 from ringcast import Change, Health, InUseError, LimitExceededError, Mode, Worker
 from ringcast.admin import ConfigServiceClient, RowWrite
-from ringcast_testkit import ConfigServiceProcess, ManagedProcess, NatsServer
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, ManagedProcess, NatsServer
 from ringcast_wire import LeaseRecord, SlotClaim, encode_record, limits, names
 
 PARTITIONS = 64
 ROWS = 500
-PATIENCE_S = 40.0
 SCRIPT = Path(__file__).with_name("worker_process.py")
 
 

@@ -14,6 +14,7 @@ import pytest
 from nats.js.errors import NoStreamResponseError
 from ringcast.admin import ConfigServiceClient
 from ringcast_testkit import (
+    PATIENCE_S,
     ConfigServiceProcess,
     History,
     ManagedProcess,
@@ -24,8 +25,6 @@ from ringcast_testkit import (
     TcpProxy,
     WorkerProcess,
 )
-
-PATIENCE_S = 20.0
 
 
 @pytest.fixture

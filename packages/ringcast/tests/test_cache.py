@@ -15,12 +15,10 @@ from ringcast import Change, InUseError, InvalidInputError, Mode, UnavailableErr
 from ringcast._cache_place import KEPT_ASIDE, CachePlace
 from ringcast.admin import ConfigServiceClient
 from ringcast.metrics import PrometheusMetrics
-from ringcast_testkit import ConfigServiceProcess, NatsServer
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
 
 if TYPE_CHECKING:
     from .conftest import Store
-
-PATIENCE_S = 20.0
 
 
 def values(worker: Worker) -> dict[str, str]:

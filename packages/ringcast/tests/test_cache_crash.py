@@ -14,7 +14,7 @@ import nats
 import pytest
 from ringcast._cache_file import StoredPartition, read_key
 from ringcast._cache_place import CachePlace
-from ringcast_testkit import History, SmallDisk, WorkerProcess
+from ringcast_testkit import PATIENCE_S, History, SmallDisk, WorkerProcess
 from ringcast_wire import names
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 LIVES = 6
 PARTITIONS = 4
 ROWS = 40
-PATIENCE_S = 60.0
 
 
 class Truth:

@@ -15,7 +15,7 @@ import ringcast.aio
 from ringcast.admin import ConfigServiceClient, RowWrite
 from ringcast.aio import ConfigurationResponse
 from ringcast_core import row_partition
-from ringcast_testkit import ConfigServiceProcess, NatsServer
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
 from ringcast_wire import InvalidInputError, MismatchError, Mode, UnavailableError, UnknownStoreError, limits
 
 PARTITIONS = 16
@@ -89,7 +89,7 @@ class Recorder:
             self._loop.call_soon_threadsafe(self._calls.put_nowait, call)
 
     async def next(self) -> Called:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             return await self._calls.get()
 
     async def until(self, wanted: dict[str, str]) -> None:
@@ -242,7 +242,7 @@ async def test_a_subscribed_key_is_answered_from_memory(client: Any, servers: Se
         recorder = Recorder()
         await client.subscribe_configuration(store_name, ["list"], recorder)
         await other.subscribe_configuration(store_name, ["list"], recorder)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 shares = [
                     {
@@ -335,7 +335,7 @@ async def test_unsubscribing_within_the_handler(client: Any, servers: Servers, s
     handler = from_thread if isinstance(client, _Sync) else from_loop
     await client.subscribe_configuration(store_name, ["list"], handler)
     await servers.put(store_name, "list", {"a": "1"})
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         assert await calls.get() == ("a", True)
     recorder = Recorder()
     await client.subscribe_configuration(store_name, ["list"], recorder, {"worker_id": f"n-{store_name}"})
@@ -361,7 +361,7 @@ async def test_reading_within_the_handler(client: Any, servers: Servers, store_n
 
     handler = from_thread if isinstance(client, _Sync) else from_loop
     await client.subscribe_configuration(store_name, ["list"], handler)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         assert await calls.get() == {"a": "1", "b": "2"}
 
 

@@ -13,12 +13,11 @@ import ringcast
 from ringcast import MismatchError, Mode, Worker
 from ringcast._log import Log
 from ringcast.admin import ConfigServiceClient
-from ringcast_testkit import ConfigServiceProcess, NatsServer
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
 
 if TYPE_CHECKING:
     from .conftest import Store
 
-PATIENCE_S = 30.0
 FIELDS = ("store", "key", "worker_id", "partition")
 SOURCES = Path(ringcast.__file__).parent
 

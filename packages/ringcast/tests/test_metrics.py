@@ -18,14 +18,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from ringcast import Change, InvalidInputError, Mode, UnavailableError, Worker
 from ringcast._measures import NoMetrics, read_delivery
 from ringcast.metrics import PrometheusMetrics
-from ringcast_testkit import History, WorkerProcess
+from ringcast_testkit import PATIENCE_S, History, WorkerProcess
 from ringcast_wire import names
 from ringcast_wire.metrics import WORKER, Sample, Source
 
 if TYPE_CHECKING:
     from .conftest import Store
 
-PATIENCE_S = 20.0
 HISTOGRAMS = {metric.name for metric in WORKER if metric.kind == "histogram"}
 OF_ANY_PROCESS = ("process_", "python_")
 

@@ -15,6 +15,7 @@ from ringcast import Worker
 from ringcast._machine.membership import Entry, Membership
 from ringcast._machine.received import read_batch, read_event, read_full, read_heads, read_partition
 from ringcast_core import row_partition
+from ringcast_testkit import PATIENCE_S
 from ringcast_wire import (
     WIRE_VERSION,
     Change,
@@ -35,7 +36,6 @@ from ringcast_wire import (
 if TYPE_CHECKING:
     from .conftest import Store
 
-PATIENCE_S = 60.0
 MUTATIONS = 10_000
 PARTITIONS = 4
 TOKEN = "_INBOX_nobody.ack"

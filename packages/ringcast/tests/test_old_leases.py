@@ -11,9 +11,8 @@ from ringcast._config import WorkerConfig
 from ringcast._connection import Connection
 from ringcast._log import Log
 from ringcast._machine.membership import Mirror
-from ringcast_testkit import NatsServer
+from ringcast_testkit import PATIENCE_S, NatsServer
 
-PATIENCE_S = 20.0
 WITHIN_S = 1.0
 
 

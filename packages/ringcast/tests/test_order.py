@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 from ringcast import Change, Worker
 from ringcast.admin import RowWrite
+from ringcast_testkit import PATIENCE_S
 
 if TYPE_CHECKING:
     from .conftest import Store
 
-PATIENCE_S = 40.0
 ROWS = 24
 WRITES = 1_200
 PARTITIONS = 4

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import nats
 from ringcast import Change, DeadLetter, PoisonPolicy
+from ringcast_testkit import PATIENCE_S
 from ringcast_wire import names
 
 if TYPE_CHECKING:
     from .conftest import Store
-
-PATIENCE_S = 20.0
 
 
 class Picky:

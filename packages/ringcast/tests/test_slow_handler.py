@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import nats
 from ringcast import Change
 from ringcast_core import row_partition
+from ringcast_testkit import PATIENCE_S
 from ringcast_wire import WIRE_VERSION, Event, encode, names
 from ringcast_wire import Change as WireChange
 
 if TYPE_CHECKING:
     from .conftest import Store
 
-PATIENCE_S = 120.0
 EVENTS = 100_000
 PARTITIONS = 8
 VALUE_CHARS = 200

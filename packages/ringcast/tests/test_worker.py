@@ -18,11 +18,10 @@ from ringcast import (
     Worker,
 )
 from ringcast.admin import RowWrite
+from ringcast_testkit import PATIENCE_S
 
 if TYPE_CHECKING:
     from .conftest import Store
-
-PATIENCE_S = 20.0
 
 
 def values(worker: Worker, key: str = "list") -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ringcast_core import row_partition
-from ringcast_testkit import NatsServer
+from ringcast_testkit import PATIENCE_S, NatsServer
 from ringcast_wire import (
     WIRE_VERSION,
     BatchRequest,
@@ -128,7 +128,7 @@ async def test_deletes_past_their_retention(start: Any, nats_url: str, tmp_path:
         since = encode(PartitionRequest(since=2))
         (delta,) = decode_fetch_reply(await service.fetch(store_name, 0, since)).partitions
         assert (delta.whole, [(row.row_id, row.deleted) for row in delta.rows]) == (False, [("a", True)])
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(PATIENCE_S):
             while not delta.whole:
                 (delta,) = decode_fetch_reply(await service.fetch(store_name, 0, since)).partitions
         assert (delta.revision, [(row.row_id, row.deleted) for row in delta.rows]) == (3, [("b", False)])

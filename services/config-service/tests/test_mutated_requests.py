@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from nats.aio.msg import Msg
+from ringcast_testkit import PATIENCE_S
 from ringcast_wire import (
     WIRE_VERSION,
     BatchRequest,
@@ -26,7 +27,6 @@ Running = Any  # of conftest.py
 
 MUTATIONS = 10_000
 AT_ONCE = 100
-PATIENCE_S = 60.0
 _TOKEN_CHARACTERS = "abkz019-_.ä\x7f$" + "x" * 8
 
 

@@ -17,7 +17,14 @@ import nats
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from ringcast_config_service.repository import HistoryFilter, ListFilter, make_repository
-from ringcast_testkit import ConfigServiceProcess, ManagedProcess, NatsServer, PostgresServer, nats_server_binary
+from ringcast_testkit import (
+    PATIENCE_S,
+    ConfigServiceProcess,
+    ManagedProcess,
+    NatsServer,
+    PostgresServer,
+    nats_server_binary,
+)
 from ringcast_wire import decode_event, names
 from ringcast_wire.grpc import SERVICE_NAME, ConfigServiceStub, pb
 
@@ -212,7 +219,7 @@ async def test_an_import_under_way_is_finished_or_refused_at_a_stop(
 
 async def some_rows(stub: ConfigServiceStub, store: str) -> None:
     """Returns once an import has stored something."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while not (await stub.GetStore(pb.GetStoreRequest(name=store))).keys:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -254,7 +261,7 @@ async def test_killed_in_the_middle_of_an_import(nats_url: str, tmp_path: Path, 
                 await stub.CreateStore(pb.CreateStoreRequest(name=store_name, partition_count=4))
                 before = await total(stub, store_name)
                 running = asyncio.create_task(import_rows(stub, store_name, f"r{turn}", 5_000))
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(PATIENCE_S):
                     while await total(stub, store_name) < before + 500:  # noqa: ASYNC110
                         await asyncio.sleep(0.005)
                 service.kill()
@@ -286,7 +293,7 @@ async def until(address: str, wanted: int) -> None:
     async with grpc.aio.insecure_channel(address) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
         for name in ("", SERVICE_NAME):
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(PATIENCE_S):
                 async for found in stub.Watch(health_pb2.HealthCheckRequest(service=name)):
                     if found.status == wanted:
                         break

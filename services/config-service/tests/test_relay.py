@@ -16,7 +16,7 @@ import pytest
 from nats.js.errors import NotFoundError
 from ringcast_config_service.provision import Provisioner
 from ringcast_config_service.relay import Relay
-from ringcast_testkit import NatsServer
+from ringcast_testkit import PATIENCE_S, NatsServer
 from ringcast_wire import MismatchError, StoreSettings, decode_event, names
 from ringcast_wire.grpc import error_from_rpc, pb
 
@@ -161,7 +161,7 @@ async def test_a_broker_that_lost_its_disk(start: Any, tmp_path: Path, store_nam
             await asyncio.to_thread(server.start)
             nc = await nats.connect(server.url)
             js = nc.jetstream()
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(PATIENCE_S):
                 while True:  # nothing tells when a bucket appears
                     try:
                         bucket = await js.key_value(names.meta_bucket(store_name))
@@ -210,6 +210,6 @@ async def test_settings_of_another_database(
         assert str(error).endswith("has partition_count 16 in the database, NATS says 8")
     caplog.set_level(logging.CRITICAL)
     async with start(nats_url, f"sqlite:{tmp_path / 'b.db'}"):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while "NATS says 8" not in caplog.text:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)

@@ -21,7 +21,7 @@ from ringcast_config_service.repository import (
     postgres,
 )
 from ringcast_core import row_partition
-from ringcast_testkit import PostgresServer
+from ringcast_testkit import PATIENCE_S, PostgresServer
 from ringcast_wire import StoreSettings, UnavailableError
 
 Bench = Any  # of conftest.py
@@ -43,7 +43,7 @@ async def other(postgres_url: str) -> AsyncIterator[Any]:
 
 async def blocked_backend(connection: Any) -> int:
     """Process id of the service's backend once it waits for a lock: there is no event for that, only a look."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while (pid := await connection.fetchval(_BLOCKED)) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
     return int(pid)

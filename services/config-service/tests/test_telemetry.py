@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client.parser import text_string_to_metric_families
-from ringcast_testkit import ConfigServiceProcess, NatsServer
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
 from ringcast_wire import WIRE_VERSION, BatchRequest, UnknownStoreError, encode, names
 from ringcast_wire.grpc import pb
 from ringcast_wire.metrics import SERVICE
@@ -45,7 +45,7 @@ def value(samples: Samples, name: str, **labels: str) -> float | None:
 
 async def until(url: str, condition: Callable[[Samples], bool]) -> Samples:
     """Scrapes until a condition holds, as a monitoring system would."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             _, samples = await scrape(url)
             if condition(samples):
@@ -78,7 +78,7 @@ async def traced(nats_url: str, tmp_path: Any, start: Any) -> AsyncIterator[tupl
 
 async def spans_of(exporter: InMemorySpanExporter, *wanted: str) -> dict[str, ReadableSpan]:
     """The spans of the incoming trace by name, once those wanted have ended."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             found = {span.name: span for span in exporter.get_finished_spans() if span.context.trace_id == TRACE_ID}
             if found.keys() >= set(wanted):

@@ -9,7 +9,7 @@ from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.feeds import Feeds, worker_id
 from ringcast_heartbeat_agent.items import Wanted
 from ringcast_heartbeat_agent.subscription import Subscription
-from ringcast_testkit import NatsServer
+from ringcast_testkit import PATIENCE_S, NatsServer
 from ringcast_wire import names
 
 
@@ -32,7 +32,7 @@ async def test_who_comes_while_a_key_is_being_left_waits_and_joins_it_anew(
         assert not second.ended
         assert not first.waiting
         await asyncio.to_thread(writer.put, store_name, "list", "a", "1")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             batch = await anext(second.batches())
         assert batch["a"].value == "1"
         assert len(feeds) == 1

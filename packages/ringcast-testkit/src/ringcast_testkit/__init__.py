@@ -9,12 +9,13 @@ from ringcast_testkit._disk import SmallDisk
 from ringcast_testkit._history import History, Report
 from ringcast_testkit._nats import NatsServer, nats_server_binary
 from ringcast_testkit._postgres import PostgresServer
-from ringcast_testkit._process import ManagedProcess, ManagedServer, ServerFailedError
+from ringcast_testkit._process import PATIENCE_S, ManagedProcess, ManagedServer, ServerFailedError
 from ringcast_testkit._proxy import TcpProxy
 from ringcast_testkit._readme import run_readme_examples
 from ringcast_testkit._worker import WorkerProcess
 
 __all__ = [
+    "PATIENCE_S",
     "AgentProcess",
     "ConfigServiceProcess",
     "History",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ringcast_testkit._process import ManagedProcess, ManagedServer
 
@@ -32,6 +34,11 @@ class AgentProcess(ManagedServer):
     def http_url(self) -> str:
         """``http://127.0.0.1:<port>`` of Dapr's API over HTTP; it stays the same over restarts."""
         return f"http://{self._listen['http']}"
+
+    def status(self) -> Any:
+        """What it tells of itself: workers, groups, consumers."""
+        with urllib.request.urlopen(f"{self.http_url}/ringcast/v1/status", timeout=15) as response:
+            return json.load(response)
 
     @property
     def metrics_url(self) -> str:

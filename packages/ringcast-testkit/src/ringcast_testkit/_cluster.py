@@ -14,10 +14,9 @@ import nats.errors
 import nats.js.errors
 
 from ringcast_testkit._nats import NatsServer
-from ringcast_testkit._process import ServerFailedError
+from ringcast_testkit._process import PATIENCE_S, ServerFailedError
 
 _SERVERS: Final = 3
-_PATIENCE_S: Final = 30.0
 
 
 class NatsCluster:
@@ -88,7 +87,7 @@ class NatsCluster:
         """Servers that have elected a leader know each other a little later: only a stream shows that they do."""
         client = await nats.connect(list(self.urls))
         try:
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(PATIENCE_S):
                 while True:
                     try:
                         js = client.jetstream(timeout=1)

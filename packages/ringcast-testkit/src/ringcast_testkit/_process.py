@@ -12,7 +12,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Final, Self
+
+PATIENCE_S: Final = 90.0
+"""How long a test waits for what has to come. It tells that something hangs, never that it is slow: a machine that does
+ten things at once must not fail a test."""
 
 _LOG_LINES = 400
 _POLL_S = 0.005
@@ -105,7 +109,7 @@ class ManagedProcess:
             self._popen.kill()
         self.wait()
 
-    def wait_until(self, ready: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    def wait_until(self, ready: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
         """Waits for a condition that only looking can tell, as long as the process lives.
 
         Raises:

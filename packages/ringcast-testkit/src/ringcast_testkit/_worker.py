@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ringcast_testkit._history import History, Report
-from ringcast_testkit._process import ManagedProcess, ManagedServer, ServerFailedError
+from ringcast_testkit._process import PATIENCE_S, ManagedProcess, ManagedServer, ServerFailedError
 
 
 class WorkerProcess(ManagedServer):
@@ -92,7 +92,7 @@ class WorkerProcess(ManagedServer):
         self.paused = False
         super().resume()
 
-    def dump(self, timeout_s: float = 30.0) -> Mapping[str, Mapping[str, tuple[str, int, int]]]:
+    def dump(self, timeout_s: float = PATIENCE_S) -> Mapping[str, Mapping[str, tuple[str, int, int]]]:
         """All that the application in this process holds: key → row id → value, version, partition."""
         since, life = len(self.history.reports()), self.life
 

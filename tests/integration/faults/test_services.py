@@ -190,14 +190,14 @@ async def compacted(run: Run, above: dict[int, int]) -> None:
 async def test_a_client_finds_a_service_that_was_away_for_long(
     nats_server: NatsServer, tmp_path: Path, store_name: str
 ) -> None:
-    """A channel of gRPC tries ever more rarely by default: it would find the service 3 to 4 s after its return here."""
+    """A channel of gRPC tries ever more rarely by default: it would find the service about 5 s after its return here."""
     database = f"sqlite:{tmp_path / 'ringcast.db'}"
     with ConfigServiceProcess(tmp_path, nats_url=nats_server.url, database=database) as service:
         async with ConfigServiceClient(service.address, timeout_s=3) as client:
             await client.create_store(store_name, partition_count=1)
             service.kill()
             killed_at = time.monotonic()
-            while time.monotonic() < killed_at + 6.0:
+            while time.monotonic() < killed_at + 11.0:
                 with pytest.raises(UnavailableError):
                     await client.put(store_name, "k", "a", "1")
                 await asyncio.sleep(0.05)
@@ -209,4 +209,4 @@ async def test_a_client_finds_a_service_that_was_away_for_long(
                     break
                 except UnavailableError:
                     await asyncio.sleep(0.02)
-            assert time.monotonic() - back_at < 2.0
+            assert time.monotonic() - back_at < 4.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -21,6 +22,8 @@ from ringcast_config_service.security import Security
 
 _PREFIX = "RINGCAST_CONFIG_SERVICE"
 _LEVELS = ("debug", "info", "warning", "error")
+_COLLECT_AFTER = 100_000
+"""New objects from which the collector looks for cycles: more than the rows of a group of writes, which have none."""
 
 
 def _from_file(context: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
@@ -124,6 +127,9 @@ def main(config: Path | None, nats: str, **options: Any) -> None:
         stream=sys.stderr,
     )
     logging.getLogger("nats").setLevel(logging.CRITICAL)  # our own callback tells of its errors
+    # With Python's own 700 the collector takes a fourth of the time of a bulk write, and finds nothing.
+    gc.freeze()
+    gc.set_threshold(_COLLECT_AFTER, 20, 20)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(settings))

@@ -68,6 +68,8 @@ class BatchMaker:
         self._keep_ids = keep_ids
         self._sequence = 0
         self._rows: list[pb.RowWrite] = []
+        self._row_ids: list[str] = []
+        self._values: list[str] = []
         self._bytes = 0
         self.rejected: list[Rejected] = []
         self.kept: list[str] = []
@@ -76,11 +78,13 @@ class BatchMaker:
         """Batches of at most 1,000 rows and 3 MiB."""
         for frame in frames:
             plain = None if self._all_deleted else _plain_rows(frame)
+            if self._rows if plain is not None else self._row_ids:
+                yield self._full()  # a batch has rows of one kind
             if plain is not None:
                 yield from self._add_plain(plain)
             else:
                 yield from self._add_checked(frame)
-        if self._rows:
+        if self._rows or self._row_ids:
             yield self._full()
 
     def _add_plain(self, plain: _Plain) -> Iterator[pb.WriteBatch]:
@@ -89,18 +93,18 @@ class BatchMaker:
             self.kept += plain.row_ids
         start, count = 0, len(plain.row_ids)
         while start < count:
-            end = min(count, start + limits.MAX_BATCH_ROWS - len(self._rows))
+            end = min(count, start + limits.MAX_BATCH_ROWS - len(self._row_ids))
             size = sum(plain.sizes[start:end])
             if self._bytes + size > limits.MAX_BATCH_BYTES:
-                if self._rows:
+                if self._row_ids:
                     yield self._full()
                     continue
                 end, size = _fitting(plain.sizes, start, end)
-            pairs = zip(plain.row_ids[start:end], plain.values[start:end], strict=True)
-            self._rows += [pb.RowWrite(row_id=row_id, value=value) for row_id, value in pairs]
+            self._row_ids += plain.row_ids[start:end]
+            self._values += plain.values[start:end]
             self._bytes += size
             start = end
-            if len(self._rows) >= limits.MAX_BATCH_ROWS:
+            if len(self._row_ids) >= limits.MAX_BATCH_ROWS:
                 yield self._full()
 
     def _add_checked(self, frame: pa.RecordBatch) -> Iterator[pb.WriteBatch]:
@@ -126,11 +130,13 @@ class BatchMaker:
             key=self._options.key,
             sequence=self._sequence,
             rows=self._rows,
+            row_ids=self._row_ids,
+            values=self._values,
             on_invalid=pb.ON_INVALID_SKIP_ROW,
             skip_unchanged=True,
         )
         self._sequence += 1
-        self._rows, self._bytes = [], 0
+        self._rows, self._row_ids, self._values, self._bytes = [], [], [], 0
         return batch
 
 

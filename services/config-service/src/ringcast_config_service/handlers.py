@@ -8,10 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
-from ringcast_core import row_partition, row_partitions
+from ringcast_core import row_partition
 from ringcast_wire import (
     DEFAULT_LOAD_FACTOR,
     WIRE_VERSION,
@@ -34,6 +32,7 @@ from ringcast_wire import (
     shown,
 )
 
+from ringcast_config_service.batches import CheckedBatch, PlainRows, Rejected, RowInput, checked_writes, plain_writes
 from ringcast_config_service.provision import Provisioner
 from ringcast_config_service.repository import (
     Chain,
@@ -53,32 +52,6 @@ from ringcast_config_service.writer import GroupWriter
 
 _FULL_FETCHES = 4
 """Whole keys that are read at once: each may take 64 MiB of memory."""
-
-
-class RowInput(NamedTuple):
-    """A row as a client sent it; ``value`` is ``None`` for a delete."""
-
-    row_id: str
-    value: str | None
-    metadata: Mapping[str, str] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """A row of a batch that was left out, and why."""
-
-    index: int
-    row_id: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedBatch:
-    """``request`` is ``None`` when no row is left; ``repeated`` counts the rows that a later one replaced."""
-
-    request: WriteRequest | None
-    repeated: int
-    rejected: list[Rejected]
 
 
 class Handlers:
@@ -150,7 +123,7 @@ class Handlers:
         self,
         store: str,
         key: str,
-        rows: Sequence[RowInput],
+        rows: Sequence[RowInput] | PlainRows,
         *,
         skip_invalid: bool,
         skip_unchanged: bool,
@@ -164,35 +137,19 @@ class Handlers:
         """
         record = await self._store(store)
         names.check_name("key", key)
-        if not 1 <= len(rows) <= limits.MAX_BATCH_ROWS:
+        count = len(rows.row_ids) if isinstance(rows, PlainRows) else len(rows)
+        if not 1 <= count <= limits.MAX_BATCH_ROWS:
             raise InvalidInputError(
-                f"rows has {len(rows)} entries: 1 to {limits.MAX_BATCH_ROWS} are allowed in a batch", field="rows"
+                f"rows has {count} entries: 1 to {limits.MAX_BATCH_ROWS} are allowed in a batch", field="rows"
             )
+        writes = plain_writes(rows, record.partition_count) if isinstance(rows, PlainRows) else None
+        repeated = 0
         rejected: list[Rejected] = []
-        kept: dict[str, tuple[RowInput, int]] = {}
-        repeated = size = 0
-        for index, row in enumerate(rows):
-            try:
-                row_size = check_row(row.row_id, row.value or "", row.metadata)
-            except InvalidInputError as error:
-                if not skip_invalid:
-                    raise InvalidInputError(f"row {index} of the batch: {error}", field=error.field) from error
-                rejected.append(Rejected(index, row.row_id, str(error)))
-                continue
-            repeated += row.row_id in kept
-            kept[row.row_id] = row, row_size
-            size += row_size
-        if size > limits.MAX_BATCH_BYTES:
-            raise InvalidInputError(
-                f"rows has {size} bytes: at most {limits.MAX_BATCH_BYTES} are allowed in a batch", field="rows"
-            )
-        if not kept:
+        if writes is None:
+            inputs = rows.inputs() if isinstance(rows, PlainRows) else rows
+            writes, repeated, rejected = checked_writes(inputs, record.partition_count, skip_invalid=skip_invalid)
+        if not writes:
             return CheckedBatch(None, repeated, rejected)
-        partitions = row_partitions(kept, record.partition_count)
-        writes = [
-            RowWrite(partition, row_id, row.value, dict(row.metadata) if row.metadata else None, row_size)
-            for partition, (row_id, (row, row_size)) in zip(partitions, kept.items(), strict=True)
-        ]
         return CheckedBatch(WriteRequest(record, key, writes, chain, traceparent, skip_unchanged), repeated, rejected)
 
     # Reads
@@ -303,4 +260,4 @@ def _now_ms() -> int:
     return int(time.time() * 1000)
 
 
-__all__ = ["CheckedBatch", "Handlers", "Rejected", "RingcastError", "RowInput"]
+__all__ = ["Handlers", "RingcastError"]

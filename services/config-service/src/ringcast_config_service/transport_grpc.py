@@ -22,7 +22,8 @@ from ringcast_wire.grpc import (
     pb,
 )
 
-from ringcast_config_service.handlers import CheckedBatch, Handlers, RowInput
+from ringcast_config_service.batches import CheckedBatch, PlainRows, RowInput
+from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.repository import (
     Chain,
     KeyStats,
@@ -235,15 +236,11 @@ class _BulkStream:
     async def _submit(self, batch: pb.WriteBatch | Unreadable) -> _BatchAnswer:
         if isinstance(batch, Unreadable):
             raise batch.error
-        rows = [
-            RowInput(row.row_id, None, None) if row.delete else RowInput(row.row_id, row.value, row.metadata)
-            for row in batch.rows
-        ]
         skip = _choice("on_invalid", _SKIP_INVALID, batch.on_invalid)
         checked = await self._handlers.check_batch(
             batch.store,
             batch.key,
-            rows,
+            _rows(batch),
             skip_invalid=skip,
             skip_unchanged=batch.skip_unchanged,
             chain=self._chain,
@@ -253,6 +250,21 @@ class _BulkStream:
             return _BatchAnswer(batch.sequence, checked, None)
         await self._writer.room(checked.request)
         return _BatchAnswer(batch.sequence, checked, self._writer.submit(checked.request))
+
+
+def _rows(batch: pb.WriteBatch) -> list[RowInput] | PlainRows:
+    """The rows of a batch, whichever way it has them."""
+    row_ids, values = list(batch.row_ids), list(batch.values)
+    if not row_ids and not values:
+        return [
+            RowInput(row.row_id, None, None) if row.delete else RowInput(row.row_id, row.value, row.metadata)
+            for row in batch.rows
+        ]
+    if batch.rows:
+        raise InvalidInputError("rows and row_ids are both there: a batch has the one or the other", field="row_ids")
+    if len(row_ids) != len(values):
+        raise InvalidInputError(f"values has {len(values)} entries for {len(row_ids)} row_ids", field="values")
+    return PlainRows(row_ids, values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,20 +163,24 @@ class RowWrite(_message.Message):
     def __init__(self, row_id: _Optional[str] = ..., value: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., delete: _Optional[bool] = ...) -> None: ...
 
 class WriteBatch(_message.Message):
-    __slots__ = ("store", "key", "sequence", "rows", "on_invalid", "skip_unchanged")
+    __slots__ = ("store", "key", "sequence", "rows", "on_invalid", "skip_unchanged", "row_ids", "values")
     STORE_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     ON_INVALID_FIELD_NUMBER: _ClassVar[int]
     SKIP_UNCHANGED_FIELD_NUMBER: _ClassVar[int]
+    ROW_IDS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
     store: str
     key: str
     sequence: int
     rows: _containers.RepeatedCompositeFieldContainer[RowWrite]
     on_invalid: OnInvalid
     skip_unchanged: bool
-    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., sequence: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[RowWrite, _Mapping]]] = ..., on_invalid: _Optional[_Union[OnInvalid, str]] = ..., skip_unchanged: _Optional[bool] = ...) -> None: ...
+    row_ids: _containers.RepeatedScalarFieldContainer[str]
+    values: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., sequence: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[RowWrite, _Mapping]]] = ..., on_invalid: _Optional[_Union[OnInvalid, str]] = ..., skip_unchanged: _Optional[bool] = ..., row_ids: _Optional[_Iterable[str]] = ..., values: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RejectedRow(_message.Message):
     __slots__ = ("index", "row_id", "reason")

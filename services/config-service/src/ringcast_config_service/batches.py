@@ -1,0 +1,114 @@
+"""Rows as clients send them, checked and made into the writes of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from operator import add
+from typing import NamedTuple
+
+from ringcast_core import row_partitions
+from ringcast_wire import InvalidInputError, check_row, limits
+
+from ringcast_config_service.repository import RowWrite, WriteRequest
+
+
+class RowInput(NamedTuple):
+    """A row as a client sent it; ``value`` is ``None`` for a delete."""
+
+    row_id: str
+    value: str | None
+    metadata: Mapping[str, str] | None
+
+
+class PlainRows(NamedTuple):
+    """Rows with nothing but a value, column by column; both are of one length."""
+
+    row_ids: list[str]
+    values: list[str]
+
+    def inputs(self) -> list[RowInput]:
+        """The same row by row."""
+        return [RowInput(row_id, value, None) for row_id, value in zip(*self, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A row of a batch that was left out, and why."""
+
+    index: int
+    row_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedBatch:
+    """``request`` is ``None`` when no row is left; ``repeated`` counts the rows that a later one replaced."""
+
+    request: WriteRequest | None
+    repeated: int
+    rejected: list[Rejected]
+
+
+def plain_writes(rows: PlainRows, partition_count: int) -> list[RowWrite] | None:
+    """The writes, or ``None`` where one by one has to be looked at: something is wrong, or an id comes twice.
+
+    For the text that protobuf decoded, which has no lone surrogates. What is right takes a few looks at whole columns.
+    """
+    row_ids, values = rows
+    if len(set(row_ids)) < len(row_ids):
+        return None
+    id_sizes = _utf8_sizes(row_ids)
+    if id_sizes is None or min(id_sizes) < 1 or max(id_sizes) > limits.MAX_ROW_ID_BYTES:
+        return None
+    value_sizes = _utf8_sizes(values)
+    if value_sizes is None:
+        return None
+    sizes = list(map(add, id_sizes, value_sizes))
+    if max(sizes) > limits.MAX_ROW_BYTES or sum(sizes) > limits.MAX_BATCH_BYTES:
+        return None
+    columns = zip(row_partitions(row_ids, partition_count), row_ids, values, repeat(None), sizes, strict=False)
+    return list(map(RowWrite._make, columns))
+
+
+def _utf8_sizes(texts: Sequence[str]) -> list[int] | None:
+    """Bytes of each text, or ``None`` if one has a NUL."""
+    joined = "".join(texts)
+    if "\0" in joined:
+        return None
+    return list(map(len, texts)) if joined.isascii() else [len(text.encode()) for text in texts]
+
+
+def checked_writes(
+    rows: Sequence[RowInput], partition_count: int, *, skip_invalid: bool
+) -> tuple[list[RowWrite], int, list[Rejected]]:
+    """The writes, how many rows a later one replaced, and the rows that were left out.
+
+    Raises:
+        InvalidInputError: the batch is too large, or a row is invalid and ``skip_invalid`` is not set.
+    """
+    rejected: list[Rejected] = []
+    kept: dict[str, tuple[RowInput, int]] = {}
+    repeated = size = 0
+    for index, row in enumerate(rows):
+        try:
+            row_size = check_row(row.row_id, row.value or "", row.metadata)
+        except InvalidInputError as error:
+            if not skip_invalid:
+                raise InvalidInputError(f"row {index} of the batch: {error}", field=error.field) from error
+            rejected.append(Rejected(index, row.row_id, str(error)))
+            continue
+        repeated += row.row_id in kept
+        kept[row.row_id] = row, row_size
+        size += row_size
+    if size > limits.MAX_BATCH_BYTES:
+        raise InvalidInputError(
+            f"rows has {size} bytes: at most {limits.MAX_BATCH_BYTES} are allowed in a batch", field="rows"
+        )
+    partitions = row_partitions(kept, partition_count)
+    writes = [
+        RowWrite(partition, row_id, row.value, dict(row.metadata) if row.metadata else None, row_size)
+        for partition, (row_id, (row, row_size)) in zip(partitions, kept.items(), strict=True)
+    ]
+    return writes, repeated, rejected

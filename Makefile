@@ -85,6 +85,11 @@ bench: setup ## Measure, each against a peer in the same run
 	  --benchmark-columns=min,median,ops,rounds --benchmark-json=build/bench.json
 	@$(PYTHON) benchmarks/ratios.py build/bench.json
 
+.PHONY: envelope
+ENVELOPE ?=
+envelope: setup ## Walk the operating envelope with real servers, and report (ENVELOPE="--only latency --quick", "--help")
+	@$(PYTHON) -m benchmarks.envelope $(ENVELOPE)
+
 CHAOS ?=
 
 .PHONY: simulate

@@ -1,0 +1,68 @@
+"""The figures that are to be reached on a machine of 2 cores, and whether a run has reached them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from benchmarks.envelope.results import Case
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A bound on one figure of the cases whose name begins with ``case``."""
+
+    what: str
+    scenario: str
+    case: str
+    figure: str
+    bound: float
+    at_least: bool = False
+
+    def judge(self, cases: Sequence[Case]) -> Iterator[Verdict]:
+        """One verdict for each case that has the figure."""
+        for case in cases:
+            figure = case.figures.get(self.figure)
+            if case.scenario == self.scenario and case.name.startswith(self.case) and figure is not None:
+                reached = figure.value >= self.bound if self.at_least else figure.value <= self.bound
+                yield Verdict(self, case.name, figure.value, figure.unit, reached)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a run says of a goal."""
+
+    goal: Goal
+    case: str
+    value: float
+    unit: str
+    reached: bool
+
+    @property
+    def share(self) -> float:
+        """How many times the bound the figure is."""
+        return self.value / self.goal.bound
+
+
+GOALS = (
+    Goal("change to handler, p50 at 1,000/s", "latency", "sqlite, 1000/s", "p50_ms", 5),
+    Goal("change to handler, p99 at 1,000/s", "latency", "sqlite, 1000/s", "p99_ms", 25),
+    Goal("change to handler, p50 at 1,000/s", "latency", "postgresql, 1000/s", "p50_ms", 5),
+    Goal("change to handler, p99 at 1,000/s", "latency", "postgresql, 1000/s", "p99_ms", 25),
+    Goal("5,000 changes/s into one partition for 60 s, p99", "sustained", "5000/s into 1 partition", "p99_ms", 250),
+    Goal("CPU an event beside the bare client's", "events", "256 partitions, 1 ", "cpu, worker over raw pull", 2),
+    Goal(
+        "events/s in one worker process", "events", "256 partitions, 1 ", "events_per_s, worker", 30_000, at_least=True
+    ),
+    Goal("bootstrap of 8 MB beside the bare transport", "bootstrap", "8 MB", "worker over bare transport", 3),
+    Goal(
+        "partitions moved by a leaver of 50 workers, beside the ideal",
+        "rebalance",
+        "50 workers",
+        "leave, moved over ideal",
+        1.5,
+    ),
+    Goal("change to all subscribers beside a bare NATS KV, p50", "peers", "beside nats-kv", "p50, ours over theirs", 1),
+    Goal("change to all subscribers beside etcd, p50", "peers", "beside etcd", "p50, ours over theirs", 1),
+    Goal("change to all subscribers beside Redis, p50", "peers", "beside redis", "p50, ours over theirs", 1),
+)

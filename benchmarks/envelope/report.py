@@ -1,0 +1,219 @@
+"""report.md of a run: what was measured on what, every figure with its spread, and plots.
+
+Usage: python -m benchmarks.envelope.report [DIRECTORY], which holds the envelope.json of a run (default: build/bench).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.envelope import plots
+from benchmarks.envelope.arrivals import spread
+from benchmarks.envelope.goals import GOALS
+from benchmarks.envelope.processes import ROOT
+from benchmarks.envelope.results import Case, Figure, read
+
+FILE_NAME = "report.md"
+MICRO = "bench.json"
+
+Draw = Callable[[Path, Sequence[Case]], Iterator[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A scenario in the report. ``draw`` writes its plots and yields their file names."""
+
+    scenario: str
+    title: str
+    text: str
+    draw: Draw | None = None
+
+
+def _latency_curves(name: str, title: str) -> Draw:
+    def draw(directory: Path, cases: Sequence[Case]) -> Iterator[str]:
+        histograms = {case.name: case.histogram for case in cases if case.histogram}
+        if histograms:
+            plots.percentile_curves(directory / name, title, histograms)
+            yield name
+
+    return draw
+
+
+def _latency(directory: Path, cases: Sequence[Case]) -> Iterator[str]:
+    yield from _latency_curves("latency.svg", "Change to handler")(directory, cases)
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for case in cases:
+        for percentile in ("p50_ms", "p99_ms"):
+            if percentile in case.figures:
+                label = f"{case.name.partition(',')[0]} {percentile.removesuffix('_ms')}"
+                lines.setdefault(label, []).append((case.params["rate"], case.figures[percentile].value))
+    if lines:
+        plots.growth(directory / "latency-growth.svg", "Change to handler", lines, "changes/s", "ms")
+        yield "latency-growth.svg"
+
+
+def _event_cost(directory: Path, cases: Sequence[Case]) -> Iterator[str]:
+    values = {
+        f"{label.rpartition(', ')[2]}: {case.name}": figure.value
+        for case in cases
+        for label, figure in case.figures.items()
+        if label.startswith("cpu_us_per_event")
+    }
+    if values:
+        plots.bars(directory / "events.svg", "CPU time an event", values, "µs")
+        yield "events.svg"
+
+
+SECTIONS = (
+    Section(
+        "latency",
+        "Change to handler",
+        "One process makes changes at a fixed rate, whether the system keeps up or not; two worker processes own the "
+        "partitions. The time runs from when a change was due to when the owner's handler has it, so waiting counts. "
+        "From 2,000/s on the changes go through the bulk stream, in batches of what is due in 5 ms, and that waiting "
+        "counts as well.",
+        _latency,
+    ),
+    Section(
+        "sustained",
+        "Sustained changes",
+        "The same, held for longer, into a store of one partition and into one of 256.",
+        _latency_curves("sustained.svg", "5,000 changes/s"),
+    ),
+    Section(
+        "events",
+        "Events in one worker process",
+        "Events that wait in the stream are taken as fast as one process can, by a worker with an empty handler and by "
+        "two bare clients that only acknowledge them: `raw pull` is the least that the client library allows, `fetch` "
+        "what its documentation shows. Neither writer nor database is at work meanwhile.",
+        _event_cost,
+    ),
+)
+
+
+def write_report(directory: Path) -> Path:
+    """Writes the report and its plots beside the results in ``directory``, and returns where it is."""
+    about, cases = read(directory)
+    lines = [*_head(about)] if about["quick"] else [*_head(about), *_goals(cases)]
+    for section in SECTIONS:
+        lines += _section(directory, section, [case for case in cases if case.scenario == section.scenario])
+    lines += _micro(ROOT / "build" / MICRO)
+    path = directory / FILE_NAME
+    path.write_text("\n".join(lines).rstrip() + "\n")
+    return path
+
+
+def _head(about: Mapping[str, Any]) -> Iterator[str]:
+    machine, versions = about["machine"], about["versions"]
+    yield "# The operating envelope, measured"
+    yield ""
+    if about["quick"]:
+        yield "**Sizes that only prove that everything runs: no figure here means anything.**"
+        yield ""
+    if not about["complete"]:
+        yield "**The run was stopped before its end: what is missing was not measured.**"
+        yield ""
+    command = " ".join(["python -m benchmarks.envelope", *about["command"]])
+    yield f"{about['started_at']}, commit `{versions['commit']}`, by `{command}`."
+    yield ""
+    yield (
+        f"{machine['cores']} cores ({machine['processor']}), {machine['memory_gib']} GiB, {machine['distribution']}, "
+        f"{machine['system']}. Everything on loopback. Load average before and after: "
+        f"{machine['load_average_before']:.2f}, {machine.get('load_average_after', math.nan):.2f}."
+    )
+    yield ""
+    yield ", ".join(f"{name} {number}" for name, number in versions.items() if name != "commit") + "."
+    yield ""
+    yield (
+        "± is half the distance between the quartiles of the parts or rounds of a case, as a share of their median. "
+        "CPU time is of whole processes and hardly depends on what else the machine does; wall time does."
+    )
+    yield ""
+
+
+def _goals(cases: Sequence[Case]) -> Iterator[str]:
+    verdicts = [verdict for goal in GOALS for verdict in goal.judge(cases)]
+    if not verdicts:
+        return
+    yield from ("## Goals", "", "| goal | case | bound | found | times the bound | |", "|---|---|---|---|---|---|")
+    for verdict in verdicts:
+        bound = f"{'≥' if verdict.goal.at_least else '≤'} {verdict.goal.bound:,g} {verdict.unit}"
+        found = f"{shown(verdict.value)} {verdict.unit}"
+        mark = "reached" if verdict.reached else "**not reached**"
+        yield f"| {verdict.goal.what} | {verdict.case} | {bound} | {found} | {shown(verdict.share)} | {mark} |"
+    yield ""
+
+
+def _section(directory: Path, section: Section, cases: Sequence[Case]) -> Iterator[str]:
+    if not cases:
+        return
+    yield from (f"## {section.title}", "", section.text, "")
+    columns = list(dict.fromkeys(name for case in cases for name in case.figures))
+    if columns:
+        # Few cases with many figures are easier to read the other way round.
+        measured = [case for case in cases if case.figures]
+        yield "| | " + " | ".join(case.name for case in measured) + " |"
+        yield "|---|" + "---|" * len(measured)
+        for column in columns:
+            cells = (_cell(case.figures.get(column)) for case in measured)
+            yield f"| {_heading(column, measured)} | " + " | ".join(cells) + " |"
+        yield ""
+    for case in cases:
+        if case.status != "ok" or case.note:
+            yield f"- {case.name}: {case.status}. {case.note}".rstrip()
+    yield ""
+    if section.draw is not None:
+        for name in section.draw(directory, cases):
+            yield from (f"![{section.title}]({name})", "")
+
+
+def _heading(column: str, cases: Sequence[Case]) -> str:
+    unit = next(case.figures[column].unit for case in cases if column in case.figures)
+    label = column.removesuffix("_ms").replace("_us_per_", " an ").replace("_per_s", "/s").replace("_", " ")
+    return f"{label} ({unit})"
+
+
+def _cell(figure: Figure | None) -> str:
+    if figure is None:
+        return ""
+    noise = spread(figure.samples)
+    return f"{shown(figure.value)} ± {noise:.0%}" if noise else shown(figure.value)
+
+
+def shown(value: float) -> str:
+    """Three digits that count."""
+    if not math.isfinite(value):
+        return "never"
+    if value == 0 or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def _micro(path: Path) -> Iterator[str]:
+    """What the last `make bench` found, if there was one."""
+    if not path.is_file():
+        return
+    document = json.loads(path.read_text())
+    yield from ("## Single operations", "", f"From `make bench` of {document['datetime'][:19]}.", "")
+    yield from ("| benchmark | group | median | beside its peer |", "|---|---|---|---|")
+    for found in document["benchmarks"]:
+        facts = ", ".join(f"{name} {value}" for name, value in found["extra_info"].items())
+        median = f"{shown(found['stats']['median'] * 1e3)} ms"
+        yield f"| `{found['name']}` | {found['group'] or ''} | {median} | {facts} |"
+    yield ""
+
+
+def main() -> int:
+    directory = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build/bench"
+    sys.stdout.write(f"{write_report(directory)}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

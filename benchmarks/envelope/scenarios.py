@@ -1,0 +1,19 @@
+"""All parts of the envelope, in the order in which they are measured."""
+
+from __future__ import annotations
+
+from benchmarks.envelope import changes, events
+from benchmarks.envelope.run import Scenario
+
+SCENARIOS = (
+    Scenario(
+        "latency",
+        "change to handler at 1, 100, 1,000 and 5,000 changes/s, SQLite and PostgreSQL",
+        240,
+        changes.change_to_handler,
+    ),
+    Scenario("sustained", "5,000 changes/s held into one partition, and into 256", 180, changes.sustained),
+    Scenario(
+        "events", "events/s that a worker process takes, and CPU an event, beside bare clients", 150, events.events
+    ),
+)

@@ -1,0 +1,89 @@
+"""The whole harness as a process, at sizes that only prove that it runs. Nothing here looks at a time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+import psutil
+import pytest
+
+from benchmarks.envelope.__main__ import arguments
+from benchmarks.envelope.processes import ROOT
+from benchmarks.envelope.report import SECTIONS
+from benchmarks.envelope.results import Case, read
+from benchmarks.envelope.scenarios import SCENARIOS
+
+MAY_BE_SKIPPED = {"peers"}
+_ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+
+
+def command(*words: str | Path) -> list[str]:
+    return [sys.executable, "-m", "benchmarks.envelope", *map(str, words)]
+
+
+def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*words), env=_ENVIRONMENT, capture_output=True, text=True, check=False)
+
+
+def check_report(directory: Path, cases: Sequence[Case]) -> None:
+    """It has a section for each scenario that was measured, and plots that are there."""
+    report = (directory / "report.md").read_text()
+    for section in SECTIONS:
+        assert (f"## {section.title}" in report) == any(case.scenario == section.scenario for case in cases)
+    plots = [line.partition("](")[2].rstrip(")") for line in report.splitlines() if line.startswith("![")]
+    for plot in plots:
+        assert ElementTree.parse(directory / plot).getroot().tag.endswith("svg")
+
+
+@pytest.mark.parametrize("scenario", [scenario.name for scenario in SCENARIOS])
+def test_scenario(scenario: str, tmp_path: Path) -> None:
+    done = run("--quick", "--only", scenario, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    about, cases = read(tmp_path)
+    assert about["complete"]
+    assert cases
+    for case in cases:
+        skipped = scenario in MAY_BE_SKIPPED and case.status == "skipped"
+        assert case.status == "ok" or skipped, f"{case.name}: {case.note}"
+        assert case.figures or skipped
+        if "unheard" in case.figures:
+            assert case.figures["unheard"].value == 0
+    check_report(tmp_path, cases)
+
+
+def test_stops_when_asked_to(tmp_path: Path) -> None:
+    """What it had started is gone, and what it had measured is kept."""
+    words = command("--quick", "--only", "latency", "--out", tmp_path)
+    with subprocess.Popen(words, env=_ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert any(": ok" in line for line in process.stderr)  # reads up to the end of the first case
+        started = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+    assert process.returncode == 130, rest
+    gone, alive = psutil.wait_procs(started, timeout=30)
+    assert gone
+    assert not alive
+    about, cases = read(tmp_path)
+    assert not about["complete"]
+    assert cases
+    assert "was stopped before its end" in (tmp_path / "report.md").read_text()
+
+
+def test_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        arguments(["--help"])
+    said = capsys.readouterr().out
+    assert all(scenario.name in said for scenario in SCENARIOS)
+
+
+def test_refuses_what_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        arguments(["--only", "latency,nonsense"])
+    assert "nonsense" in capsys.readouterr().err

@@ -94,6 +94,15 @@ SECTIONS = (
         "what its documentation shows. Neither writer nor database is at work meanwhile.",
         _event_cost,
     ),
+    Section(
+        "peers",
+        "Beside others on the same job",
+        "One process changes values, four others subscribe to all of them, and a change is known when the callback of "
+        "each has it. They promise different things: Ringcast commits to a database and keeps a history, etcd flushes "
+        "each put to the disk, NATS KV and Redis write to the disk a little later, and Redis only says which key "
+        "changed, to those who listen just then.",
+        _latency_curves("peers.svg", "Change to all subscribers"),
+    ),
 )
 
 

@@ -104,6 +104,9 @@ def perform(run: Run, scenario: Scenario) -> None:
         scenario.measure(run)
     except OutOfTimeError as error:
         run.say(f"{error}: the rest of it is left out")
+    except Exception as error:  # noqa: BLE001  # a server that did not start, say: the other scenarios go on
+        run.results.add(Case(scenario.name, "set-up", status="failed", note=f"{type(error).__name__}: {error}"))
+        run.say(f"{scenario.name}: failed: {error}")
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

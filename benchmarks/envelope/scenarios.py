@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.envelope import changes, events
+from benchmarks.envelope import changes, events, peers
 from benchmarks.envelope.run import Scenario
 
 SCENARIOS = (
@@ -16,4 +16,5 @@ SCENARIOS = (
     Scenario(
         "events", "events/s that a worker process takes, and CPU an event, beside bare clients", 150, events.events
     ),
+    Scenario("peers", "one change to all subscribers, beside a NATS KV, etcd and Redis", 200, peers.peers),
 )

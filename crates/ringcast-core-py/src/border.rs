@@ -21,6 +21,7 @@ pub fn to_exception(error: &Error) -> PyErr {
         | Error::LoadFactor { .. }
         | Error::Empty { .. }
         | Error::Duplicate { .. }
-        | Error::Malformed { .. } => PyValueError::new_err(error.to_string()),
+        | Error::Malformed { .. }
+        | Error::Reply { .. } => PyValueError::new_err(error.to_string()),
     }
 }

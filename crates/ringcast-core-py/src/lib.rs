@@ -18,11 +18,11 @@ mod _native {
     use pyo3::prelude::*;
     use pyo3::types::PyBytes;
     use ringcast_core::{
-        MAX_DEDUP_ROWS, MAX_PARTITIONS, MAX_ROW_ID_BYTES, MAX_SLOTS, assign, dispatch, hash, jump, ring,
+        MAX_DEDUP_ROWS, MAX_PARTITIONS, MAX_ROW_ID_BYTES, MAX_SLOTS, assign, dispatch, hash, jump, reply, ring,
     };
 
     #[pymodule_export]
-    use crate::arrow::Partitions;
+    use crate::arrow::{FetchedRows, Partitions};
     #[pymodule_export]
     use crate::dedup::Dedup;
     #[pymodule_export]
@@ -50,6 +50,7 @@ mod _native {
         module.add("MAX_DISPATCH_WINDOW", dispatch::MAX_WINDOW)?;
         module.add("VIRTUAL_NODES", ring::VIRTUAL_NODES)?;
         module.add("DEFAULT_LOAD_FACTOR", assign::DEFAULT_LOAD_FACTOR)?;
+        module.add("WIRE_VERSION", reply::WIRE_VERSION)?;
         module.add("HASH_NAME", ringcast_core::HASH_NAME)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
@@ -92,6 +93,16 @@ mod _native {
             column.partition(&partitioner, &mut found).map(|()| found)
         })?;
         Ok(Partitions::new(found))
+    }
+
+    /// The rows of an encoded fetch reply as columns for Arrow: what `ringcast_wire.decode_fetch_reply` makes objects of.
+    ///
+    /// The interpreter lock is released while it reads. Takes memory in proportion to the bytes given, whatever they say.
+    /// Raises ValueError, naming the byte, for a reply that is damaged, of another wire version, over 2 GiB, or with a
+    /// number that its column can't hold.
+    #[pyfunction]
+    fn read_fetch_reply(py: Python<'_>, body: &[u8]) -> PyResult<FetchedRows> {
+        released(py, || reply::decode(body).map(FetchedRows::new))
     }
 
     /// JumpHash (Lamping and Veach, 2014) of a key of 64 bits over `buckets` buckets (1 to 2^31 - 1).

@@ -19,6 +19,7 @@ def test_exported_names_are_frozen() -> None:
         "DEFAULT_LOAD_FACTOR",
         "Dedup",
         "Dispatcher",
+        "FetchedRows",
         "HASH_NAME",
         "KeyFilter",
         "MAX_CONSUMERS",
@@ -32,11 +33,13 @@ def test_exported_names_are_frozen() -> None:
         "Ring",
         "Router",
         "VIRTUAL_NODES",
+        "WIRE_VERSION",
         "__version__",
         "assign_jump",
         "assign_ring",
         "jump_hash",
         "jump_hash_batch",
+        "read_fetch_reply",
         "row_partition",
         "row_partitions",
         "row_partitions_arrow",
@@ -51,6 +54,7 @@ def test_constants_that_others_rely_on() -> None:
     assert ringcast_core.MAX_SLOTS == 1024
     assert ringcast_core.MAX_ROW_ID_BYTES == 512
     assert ringcast_core.VIRTUAL_NODES == 100
+    assert ringcast_core.WIRE_VERSION == 1
     assert ringcast_core.DEFAULT_LOAD_FACTOR == 1.25
 
 

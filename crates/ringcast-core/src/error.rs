@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::reply::Problem;
+
 /// A stable name for each kind of [`Error`], fit for a log field or another language.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorCode {
@@ -11,7 +13,7 @@ pub enum ErrorCode {
     Empty,
     /// The same entry is listed twice.
     Duplicate,
-    /// Two lists that must be equally long are not, or a buffer is shorter than its own offsets say.
+    /// Two lists that must be equally long are not, a buffer is shorter than its own offsets say, or a message is damaged.
     Malformed,
 }
 
@@ -71,6 +73,13 @@ pub enum Error {
         /// Index of the first bad entry.
         index: usize,
     },
+    /// A fetch reply that can't be read.
+    Reply {
+        /// How many bytes had been read.
+        at: usize,
+        /// What is wrong there.
+        problem: Problem,
+    },
 }
 
 impl Error {
@@ -81,7 +90,7 @@ impl Error {
             Self::OutOfRange { .. } | Self::LoadFactor { .. } => ErrorCode::OutOfRange,
             Self::Empty { .. } => ErrorCode::Empty,
             Self::Duplicate { .. } => ErrorCode::Duplicate,
-            Self::Malformed { .. } => ErrorCode::Malformed,
+            Self::Malformed { .. } | Self::Reply { .. } => ErrorCode::Malformed,
         }
     }
 
@@ -105,6 +114,7 @@ impl fmt::Display for Error {
             Self::Malformed { field, index } => {
                 write!(f, "{field} is malformed: entry {index} points outside the data")
             }
+            Self::Reply { at, problem } => write!(f, "reply can't be read at byte {at}: {problem}"),
         }
     }
 }

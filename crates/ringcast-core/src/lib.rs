@@ -12,6 +12,7 @@
 //! | [`assign`] | the slot of every partition: bounded-load JumpHash that tolerates vacant slots |
 //! | [`ring`] | the member of a key: consistent ring with 100 virtual nodes a member |
 //! | [`dedup`] | which row changes of a micro-batch are still worth fetching |
+//! | [`reply`] | which rows a fetch reply holds, as columns in Arrow's layouts |
 //! | [`dispatch`] | which consumer gets which message when, so that each row key stays in order |
 
 #![forbid(unsafe_code)]
@@ -23,6 +24,7 @@ pub mod dispatch;
 mod error;
 pub mod hash;
 pub mod jump;
+pub mod reply;
 pub mod ring;
 
 pub use error::{Error, ErrorCode};

@@ -64,13 +64,12 @@ def test_fetches(options: Options, client: FetchClient) -> None:
     heads = client.heads(store, key, 5)
     assert sum(heads) == 300
     assert heads == read_heads(options.service, store, key, 5)
-    (whole,) = client.fetch(partition_request(store, key, 1), 5).partitions
-    assert (whole.partition, whole.revision, whole.whole, len(whole.rows)) == (1, heads[1], True, heads[1])
-    (since,) = client.fetch(partition_request(store, key, 1, heads[1] - 3), 5).partitions
-    assert (since.whole, len(since.rows)) == (False, 3)
-    named = client.fetch(batch_request(store, key, ["r1", "none"]), 5).partitions
-    assert [row.row_id for entry in named for row in entry.rows] == ["r1"]
-    assert sum(len(entry.rows) for entry in client.full(store, key, 5).partitions) == 300
+    whole = client.fetch(partition_request(store, key, 1), 5)
+    assert whole.entries == [(1, heads[1], True, heads[1])]
+    since = client.fetch(partition_request(store, key, 1, heads[1] - 3), 5)
+    assert since.entries == [(1, heads[1], False, 3)]
+    named = client.fetch(batch_request(store, key, ["r1", "none"]), 5)
+    assert named.batch.select(["row_id", "value"]).to_pylist() == [{"row_id": "r1", "value": "v1"}]
     bodies = list(client.fetch_bodies((partition_request(store, key, number % 4) for number in range(40)), 5))
     assert len(bodies) == 40
     assert bodies[:4] == bodies[4:8]

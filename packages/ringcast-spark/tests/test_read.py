@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark_ringcast._options import parse_options
-from pyspark_ringcast._read import ReadTask, RingcastReader, SnapshotMovedError, take_snapshot
+from pyspark_ringcast._read import ReadTask, RingcastReader, Snapshot, SnapshotMovedError, _TaskRead, take_snapshot
 from ringcast_core import row_partition
+from ringcast_wire import FetchReply, PartitionRows, ProtocolError, encode
 
 Store = Any  # of conftest.py
 
@@ -179,6 +180,20 @@ def test_a_task_that_runs_again_reads_the_same(filled: Store) -> None:
     first = [batch.to_pylist() for batch in reader.read(task)]
     assert first
     assert [batch.to_pylist() for batch in reader.read(pickle.loads(pickle.dumps(task)))] == first
+
+
+def test_a_partition_that_the_store_does_not_have_is_refused() -> None:
+    """No service of ours answers so; a task must not end with an error of Python's about an index."""
+
+    class Wrong:
+        def fetch_bodies(self, *_: object) -> Iterator[bytes]:
+            yield encode(FetchReply(1, [PartitionRows(7, 1, True, [])]))
+
+    task = _TaskRead(
+        Snapshot(parse_options({"store": "s", "key": "k"}, {}), (1, 1)), ReadTask((0,)), cast(Any, Wrong())
+    )
+    with pytest.raises(ProtocolError, match="fetch reply of s/k names partition 7 of 2"):
+        list(task.batches())
 
 
 def test_a_large_partition_comes_in_chunks(store: Store) -> None:

@@ -18,6 +18,7 @@ __all__ = [
     "DEFAULT_LOAD_FACTOR",
     "Dedup",
     "Dispatcher",
+    "FetchedRows",
     "HASH_NAME",
     "KeyFilter",
     "MAX_CONSUMERS",
@@ -31,11 +32,13 @@ __all__ = [
     "Ring",
     "Router",
     "VIRTUAL_NODES",
+    "WIRE_VERSION",
     "__version__",
     "assign_jump",
     "assign_ring",
     "jump_hash",
     "jump_hash_batch",
+    "read_fetch_reply",
     "row_partition",
     "row_partitions",
     "row_partitions_arrow",
@@ -51,11 +54,13 @@ MAX_PARTITIONS: Final[int]
 MAX_ROW_ID_BYTES: Final[int]
 MAX_SLOTS: Final[int]
 VIRTUAL_NODES: Final[int]
+WIRE_VERSION: Final[int]
 __version__: Final[str]
 
 def row_partition(row_id: str | bytes, partitions: int) -> int: ...
 def row_partitions(row_ids: Iterable[str | bytes], partitions: int) -> array[int]: ...
 def row_partitions_arrow(row_ids: _ArrowArray | _ArrowStream, partitions: int) -> Partitions: ...
+def read_fetch_reply(body: bytes) -> FetchedRows: ...
 def jump_hash(key: int, buckets: int) -> int: ...
 def jump_hash_batch(keys: Iterable[int], buckets: int) -> array[int]: ...
 def assign_jump(partitions: int, slots: Iterable[int], load_factor: float = ...) -> list[int]: ...
@@ -63,6 +68,13 @@ def assign_ring(partitions: int, members: Iterable[str]) -> list[int]: ...
 
 @final
 class Partitions:
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]: ...
+    def __len__(self) -> int: ...
+
+@final
+class FetchedRows:
+    @property
+    def entries(self) -> list[tuple[int, int, bool, int]]: ...
     def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]: ...
     def __len__(self) -> int: ...
 

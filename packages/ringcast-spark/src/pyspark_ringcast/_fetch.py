@@ -25,13 +25,11 @@ from ringcast_wire import (
     WIRE_VERSION,
     BatchRequest,
     ChunkAssembler,
-    FetchReply,
     NatsLogin,
     PartitionRequest,
     ProtocolError,
     RingcastError,
     UnavailableError,
-    decode_fetch_reply,
     decode_heads_reply,
     encode,
     error_from_code,
@@ -39,6 +37,7 @@ from ringcast_wire import (
     without_passwords,
 )
 
+from pyspark_ringcast._columns import Reply, read_reply
 from pyspark_ringcast._options import Options
 
 T = TypeVar("T")
@@ -93,13 +92,9 @@ class FetchClient:
         request = Request(names.fetch_subject(store, key, names.FETCH_HEADS), b"")
         return self._wait(self._ask(request, timeout_s, lambda body: decode_heads_reply(body).heads))
 
-    def fetch(self, request: Request, timeout_s: float) -> FetchReply:
+    def fetch(self, request: Request, timeout_s: float) -> Reply:
         """The answer to a partition or batch request; raises as :meth:`heads`."""
-        return self._wait(self._ask(request, timeout_s, decode_fetch_reply))
-
-    def full(self, store: str, key: str, timeout_s: float) -> FetchReply:
-        """Every partition of a key from one snapshot; ``LimitExceededError`` if that is over 64 MiB."""
-        return self.fetch(Request(names.fetch_subject(store, key, names.FETCH_FULL), b""), timeout_s)
+        return self._wait(self._ask(request, timeout_s, read_reply))
 
     def fetch_bodies(self, requests: Iterable[Request], timeout_s: float) -> Iterator[bytes]:
         """The encoded answers to requests, in their order, a few of them under way at once.

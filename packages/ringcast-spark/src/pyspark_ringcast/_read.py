@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from ringcast_core import row_partitions
-from ringcast_wire import InvalidInputError, UnavailableError, limits, names
+from ringcast_wire import InvalidInputError, ProtocolError, UnavailableError, limits, names
 
-from pyspark_ringcast._columns import SCHEMA, Columns, read_columns
+from pyspark_ringcast._columns import SCHEMA, Entry, Reply, read_reply
 from pyspark_ringcast._fetch import FetchClient, Request, batch_request, partition_request, shared_client
 from pyspark_ringcast._filters import narrowed
 from pyspark_ringcast._options import OnChange, Options
@@ -149,10 +149,9 @@ class _TaskRead:
     def batches(self) -> Iterator[pa.RecordBatch]:
         bodies = self._client.fetch_bodies(self._requests(), self._options.timeout_s)
         for body in bodies:
-            for columns in read_columns(body):
-                batch = self._wanted(columns)
-                if batch.num_rows:
-                    yield batch
+            batch = self._wanted(read_reply(body))
+            if batch.num_rows:
+                yield batch
 
     def _requests(self) -> Iterable[Request]:
         options = self._options
@@ -167,35 +166,44 @@ class _TaskRead:
             if options.since < self._heads[partition] or options.on_change is OnChange.LATEST:
                 yield partition_request(options.store, options.key, partition, since)
 
-    def _wanted(self, columns: Columns) -> pa.RecordBatch:
+    def _wanted(self, reply: Reply) -> pa.RecordBatch:
         """The rows that were asked for, after a look at whether they are those of the snapshot."""
-        options, batch = self._options, columns.batch
-        self._check_pin(columns)
-        if options.since and options.include_deleted and columns.whole:
-            raise UnavailableError(
-                f"which rows of partition {columns.partition} of {options.store}/{options.key} were deleted since "
-                f"revision {options.since} is no longer known: read without since, and compare"
-            )
+        options, batch = self._options, reply.batch
+        for entry in reply.entries:
+            self._check(entry)
         if not options.include_deleted and batch.column("deleted").true_count:
             batch = batch.filter(pc.invert(batch.column("deleted")))
-        if options.since and (columns.whole or self._task.row_ids is not None):
+        # What changed since a revision needs no second look.
+        if options.since and (self._task.row_ids is not None or any(entry.whole for entry in reply.entries)):
             batch = batch.filter(pc.greater(batch.column("version"), options.since))
         return batch
 
-    def _check_pin(self, columns: Columns) -> None:
-        options, pinned = self._options, self._heads[columns.partition]
-        if options.on_change is OnChange.LATEST or columns.revision == pinned:
+    def _check(self, entry: Entry) -> None:
+        options, place = self._options, f"{self._options.store}/{self._options.key}"
+        if not 0 <= entry.partition < len(self._heads):
+            raise ProtocolError(f"fetch reply of {place} names partition {entry.partition} of {len(self._heads)}")
+        self._check_pin(entry)
+        if options.since and options.include_deleted and entry.whole:
+            raise UnavailableError(
+                f"which rows of partition {entry.partition} of {place} were deleted since revision {options.since} "
+                f"is no longer known: read without since, and compare"
+            )
+
+    def _check_pin(self, entry: Entry) -> None:
+        options, pinned = self._options, self._heads[entry.partition]
+        if options.on_change is OnChange.LATEST or entry.revision == pinned:
             return
-        if self._task.row_ids is not None and not self._touched(columns.partition, pinned):
+        if self._task.row_ids is not None and not self._touched(entry.partition, pinned):
             return
         raise SnapshotMovedError(
-            f"partition {columns.partition} of {options.store}/{options.key} moved from revision {pinned} to "
-            f"{columns.revision} after the DataFrame was made: make it again, or read with the option onChange=latest"
+            f"partition {entry.partition} of {options.store}/{options.key} moved from revision {pinned} to "
+            f"{entry.revision} after the DataFrame was made: make it again, or read with the option onChange=latest"
         )
 
     def _touched(self, partition: int, pinned: int) -> bool:
         """Whether rows that this task reads by id were written to after the snapshot, or may have been."""
         options = self._options
         request = partition_request(options.store, options.key, partition, pinned)
-        (found,) = self._client.fetch(request, options.timeout_s).partitions
-        return found.whole or not set(self._task.row_ids or ()).isdisjoint(row.row_id for row in found.rows)
+        found = self._client.fetch(request, options.timeout_s)
+        touched = found.batch.column("row_id").to_pylist()
+        return found.entry.whole or not set(self._task.row_ids or ()).isdisjoint(touched)

@@ -15,7 +15,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_ringcast._columns import Columns, read_columns
+from pyspark_ringcast._columns import Reply, read_reply
 from pyspark_ringcast._fetch import FetchClient, Request, partition_request
 from pyspark_ringcast._options import Changes, OnGap, Options
 from pyspark_ringcast._stream_history import History, to_batch
@@ -58,29 +58,29 @@ def _latest(options: Options, wanted: Sequence[Range], client: FetchClient) -> I
             yield batch
     bodies = client.fetch_bodies((_request(options, one) for one in fetched), options.timeout_s)
     for one, body in zip(fetched, bodies, strict=True):
-        for columns in read_columns(body):
-            yield _changed(options, one, columns)
+        yield _changed(options, one, read_reply(body))
 
 
 def _request(options: Options, wanted: Range) -> Request:
     return partition_request(options.store, options.key, wanted.partition, wanted.after or None)
 
 
-def _changed(options: Options, wanted: Range, columns: Columns) -> pa.RecordBatch:
+def _changed(options: Options, wanted: Range, reply: Reply) -> pa.RecordBatch:
     """The rows of the range, from a fetch of what changed since its beginning."""
-    if columns.revision < wanted.upto:
+    entry = reply.entry
+    if entry.revision < wanted.upto:
         raise ChangesLostError(
-            f"partition {wanted.partition} of {options.store}/{options.key} is at revision {columns.revision}, before "
+            f"partition {wanted.partition} of {options.store}/{options.key} is at revision {entry.revision}, before "
             f"the {wanted.upto} that it had: its database was restored from a backup; start with another checkpoint"
         )
-    versions = columns.batch.column("version")
-    inside = columns.batch.filter(pc.and_(pc.greater(versions, wanted.after), pc.less_equal(versions, wanted.upto)))
+    versions = reply.batch.column("version")
+    inside = reply.batch.filter(pc.and_(pc.greater(versions, wanted.after), pc.less_equal(versions, wanted.upto)))
     if wanted.loading:
         return inside.filter(pc.invert(inside.column("deleted")))
-    beyond = columns.revision > wanted.upto
-    if columns.whole or (beyond and inside.num_rows < wanted.revisions):
+    beyond = entry.revision > wanted.upto
+    if entry.whole or (beyond and inside.num_rows < wanted.revisions):
         found = _as_of_end(options, wanted)
-        if found is None and columns.whole:
+        if found is None and entry.whole:
             _lose(options, wanted)
         return inside if found is None else found
     return inside

@@ -11,6 +11,7 @@ from typing import Any
 import click
 import pytest
 from ringcast_heartbeat_agent.__main__ import main
+from ringcast_heartbeat_agent.client import ADDRESS_VARIABLE
 from ringcast_heartbeat_agent.telemetry import AGENT
 from ringcast_testkit import AgentProcess, ConfigServiceProcess, NatsServer, run_readme_examples
 
@@ -33,9 +34,11 @@ def test_the_example_runs(
     monkeypatch.setattr(
         builtins, "write", lambda row_id, value: writer.put("gateway", "blocklist", row_id, value), raising=False
     )
-    with AgentProcess(tmp_path, nats_url=nats_server.url) as agent:
+    options = ("--retry-first", "0.1")
+    with AgentProcess(tmp_path, nats_url=nats_server.url, options=options) as agent:
         sidecar(agent)
-        assert run_readme_examples(README) == 1
+        monkeypatch.setenv(ADDRESS_VARIABLE, agent.grpc_address)
+        assert run_readme_examples(README) == 2
 
 
 def test_the_command_line_is_accepted() -> None:

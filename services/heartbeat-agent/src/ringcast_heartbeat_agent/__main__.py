@@ -15,7 +15,7 @@ import uvloop
 from ringcast_wire import NatsLogin
 
 from ringcast_heartbeat_agent.app import App
-from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.config import POLICIES, Config
 from ringcast_heartbeat_agent.errors import ConfigError
 
 _PREFIX = "RINGCAST_AGENT"
@@ -29,6 +29,12 @@ _SECONDS = (
     "callback_timeout",
     "callback_patience",
     "relist",
+    "ack_timeout",
+    "retry_first",
+    "retry_most",
+    "evict_after",
+    "orphan_hold",
+    "drain_timeout",
 )
 _AS_THEY_ARE = (
     "agent_id",
@@ -45,6 +51,15 @@ _AS_THEY_ARE = (
     "queue_items",
     "queue_bytes",
     "max_response_bytes",
+    "max_consumers",
+    "window",
+    "window_bytes",
+    "consumer_capacity",
+    "max_tries",
+    "max_deliveries",
+    "poison_policy",
+    "cache_dir",
+    "jetstream_api",
 )
 _LOGIN = ("user", "password")
 _LOGIN_FILES = {
@@ -114,6 +129,21 @@ def _from_file(context: click.Context, _: click.Parameter, path: Path | None) ->
 @click.option("--queue-items", type=int, default=10_000, help="Updates that may wait for one subscription.")
 @click.option("--queue-bytes", type=int, default=16_777_216, help="Their size in bytes.")
 @click.option("--max-response-bytes", type=int, default=4_194_304, help="Size of one answer in bytes.")
+@click.option("--max-consumers", type=int, default=200, help="Consumers of all groups at once.")
+@click.option("--window", type=int, default=10_000, help="Messages of one group that may be unsettled.")
+@click.option("--window-bytes", type=int, default=67_108_864, help="Their size in bytes.")
+@click.option("--consumer-capacity", type=int, default=1_000, help="Deliveries that a consumer may have unanswered.")
+@click.option("--ack-timeout", type=float, default=30.0, help="Seconds that a consumer may take to answer a delivery.")
+@click.option("--max-tries", type=int, default=5, help="Failures of a message until it is poison.")
+@click.option("--max-deliveries", type=int, default=20, help="Deliveries of a message until it is poison.")
+@click.option("--retry-first", type=float, default=1.0, help="Seconds until the second try; they double.")
+@click.option("--retry-most", type=float, default=30.0, help="Most seconds between two tries.")
+@click.option("--poison-policy", type=click.Choice(POLICIES), default="drop", help="What becomes of poison.")
+@click.option("--evict-after", type=float, default=3.0, help="Seconds of silence until a consumer is evicted.")
+@click.option("--orphan-hold", type=float, default=30.0, help="Seconds to keep messages that nobody else wants.")
+@click.option("--drain-timeout", type=float, default=10.0, help="Seconds to wait for answers when stopping.")
+@click.option("--cache-dir", default="", metavar="DIR", help="Keep rows there, to start with NATS down.")
+@click.option("--jetstream-api", default="$JS.API", help="Where the agent's NATS account has the JetStream API.")
 @click.option("--nats-user", default="", help="User on NATS.")
 @click.option("--nats-password", default="", help="Best given by the environment, where no process list shows it.")
 @click.option("--nats-credentials", default="", metavar="FILE", help="Credentials file (JWT), instead of a user.")
@@ -125,7 +155,7 @@ def _from_file(context: click.Context, _: click.Parameter, path: Path | None) ->
 @click.option("--nats-tls-key", default="", metavar="FILE", help="Its key.")
 @click.version_option(package_name="ringcast-heartbeat-agent")
 def main(config: Path | None, **options: Any) -> None:
-    """The Ringcast heartbeat agent: Dapr's Configuration API for the applications of one host."""
+    """The Ringcast heartbeat agent: Dapr's Configuration API and key-shared dispatch for one host's applications."""
     del config  # its settings came in as defaults
     try:
         settings = _settings(options)

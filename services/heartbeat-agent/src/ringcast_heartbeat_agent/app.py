@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import nats
@@ -22,10 +23,15 @@ from ringcast_wire.prometheus import OFF, MetricsServer, TableCollector, process
 
 from ringcast_heartbeat_agent.callbacks import CallbackSender
 from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.dispatch import Dispatch
 from ringcast_heartbeat_agent.errors import ConfigError
 from ringcast_heartbeat_agent.feeds import Feeds
+from ringcast_heartbeat_agent.groups import LOSSY, RELIABLE
 from ringcast_heartbeat_agent.handlers import Handlers
+from ringcast_heartbeat_agent.letters import Letters
+from ringcast_heartbeat_agent.status import Status
 from ringcast_heartbeat_agent.telemetry import AGENT, Measures
+from ringcast_heartbeat_agent.transport_dispatch import DispatchServicer
 from ringcast_heartbeat_agent.transport_grpc import GrpcServer
 from ringcast_heartbeat_agent.transport_http import HttpServer
 
@@ -74,13 +80,22 @@ class App:
         config, measures = self._config, self._measures
         async with asyncio.TaskGroup() as tasks:
             feeds = Feeds(config, tasks, self._metrics)
-            handlers = Handlers(config, nc.jetstream(timeout=_API_TIMEOUT_S), reader, feeds, measures)
+            js = nc.jetstream(prefix=config.jetstream_api, timeout=_API_TIMEOUT_S)
+            handlers = Handlers(config, js, reader, feeds, measures)
             callbacks = CallbackSender(config, tasks, handlers, measures)
-            grpc_server = GrpcServer(config, handlers, measures)
+            letters = Letters(nc, js)
+            dispatch = Dispatch(config, feeds, tasks, letters)
+            grpc_server = GrpcServer(config, handlers, DispatchServicer(dispatch, measures), measures)
+            status = Status(config, feeds, dispatch, connected=lambda: nc.is_connected)
             http_server = HttpServer(
-                config, handlers, callbacks, measures, healthy=lambda: nc.is_connected and not feeds.staleness_s
+                config,
+                handlers,
+                callbacks,
+                measures,
+                status,
+                healthy=lambda: nc.is_connected and not feeds.staleness_s,
             )
-            self._measure(nc, handlers, feeds)
+            self._measure(nc, handlers, feeds, dispatch, letters)
             background = [
                 tasks.create_task(feeds.run(), name="feeds"),
                 tasks.create_task(handlers.run(), name="new-keys"),
@@ -92,7 +107,7 @@ class App:
                     self.ready.set()
                     await self._stopping.wait()
             finally:
-                await self._shut(grpc_server, http_server, handlers, callbacks, feeds)
+                await self._shut(grpc_server, http_server, handlers, callbacks, dispatch, feeds)
                 for task in background:
                     task.cancel()
 
@@ -121,20 +136,26 @@ class App:
         http_server: HttpServer,
         handlers: Handlers,
         callbacks: CallbackSender,
+        dispatch: Dispatch,
         feeds: Feeds,
     ) -> None:
-        """Intake first, then the subscriptions, told by an error, then the partitions; each phase has a bound."""
+        """Intake first, then what is in flight, then the streams, told by an error, then the partitions.
+
+        Each phase has a bound.
+        """
         log.info("stopping")
         bound_s = self._config.stop_timeout_s
         http_server.set_stopping()
         handlers.stop()
+        await _bounded("deliveries", dispatch.drain(), self._config.drain_timeout_s + 1)
+        dispatch.stop()
         await _bounded("gRPC calls", grpc_server.stop(bound_s), bound_s + 1)
         await _bounded("HTTP requests", http_server.stop(), bound_s)
         await _bounded("callbacks", callbacks.stop(), bound_s)
         await _bounded("partitions", feeds.stop(), bound_s)
         log.info("stopped")
 
-    def _measure(self, nc: Client, handlers: Handlers, feeds: Feeds) -> None:
+    def _measure(self, nc: Client, handlers: Handlers, feeds: Feeds, dispatch: Dispatch, letters: Letters) -> None:
         """Says where the gauges are read: by the thread that serves them, so each takes a copy first."""
 
         def count(api: str) -> float:
@@ -146,7 +167,13 @@ class App:
             ("updates_waiting", ()): lambda: sum(each.waiting for each in list(handlers.subscriptions.values())),
             ("keys_followed", ()): lambda: len(feeds),
             ("connected", ()): lambda: nc.is_connected,
+            ("groups", ()): lambda: sum(1 for _ in dispatch.groups()),
+            ("dead_letter_failures_total", ()): lambda: letters.failures,
         }
+        for mode in (RELIABLE, LOSSY):
+            for what in ("consumers", "in_flight", "lag", "blocked_rows"):
+                self._measures.gauges[what, (mode,)] = partial(dispatch.sum_of, mode, what)
+        self._measures.events = dispatch.counts
 
     @asynccontextmanager
     async def _metrics_server(self) -> AsyncIterator[None]:

@@ -10,14 +10,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from ringcast import PoisonPolicy
+from ringcast_core import MAX_CONSUMERS, MAX_DISPATCH_WINDOW
 from ringcast_wire import InvalidInputError, NatsLogin, limits, names, shown
 from ringcast_wire.prometheus import OFF, parse_listen
 
 from ringcast_heartbeat_agent.errors import ConfigError
 
 MAX_URL = 2_048
+POLICIES = tuple(policy.value for policy in PoisonPolicy)
 _ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>\d{1,5})", re.ASCII)
 _SECONDS = ("start_timeout_s", "stop_timeout_s", "subscribe_timeout_s", "stale_after_s", "callback_timeout_s")
+_DISPATCH_SECONDS = ("ack_timeout_s", "retry_first_s", "retry_most_s", "evict_after_s", "orphan_hold_s")
+_MAX_DISPATCH_S = 86_400.0
+_MAX_DELIVERIES = 1_000
 _COUNTS = (
     "max_subscriptions",
     "max_keys",
@@ -26,7 +32,15 @@ _COUNTS = (
     "max_response_bytes",
     "reads",
     "waiting_reads",
+    "window_bytes",
 )
+_RANGES = {
+    "window": MAX_DISPATCH_WINDOW,
+    "consumer_capacity": MAX_DISPATCH_WINDOW,
+    "max_tries": _MAX_DELIVERIES,
+    "max_deliveries": _MAX_DELIVERIES,
+    "max_consumers": MAX_CONSUMERS,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +90,33 @@ class Config:
     """Reads that may wait; one more is refused."""
     max_response_bytes: int = 4 * limits.MIB
     """Size of one answer; gRPC clients take no more unless they are told to."""
+    max_consumers: int = 200
+    """Consumers of all groups at once."""
+    window: int = 10_000
+    """Messages of one group that may be unsettled; until there is room the key's worker takes nothing more in."""
+    window_bytes: int = 64 * limits.MIB
+    """Their size; one message is always let in."""
+    consumer_capacity: int = 1_000
+    """Deliveries that a consumer may have unanswered, if it does not say."""
+    ack_timeout_s: float = 30.0
+    max_tries: int = 5
+    """Rejected and unanswered deliveries of a message, after which the poison policy decides."""
+    max_deliveries: int = 20
+    """Deliveries of a message, lost ones too, after which it does."""
+    retry_first_s: float = 1.0
+    retry_most_s: float = 30.0
+    poison_policy: PoisonPolicy = PoisonPolicy.DROP
+    """Of groups whose first consumer names none."""
+    evict_after_s: float = 3.0
+    """After how much silence a consumer is evicted."""
+    orphan_hold_s: float = 30.0
+    """How long a message that was delivered waits for a consumer, when its own is gone and no other wants it."""
+    drain_timeout_s: float = 10.0
+    """How long a stopping agent waits for answers to what is in flight."""
+    cache_dir: str = ""
+    """Where workers keep their rows, to start with NATS down; empty: nowhere."""
+    jetstream_api: str = "$JS.API"
+    """Where the agent's account has the JetStream API, as in the setting of workers."""
 
     def __post_init__(self) -> None:
         for name in ("grpc_listen", "http_listen"):
@@ -87,6 +128,8 @@ class Config:
                 raise ConfigError(str(error)) from error
         if not self.nats:
             raise ConfigError("nats is empty: one server address or more is needed")
+        if self.cache_dir and not self.agent_id:
+            raise ConfigError("cache_dir needs an agent_id: the cache is found again under an id that stays the same")
         try:
             self.nats_login.check_login()
             object.__setattr__(self, "agent_id", names.check_name("agent_id", self.agent_id or _default_id()))
@@ -95,13 +138,33 @@ class Config:
         for name in (*_SECONDS, "callback_patience_s", "relist_s", *_COUNTS):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it must be above 0")
-        if self.linger_s < 0:
-            raise ConfigError(f"linger_s is {self.linger_s}: it can't be below 0")
+        for name in ("linger_s", "drain_timeout_s"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}: it can't be below 0")
+        self._check_dispatch()
         if self.app_url:
             try:
                 self.callback_url(self.app_url)
             except ValueError as error:
                 raise ConfigError(f"app_url {error}") from error
+
+    def _check_dispatch(self) -> None:
+        for name, most in _RANGES.items():
+            if not 1 <= getattr(self, name) <= most:
+                raise ConfigError(f"{name} is {getattr(self, name)}: it must be 1 to {most}")
+        for name in _DISPATCH_SECONDS:
+            if not 0.001 <= getattr(self, name) <= _MAX_DISPATCH_S:
+                raise ConfigError(f"{name} is {getattr(self, name)}: it must be 0.001 to {_MAX_DISPATCH_S:g}")
+        if self.max_tries > self.max_deliveries:
+            raise ConfigError(f"max_tries is {self.max_tries}: it can't be above max_deliveries, {self.max_deliveries}")
+        if self.retry_first_s > self.retry_most_s:
+            raise ConfigError(f"retry_first_s is {self.retry_first_s}: it can't be above retry_most_s")
+        try:
+            object.__setattr__(self, "poison_policy", PoisonPolicy(self.poison_policy))
+        except ValueError:
+            raise ConfigError(
+                f"poison_policy is {shown(self.poison_policy)}: {', '.join(POLICIES)} are known"
+            ) from None
 
     def callback_url(self, url: str) -> str:
         """The address that callbacks go to, without a slash at its end.

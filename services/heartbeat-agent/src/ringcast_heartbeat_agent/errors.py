@@ -45,6 +45,13 @@ class StoppingError(StoppedError):
     reason = "stopping"
 
 
+class EvictedError(StoppedError):
+    """A consumer gave no sign of life, so that others have its messages now."""
+
+    reason = "evicted"
+    status = grpc.StatusCode.ABORTED
+
+
 def store_not_found(store: str) -> DaprError:
     """There is no such store."""
     return DaprError(

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import msgspec
 from ringcast import Change, LimitExceededError, UnavailableError, Worker
 from ringcast.metrics import PrometheusMetrics
 from ringcast_core import row_partition
-from ringcast_wire import limits
+from ringcast_wire import Row, limits
 
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.errors import StoppedError
+from ringcast_heartbeat_agent.groups import Group
 from ringcast_heartbeat_agent.items import item_of
 from ringcast_heartbeat_agent.subscription import Subscription
 
@@ -33,12 +37,13 @@ def worker_id(agent_id: str, key: str) -> str:
 
 
 class KeyFeed:
-    """A worker of one config key, and the subscriptions that hear of its changes."""
+    """A worker of one config key, and the subscriptions and groups that hear of its changes."""
 
     def __init__(self, config: Config, store: str, key: str, metrics: PrometheusMetrics | None) -> None:
         self.store = store
         self.key = key
         self.subscribers: set[Subscription] = set()
+        self.groups: dict[str, Group] = {}
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once it holds what it owns, or can't."""
         self.coming = 0
@@ -47,12 +52,20 @@ class KeyFeed:
         self.leaving = False
         login = msgspec.structs.asdict(config.nats_login)
         given: dict[str, Any] = {name: value for name, value in login.items() if value}
+        self.worker_id = worker_id(config.agent_id, key)
+        self._revoked: set[int] = set()
         self._worker = Worker(
             store=store,
             keys=[key],
             servers=config.nats,
-            worker_id=worker_id(config.agent_id, key),
+            worker_id=self.worker_id,
             handler=self._on_change,
+            on_assigned=lambda _, partitions: self._revoked.difference_update(partitions),
+            on_revoked=lambda _, partitions: self._revoked.update(partitions),
+            # Said here, so that no variable of the surroundings says otherwise: what was handed over and not settled
+            # when the agent died is to come again, and so is every row.
+            cache_dir=config.cache_dir,
+            jetstream_api=config.jetstream_api,
             metrics=metrics,
             **given,
         )
@@ -85,21 +98,59 @@ class KeyFeed:
     @property
     def idle(self) -> bool:
         """Whether nobody needs it."""
-        return not self.subscribers and not self.coming
+        return not self.subscribers and not self.coming and not self.groups
 
     def tell_held(self, subscription: Subscription) -> None:
         """Tells a subscription of every row that is held now, as if each had just changed."""
-        count = self._worker.settings.partition_count
         for row in self._worker.rows(self.key):
-            number = row_partition(row.row_id, count)
-            change = Change(self.store, self.key, number, row.row_id, row.value, row.version, metadata=row.metadata)
-            subscription.offer(self.key, row.row_id, item_of(change))
+            subscription.offer(self.key, row.row_id, item_of(self._change(row)))
+
+    def owns(self, partition: int) -> bool:
+        """Whether a partition that changes came of is still this host's."""
+        return partition not in self._revoked
+
+    def row_ids(self) -> list[str]:
+        """The live rows held now."""
+        return [row.row_id for row in self._worker.rows(self.key)]
+
+    def change_of(self, row_id: str) -> Change | None:
+        """A live row as it is now, as if it had just changed."""
+        row = self._worker.get(self.key, row_id)
+        return None if row is None else self._change(row)
+
+    def status(self) -> dict[str, Any]:
+        """How its worker is."""
+        ready = self._is_ready
+        return {
+            "store": self.store,
+            "key": self.key,
+            "worker_id": self.worker_id,
+            "ready": ready,
+            "partitions": len(self._worker.owned(self.key)) if ready else 0,
+            "rows": self._worker.row_count(self.key) if ready else 0,
+            "staleness_s": self.staleness_s,
+            "subscriptions": len(self.subscribers),
+        }
 
     def end_subscriptions(self, why: str, *, only_api: str | None = None) -> None:
-        """Ends the subscriptions (of one API, or all) with an error that says why updates have stopped."""
+        """Ends the subscriptions (of one API, or all with all groups) with an error: why updates have stopped."""
+        error = StoppedError(f"updates of {self.store}/{self.key} have stopped: {why}")
         for subscription in list(self.subscribers):
             if only_api in (None, subscription.api):
-                subscription.end(StoppedError(f"updates of {self.store}/{self.key} have stopped: {why}"))
+                subscription.end(error)
+        if only_api is None:
+            for group in self.groups.values():
+                group.close(error)
+
+    def end_groups(self, now: float, linger_s: float) -> list[Group]:
+        """Forgets groups that nobody belongs to any more; says which."""
+        for group in self.groups.values():
+            if group.empty_since is not None and now - group.empty_since >= linger_s:
+                group.close()
+        gone = [group for group in self.groups.values() if group.closed]
+        for group in gone:
+            del self.groups[group.name]
+        return gone
 
     async def stop(self) -> None:
         """Leaves the key: its partitions go to others at once."""
@@ -116,11 +167,24 @@ class KeyFeed:
             self.ready.set_exception(told)
             self.ready.exception()  # it may be that nobody waits any more
 
-    def _on_change(self, change: Change) -> None:
+    def _change(self, row: Row) -> Change:
+        number = row_partition(row.row_id, self._worker.settings.partition_count)
+        return Change(self.store, self.key, number, row.row_id, row.value, row.version, metadata=row.metadata)
+
+    def _on_change(self, change: Change) -> Awaitable[None] | None:
         if self.subscribers:
             item = item_of(change)
             for subscription in self.subscribers:
                 subscription.offer(change.key, change.row_id, item)
+        if not self.groups:
+            return None
+        # A group without room is waited for, and so the worker takes nothing more in.
+        waits = [wait for group in self.groups.values() if (wait := group.take(change)) is not None]
+        return _all(waits) if waits else None
+
+
+async def _all(waits: Sequence[Awaitable[None]]) -> None:
+    await asyncio.gather(*waits)
 
 
 class Feeds:
@@ -133,6 +197,11 @@ class Feeds:
         self._feeds: dict[tuple[str, str], KeyFeed] = {}
         self._running: dict[KeyFeed, asyncio.Task[None]] = {}
         self._stops: set[asyncio.Task[None]] = set()
+        self.forgotten: Counter[str] = Counter()
+        """What happened in groups that are gone, by event."""
+
+    def __iter__(self) -> Iterator[KeyFeed]:
+        return iter(list(self._feeds.values()))
 
     def __len__(self) -> int:
         return len(self._feeds)
@@ -152,26 +221,33 @@ class Feeds:
             LimitExceededError: so many keys are followed already.
             RingcastError: what the worker was refused with.
         """
-        feed = await self._feed(subscription.store, key)
+        async with self.ready(subscription.store, key) as feed:
+            if subscription.ended:
+                return
+            if with_rows:
+                feed.tell_held(subscription)
+            feed.subscribers.add(subscription)
+            subscription.followed.add(key)
+
+    @asynccontextmanager
+    async def ready(self, store: str, key: str) -> AsyncIterator[KeyFeed]:
+        """A key that is followed, and whose rows are held; it stays so in the body. Raises as :meth:`attach`."""
+        feed = await self._feed(store, key)
         feed.coming += 1
         try:
-            async with asyncio.timeout(self._config.subscribe_timeout_s):
-                await asyncio.shield(feed.ready)
-        except TimeoutError:
-            raise UnavailableError(
-                f"{feed.store}/{key} could not be loaded within {self._config.subscribe_timeout_s:g} s: "
-                "NATS or the config service does not answer, or a worker of the same name has just died"
-            ) from None
+            try:
+                async with asyncio.timeout(self._config.subscribe_timeout_s):
+                    await asyncio.shield(feed.ready)
+            except TimeoutError:
+                raise UnavailableError(
+                    f"{feed.store}/{key} could not be loaded within {self._config.subscribe_timeout_s:g} s: "
+                    "NATS or the config service does not answer, or a worker of the same name has just died"
+                ) from None
+            if (stale_s := feed.staleness_s) > self._config.stale_after_s:
+                raise UnavailableError(f"{feed.store}/{key} gets no updates: no word of it for {stale_s:.0f} s")
+            yield feed
         finally:
             feed.coming -= 1
-        if (stale_s := feed.staleness_s) > self._config.stale_after_s:
-            raise UnavailableError(f"{feed.store}/{key} gets no updates: no word of it for {stale_s:.0f} s")
-        if subscription.ended:
-            return
-        if with_rows:
-            feed.tell_held(subscription)
-        feed.subscribers.add(subscription)
-        subscription.followed.add(key)
 
     def detach(self, subscription: Subscription) -> None:
         """The subscription hears of nothing more."""
@@ -221,6 +297,8 @@ class Feeds:
                 del self._feeds[feed.store, feed.key]
 
     def _look_at(self, feed: KeyFeed, now: float) -> None:
+        for group in feed.end_groups(now, self._config.linger_s):
+            self.forgotten.update(group.counts())
         if (stale_s := feed.staleness_s) > self._config.stale_after_s:
             # A callback can't carry an error: HTTP subscriptions wait for the end of the outage.
             feed.end_subscriptions(f"no word from NATS or the config service for {stale_s:.0f} s", only_api="grpc")

@@ -21,6 +21,8 @@ def _metric(
 
 _ENDS: Final = "Ended subscriptions, by what ended them: client, upstream, overflow, stopping or unreachable."
 
+_EVENTS: Final = "What happened to messages of groups: offered, deliveries, acked, rejected and so on."
+
 AGENT: Final = (
     _metric("requests_total", "counter", (*_CALL, "outcome"), "requests", "Requests by API (grpc, http) and outcome."),
     _metric("request_duration_seconds", "histogram", _CALL, "seconds", "Until the answer; of a subscription: its id."),
@@ -31,6 +33,13 @@ AGENT: Final = (
     _metric("callbacks_total", "counter", ("outcome",), "calls", "Calls of applications: done, repeated or given-up."),
     _metric("keys_followed", "gauge", (), "keys", "Config keys that the agent follows now."),
     _metric("connected", "gauge", (), "", "Whether NATS is connected."),
+    _metric("groups", "gauge", (), "groups", "Groups now."),
+    _metric("consumers", "gauge", ("mode",), "consumers", "Consumers now, by mode (reliable, lossy)."),
+    _metric("in_flight", "gauge", ("mode",), "messages", "Deliveries that are not answered yet."),
+    _metric("lag", "gauge", ("mode",), "messages", "Messages that are not settled, and those still to come in."),
+    _metric("blocked_rows", "gauge", ("mode",), "rows", "Rows that poison blocks, until somebody decides."),
+    _metric("dispatch_events_total", "counter", ("event",), "events", _EVENTS),
+    _metric("dead_letter_failures_total", "counter", (), "sends", "Dead letters not taken; each is sent again."),
 )
 """Every metric of the agent; those of its workers are the SDK's."""
 
@@ -44,6 +53,8 @@ class Measures:
         self.ended: Counter[tuple[str, str]] = Counter()
         self.sent: Counter[str] = Counter()
         self.callbacks: Counter[str] = Counter({"done": 0, "repeated": 0, "given-up": 0})
+        self.events: Callable[[], Counter[str]] = Counter
+        """What happened in groups, by event; asked at each scrape."""
         self.gauges: dict[tuple[str, tuple[str, ...]], Callable[[], float]] = {}
 
     def asked(self, api: str, method: str, outcome: str, seconds: float) -> None:
@@ -63,5 +74,7 @@ class Measures:
             yield Sample("ringcast_agent_updates_sent_total", (api,), count)
         for outcome, count in list(self.callbacks.items()):
             yield Sample("ringcast_agent_callbacks_total", (outcome,), count)
+        for event, count in self.events().items():
+            yield Sample("ringcast_agent_dispatch_events_total", (event,), count)
         for (name, labels), read in self.gauges.items():
             yield Sample(f"ringcast_agent_{name}", labels, read())

@@ -1,4 +1,4 @@
-"""Dapr's API over gRPC: the methods of ``dapr.proto.runtime.v1.Dapr`` that concern configuration."""
+"""The gRPC server, and Dapr's API on it: the methods of ``dapr.proto.runtime.v1.Dapr`` that concern configuration."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import grpc.aio
 from ringcast_wire import limits
 
 from ringcast_heartbeat_agent._proto import dapr_messages_pb2 as pb
+from ringcast_heartbeat_agent._proto.dispatch_pb2_grpc import add_DispatchServicer_to_server
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.errors import DaprError, StoppedError, unsubscribe_message
 from ringcast_heartbeat_agent.handlers import Handlers
 from ringcast_heartbeat_agent.items import Item
 from ringcast_heartbeat_agent.telemetry import Measures
+from ringcast_heartbeat_agent.transport_dispatch import DispatchServicer
 
 SERVICE: Final = "dapr.proto.runtime.v1.Dapr"
 _TOKEN: Final = "dapr-api-token"  # noqa: S105  # the name of the header
@@ -30,7 +32,7 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 class GrpcServer:
     """Listens from :meth:`start` to :meth:`stop`."""
 
-    def __init__(self, config: Config, handlers: Handlers, measures: Measures) -> None:
+    def __init__(self, config: Config, handlers: Handlers, dispatch: DispatchServicer, measures: Measures) -> None:
         self._handlers = handlers
         self._measures = measures
         self._listen = config.grpc_listen
@@ -43,9 +45,10 @@ class GrpcServer:
                 ("grpc.keepalive_time_ms", 30_000),  # a client whose host has gone does not say so
                 ("grpc.keepalive_timeout_ms", 10_000),
             ),
-            maximum_concurrent_rpcs=config.max_subscriptions + _SPARE_CALLS,
+            maximum_concurrent_rpcs=config.max_subscriptions + config.max_consumers + _SPARE_CALLS,
         )
         self._server.add_generic_rpc_handlers((self._methods(),))
+        add_DispatchServicer_to_server(dispatch, self._server)
 
     async def start(self) -> None:
         """Takes the port.
@@ -156,8 +159,8 @@ class _RequireToken(grpc.aio.ServerInterceptor):
         async def refuse(_request: Any, context: Context) -> None:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, why)
 
-        field = "unary_stream" if handler.response_streaming else "unary_unary"
-        return handler._replace(**{field: refuse})
+        fields = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
+        return handler._replace(**{fields[2 * handler.request_streaming + handler.response_streaming]: refuse})
 
 
 def _items(items: Mapping[str, Item]) -> dict[str, pb.ConfigurationItem]:

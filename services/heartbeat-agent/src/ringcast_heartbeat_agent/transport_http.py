@@ -1,4 +1,4 @@
-"""Dapr's API over HTTP: configuration, health and metadata."""
+"""Dapr's API over HTTP: configuration, health and metadata; and the status of the agent."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ringcast_heartbeat_agent.callbacks import CallbackSender
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.errors import DaprError, unsubscribe_message
 from ringcast_heartbeat_agent.handlers import Handlers
+from ringcast_heartbeat_agent.status import Status
 from ringcast_heartbeat_agent.telemetry import Measures
 
 _VERSIONS: Final = ("v1.0", "v1.0-alpha1")
@@ -34,6 +35,7 @@ class HttpServer:
         handlers: Handlers,
         callbacks: CallbackSender,
         measures: Measures,
+        status: Status,
         *,
         healthy: Callable[[], bool],
     ) -> None:
@@ -41,6 +43,7 @@ class HttpServer:
         self._handlers = handlers
         self._callbacks = callbacks
         self._measures = measures
+        self._agent_status = status
         self._healthy = healthy
         self._stopping = False
         self.port = 0
@@ -53,6 +56,7 @@ class HttpServer:
         app.router.add_get("/v1.0/healthz", self._health)
         app.router.add_get("/v1.0/healthz/outbound", self._outbound)
         app.router.add_get("/v1.0/metadata", self._metadata)
+        app.router.add_get("/ringcast/v1/status", self._status)
         self._runner = web.AppRunner(app, access_log=None, max_line_size=_MAX_LINE, shutdown_timeout=1.0)
 
     async def start(self) -> None:
@@ -97,7 +101,7 @@ class HttpServer:
             raise
         finally:
             method = getattr(handler, "__name__", "unknown").lstrip("_")
-            known = method in ("get", "subscribe", "unsubscribe", "metadata", "health", "outbound")
+            known = method in ("get", "subscribe", "unsubscribe", "metadata", "health", "outbound", "status")
             self._measures.asked("http", method if known else "unknown", outcome, time.monotonic() - since)
 
     async def _get(self, request: web.Request) -> web.Response:
@@ -139,6 +143,9 @@ class HttpServer:
         if self._stopping or not self._healthy():
             return _error(500, "ERR_OUTBOUND_HEALTH_NOT_READY", "dapr outbound is not ready")
         return web.Response(status=204)
+
+    async def _status(self, _request: web.Request) -> web.Response:
+        return web.json_response(self._agent_status.document())
 
     async def _metadata(self, _request: web.Request) -> web.Response:
         return web.json_response(self._handlers.metadata())

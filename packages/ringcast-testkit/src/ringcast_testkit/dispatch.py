@@ -1,0 +1,100 @@
+"""Consumers of an agent's key-shared dispatch: what they were given, for tests to wait for and to look at.
+
+As a program it is one in a process of its own, to be killed: prints each delivery, and answers unless told not to.
+Usage: python -m ringcast_testkit.dispatch ADDRESS STORE NAME (answer | hold)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from ringcast_heartbeat_agent.client import Consumer, Delivery
+
+from ringcast_testkit._agent import AgentProcess
+from ringcast_testkit._process import PATIENCE_S
+
+
+class Followed:
+    """The deliveries of a consumer, each given to ``answer`` as it comes (by default: done with)."""
+
+    def __init__(self, consumer: Consumer, answer: Callable[[Delivery], object]) -> None:
+        self.consumer = consumer
+        self.deliveries: list[Delivery] = []
+        self._answer = answer
+        self._news = asyncio.Condition()
+
+    async def run(self) -> None:
+        """Takes deliveries until the consumer ends."""
+        async for delivery in self.consumer:
+            async with self._news:
+                self.deliveries.append(delivery)
+                self._answer(delivery)
+                self._news.notify_all()
+
+    async def until(self, condition: Callable[[list[Delivery]], bool]) -> list[Delivery]:
+        """Waits until the condition on all deliveries so far holds; returns them."""
+        async with asyncio.timeout(PATIENCE_S), self._news:
+            await self._news.wait_for(lambda: condition(self.deliveries))
+            return list(self.deliveries)
+
+    async def values(self, wanted: dict[str, str | None]) -> None:
+        """Waits until the newest deliveries of the rows have these values."""
+
+        def reached(deliveries: list[Delivery]) -> bool:
+            newest = {delivery.row_id: delivery.value for delivery in deliveries}
+            return wanted.items() <= newest.items()
+
+        await self.until(reached)
+
+
+def hold(_delivery: Delivery) -> None:
+    """Leaves a delivery unanswered."""
+
+
+@asynccontextmanager
+async def following(
+    agent: AgentProcess,
+    store: str,
+    name: str = "one",
+    *,
+    answer: Callable[[Delivery], object] = Delivery.ack,
+    **settings: Any,
+) -> AsyncIterator[Followed]:
+    """A registered consumer of store/list, group g, whose deliveries are taken in the background."""
+    place = {"store": store, "key": "list", "group": "g", **settings}
+    async with Consumer(agent.grpc_address, name=name, **place) as consumer:
+        followed = Followed(consumer, answer)
+        running = asyncio.create_task(followed.run())
+        try:
+            yield followed
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
+
+
+async def status_until(agent: AgentProcess, store: str, condition: Callable[[Any], bool]) -> Any:
+    """Asks the agent for its status until that of the store's group is as wanted."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            told = await asyncio.to_thread(agent.status)
+            for group in told["groups"]:
+                if group["store"] == store and condition(group):
+                    return group
+            await asyncio.sleep(0.02)
+
+
+async def _main(address: str, store: str, name: str, what: str) -> None:
+    async with Consumer(address, store=store, key="list", group="g", name=name) as consumer:
+        async for delivery in consumer:
+            sys.stdout.write(f"{delivery.row_id} {delivery.version}\n")
+            sys.stdout.flush()
+            if what == "answer":
+                delivery.ack()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(*sys.argv[1:]))

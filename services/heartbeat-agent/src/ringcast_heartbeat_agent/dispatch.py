@@ -1,0 +1,158 @@
+"""Key-shared dispatch: who registers, with which group of which config key."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ringcast import InvalidInputError, LimitExceededError, MismatchError, PoisonPolicy, UnavailableError
+from ringcast_wire import names, shown
+
+from ringcast_heartbeat_agent.config import POLICIES, Config
+from ringcast_heartbeat_agent.errors import StoppingError
+from ringcast_heartbeat_agent.feeds import Feeds, KeyFeed
+from ringcast_heartbeat_agent.groups import LOSSY, RELIABLE, Group, Surroundings, total
+from ringcast_heartbeat_agent.letters import Letters
+from ringcast_heartbeat_agent.lossy_group import LossyGroup
+from ringcast_heartbeat_agent.members import Member
+from ringcast_heartbeat_agent.shared_group import SharedGroup
+
+_STOPPING: Final = "the agent is stopping"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """What a consumer asks for; see the .proto file."""
+
+    store: str
+    key: str
+    group: str
+    name: str
+    filters: Sequence[str] = ()
+    capacity: int = 0
+    mode: str = RELIABLE
+    poison_policy: str = ""
+    changes_only: bool = False
+    session: str = ""
+    api: str = "stream"
+
+
+class Dispatch:
+    """The groups of all config keys."""
+
+    def __init__(self, config: Config, feeds: Feeds, tasks: asyncio.TaskGroup, letters: Letters) -> None:
+        self._config = config
+        self._feeds = feeds
+        self._letters = letters
+        self._around = Surroundings(config, tasks.create_task, letters)
+        self.stopping = False
+
+    async def join(self, asked: Registration) -> tuple[Group, Member, bool]:
+        """Lets a consumer take part; says also whether it goes on where it was.
+
+        Raises:
+            InvalidInputError: a name, a filter, the capacity or the policy breaks a rule.
+            MismatchError: the group has another mode or policy.
+            AlreadyExistsError: a consumer of that name is connected.
+            LimitExceededError: there are as many consumers, or keys that are followed, as may be.
+            UnavailableError: the agent stops, or the key can't be followed now.
+            UnknownStoreError: there is no such store.
+        """
+        for field in ("store", "key", "group", "name"):
+            names.check_name(field, getattr(asked, field))
+        policy = self._policy(asked)
+        async with self._feeds.ready(asked.store, asked.key) as feed:
+            # Nothing is waited for from here on: whoever joins misses no change.
+            self._check_room()
+            group = feed.groups.get(asked.group)
+            if group is None or group.closed:
+                group = self._make(feed, asked, policy)
+            elif group.mode != asked.mode:
+                raise MismatchError(f"group {asked.group} is {group.mode}, not {asked.mode}", field="mode")
+            elif asked.poison_policy and group.policy != policy:
+                raise MismatchError(
+                    f"group {asked.group} has the poison policy {group.policy}, not {policy}", field="poison_policy"
+                )
+            member, resumed = group.join(
+                asked.name,
+                asked.filters,
+                capacity=asked.capacity,
+                changes_only=asked.changes_only,
+                session=asked.session,
+                api=asked.api,
+            )
+            return group, member, resumed
+
+    def resolve(self, store: str, key: str, group: str, row_id: str, *, discard: bool) -> bool:
+        """Decides about a blocked message; says whether there was one."""
+        for each in self.groups():
+            if (each.source.store, each.source.key, each.name) == (store, key, group):
+                return each.resolve(row_id, discard=discard)
+        return False
+
+    def groups(self) -> Iterator[Group]:
+        """The groups there are."""
+        return (group for feed in self._feeds for group in list(feed.groups.values()) if not group.closed)
+
+    def counts(self) -> Counter[str]:
+        """What happened in all groups since the start."""
+        return total((self._feeds.forgotten, *(group.counts() for group in self.groups())))
+
+    def sum_of(self, mode: str, what: str) -> int:
+        """The sum of ``consumers``, ``in_flight``, ``lag`` or ``blocked_rows`` of all groups of a mode."""
+        return sum(getattr(group, what) for group in self.groups() if group.mode == mode)
+
+    def status(self) -> list[dict[str, Any]]:
+        """How each group stands."""
+        return [group.status() for group in self.groups()]
+
+    async def drain(self) -> None:
+        """Delivers nothing new, and waits for answers to what is in flight, for a time; then ends every stream."""
+        self.stopping = True
+        groups = list(self.groups())
+        connected = [member for group in groups for member in group.members.values() if member.connected]
+        for group in groups:
+            group.drain(_STOPPING)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.drain_timeout_s):
+                for member in connected:
+                    await member.over.wait()
+        self.stop()
+
+    def stop(self) -> None:
+        """Ends every stream with an error. Calling it again is harmless."""
+        self.stopping = True
+        for group in list(self.groups()):
+            group.close(StoppingError(_STOPPING))
+
+    def _make(self, feed: KeyFeed, asked: Registration, policy: str) -> Group:
+        if asked.mode == LOSSY:
+            group: Group = LossyGroup(feed, asked.group, self._around)
+        else:
+            group = SharedGroup(feed, asked.group, self._around, policy)
+        feed.groups[asked.group] = group
+        return group
+
+    def _policy(self, asked: Registration) -> str:
+        if not asked.poison_policy:
+            return self._config.poison_policy
+        try:
+            return PoisonPolicy(asked.poison_policy)
+        except ValueError:
+            raise InvalidInputError(
+                f"poison_policy {shown(asked.poison_policy)} is unknown: {', '.join(POLICIES)} are known",
+                field="poison_policy",
+            ) from None
+
+    def _check_room(self) -> None:
+        if self.stopping:
+            raise UnavailableError(_STOPPING)
+        count = sum(len(group.members) for group in self.groups())
+        if count >= self._config.max_consumers:
+            raise LimitExceededError(
+                f"the agent has {count} consumers: at most {self._config.max_consumers} are allowed"
+            )

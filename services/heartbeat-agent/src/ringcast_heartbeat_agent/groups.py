@@ -1,0 +1,272 @@
+"""Groups: the consumers that share the changes of a config key, so that each row stays in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+
+from ringcast import Change, InvalidInputError
+from ringcast_wire import AlreadyExistsError, names
+
+from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.errors import EvictedError, StoppedError, StoppingError
+from ringcast_heartbeat_agent.letters import Letters
+from ringcast_heartbeat_agent.members import Member
+
+log = logging.getLogger(__name__)
+
+RELIABLE: Final = "reliable"
+LOSSY: Final = "lossy"
+EVENTS: Final = (
+    "offered",
+    "repeated",
+    "deliveries",
+    "acked",
+    "rejected",
+    "timed_out",
+    "evicted",
+    "stale",
+    "dropped",
+    "dead_lettered",
+    "skipped",
+    "queued",
+    "saturated",
+    "unmatched",
+)
+"""What the core counts, in groups of either mode."""
+_REASON_CHARS: Final = 512
+_BREATHE: Final = 1_024
+"""Rows after which a look at all of them lets other tasks run."""
+_LETTERS_AT_ONCE: Final = 8
+
+
+Done: TypeAlias = tuple[int, int]
+"""Offset and attempt."""
+Rejected: TypeAlias = tuple[int, int, str]
+"""Offset, attempt, and why."""
+
+
+class Source(Protocol):
+    """The config key that a group shares the changes of, as its worker holds it."""
+
+    store: str
+    key: str
+
+    worker_id: str
+
+    @property
+    def staleness_s(self) -> float:
+        """For how long changes may have been missed."""
+
+    def owns(self, partition: int) -> bool:
+        """Whether the partition is this host's now."""
+
+    def row_ids(self) -> list[str]:
+        """The live rows held now."""
+
+    def change_of(self, row_id: str) -> Change | None:
+        """A live row as it is now, as a change."""
+
+
+class Surroundings(NamedTuple):
+    """What groups work with."""
+
+    config: Config
+    spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+    letters: Letters
+
+
+class Group:
+    """What groups of either mode have in common."""
+
+    mode = ""
+    policy = ""
+
+    def __init__(self, source: Source, name: str, around: Surroundings) -> None:
+        self.source = source
+        self.name = name
+        self.members: dict[int, Member] = {}
+        self.empty_since: float | None = asyncio.get_running_loop().time()
+        """Since when it has no consumer."""
+        self.closed = False
+        self._around = around
+        self._timer: asyncio.TimerHandle | None = None
+
+    # ---- for consumers
+
+    def join(
+        self, name: str, filters: Sequence[str], *, capacity: int, changes_only: bool, session: str, api: str
+    ) -> tuple[Member, bool]:
+        """A consumer has come, or come back; says also whether it goes on where it was.
+
+        Raises:
+            InvalidInputError: the name, a filter or the capacity breaks a rule.
+            AlreadyExistsError: a consumer of that name is connected.
+        """
+        names.check_name("name", name)
+        capacity = capacity or self._around.config.consumer_capacity
+        held = next((one for one in self.members.values() if one.name == name and not one.leaving), None)
+        if held is not None:
+            if held.connected:
+                raise AlreadyExistsError(f"a consumer {name!r} of group {self.name} is connected already", field="name")
+            if (held.filters, held.capacity) == (tuple(filters), capacity) and self._can_resume and not held.ended:
+                resumed = session == held.session
+                held.resume(new_session=not resumed)
+                self.seen(held)
+                if not resumed and not changes_only:
+                    self._tell_present(held)
+                return held, resumed
+            self._evict(held)
+        try:
+            member = self._add(name, filters, capacity, api)
+        except ValueError as error:
+            raise InvalidInputError(str(error), field="filters" if "filter" in str(error) else "capacity") from error
+        self.empty_since = None
+        if not changes_only:
+            self._tell_present(member)
+        return member, False
+
+    def detach(self, member: Member) -> None:
+        """The connection is gone: the consumer may come back until it is evicted."""
+        member.connected = False
+
+    def leave(self, member: Member) -> None:
+        """The consumer gets nothing new, and ends when it has answered everything."""
+        raise NotImplementedError
+
+    def drain(self, why: str) -> None:
+        """Delivers nothing new; each stream ends with an error once its consumer has answered everything."""
+        self.close(StoppingError(why))
+
+    @property
+    def evict_after_s(self) -> float:
+        """After how much silence a consumer is evicted."""
+        return self._around.config.evict_after_s
+
+    @property
+    def consumers(self) -> int:
+        """How many consumers it has."""
+        return len(self.members)
+
+    @property
+    def in_flight(self) -> int:
+        """Deliveries that are not answered yet."""
+        return 0
+
+    @property
+    def lag(self) -> int:
+        """Messages that are not settled, and rows and changes that are still to become messages."""
+        return 0
+
+    @property
+    def blocked_rows(self) -> int:
+        """Rows that poison blocks."""
+        return 0
+
+    def answer(self, member: Member, done: Sequence[Done], rejected: Sequence[Rejected]) -> None:
+        """What a consumer says: (offset, attempt) are done with, (offset, attempt, reason) failed."""
+        raise NotImplementedError
+
+    def seen(self, member: Member) -> None:
+        """A sign of life."""
+        raise NotImplementedError
+
+    def sent(self, member: Member, count: int) -> None:
+        """So many deliveries are with the connection."""
+
+    # ---- for the source
+
+    def take(self, change: Change) -> Awaitable[None] | None:
+        """Takes a change in; what it returns, if anything, is to be waited for."""
+        raise NotImplementedError
+
+    # ---- for people
+
+    def resolve(self, row_id: str, *, discard: bool) -> bool:
+        """Decides about a blocked message; says whether there was one."""
+        return False
+
+    def status(self) -> dict[str, Any]:
+        """How it stands."""
+        raise NotImplementedError
+
+    def counts(self) -> dict[str, int]:
+        """What happened so far, by event."""
+        raise NotImplementedError
+
+    def close(self, error: StoppedError | None = None) -> None:
+        """Ends it with all its consumers. Calling it again changes nothing."""
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for member in list(self.members.values()):
+            self._forget(member.number, error)
+
+    # ---- for the modes
+
+    _can_resume = False
+
+    def _add(self, name: str, filters: Sequence[str], capacity: int, api: str) -> Member:
+        raise NotImplementedError
+
+    def _evict(self, member: Member) -> None:
+        raise NotImplementedError
+
+    def _tell_present(self, member: Member) -> None:
+        """Has a consumer told of the rows that are there."""
+
+    def _tick(self) -> None:
+        raise NotImplementedError
+
+    def _forget(self, number: int, error: StoppedError | None) -> None:
+        member = self.members.pop(number, None)
+        if member is not None:
+            member.end(error)
+            if error is not None:
+                log.warning("consumer %s of %s has ended: %s", member.name, self._shown, error)
+        if not self.members:
+            self.empty_since = asyncio.get_running_loop().time()
+
+    def _evicted(self) -> EvictedError:
+        return EvictedError(f"no sign of life for {self.evict_after_s:g} s: others have its messages; register again")
+
+    @property
+    def _shown(self) -> str:
+        return f"group {self.name} of {self.source.store}/{self.source.key}"
+
+    def _arm(self, due_ms: int | None) -> None:
+        """Has :meth:`_tick` called when it is due."""
+        if self.closed or due_ms is None:
+            return
+        due = due_ms / 1000
+        if self._timer is not None:
+            if self._timer.when() <= due:
+                return  # it looks again when it goes off
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(due, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._tick()
+
+    @staticmethod
+    def _now() -> int:
+        """Milliseconds, rounded up: a timer that goes off finds what is due."""
+        return math.ceil(asyncio.get_running_loop().time() * 1000)
+
+
+def total(counts: Iterable[dict[str, int]]) -> Counter[str]:
+    """The sum of what happened."""
+    done = Counter(dict.fromkeys(EVENTS, 0))
+    for each in counts:
+        done.update(each)
+    return done
+
+
+def milliseconds(seconds: float) -> int:
+    """As the core wants it."""
+    return max(1, round(seconds * 1000))

@@ -1,0 +1,70 @@
+"""Dead letters of groups: the same subject, stream and form as those of the worker SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from typing import Final
+
+import msgspec
+import nats.errors
+from nats.aio.client import Client
+from nats.js import JetStreamContext
+from ringcast import Change, DeadLetter
+from ringcast_wire import limits, names
+
+log = logging.getLogger(__name__)
+
+_FIRST_WAIT_S: Final = 0.5
+_LONGEST_WAIT_S: Final = 30.0
+_TIMEOUT_S: Final = 5.0
+
+
+class Letters:
+    """Publishes dead letters, each until the stream has it."""
+
+    def __init__(self, nc: Client, js: JetStreamContext) -> None:
+        self._nc = nc
+        self._js = js
+        self.failures = 0
+
+    async def publish(self, change: Change, *, group: str, worker_id: str, why: str, tries: int) -> None:
+        """Returns when the stream has it; tries for ever."""
+        subject = names.dead_subject(change.store, change.key, change.partition)
+        row = hashlib.blake2b(change.row_id.encode(), digest_size=12).hexdigest()
+        # With the group: each of several may have given the change up.
+        message_id = f"dead.{change.store}.{change.key}.{change.partition}.{change.version}.{row}.{group}"
+        body = self._body(change, worker_id=worker_id, why=why, tries=tries)
+        wait_s = _FIRST_WAIT_S
+        while True:
+            try:
+                await self._js.publish(subject, body, headers={names.HEADER_MSG_ID: message_id}, timeout=_TIMEOUT_S)
+            except (nats.errors.Error, TimeoutError, OSError) as error:
+                self.failures += 1
+                log.warning("dead letter on %s was not taken, it is sent again: %r", subject, error)
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+            else:
+                return
+
+    def _body(self, change: Change, *, worker_id: str, why: str, tries: int) -> bytes:
+        letter = DeadLetter(
+            store=change.store,
+            key=change.key,
+            partition=change.partition,
+            row_id=change.row_id,
+            version=change.version,
+            value=change.value,
+            deleted=change.deleted,
+            metadata=change.metadata,
+            error=why,
+            worker_id=worker_id,
+            tries=tries,
+            at_ms=int(time.time() * 1000),
+        )
+        body = msgspec.json.encode(letter)
+        if len(body) > self._nc.max_payload - limits.CHUNK_HEADROOM_BYTES:
+            body = msgspec.json.encode(msgspec.structs.replace(letter, value=None, metadata=None, left_out=True))
+        return body

@@ -1,0 +1,140 @@
+"""One consumer of a group: what it has been given and has not answered."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from typing import Final, NamedTuple
+
+from ringcast import Change
+
+from ringcast_heartbeat_agent.errors import StoppedError
+
+_BATCH_ITEMS: Final = 256
+_BATCH_BYTES: Final = 1024 * 1024
+_OVERHEAD: Final = 128
+
+
+def size_of(change: Change) -> int:
+    """About how many bytes a change has."""
+    told = sum(len(name) + len(text) for name, text in (change.metadata or {}).items())
+    return len(change.row_id) + len(change.value or "") + told + _OVERHEAD
+
+
+class Delivery(NamedTuple):
+    """A change for a consumer; ``offset`` and ``attempt`` name it in the answer."""
+
+    offset: int
+    attempt: int
+    change: Change
+
+
+class Frame(NamedTuple):
+    """What goes to a consumer next: deliveries, and the number of the ping that is to be answered."""
+
+    deliveries: list[Delivery]
+    pong: int | None
+
+
+class Member:
+    """A consumer, from its registration until it has left or is evicted; connections may come and go meanwhile.
+
+    What waits to be sent is bounded by the capacity: whoever gives looks to that.
+    """
+
+    def __init__(self, number: int, name: str, filters: Sequence[str], capacity: int, api: str) -> None:
+        self.number = number
+        self.name = name
+        self.filters = tuple(filters)
+        self.capacity = capacity
+        self.api = api
+        self.session = secrets.token_hex(16)
+        self.connected = True
+        self.leaving = False
+        self._outbox: deque[Delivery] = deque()
+        self._flight: dict[int, Delivery] = {}
+        self._pong: int | None = None
+        self._news = asyncio.Event()
+        self._ended = False
+        self.over = asyncio.Event()
+        """Set once nothing more comes."""
+        self.error: StoppedError | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more comes."""
+        return self._ended
+
+    @property
+    def unsent(self) -> int:
+        """How many deliveries wait for the connection, those that have timed out meanwhile included."""
+        return len(self._outbox)
+
+    def give(self, delivery: Delivery, *, to_be_answered: bool = True) -> None:
+        """Has something delivered."""
+        if to_be_answered:
+            self._flight[delivery.offset] = delivery
+            if len(self._outbox) > 2 * self.capacity:  # most of it has timed out, while the connection took nothing
+                self._outbox = deque(held for held in self._outbox if self._flight.get(held.offset) is held)
+        self._outbox.append(delivery)
+        self._news.set()
+
+    def take_back(self, offset: int, attempt: int) -> None:
+        """A delivery is answered, or has had its time: it is not sent (again)."""
+        held = self._flight.get(offset)
+        if held is not None and held.attempt == attempt:
+            del self._flight[offset]
+
+    def pong(self, number: int) -> None:
+        """Has a ping answered; of several the newest."""
+        self._pong = number
+        self._news.set()
+
+    def resume(self, *, new_session: bool) -> None:
+        """A new connection: what is unanswered goes out again, in order. Another process gets another session."""
+        self.connected = True
+        if new_session:
+            self.session = secrets.token_hex(16)
+        self._outbox = deque(self._flight[offset] for offset in sorted(self._flight))
+        self._pong = None
+        self._news.set()
+
+    def end(self, error: StoppedError | None = None) -> None:
+        """Ends it: what waits is let go. Calling it again changes nothing."""
+        if not self._ended:
+            self._ended, self.error = True, error
+            self.connected = False
+            self._outbox.clear()
+            self._flight.clear()
+            self._news.set()
+            self.over.set()
+
+    async def frames(self) -> AsyncIterator[Frame]:
+        """What is to be sent, until the end.
+
+        Raises:
+            StoppedError: it ended with an error.
+        """
+        while not self._ended:
+            frame = Frame(self._take(), self._pong)
+            self._pong = None
+            if frame.deliveries or frame.pong is not None:
+                yield frame
+            elif not self._outbox:
+                self._news.clear()
+                await self._news.wait()
+        if self.error is not None:
+            raise self.error
+
+    def _take(self) -> list[Delivery]:
+        batch: list[Delivery] = []
+        total = 0
+        while self._outbox and len(batch) < _BATCH_ITEMS and total < _BATCH_BYTES:
+            delivery = self._outbox.popleft()
+            if delivery.attempt and self._flight.get(delivery.offset) is not delivery:
+                continue  # answered for, or timed out, before it could be sent
+            batch.append(delivery)
+            total += size_of(delivery.change)
+        return batch

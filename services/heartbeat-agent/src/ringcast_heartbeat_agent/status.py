@@ -1,0 +1,37 @@
+"""What an agent tells of itself, for people and for ``ringcast agent status``."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.dispatch import Dispatch
+from ringcast_heartbeat_agent.feeds import Feeds
+from ringcast_heartbeat_agent.handlers import VERSION
+
+
+class Status:
+    """How an agent is now, as one JSON document."""
+
+    def __init__(self, config: Config, feeds: Feeds, dispatch: Dispatch, *, connected: Callable[[], bool]) -> None:
+        self._config = config
+        self._feeds = feeds
+        self._dispatch = dispatch
+        self._connected = connected
+        self._since = time.monotonic()
+
+    def document(self) -> dict[str, Any]:
+        """Workers, groups and their consumers; numbers are as of now."""
+        return {
+            "agent_id": self._config.agent_id,
+            "pid": os.getpid(),
+            "version": VERSION,
+            "uptime_s": round(time.monotonic() - self._since, 3),
+            "connected": self._connected(),
+            "stopping": self._dispatch.stopping,
+            "workers": [feed.status() for feed in self._feeds],
+            "groups": self._dispatch.status(),
+        }

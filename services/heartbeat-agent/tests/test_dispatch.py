@@ -1,0 +1,298 @@
+"""Key-shared dispatch through a real agent."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import msgspec
+import nats
+import pytest
+from ringcast import DeadLetter
+from ringcast_heartbeat_agent.client import Consumer, ConsumerError, Delivery
+from ringcast_testkit import AgentProcess, ConfigServiceProcess, ManagedProcess, NatsServer
+from ringcast_testkit.dispatch import Followed, following, hold, status_until
+from ringcast_wire import names
+
+WINDOW = 16
+PROGRAM = ("-m", "ringcast_testkit.dispatch")
+
+
+@pytest.fixture(scope="module")
+def agent(
+    tmp_path_factory: pytest.TempPathFactory, shared_nats: NatsServer, shared_service: ConfigServiceProcess
+) -> Iterator[AgentProcess]:
+    """An agent with a small window that soon tries again."""
+    options = ("--window", str(WINDOW), "--max-tries", "2", "--retry-first", "0.02", "--linger", "0.5")
+    with AgentProcess(tmp_path_factory.mktemp("agent"), nats_url=shared_nats.url, options=options) as made:
+        yield made
+
+
+@pytest.fixture
+async def put(writer: Any, store_name: str) -> Any:
+    """Writes rows of the test's store, without blocking the loop."""
+    await asyncio.to_thread(writer.create, store_name)
+
+    def put_all(rows: dict[str, str]) -> None:
+        for row_id, value in rows.items():
+            writer.put(store_name, "list", row_id, value)
+
+    async def put(**rows: str) -> None:
+        await asyncio.to_thread(put_all, rows)
+
+    return put
+
+
+def rows_of(*followed: Followed) -> list[set[str]]:
+    return [{delivery.row_id for delivery in each.deliveries} for each in followed]
+
+
+async def test_the_rows_that_are_there_come_first_and_two_consumers_share_them(
+    agent: AgentProcess, put: Any, store_name: str
+) -> None:
+    rows = [f"row{number}" for number in range(40)]
+    await put(**dict.fromkeys(rows, "0"))
+    async with following(agent, store_name, "one") as one:
+        await one.values(dict.fromkeys(rows, "0"))
+        async with following(agent, store_name, "two") as two:
+            # Of those that are there it is told of its own share.
+            group = await status_until(
+                agent, store_name, lambda group: len(group["consumers"]) == 2 and not group["lag"]
+            )
+            assert 0 < len(two.deliveries) < len(rows)
+            assert group["cursor"] == group["last"] == len(one.deliveries) + len(two.deliveries)
+            (theirs,) = rows_of(two)
+            one.deliveries.clear()
+            await put(**dict.fromkeys(rows, "1"))
+            await two.values(dict.fromkeys(theirs, "1"))
+            await one.values(dict.fromkeys(set(rows) - theirs, "1"))
+            assert rows_of(one, two) == [set(rows) - theirs, theirs]
+        # It has left: the other has everything.
+        await put(**dict.fromkeys(rows, "2"))
+        await one.values(dict.fromkeys(rows, "2"))
+
+
+async def test_what_a_delivery_says(agent: AgentProcess, put: Any, writer: Any, store_name: str) -> None:
+    await put(other="0")
+    async with following(agent, store_name, changes_only=True) as one:
+        await asyncio.to_thread(lambda: writer.put(store_name, "list", "a", "1", origin="test"))
+        await one.until(lambda deliveries: len(deliveries) == 1)
+        await asyncio.to_thread(writer.delete, store_name, "list", "a")
+        first, second = await one.until(lambda deliveries: len(deliveries) == 2)
+        assert (first.row_id, first.value, first.deleted, first.attempt) == ("a", "1", False, 1)
+        assert first.metadata == {"origin": "test"}
+        assert first.committed_at_ms is not None
+        assert (second.value, second.deleted) == (None, True)
+        assert (second.version, second.offset) == (first.version + 1, first.offset + 1)
+
+
+async def test_one_at_a_time_of_each_row(agent: AgentProcess, put: Any, store_name: str) -> None:
+    async with following(agent, store_name, answer=hold) as one:
+        for value in "123":
+            await put(a=value)
+        await put(b="1")
+        await one.until(lambda deliveries: rows_of(one) == [{"a", "b"}])
+        await status_until(agent, store_name, lambda group: group["lag"] == 4)
+        assert [delivery.value for delivery in one.deliveries if delivery.row_id == "a"] == ["1"]
+        for value in "12":
+            (newest,) = [each for each in one.deliveries if (each.row_id, each.value) == ("a", value)]
+            newest.ack()
+            newest.ack()
+            await one.values({"a": str(int(value) + 1)})
+        assert (await status_until(agent, store_name, lambda group: group["lag"] == 2))["cursor"] == 2
+
+
+async def test_filters(agent: AgentProcess, put: Any, store_name: str) -> None:
+    async with following(agent, store_name, "eu", filters=["eu-*"], capacity=7) as europe:
+        await put(**{"eu-a": "1", "us-a": "1", "ap-1": "1", "ap-22": "1"})
+        await europe.values({"eu-a": "1"})
+        # What nobody wants is passed by.
+        group = await status_until(agent, store_name, lambda group: group["cursor"] == 4)
+        assert (group["counts"]["skipped"], group["consumers"][0]["capacity"]) == (3, 7)
+        async with following(agent, store_name, "others", filters=["us-*", "ap-?"]) as others:
+            await others.values({"us-a": "1", "ap-1": "1"})
+            await put(**{"eu-a": "2", "us-a": "2", "ap-22": "2"})
+            await europe.values({"eu-a": "2"})
+            await others.values({"us-a": "2"})
+        assert rows_of(europe, others) == [{"eu-a"}, {"us-a", "ap-1"}]
+
+
+async def test_a_slow_consumer_holds_the_worker_back(agent: AgentProcess, put: Any, store_name: str) -> None:
+    rows = [f"row{number}" for number in range(5 * WINDOW)]
+    async with following(agent, store_name, answer=hold, capacity=4) as one:
+        await put(**dict.fromkeys(rows, "1"))
+        group = await status_until(agent, store_name, lambda group: group["lag"] > WINDOW)
+        assert (group["last"], group["in_flight"], len(one.deliveries)) == (WINDOW, 4, 4)
+        for done in range(len(rows)):
+            deliveries = await one.until(lambda deliveries, done=done: len(deliveries) > done)  # type: ignore[misc]
+            deliveries[done].ack()
+            assert len(one.deliveries) <= done + 4
+        assert rows_of(one) == [set(rows)]
+
+
+async def test_rejected_again_and_a_dead_letter(
+    agent: AgentProcess, put: Any, shared_nats: NatsServer, store_name: str
+) -> None:
+    def answer(delivery: Delivery) -> None:
+        if delivery.row_id == "bad":
+            delivery.reject("it smells")
+        else:
+            delivery.ack()
+
+    nc = await nats.connect(shared_nats.url)
+    async with following(agent, store_name, poison_policy="dead-letter", answer=answer) as one:
+        await put(bad="1", good="1")
+        await one.values({"good": "1"})
+        group = await status_until(agent, store_name, lambda group: group["counts"]["dead_lettered"] == 1)
+        assert (group["cursor"], group["counts"]["rejected"], group["counts"]["acked"]) == (2, 2, 1)
+        assert [delivery.attempt for delivery in one.deliveries if delivery.row_id == "bad"] == [1, 2]
+        message = await nc.jetstream().get_last_msg(names.dead_stream(store_name), f"config.dead.{store_name}.list.*")
+        assert message.data is not None
+        letter = msgspec.json.decode(message.data, type=DeadLetter)
+        assert (letter.row_id, letter.value, letter.tries) == ("bad", "1", 2)
+        assert letter.error == f"group g of {store_name}/list: rejected by one: it smells"
+        assert letter.worker_id.endswith("-list")
+    await nc.close()
+
+
+async def test_dropped(agent: AgentProcess, put: Any, store_name: str) -> None:
+    async with following(agent, store_name, answer=Delivery.reject) as one:
+        await put(bad="1")
+        group = await status_until(agent, store_name, lambda group: group["counts"]["dropped"] == 1)
+        assert (group["cursor"], group["lag"], len(one.deliveries)) == (1, 0, 2)
+
+
+async def test_blocked_until_somebody_decides(agent: AgentProcess, put: Any, store_name: str) -> None:
+    bad = {"bad"}
+
+    def answer(delivery: Delivery) -> None:
+        delivery.reject("not now") if delivery.row_id in bad else delivery.ack()
+
+    place = (store_name, "list", "g")
+    async with following(agent, store_name, poison_policy="block", answer=answer) as one:
+        for value in "12":
+            await put(bad=value, good=value)
+        group = await status_until(agent, store_name, lambda group: group["blocked"] and group["counts"]["acked"] == 2)
+        assert (group["cursor"], group["lag"]) == (0, 2)
+        assert group["blocked"] == [{"row_id": "bad", "offset": 1, "reason": "rejected by one: not now"}]
+        assert not await one.consumer.resolve("good")
+        assert await one.consumer.resolve("bad", discard=True)
+        await status_until(agent, store_name, lambda group: group["blocked"] and group["cursor"] == 2)
+        bad.clear()
+        assert await one.consumer.resolve("bad")
+        await status_until(agent, store_name, lambda group: group["cursor"] == 4)
+        assert place == (store_name, "list", "g")
+        await one.values({"bad": "2"})
+
+
+async def test_a_consumer_that_is_killed(agent: AgentProcess, put: Any, store_name: str) -> None:
+    """What it had goes to another, once it is evicted; what it answered does not."""
+    rows = [f"row{number}" for number in range(WINDOW // 2)]
+    lines: list[str] = []
+    words = [sys.executable, *PROGRAM, agent.grpc_address, store_name, "victim", "hold"]
+    await put(**dict.fromkeys(rows, "1"))
+    process = ManagedProcess("consumer", words, take_line=lines.append)
+    try:
+        await asyncio.to_thread(process.wait_until, lambda: len(lines) == len(rows))
+        async with following(agent, store_name, "heir", changes_only=True) as heir:
+            process.kill()
+            await heir.values(dict.fromkeys(rows, "1"))
+            group = await status_until(agent, store_name, lambda group: group["cursor"] == len(rows))
+            assert group["counts"]["evicted"] == len(rows)
+            assert all(delivery.attempt == 2 for delivery in heir.deliveries)
+    finally:
+        process.kill()
+
+
+async def test_one_that_hangs_is_evicted_and_comes_back(agent: AgentProcess, put: Any, store_name: str) -> None:
+    lines: list[str] = []
+    words = [sys.executable, *PROGRAM, agent.grpc_address, store_name, "sleepy", "answer"]
+    process = ManagedProcess("consumer", words, take_line=lines.append)
+    try:
+        await asyncio.to_thread(process.wait_until, lambda: any(one["store"] == store_name for one in groups(agent)))
+        async with following(agent, store_name, "awake") as awake:
+            process.signal(signal.SIGSTOP)
+            rows = [f"row{number}" for number in range(12)]
+            await put(**dict.fromkeys(rows, "1"))
+            await awake.values(dict.fromkeys(rows, "1"))
+            process.signal(signal.SIGCONT)
+            await status_until(agent, store_name, lambda group: len(group["consumers"]) == 2)
+    finally:
+        process.kill()
+
+
+def groups(agent: AgentProcess) -> list[Any]:
+    told: list[Any] = agent.status()["groups"]
+    return told
+
+
+async def test_a_connection_that_is_lost_for_a_moment_goes_on(agent: AgentProcess, put: Any, store_name: str) -> None:
+    async with following(agent, store_name, answer=hold) as one:
+        await put(a="1", b="1")
+        a, b = await one.until(lambda deliveries: len(deliveries) == 2)
+        one.consumer._call.cancel()  # as when the connection breaks
+        a.ack()
+        b.reject("again")
+        deliveries = await one.until(lambda deliveries: len(deliveries) == 3)
+        assert (deliveries[2].row_id, deliveries[2].attempt) == (b.row_id, 2)
+        deliveries[2].ack()
+        group = await status_until(agent, store_name, lambda group: group["cursor"] == 2)
+        assert (group["counts"]["evicted"], group["counts"]["deliveries"]) == (0, 3)
+
+
+async def test_lossy(agent: AgentProcess, put: Any, store_name: str) -> None:
+    await put(before="1")
+    async with following(agent, store_name, mode="lossy", filters=["row*"]) as one:
+        rows = [f"row{number}" for number in range(2 * WINDOW)]
+        await put(**dict.fromkeys(rows, "1"), other="1")
+        await one.values(dict.fromkeys(rows, "1"))
+        assert rows_of(one) == [set(rows)]
+        group = await status_until(agent, store_name, lambda group: group["counts"]["unmatched"] == 1)
+        assert (group["mode"], group["counts"]["queued"]) == ("lossy", len(rows))
+        for delivery in one.deliveries:
+            delivery.ack()
+
+
+async def test_what_is_refused(agent: AgentProcess, put: Any, store_name: str) -> None:
+    await put(a="1")
+    place: dict[str, Any] = {"store": store_name, "key": "list", "group": "g", "name": "one"}
+
+    async def refused(**settings: Any) -> ConsumerError:
+        with pytest.raises(ConsumerError) as caught:
+            async with Consumer(agent.grpc_address, **(place | settings)):
+                pass
+        return caught.value
+
+    async with following(agent, store_name, "first", poison_policy="block"):
+        for settings, code, said in (
+            ({"store": "nosuch"}, "NOT_FOUND", "nosuch"),
+            ({"group": "no spaces"}, "INVALID_ARGUMENT", "group 'no spaces' is not a valid name"),
+            ({"name": ""}, "INVALID_ARGUMENT", "name '' is not a valid name"),
+            ({"filters": [""]}, "INVALID_ARGUMENT", "filter length in bytes must be between 1 and 512, got 0"),
+            ({"capacity": 2**21}, "INVALID_ARGUMENT", "capacity must be between 1 and 1048576, got 2097152"),
+            ({"mode": "lossy"}, "FAILED_PRECONDITION", "group g is reliable, not lossy"),
+            ({"poison_policy": "drop"}, "FAILED_PRECONDITION", "group g has the poison policy block, not drop"),
+            ({"poison_policy": "eat"}, "INVALID_ARGUMENT", "poison_policy 'eat' is unknown: drop, dead-letter, block"),
+        ):
+            error = await refused(**settings)
+            assert error.code is grpc.StatusCode[code]
+            assert said in str(error)
+
+
+async def test_no_token(tmp_path: Path, shared_nats: NatsServer, put: Any, store_name: str) -> None:
+    options = ("--api-token", "hush", "--max-consumers", "1")
+    with AgentProcess(tmp_path, nats_url=shared_nats.url, options=options) as agent:
+        with pytest.raises(ConsumerError, match="missing api token"):
+            async with following(agent, store_name):
+                pass
+        async with following(agent, store_name, token="hush") as one:
+            await put(a="1")
+            await one.values({"a": "1"})
+            with pytest.raises(ConsumerError, match="has 1 consumers: at most 1 are allowed"):
+                async with following(agent, store_name, "two", token="hush"):
+                    pass

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ from ringcast_core import row_partitions
 from ringcast_wire import PartitionRows, RingcastError, UnavailableError, limits, names
 
 from ringcast_config_service.errors import ConfigError
-from ringcast_config_service.repository import copying, mapping, paging, writes
+from ringcast_config_service.repository import mapping, paging, postgres_write
 from ringcast_config_service.repository.base import (
     Compaction,
     HistoryFilter,
@@ -34,6 +34,7 @@ from ringcast_config_service.repository.base import (
     WriteOutcome,
     WriteRequest,
 )
+from ringcast_config_service.repository.newness import Newness
 from ringcast_config_service.repository.sql import SCHEMA_VERSION
 from ringcast_config_service.repository.sql import Postgres as Sql
 
@@ -48,8 +49,6 @@ _MAX_DELAY_S = 0.25
 _COMMAND_TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 5.0
 _COMPACT_ROWS = 5_000
-_LEAST_COPIED = 200
-"""Rows from which a COPY is worth its extra round trips."""
 _RETRIED = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
 _SCHEMA_RACES = (asyncpg.UniqueViolationError, asyncpg.DuplicateTableError, asyncpg.DuplicateObjectError, *_RETRIED)
 _AWAY = (
@@ -82,6 +81,7 @@ class PostgresRepository:
         self._long: Any = None
         self._write: Any = None
         self._copies = False
+        self.newness = Newness()
         self.retries: Counter[str] = Counter(dict.fromkeys((error.sqlstate for error in _RETRIED), 0))
 
     async def open(self) -> None:
@@ -140,7 +140,16 @@ class PostgresRepository:
             return mapping.to_infos(await db.fetch(Sql.LIST_STORES), await db.fetch(Sql.KEY_STATS, ""))
 
     async def write(self, requests: Sequence[WriteRequest], now_ms: int) -> list[WriteOutcome | RingcastError]:
-        return await self._serializable(lambda db: _write(db, requests, now_ms, self._copies))
+        if guessed := self._copies and self.newness.expects(requests):
+            with suppress(postgres_write.StoredError):
+                return await self._serializable(lambda db: postgres_write.write_new(db, requests, now_ms))
+            self.newness.miss(requests)
+        outcomes, all_new = await self._serializable(
+            lambda db: postgres_write.write(db, requests, now_ms, self._copies)
+        )
+        if not guessed:
+            self.newness.learn(requests, all_new)
+        return outcomes
 
     async def read_partition(self, store: str, key: str, partition: int, since: int | None) -> PartitionRows:
         async with self._snapshot(self._pool) as db:
@@ -318,115 +327,10 @@ class _OutboxBatch:
         await self._db.execute(Sql.DELETE_OUTBOX, list(ids))
 
 
-async def _write(
-    db: Connection, requests: Sequence[WriteRequest], now_ms: int, copies: bool
-) -> list[WriteOutcome | RingcastError]:
-    state, stored = await _read_state(db, requests)
-    plan = writes.plan_writes(requests, state, now_ms)
-    key_ids = dict(state.keys)
-    for key in plan.new_keys:
-        key_ids[key] = await db.fetchval(Sql.INSERT_KEY, *key)
-    if not plan.rows:
-        return plan.outcomes
-    heads = [(key_ids[ref.key], ref.partition, *head) for ref, head in plan.heads.items()]
-    await db.execute(Sql.UPSERT_HEADS, *_columns(heads))
-    await _store(db, plan, key_ids, now_ms, stored if copies else None)
-    await db.execute(Sql.INSERT_OUTBOX, *_columns(plan.events), now_ms)
-    return plan.outcomes
-
-
-async def _store(
-    db: Connection, plan: writes.Plan, key_ids: dict[writes.KeyRef, int], now_ms: int, stored: set[writes.RowRef] | None
-) -> None:
-    """The last state of each row, and its history. ``stored``: what has a row already, ``None``: nothing is copied.
-
-    A row that is not stored can't be by the time it is copied: whoever stores one has the lock of its partition's head,
-    or was the first to write that head, which fails for the second.
-    """
-    if stored is None or len(plan.history) < _LEAST_COPIED:
-        await _upsert_rows(db, plan.rows.values(), key_ids, now_ms)
-        history = _columns([mapping.from_row(row, key_ids) for row in plan.history])
-        await db.execute(Sql.INSERT_HISTORY, *history, now_ms)
-        return
-    common = copying.common_columns(plan.history, key_ids)
-    new = [row for ref, row in plan.rows.items() if ref not in stored] if stored else list(plan.rows.values())
-    if len(new) < _LEAST_COPIED:
-        await _upsert_rows(db, plan.rows.values(), key_ids, now_ms)
-    else:
-        # Each row was written once, and none is stored: the history is the rows.
-        same = len(new) == len(plan.history)
-        text = copying.rows_text(new, common if same else copying.common_columns(new, key_ids), now_ms)
-        await _copy(db, "rows", Sql.ROW_COLUMNS, text)
-        if len(new) < len(plan.rows):
-            await _upsert_rows(db, [row for ref, row in plan.rows.items() if ref in stored], key_ids, now_ms)
-    await _copy(db, "history", Sql.HISTORY_COLUMNS, copying.history_text(common, now_ms))
-
-
-async def _copy(db: Connection, table: str, columns: Sequence[str], text: bytes) -> None:
-    await db.copy_to_table(table, source=copying.chunks(text), columns=columns, format="text")
-
-
-async def _upsert_rows(
-    db: Connection, rows: Iterable[writes.PlannedRow], key_ids: dict[writes.KeyRef, int], now_ms: int
-) -> None:
-    columns = _columns([(*mapping.from_row(row, key_ids), row.size) for row in rows])
-    await db.execute(Sql.UPSERT_ROWS, *columns, now_ms)
-
-
-async def _read_state(
-    db: Connection, requests: Sequence[WriteRequest]
-) -> tuple[writes.CurrentState, set[writes.RowRef]]:
-    """What the requests touch, and which of their rows are stored, tombstones included."""
-    state = writes.CurrentState()
-    stored: set[writes.RowRef] = set()
-    keys = sorted({writes.KeyRef(request.store.name, request.key) for request in requests})
-    for store, name, key_id in await db.fetch(Sql.LOCATE_MANY, *_columns(keys)):
-        state.stores.add(store)
-        if key_id is not None:
-            state.keys[writes.KeyRef(store, name)] = key_id
-        elif store not in state.key_counts:
-            state.key_counts[store] = await db.fetchval(Sql.COUNT_KEYS, store)
-    names_of = {key_id: key for key, key_id in state.keys.items()}
-    places = [
-        (state.keys[ref.key], ref.partition) for ref in writes.touched_partitions(requests) if ref.key in state.keys
-    ]
-    if not places:
-        return state, stored
-    for key_id, partition, *head in await db.fetch(Sql.LOCK_HEADS, *_columns(places)):
-        state.heads[writes.PartitionRef(names_of[key_id], partition)] = writes.Head(*head)
-    for statement, compared in ((Sql.ROW_SIZES, False), (Sql.ROW_CONTENTS, True)):
-        rows = _places(state, [request for request in requests if request.skip_unchanged is compared])
-        for key_id, row_id, deleted, size, *content in await db.fetch(statement, *_columns(rows)) if rows else ():
-            ref = writes.RowRef(names_of[key_id], row_id)
-            stored.add(ref)
-            if not deleted:
-                state.live[ref] = size
-                if compared:
-                    state.contents[ref] = writes.Content(*content)
-    return state, stored
-
-
-def _places(state: writes.CurrentState, requests: Sequence[WriteRequest]) -> list[tuple[int, int, str]]:
-    """Where the rows of requests would stand: there are none in a partition that was never written."""
-    found: list[tuple[int, int, str]] = []
-    for request in requests:
-        key = writes.KeyRef(request.store.name, request.key)
-        written = {ref.partition for ref in state.heads if ref.key == key}
-        if written:
-            key_id = state.keys[key]
-            found += [(key_id, row.partition, row.row_id) for row in request.rows if row.partition in written]
-    return found
-
-
 async def _drop_tombstones(db: Connection, place: Sequence[Any]) -> int:
     """Removes the tombstones of a partition up to a version and raises its floor to it."""
     await db.execute(Sql.RAISE_FLOOR, *place)
     return _count(await db.execute(Sql.DELETE_TOMBSTONES, *place))
-
-
-def _columns(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    """Rows turned into arrays, one a column."""
-    return [list(column) for column in zip(*rows, strict=True)]
 
 
 def _count(status: str) -> int:

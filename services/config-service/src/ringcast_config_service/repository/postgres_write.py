@@ -1,0 +1,162 @@
+"""A write in PostgreSQL or CockroachDB, within a transaction: lock the heads, read, plan, store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import asyncpg
+from ringcast_wire import RingcastError
+
+from ringcast_config_service.repository import copying, mapping, writes
+from ringcast_config_service.repository.base import WriteOutcome, WriteRequest
+from ringcast_config_service.repository.newness import LEAST_ROWS
+from ringcast_config_service.repository.sql import Postgres as Sql
+
+Connection = Any  # asyncpg has no types
+
+
+class StoredError(Exception):
+    """A row that was taken for new may be there."""
+
+
+Outcomes = list[WriteOutcome | RingcastError]
+
+
+async def write(db: Connection, requests: Sequence[WriteRequest], now_ms: int, copies: bool) -> tuple[Outcomes, bool]:
+    """What became of the requests, and whether all was written and none of the rows stored before."""
+    state = await _read_heads(db, requests)
+    stored = await _read_rows(db, requests, state)
+    plan, key_ids = await _plan(db, requests, state, now_ms)
+    if plan.rows:
+        if copies and len(plan.history) >= LEAST_ROWS:
+            await _store_many(db, plan, key_ids, now_ms, stored)
+        else:
+            await _upsert_rows(db, plan.rows.values(), key_ids, now_ms)
+            history = _columns([mapping.from_row(row, key_ids) for row in plan.history])
+            await db.execute(Sql.INSERT_HISTORY, *history, now_ms)
+        await db.execute(Sql.INSERT_OUTBOX, *_columns(plan.events), now_ms)
+    return plan.outcomes, not stored and not _refusals(plan)
+
+
+async def write_new(db: Connection, requests: Sequence[WriteRequest], now_ms: int) -> Outcomes:
+    """The same for puts of rows that are not stored, which nobody looked for.
+
+    Raises:
+        StoredError: one of them may be, and nothing is to be committed: what was planned would be wrong.
+    """
+    plan, key_ids = await _plan(db, requests, await _read_heads(db, requests), now_ms)
+    if _refusals(plan):  # a partition is too large, say, which it is not if its rows only change
+        raise StoredError
+    try:
+        await _store_many(db, plan, key_ids, now_ms, set())
+    except asyncpg.UniqueViolationError as error:
+        raise StoredError from error
+    await db.execute(Sql.INSERT_OUTBOX, *_columns(plan.events), now_ms)
+    return plan.outcomes
+
+
+def _refusals(plan: writes.Plan) -> bool:
+    return any(isinstance(outcome, RingcastError) for outcome in plan.outcomes)
+
+
+async def _plan(
+    db: Connection, requests: Sequence[WriteRequest], state: writes.CurrentState, now_ms: int
+) -> tuple[writes.Plan, dict[writes.KeyRef, int]]:
+    """Plans, and stores the new keys and heads; with the ids of all keys."""
+    plan = writes.plan_writes(requests, state, now_ms)
+    key_ids = dict(state.keys)
+    for key in plan.new_keys:
+        key_ids[key] = await db.fetchval(Sql.INSERT_KEY, *key)
+    if plan.rows:
+        heads = [(key_ids[ref.key], ref.partition, *head) for ref, head in plan.heads.items()]
+        await db.execute(Sql.UPSERT_HEADS, *_columns(heads))
+    return plan, key_ids
+
+
+async def _store_many(
+    db: Connection, plan: writes.Plan, key_ids: dict[writes.KeyRef, int], now_ms: int, stored: set[writes.RowRef]
+) -> None:
+    """The last state of each row, and its history. ``stored``: what has a row already; the others are copied.
+
+    A row that is not stored can't be by the time it is copied: whoever stores one has the lock of its partition's head,
+    or was the first to write that head, which fails for the second.
+    """
+    common = copying.common_columns(plan.history, key_ids)
+    new = [row for ref, row in plan.rows.items() if ref not in stored] if stored else list(plan.rows.values())
+    if stored and len(new) < LEAST_ROWS:
+        await _upsert_rows(db, plan.rows.values(), key_ids, now_ms)
+    else:
+        # Each row was written once, and none is stored: the history is the rows.
+        same = len(new) == len(plan.history)
+        text = copying.rows_text(new, common if same else copying.common_columns(new, key_ids), now_ms)
+        await _copy(db, "rows", Sql.ROW_COLUMNS, text)
+        if len(new) < len(plan.rows):
+            await _upsert_rows(db, [row for ref, row in plan.rows.items() if ref in stored], key_ids, now_ms)
+    await _copy(db, "history", Sql.HISTORY_COLUMNS, copying.history_text(common, now_ms))
+
+
+async def _copy(db: Connection, table: str, columns: Sequence[str], text: bytes) -> None:
+    await db.copy_to_table(table, source=copying.chunks(text), columns=columns, format="text")
+
+
+async def _upsert_rows(
+    db: Connection, rows: Iterable[writes.PlannedRow], key_ids: dict[writes.KeyRef, int], now_ms: int
+) -> None:
+    columns = _columns([(*mapping.from_row(row, key_ids), row.size) for row in rows])
+    await db.execute(Sql.UPSERT_ROWS, *columns, now_ms)
+
+
+async def _read_heads(db: Connection, requests: Sequence[WriteRequest]) -> writes.CurrentState:
+    """What the requests touch but for the rows, with the heads locked."""
+    state = writes.CurrentState()
+    keys = sorted({writes.KeyRef(request.store.name, request.key) for request in requests})
+    for store, name, key_id in await db.fetch(Sql.LOCATE_MANY, *_columns(keys)):
+        state.stores.add(store)
+        if key_id is not None:
+            state.keys[writes.KeyRef(store, name)] = key_id
+        elif store not in state.key_counts:
+            state.key_counts[store] = await db.fetchval(Sql.COUNT_KEYS, store)
+    names_of = {key_id: key for key, key_id in state.keys.items()}
+    places = [
+        (state.keys[ref.key], ref.partition) for ref in writes.touched_partitions(requests) if ref.key in state.keys
+    ]
+    if places:
+        for key_id, partition, *head in await db.fetch(Sql.LOCK_HEADS, *_columns(places)):
+            state.heads[writes.PartitionRef(names_of[key_id], partition)] = writes.Head(*head)
+    return state
+
+
+async def _read_rows(
+    db: Connection, requests: Sequence[WriteRequest], state: writes.CurrentState
+) -> set[writes.RowRef]:
+    """Adds the rows that the requests touch, and returns which of them are stored, tombstones included."""
+    stored: set[writes.RowRef] = set()
+    names_of = {key_id: key for key, key_id in state.keys.items()}
+    for statement, compared in ((Sql.ROW_SIZES, False), (Sql.ROW_CONTENTS, True)):
+        rows = _places(state, [request for request in requests if request.skip_unchanged is compared])
+        for key_id, row_id, deleted, size, *content in await db.fetch(statement, *_columns(rows)) if rows else ():
+            ref = writes.RowRef(names_of[key_id], row_id)
+            stored.add(ref)
+            if not deleted:
+                state.live[ref] = size
+                if compared:
+                    state.contents[ref] = writes.Content(*content)
+    return stored
+
+
+def _places(state: writes.CurrentState, requests: Sequence[WriteRequest]) -> list[tuple[int, int, str]]:
+    """Where the rows of requests would stand: there are none in a partition that was never written."""
+    found: list[tuple[int, int, str]] = []
+    for request in requests:
+        key = writes.KeyRef(request.store.name, request.key)
+        written = {ref.partition for ref in state.heads if ref.key == key}
+        if written:
+            key_id = state.keys[key]
+            found += [(key_id, row.partition, row.row_id) for row in request.rows if row.partition in written]
+    return found
+
+
+def _columns(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """Rows turned into arrays, one a column."""
+    return [list(column) for column in zip(*rows, strict=True)]

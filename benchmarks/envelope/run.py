@@ -16,6 +16,8 @@ from typing import Any
 
 from benchmarks.envelope.results import Case, Results
 
+_NOTE_LENGTH = 400
+
 
 class StoppedError(KeyboardInterrupt):
     """Someone asked the run to stop. A KeyboardInterrupt, since nothing else gets through a running event loop."""
@@ -61,8 +63,11 @@ class Run:
         except OutOfTimeError:
             case.status, case.note = "out of time", "its scenario had used its time up"
             raise
+        except StoppedError:
+            case.status = "stopped"
+            raise
         except Exception as error:  # noqa: BLE001  # whatever it was, the other cases are worth having
-            case.status, case.note = "failed", f"{type(error).__name__}: {error}"
+            case.status, case.note = "failed", _in_short(error)
         finally:
             self.results.add(case)
             told = ", ".join(f"{label} {figure.value:.4g} {figure.unit}" for label, figure in _first(case).items())
@@ -72,6 +77,12 @@ class Run:
         """Keeps that a case could not be measured here, and why."""
         self.results.add(Case(scenario, name, status="skipped", note=why))
         self.say(f"{scenario}: {name}: skipped: {why}")
+
+
+def _in_short(error: Exception) -> str:
+    """For the results; a server's last output can be long."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if len(text) <= _NOTE_LENGTH else f"{text[:_NOTE_LENGTH]} …"
 
 
 def _first(case: Case) -> dict[str, Any]:
@@ -105,7 +116,7 @@ def perform(run: Run, scenario: Scenario) -> None:
     except OutOfTimeError as error:
         run.say(f"{error}: the rest of it is left out")
     except Exception as error:  # noqa: BLE001  # a server that did not start, say: the other scenarios go on
-        run.results.add(Case(scenario.name, "set-up", status="failed", note=f"{type(error).__name__}: {error}"))
+        run.results.add(Case(scenario.name, "set-up", status="failed", note=_in_short(error)))
         run.say(f"{scenario.name}: failed: {error}")
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

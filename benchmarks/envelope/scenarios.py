@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.envelope import changes, events, peers
+from benchmarks.envelope import bootstrap, changes, events, peers, rebalance, resources
 from benchmarks.envelope.run import Scenario
 
 SCENARIOS = (
@@ -16,5 +16,8 @@ SCENARIOS = (
     Scenario(
         "events", "events/s that a worker process takes, and CPU an event, beside bare clients", 150, events.events
     ),
+    Scenario("bootstrap", "loading a partition of 1 MB and 8 MB, beside the bare transport", 90, bootstrap.bootstrap),
     Scenario("peers", "one change to all subscribers, beside a NATS KV, etcd and Redis", 200, peers.peers),
+    Scenario("resources", "memory by rows, start-up, CPU and messages when idle", 150, resources.resources),
+    Scenario("rebalance", "join, leave and crash at 10, 50 and 200 workers", 330, rebalance.rebalance),
 )

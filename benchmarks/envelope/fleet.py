@@ -1,0 +1,150 @@
+"""The process that holds many workers, and has one join, one leave and one crash.
+
+For each it says ``join``, ``leave`` or ``crash`` with how long it took until every partition had one owner that had
+loaded it, and how many partitions changed hands. The one that crashes is a process of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import ringcast
+
+from benchmarks.envelope.processes import Child
+from benchmarks.envelope.reporting import say
+from benchmarks.envelope.targets import KEY
+
+_AT_ONCE = 20
+"""Workers that start at the same time. Each wave moves partitions of all before it, which has to come to rest: leases
+are refreshed by the same event loop."""
+_QUIET_S = 0.75
+"""After so long without an event, what everybody owns is taken for final."""
+_START_S = 60.0
+_HOLDS_ALL_S = 120.0
+
+
+class Fleet:
+    """Workers of one key. Whoever owns what is told by their callbacks alone."""
+
+    def __init__(self, servers: str, store: str, partitions: int) -> None:
+        self._servers = servers
+        self._store = store
+        self._partitions = partitions
+        self._workers: dict[str, ringcast.Worker] = {}
+        self._owned: dict[str, set[int]] = {}
+        self._loads: set[asyncio.Task[None]] = set()
+        self._event_at = 0.0
+
+    async def start(self, worker_id: str) -> None:
+        """Adds a worker; returns once it has its first assignment."""
+        owned = self._owned[worker_id] = set()
+
+        def on_assigned(_key: str, partitions: frozenset[int]) -> None:
+            owned.update(partitions)
+            self._event_at = time.monotonic()
+            load = asyncio.create_task(self._load(worker_id))
+            self._loads.add(load)
+            load.add_done_callback(self._loads.discard)
+
+        def on_revoked(_key: str, partitions: frozenset[int]) -> None:
+            owned.difference_update(partitions)
+            self._event_at = time.monotonic()
+
+        worker = self._workers[worker_id] = ringcast.Worker(
+            servers=self._servers,
+            store=self._store,
+            keys=[KEY],
+            worker_id=worker_id,
+            handler=lambda _change: None,
+            on_assigned=on_assigned,
+            on_revoked=on_revoked,
+        )
+        await worker.start()
+
+    async def stop(self, worker_id: str) -> None:
+        """Has a worker leave in order."""
+        del self._owned[worker_id]
+        await self._workers.pop(worker_id).stop()
+
+    async def stop_all(self) -> None:
+        """Ends everything."""
+        await asyncio.gather(*(worker.stop() for worker in self._workers.values()))
+
+    async def settled(self, shares: int = 1) -> dict[int, str]:
+        """Waits until nothing has moved for a while; returns the owner of each partition.
+
+        ``shares`` above 1: others own partitions too, so that not all need an owner here.
+
+        Raises:
+            TimeoutError: partitions stay without an owner, or with two.
+        """
+        deadline = time.monotonic() + _HOLDS_ALL_S
+        while True:
+            owners = {partition: worker_id for worker_id, owned in self._owned.items() for partition in owned}
+            held = sum(map(len, self._owned.values()))
+            whole = held == len(owners) and (held == self._partitions or shares > 1)
+            if whole and not self._loads and time.monotonic() > self._event_at + _QUIET_S:
+                return owners
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{len(owners)} of {self._partitions} partitions have an owner, {held} are owned")
+            await asyncio.sleep(0.02)
+
+    async def timed(self, what: str, action: Awaitable[object], before: dict[int, str], ideal: float) -> dict[int, str]:
+        """Does something to the fleet, says what came of it, and returns the owners afterwards."""
+        began = self._event_at = time.monotonic()
+        await action
+        self._event_at = max(self._event_at, time.monotonic())
+        after = await self.settled()
+        moved = sum(after[partition] != owner for partition, owner in before.items())
+        say(what, took_ms=(self._event_at - began) * 1e3, moved=moved, ideal=ideal)
+        return after
+
+    async def _load(self, worker_id: str) -> None:
+        worker = self._workers.get(worker_id)
+        if worker is not None:
+            await worker.wait_ready()
+            self._event_at = time.monotonic()
+
+
+async def main(settings: dict[str, Any]) -> None:
+    count, partitions = settings["workers"], settings["partitions"]
+    fleet = Fleet(settings["servers"], settings["store"], partitions)
+    names = [f"w{number:03d}" for number in range(count)]
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(fleet.stop_all)
+        owners: dict[int, str] = {}
+        for start in range(0, count, _AT_ONCE):
+            await asyncio.gather(*(fleet.start(name) for name in names[start : start + _AT_ONCE]))
+            owners = await fleet.settled()
+        say("started", most=max(sum(owner == name for owner in owners.values()) for name in names))
+        middle = names[count // 2]
+        owners = await fleet.timed(
+            "leave", fleet.stop(middle), owners, sum(owner == middle for owner in owners.values())
+        )
+        owners = await fleet.timed("join", fleet.start("w-new"), owners, partitions / count)
+        await crash(fleet, settings, owners)
+    say("done")
+
+
+async def crash(fleet: Fleet, settings: dict[str, Any], before: dict[int, str]) -> None:
+    """Another process joins, and is killed; with ``gently`` it ends in order, which spares the wait for its lease."""
+    worker = {"worker_id": "w-victim"}
+    target = {"kind": "ringcast", "servers": settings["servers"], "store": settings["store"], "worker": worker}
+    file = str(Path(settings["directory"]) / "victim.npy")
+    with Child("victim", "benchmarks.envelope.subscriber", {"target": target, "file": file}) as victim:
+        await asyncio.to_thread(victim.wait_for, "ready", _START_S)
+        left = await fleet.settled(shares=2)
+        theirs = {partition: "w-victim" for partition in before if partition not in left}
+        end = victim.process.terminate if settings["gently"] else victim.process.kill
+        await fleet.timed("crash", asyncio.to_thread(end), {**left, **theirs}, len(theirs))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(json.loads(sys.argv[1])))

@@ -41,7 +41,20 @@ def test_public_names() -> None:
 def test_help_and_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(["--help"]) == 0
     out = capsys.readouterr().out
-    for name in ("up", "store", "put", "get", "delete", "list", "history", "import", "watch", "topology", "completion"):
+    for name in (
+        "up",
+        "store",
+        "put",
+        "get",
+        "delete",
+        "list",
+        "history",
+        "import",
+        "watch",
+        "topology",
+        "agent",
+        "completion",
+    ):
         assert f"  {name} " in out
     assert "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 an import skipped rows" in " ".join(out.split())
     versions = {"ringcast-cli": "1.2.3"}
@@ -84,6 +97,7 @@ def test_the_summaries_of_the_group_are_those_of_the_commands() -> None:
         ["store", "create", "s", "--partitions", "many"],
         ["completion", "powershell"],
         ["watch", "s"],
+        ["agent", "nonsense"],
         ["--nonsense"],
     ],
     ids=" ".join,

@@ -27,6 +27,8 @@ class CliConfig:
     service_tls_cert_file: str
     service_tls_key_file: str
     service_token_file: str
+    agent_url: str
+    agent_token_file: str
     timeout_s: float
     json: bool
     data_dir: Path
@@ -131,6 +133,13 @@ def _service(name: str, raw: Any) -> str:
     )
 
 
+def _agent_url(name: str, raw: Any) -> str:
+    host, _, port = str(raw).removeprefix("http://").removesuffix("/").rpartition(":")
+    if isinstance(raw, str) and raw.startswith("http://") and host and "/" not in host and port.isdecimal():
+        return raw.removesuffix("/")
+    raise InvalidInputError(f"{name} {shown(raw)} is not an address like http://127.0.0.1:3500", field=name)
+
+
 def _timeout(name: str, raw: Any) -> float:
     try:
         value = float(raw)
@@ -181,6 +190,8 @@ _SETTINGS: Final = {
     "service_tls_cert_file": _Setting(_file, lambda _: ""),
     "service_tls_key_file": _Setting(_file, lambda _: ""),
     "service_token_file": _Setting(_file, lambda _: ""),
+    "agent_url": _Setting(_agent_url, lambda _: "http://127.0.0.1:3500"),
+    "agent_token_file": _Setting(_file, lambda _: ""),
     "timeout_s": _Setting(_timeout, lambda _: 10.0),
     "json": _Setting(_boolean, lambda _: False),
     "data_dir": _Setting(_path, default_data_dir),

@@ -23,6 +23,16 @@ _LOGIN: Final = {
     "service_tls_key_file": "Its key",
     "service_token_file": "Token for the config service, over TLS",
 }
+_AGENT: Final = {
+    "agent_url": (
+        ("--agent-url",),
+        {"metavar": "URL", "help": "HTTP address of the agent [env: RINGCAST_AGENT_URL]."},
+    ),
+    "agent_token_file": (
+        ("--agent-token-file",),
+        {"metavar": "FILE", "help": "File with its --api-token [env: RINGCAST_AGENT_TOKEN_FILE]."},
+    ),
+}
 _SHARED: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
     "servers": (
         ("--servers",),
@@ -39,6 +49,7 @@ _SHARED: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
         )
         for name, what in _LOGIN.items()
     },
+    **_AGENT,
     "timeout": (
         ("--timeout", "timeout_s"),
         {"metavar": "SECONDS", "help": "How long to wait for an answer [env: RINGCAST_TIMEOUT_S]."},
@@ -55,12 +66,14 @@ _SHARED: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
 
 
 def shared_options(*which: str) -> Callable[[F], F]:
-    """Adds the named ones of ``servers``, ``service``, ``timeout``, and always ``config`` and ``json``."""
+    """Adds the named ones of ``servers``, ``service``, ``agent``, ``timeout``, and always ``config`` and ``json``."""
 
     def add(command: F) -> F:
         names = [*which, "config", "json"]
         if "service" in names:
             names[names.index("service") + 1 : 0] = _LOGIN
+        if "agent" in names:
+            names[names.index("agent") : names.index("agent") + 1] = _AGENT
         for name in reversed(names):
             flags, settings = _SHARED[name]
             command = click.option(*flags, expose_value=False, callback=_remember, **settings)(command)

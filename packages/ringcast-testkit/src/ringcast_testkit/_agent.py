@@ -35,9 +35,10 @@ class AgentProcess(ManagedServer):
         """``http://127.0.0.1:<port>`` of Dapr's API over HTTP; it stays the same over restarts."""
         return f"http://{self._listen['http']}"
 
-    def status(self) -> Any:
+    def status(self, token: str = "") -> Any:
         """What it tells of itself: workers, groups, consumers."""
-        with urllib.request.urlopen(f"{self.http_url}/ringcast/v1/status", timeout=15) as response:
+        request = urllib.request.Request(f"{self.http_url}/ringcast/v1/status", headers={"dapr-api-token": token})
+        with urllib.request.urlopen(request, timeout=15) as response:
             return json.load(response)
 
     @property

@@ -76,11 +76,11 @@ async def following(
             await asyncio.wait({running})
 
 
-async def status_until(agent: AgentProcess, store: str, condition: Callable[[Any], bool]) -> Any:
+async def status_until(agent: AgentProcess, store: str, condition: Callable[[Any], bool], *, token: str = "") -> Any:
     """Asks the agent for its status until that of the store's group is as wanted."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
-            told = await asyncio.to_thread(agent.status)
+            told = await asyncio.to_thread(agent.status, token)
             for group in told["groups"]:
                 if group["store"] == store and condition(group):
                     return group

@@ -1,0 +1,71 @@
+"""``ringcast agent status`` against a real agent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from ringcast.admin import ConfigServiceClient
+from ringcast_cli._app import run
+from ringcast_heartbeat_agent.client import Delivery
+from ringcast_testkit import AgentProcess, ConfigServiceProcess, NatsServer
+from ringcast_testkit.dispatch import following, status_until
+
+
+async def fill(service: ConfigServiceProcess) -> None:
+    async with ConfigServiceClient(service.address) as client:
+        await client.create_store("gateway", partition_count=4)
+        for row_id in ("good", "bad"):
+            await client.put("gateway", "list", row_id, "1")
+
+
+def reject_bad(delivery: Delivery) -> None:
+    """Answers."""
+    delivery.reject("no") if delivery.row_id == "bad" else delivery.ack()
+
+
+async def test_it_shows_workers_groups_consumers_and_blocked_rows(
+    tmp_path: Path,
+    nats_server: NatsServer,
+    config_service: ConfigServiceProcess,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    await fill(config_service)
+    options = ("--agent-id", "here", "--api-token", "hush", "--max-tries", "1")
+    with AgentProcess(tmp_path / "agent", nats_url=nats_server.url, options=options) as agent:
+        words = ["agent", "status", "--agent-url", agent.http_url]
+
+        async def ask(*more: str) -> tuple[int, str, str]:
+            code = await asyncio.to_thread(run, [*words, *more])
+            told = capsys.readouterr()
+            return code, told.out, told.err
+
+        code, _, said = await ask()
+        assert (code, said) == (1, f"ringcast: the agent at {agent.http_url} answers 401: invalid api token\n")
+        token = tmp_path / "token"
+        token.write_text("hush\n")
+        words += ["--agent-token-file", str(token)]
+        code, out, _ = await ask()
+        assert code == 0
+        assert out.startswith("here: connected, up for ")
+        assert "it follows no config key" in out
+
+        settings = {"poison_policy": "block", "token": "hush", "filters": ["*d"], "capacity": 5}
+        async with following(agent, "gateway", "worker-1", answer=reject_bad, **settings):
+            group = await status_until(agent, "gateway", lambda group: group["blocked"], token="hush")
+            code, out, _ = await ask()
+            lines = [" ".join(line.split()) for line in out.splitlines()]
+            assert "here-list gateway/list yes 4 2 0 s 0" in lines
+            assert f"g gateway/list reliable block {group['cursor']} 2 0 1 1" in lines
+            assert "worker-1 g gateway/list connected 0 5 0 *d" in lines
+            offset = group["blocked"][0]["offset"]
+            assert f"bad g gateway/list {offset} rejected by worker-1: no" in lines
+            code, out, _ = await ask("--json")
+            assert code == 0
+            assert json.loads(out)["groups"] == [group]
+    code, _, said = await ask()
+    assert (code, "does not answer" in said) == (1, True)

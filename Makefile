@@ -90,6 +90,10 @@ ENVELOPE ?=
 envelope: setup ## Walk the operating envelope with real servers, and report (ENVELOPE="--only latency --quick", "--help")
 	@$(PYTHON) -m benchmarks.envelope $(ENVELOPE)
 
+.PHONY: bench-compare
+bench-compare: setup ## Compare two runs of make envelope as ratios with their noise (A=directory B=directory)
+	@$(PYTHON) -m benchmarks.envelope.compare $(A) $(B)
+
 CHAOS ?=
 
 .PHONY: simulate

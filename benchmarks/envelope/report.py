@@ -17,7 +17,7 @@ from benchmarks.envelope import plots
 from benchmarks.envelope.arrivals import spread
 from benchmarks.envelope.goals import GOALS
 from benchmarks.envelope.processes import ROOT
-from benchmarks.envelope.results import Case, Figure, read
+from benchmarks.envelope.results import Case, Figure, read, shown
 
 FILE_NAME = "report.md"
 MICRO = "bench.json"
@@ -237,15 +237,6 @@ def _cell(figure: Figure | None) -> str:
         return ""
     noise = spread(figure.samples)
     return f"{shown(figure.value)} ± {noise:.0%}" if noise else shown(figure.value)
-
-
-def shown(value: float) -> str:
-    """Three digits that count."""
-    if not math.isfinite(value):
-        return "never"
-    if value == 0 or abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
 
 
 def _micro(path: Path) -> Iterator[str]:

@@ -129,6 +129,15 @@ def _numbers(values: Iterable[float | None]) -> list[float]:
     return [_number(value) for value in values]
 
 
+def shown(value: float) -> str:
+    """Three digits that count."""
+    if not math.isfinite(value):
+        return "never"
+    if value == 0 or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
 def machine() -> dict[str, Any]:
     """The class of this machine: nothing that tells one of a class from another."""
     return {

@@ -7,7 +7,8 @@ import pickle
 from pathlib import Path
 
 import pytest
-from pyspark_ringcast._options import MAX_ROW_IDS, Changes, OnChange, OnGap, Operation, Options, parse_options
+from pyspark_ringcast._options import MAX_ROW_IDS, Changes, OnChange, OnGap, Operation, Options, Service, parse_options
+from pyspark_ringcast._service import shared_stub
 from ringcast_wire import InvalidInputError
 
 NEEDED = {"store": "gateway", "key": "blocklist"}
@@ -21,7 +22,7 @@ def test_defaults() -> None:
     options = parse()
     assert (options.store, options.key) == ("gateway", "blocklist")
     assert options.servers == ("nats://127.0.0.1:4222",)
-    assert options.service == "127.0.0.1:7420"
+    assert options.service == Service("127.0.0.1:7420")
     assert (options.partitions, options.row_ids, options.tasks, options.rejects_path) == (None, None, None, None)
     assert (options.on_change, options.operation) == (OnChange.FAIL, Operation.UPSERT)
     assert (options.since, options.include_deleted, options.max_rejected) == (0, False, 0)
@@ -52,9 +53,13 @@ def test_every_option_is_read() -> None:
         onGap="skip",
         user="u",
         password="p",
+        service_tls_ca_file="ca",
+        serviceTlsCertFile="crt",
+        service_tls_key_file="key",
+        service_token_file="token",
     )
     assert options.servers == ("nats://a:4222", "nats://b:4222")
-    assert (options.service, options.timeout_s) == ("tls://c:7420", 2.5)
+    assert (options.service, options.timeout_s) == (Service("tls://c:7420", "ca", "crt", "key", "token"), 2.5)
     assert options.partitions == (0, 1, 2, 3, 7)
     assert options.row_ids == ("a,b", "é")
     assert (options.since, options.include_deleted, options.on_change) == (12, True, OnChange.LATEST)
@@ -122,6 +127,23 @@ def test_no_secret_shows(tmp_path: Path) -> None:
     for wrong in ({"store": "a.b"}, {"since": "x"}, {"tls_ca_file": str(tmp_path)}):
         with pytest.raises(InvalidInputError) as caught:
             parse(user="u", password="hunter2", **wrong)
+        assert "hunter2" not in str(caught.value)
+
+
+def test_files_for_the_config_service_are_named_as_such(tmp_path: Path) -> None:
+    """NATS has files of the same names: an error says whose is meant, and of a token only where it is."""
+    token = tmp_path / "token"
+    token.write_text("hunter2")
+    for given, field, sentence in (
+        ({"service_tls_ca_file": "nowhere"}, "service_tls_ca_file", "tls_ca_file 'nowhere' is not a file"),
+        ({"service_tls_cert_file": str(token)}, "service_tls_key_file", "tls_cert_file is given without tls_key_file"),
+        ({"service_token_file": str(token)}, "service_token_file", "token_file is given without TLS"),
+        ({"service_token_file": str(token), "service": "tls://a:1"}, "service_token_file", "token 1 is not 16 to 4096"),
+    ):
+        with pytest.raises(InvalidInputError, match="the login at the config service: ") as caught:
+            shared_stub(parse(**given).service)
+        assert sentence in str(caught.value)
+        assert caught.value.field == field
         assert "hunter2" not in str(caught.value)
 
 

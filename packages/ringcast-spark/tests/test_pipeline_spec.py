@@ -9,12 +9,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from pyspark_ringcast import pipeline
+from pyspark_ringcast._options import _LOGIN, SERVICE_FILES
 from pyspark_ringcast.pipeline import _rules as rules
 from pyspark_ringcast.pipeline._cli import cli, run
 from pyspark_ringcast.pipeline._plan import Content, InputReport, PartitionPlan, decode_plan, encode_plan, skew
+from pyspark_ringcast.pipeline._settings import PLACE
+from pyspark_ringcast.pipeline._target import LOGIN_FILES
 from ringcast_wire import InvalidInputError, ProtocolError, Strategy, limits
 
 TOML = """
@@ -92,6 +96,56 @@ def test_overrides_win(spec_file: Path) -> None:
     assert spec.source.paths == [str(spec_file.parent / "b.csv")]
 
 
+def test_how_to_log_in(spec_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of a specification are relative to it, those of a flag to the working directory, which must win."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("RINGCAST_USER", "RINGCAST_PASSWORD"):
+        monkeypatch.delenv(name, raising=False)
+    directory = tmp_path / "elsewhere"
+    directory.mkdir()
+    moved = spec_file.rename(directory / spec_file.name)
+    files = 'service_tls_ca_file = "ca.pem"\nservice_token_file = "/etc/token"\ntls_ca_file = "nats.pem"\n'
+    moved.write_text(TOML.replace('key = "networks"\n', f'key = "networks"\nuser = "spark"\n{files}'))
+    done = CliRunner().invoke(cli, ["--json", "check", str(moved), "--tls-ca-file", "other.pem"])
+    target = json.loads(done.output)["target"]
+    assert target["service_tls_ca_file"] == str(directory / "ca.pem")
+    assert (target["service_token_file"], target["tls_ca_file"]) == ("/etc/token", str(tmp_path / "other.pem"))
+    (directory / "nats.pem").touch()
+    spec = pipeline.read_spec(moved)
+    with pytest.raises(InvalidInputError, match="user is given without password"):
+        spec.target.options()
+    monkeypatch.setenv("RINGCAST_PASSWORD", "hunter2")
+    options = spec.target.options()
+    assert (options["user"], options["password"]) == ("spark", "hunter2")  # Spark hides what is called so
+    assert options["service_token_file"] == "/etc/token"
+    assert "hunter2" not in repr(spec) + msgspec.json.encode(spec).decode()
+    assert "hunter2" not in encode_plan(plan(target=spec.target)).decode()
+
+
+def test_a_target_takes_what_the_connector_takes() -> None:
+    """Every login but the password, which would be written down with it."""
+    fields = set(pipeline.Target.__struct_fields__)
+    assert fields - {"store", "key", "servers", "service", "timeout_s", "mode"} == {*_LOGIN, *SERVICE_FILES} - {
+        "password"
+    }
+    assert set(LOGIN_FILES) == {name for name in fields if name.endswith("_file")}
+    assert fields - {"store", "key", "mode"} == set(PLACE)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        {"user": "u", "password": "hunter2"},
+        {"servers": "nats://u:hunter2@a:4222"},
+        {"servers": "nats://a, u:hunter2@b"},
+    ],
+)
+def test_no_specification_has_a_password(target: dict[str, str]) -> None:
+    with pytest.raises(InvalidInputError, match="password") as caught:
+        pipeline.parse_spec(document(target={"store": "gateway", "key": "list", **target}))
+    assert "hunter2" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("tables", "sentence"),
     [
@@ -140,7 +194,7 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
 def plan(*, live: int = 100, read: int = 100, rejected: int = 0, **more: Any) -> pipeline.Plan:
     partitions = more.pop("partitions", [PartitionPlan(0, 60, 600, 5, 2, 3), PartitionPlan(1, 40, 400, 0, 0, 1)])
     return pipeline.Plan(
-        target=pipeline.Target(store="gateway", key="list"),
+        target=more.pop("target", pipeline.Target(store="gateway", key="list")),
         heads=[7, 9],
         written=True,
         input=InputReport(read=read, rejected=rejected, duplicates=0, conflicts=0, held=0),

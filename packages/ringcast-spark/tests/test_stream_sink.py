@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark_ringcast._sink import LEDGER_KEY, _last_of_each
+from ringcast_wire import limits
 from ringcast_wire.grpc import pb
 
 SCHEMA = "row_id STRING, value STRING, deleted BOOLEAN"
@@ -136,12 +137,30 @@ def test_the_store_says_which_batch_was_the_last(store: Any, tmp_path: Path, fee
     assert row.value == '{"batch":1}'
 
 
+def test_a_store_without_room_for_the_sinks_key(store: Any, tmp_path: Path, feed: Callable[[Rows], None]) -> None:
+    """Nothing is written that could not be noted; with a key less there is room, and then a full store is no matter."""
+    for number in range(limits.MAX_KEYS_PER_STORE - 1):
+        store.stub.Put(pb.PutRequest(store=store.name, key=f"key-{number}", row_id="a", value="1"))
+    feed([("a", "2", False)])
+    sentence = f"has 99 config keys, the limit is 100: there is no room for '{LEDGER_KEY}', where a stream notes which"
+    with pytest.raises(StreamingQueryException, match=sentence):
+        write(store, tmp_path)  # its own key would be the 100th
+    with pytest.raises(grpc.RpcError, match="no config key 'list'"):
+        store.rows()
+    write(store, tmp_path, key="key-0")
+    feed([("a", "3", False)])
+    write(store, tmp_path, key="key-0")
+    (page,) = store.stub.List(pb.ListRequest(store=store.name, key="key-0"))
+    assert [row.value for row in page.rows] == ["3"]
+
+
 @pytest.mark.parametrize(
     ("schema", "options", "message"),
     [
         ("row_id STRING", {}, "column value is missing"),
         (SCHEMA, {"store": "nowhere"}, "there is no store 'nowhere'"),
         (SCHEMA, {"colour": "red"}, "option 'colour' is unknown"),
+        (SCHEMA, {"key": LEDGER_KEY}, "option key is spark-sinks: there the sinks note which batches are done"),
         (SCHEMA, {"service": "127.0.0.1:1", "timeout_s": "0.3", "password": "s3cret", "user": "u"}, "did not answer"),
     ],
 )

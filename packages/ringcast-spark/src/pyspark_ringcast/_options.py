@@ -53,6 +53,20 @@ class OnGap(StrEnum):
     SKIP = "skip"
 
 
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Where the config service is, and the files to log in with: paths that hold on each node.
+
+    A file that is not named here is the one that the environment of the process names, if it does.
+    """
+
+    address: str = DEFAULT_SERVICE
+    tls_ca_file: str = ""
+    tls_cert_file: str = ""
+    tls_key_file: str = ""
+    token_file: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """One config key of one store, and how to read or write it. ``login`` is for NATS; it never shows in an error."""
@@ -60,7 +74,7 @@ class Options:
     store: str
     key: str
     servers: tuple[str, ...] = (DEFAULT_SERVER,)
-    service: str = DEFAULT_SERVICE
+    service: Service = Service()
     login: NatsLogin = NatsLogin()  # noqa: RUF009  # frozen
     timeout_s: float = 30.0
     """How long one request is tried again before it fails."""
@@ -84,7 +98,7 @@ class Options:
 
 
 def parse_options(given: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> Options:
-    """Reads Spark's options; ``servers``, ``service`` and the login also come from ``RINGCAST_<NAME>``.
+    """Reads Spark's options; ``servers``, ``service`` and the login at NATS also come from ``RINGCAST_<NAME>``.
 
     Raises:
         InvalidInputError: an option is unknown, missing, malformed or out of range; the message names it, and shows no
@@ -94,11 +108,13 @@ def parse_options(given: Mapping[str, str], environ: Mapping[str, str] = os.envi
     for name, text in given.items():
         values[_field(name)] = text
     login = {name: values.pop(name) for name in _LOGIN if name in values}
+    files = {name: values.pop(name) for name in SERVICE_FILES if name in values}
     for name in ("store", "key"):
         if not values.get(name):
             raise _refusal(name, f"is missing: say which {_WHAT[name]}, as in .option({name!r}, {_EXAMPLE[name]!r})")
     parsed = {name: _PARSERS[name](name, text) for name, text in values.items()}
-    return Options(**parsed, login=_login(login))
+    service = Service(parsed.pop("service", DEFAULT_SERVICE), **{_of_service(name): files[name] for name in files})
+    return Options(**parsed, service=service, login=_login(login))
 
 
 def _field(name: str) -> str:
@@ -108,6 +124,11 @@ def _field(name: str) -> str:
             f"option {shown(name)} is unknown: there are {', '.join(sorted(_BY_PLAIN_NAME.values()))}", field=name
         )
     return found
+
+
+def _of_service(name: str) -> str:
+    """The field of :class:`Service` and of ``ServiceLogin`` for an option."""
+    return name.removeprefix("service_")
 
 
 def _plain(name: str) -> str:
@@ -128,7 +149,12 @@ def _name(name: str, text: str) -> str:
     return names.check_name(name, text)
 
 
-def _servers(name: str, text: str) -> tuple[str, ...]:
+def parse_servers(name: str, text: str) -> tuple[str, ...]:
+    """Addresses with commas between.
+
+    Raises:
+        InvalidInputError: there is none, or one holds a user or password, which the message does not show.
+    """
     servers = tuple(part.strip() for part in text.split(",") if part.strip())
     if not servers:
         raise _refusal(name, "is empty: at least one NATS server must be named")
@@ -223,7 +249,7 @@ def _text(name: str, text: str) -> str:
 _PARSERS: Final[dict[str, Callable[[str, str], Any]]] = {
     "store": _name,
     "key": _name,
-    "servers": _servers,
+    "servers": parse_servers,
     "service": _service,
     "timeout_s": _seconds,
     "partitions": _partitions,
@@ -242,7 +268,9 @@ _PARSERS: Final[dict[str, Callable[[str, str], Any]]] = {
 }
 _LOGIN: Final = NatsLogin.__struct_fields__
 _FROM_ENVIRONMENT: Final = ("servers", "service", *_LOGIN)
-_BY_PLAIN_NAME: Final = {_plain(name): name for name in (*_PARSERS, *_LOGIN)}
+SERVICE_FILES: Final = ("service_tls_ca_file", "service_tls_cert_file", "service_tls_key_file", "service_token_file")
+"""Options whose values are paths; a process that lacks one looks at its environment."""
+_BY_PLAIN_NAME: Final = {_plain(name): name for name in (*_PARSERS, *_LOGIN, *SERVICE_FILES)}
 _WHAT: Final = {"store": "store it is about", "key": "config key of the store"}
 _EXAMPLE: Final = {"store": "gateway", "key": "blocklist"}
 

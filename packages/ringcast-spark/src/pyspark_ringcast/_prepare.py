@@ -10,7 +10,7 @@ from pyspark.sql.types import StringType, StructType
 from pyspark.sql.window import Window
 from ringcast_wire import InvalidInputError, names
 
-from pyspark_ringcast._options import DEFAULT_SERVICE
+from pyspark_ringcast._options import DEFAULT_SERVICE, Service
 from pyspark_ringcast._service import find_store
 
 if TYPE_CHECKING:
@@ -18,14 +18,32 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def partition_count(store: str, *, service: str = DEFAULT_SERVICE, timeout_s: float = 30.0) -> int:
+def partition_count(
+    store: str,
+    *,
+    service: str = DEFAULT_SERVICE,
+    timeout_s: float = 30.0,
+    tls_ca_file: str = "",
+    tls_cert_file: str = "",
+    tls_key_file: str = "",
+    token_file: str = "",
+) -> int:
     """How many partitions a store has.
 
+    Args:
+        store: Its name.
+        service: ``host:port`` of the config service, ``tls://host:port`` with TLS.
+        timeout_s: How long a service that is away is waited for.
+        tls_ca_file, tls_cert_file, tls_key_file, token_file: As the options ``service_tls_ca_file`` and so on; by
+            default what the environment says.
+
     Raises:
+        InvalidInputError: a file can't be read, or the files don't fit together.
         UnknownStoreError: there is no such store.
         UnavailableError: the config service did not answer in time.
     """
-    found = find_store(service, names.check_name("store", store), timeout_s)
+    place = Service(service, tls_ca_file, tls_cert_file, tls_key_file, token_file)
+    found = find_store(place, names.check_name("store", store), timeout_s)
     return int(found.partition_count)
 
 
@@ -40,7 +58,8 @@ def prepare(frame: DataFrame, partitions: int, *, newest_by: str | None = None, 
         partitions: How many partitions the store has (:func:`partition_count`).
         newest_by: Of rows with one id, the one with the greatest value in this column is kept, and the column dropped;
             without it any of them.
-        tasks: How many tasks are to write; by default what the session shuffles into.
+        tasks: How many tasks are to write. By default Spark decides (``spark.sql.adaptive``) and merges small ones:
+            there are about as many as cores, and fewer where a task would have less than 1 MiB of compressed rows.
 
     Raises:
         InvalidInputError: there is no such column, or no store has so many partitions.

@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 import grpc
-from ringcast_wire import RingcastError, UnavailableError, limits
+from ringcast_wire import InvalidInputError, RingcastError, UnavailableError, limits
 from ringcast_wire.grpc import ConfigServiceStub, ServiceLogin, error_from_rpc, pb
+
+from pyspark_ringcast._options import Service
 
 T = TypeVar("T")
 
@@ -24,27 +26,38 @@ _MAX_DELAY_S: Final = 2.0
 _SILENCE_S: Final = 30.0
 """How long a batch may go unanswered before the connection counts as broken."""
 
-_channels: dict[str, grpc.Channel] = {}
+_channels: dict[Service, grpc.Channel] = {}
 _lock = threading.Lock()
 
 
-def shared_stub(address: str) -> ConfigServiceStub:
+def shared_stub(service: Service | str) -> ConfigServiceStub:
     """The process's connection to a config service; it lives as long as the process.
 
-    Certificates and tokens are files of the machine, named by its environment: RINGCAST_SERVICE_TLS_CA_FILE and so on.
+    Certificates and tokens are files of the machine. What ``service`` does not name, an address alone none of them,
+    comes from the environment: RINGCAST_SERVICE_TLS_CA_FILE and so on.
 
     Raises:
         InvalidInputError: they can't be read, or don't fit together.
     """
+    service = Service(service) if isinstance(service, str) else service
     with _lock:
-        if address not in _channels:
+        if service not in _channels:
             options = (
                 ("grpc.max_receive_message_length", 16 * limits.MIB),
                 ("grpc.initial_reconnect_backoff_ms", 100),
                 ("grpc.max_reconnect_backoff_ms", 2_000),
             )
-            _channels[address] = ServiceLogin.from_environment().channel(address, options)
-        return ConfigServiceStub(_channels[address])
+            _channels[service] = _channel(service, options)
+        return ConfigServiceStub(_channels[service])
+
+
+def _channel(service: Service, options: tuple[tuple[str, int], ...]) -> grpc.Channel:
+    login = ServiceLogin.from_environment()
+    given = {name: getattr(service, name) or getattr(login, name) for name in login.__struct_fields__}
+    try:
+        return ServiceLogin(**given).channel(service.address, options)
+    except InvalidInputError as error:  # NATS has files of the same names
+        raise InvalidInputError(f"the login at the config service: {error}", field=f"service_{error.field}") from None
 
 
 def retried(call: Callable[[float], T], timeout_s: float) -> T:
@@ -68,27 +81,27 @@ def retried(call: Callable[[float], T], timeout_s: float) -> T:
     raise AssertionError("unreachable")
 
 
-def find_store(address: str, store: str, timeout_s: float) -> pb.Store:
+def find_store(service: Service | str, store: str, timeout_s: float) -> pb.Store:
     """A store's settings and keys.
 
     Raises:
         UnknownStoreError: there is none of that name.
         UnavailableError: nobody answered in time.
     """
-    stub, request = shared_stub(address), pb.GetStoreRequest(name=store)
+    stub, request = shared_stub(service), pb.GetStoreRequest(name=store)
     found: pb.Store = retried(lambda left_s: stub.GetStore(request, timeout=left_s), timeout_s)
     return found
 
 
-def read_heads(address: str, store: str, key: str, timeout_s: float) -> list[int]:
+def read_heads(service: Service | str, store: str, key: str, timeout_s: float) -> list[int]:
     """The revision of each partition; raises as :func:`find_store`, and ``UnknownKeyError``."""
-    stub, request = shared_stub(address), pb.HeadsRequest(store=store, key=key)
+    stub, request = shared_stub(service), pb.HeadsRequest(store=store, key=key)
     return list(retried(lambda left_s: stub.Heads(request, timeout=left_s), timeout_s).heads)
 
 
-def list_row_ids(address: str, store: str, key: str, partition: int, timeout_s: float) -> list[str]:
+def list_row_ids(service: Service | str, store: str, key: str, partition: int, timeout_s: float) -> list[str]:
     """Ids of the live rows of a partition."""
-    stub, request = shared_stub(address), pb.ListRequest(store=store, key=key, partition=partition)
+    stub, request = shared_stub(service), pb.ListRequest(store=store, key=key, partition=partition)
 
     def read(left_s: float) -> list[str]:
         return [row.row_id for page in stub.List(request, timeout=left_s) for row in page.rows]

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
-from ringcast_wire import UnknownKeyError
+from ringcast_wire import InvalidInputError, LimitExceededError, UnknownKeyError, limits
 from ringcast_wire.grpc import pb
 
 from pyspark_ringcast._options import Options, parse_options
-from pyspark_ringcast._service import retried, shared_stub
+from pyspark_ringcast._service import find_store, retried, shared_stub
 from pyspark_ringcast._write import RingcastWriter, Written
 
 if TYPE_CHECKING:
@@ -51,9 +51,15 @@ class RingcastStreamWriter(DataSourceStreamArrowWriter):
     """Travels to the tasks; another is made for each commit."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
-        """Checks the columns and looks for the store; raises as a batch write does."""
+        """Checks the columns and looks for the store.
+
+        Raises:
+            LimitExceededError: the store has so many config keys that there is no room for ``spark-sinks``.
+            RingcastError: as a batch write does.
+        """
         self._options = parse_options({name: text for name, text in given.items() if name.lower() not in _SPARKS_OWN})
         self._writer = RingcastWriter(self._options, schema, overwrite)
+        _check_room(self._options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """One task: of rows with one id the last is written, or that with the greatest ``version`` if they have one.
@@ -94,6 +100,20 @@ def _running() -> tuple[str, int]:
     if not query or batch is None:
         raise RuntimeError(f"Spark did not say which batch this is: {_QUERY} or {_BATCH} is not set")
     return query, int(batch)
+
+
+def _check_room(options: Options) -> None:
+    """Looks whether what is done can be noted, before anything is done: the note takes a config key of the store."""
+    if options.key == LEDGER_KEY:
+        raise InvalidInputError(f"option key is {LEDGER_KEY}: there the sinks note which batches are done", field="key")
+    keys = {key.name for key in find_store(options.service, options.store, options.timeout_s).keys}
+    wanted = keys | {options.key, LEDGER_KEY}
+    if LEDGER_KEY not in keys and len(wanted) > limits.MAX_KEYS_PER_STORE:
+        raise LimitExceededError(
+            f"store {options.store!r} has {len(keys)} config keys, the limit is {limits.MAX_KEYS_PER_STORE}: there is "
+            f"no room for {LEDGER_KEY!r}, where a stream notes which batches it has written",
+            field="store",
+        )
 
 
 def _ledger_row(options: Options, query: str) -> str:

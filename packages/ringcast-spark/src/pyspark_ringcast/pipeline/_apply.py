@@ -120,7 +120,7 @@ def _write(planned: Planned, state: State, say: Say) -> None:
 
 
 def _tasks(rows: int) -> int:
-    """Left to Spark, it is one for whatever fits into 64 MiB."""
+    """Left to Spark, it is one for each MiB of compressed rows."""
     return min(_MAX_TASKS, -(-rows // _ROWS_PER_TASK))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -96,7 +97,7 @@ def show(context: click.Context, /, plan: str) -> None:
 
 @click.command("apply")
 @click.argument("plan")
-@spec_options("max_delete_share", "max_rejected_share")
+@spec_options(*PLACE, "max_delete_share", "max_rejected_share")
 @_allow_empty
 @click.option("--replan", metavar="SPEC", help="If the store moved on, plan again by SPEC and apply that.")
 @click.pass_context
@@ -107,7 +108,7 @@ def apply(context: click.Context, /, plan: str, replan: str | None, **given: Any
 
     changed = overrides(given)
     with _spark(context) as spark:
-        planned = load_plan(spark, plan)
+        planned = _elsewhere(load_plan(spark, plan), changed)
         guards = _guards(planned.plan.guards, changed)
         try:
             report = apply_plan(spark, planned, guards=guards, say=_say(context))
@@ -157,7 +158,7 @@ def export(
 
     if since is not None and not history:
         raise click.UsageError("--since goes with --history", context)
-    target = Target(store=store, key=key, **given)
+    target = Target(store=store, key=key, **overrides(given).get("target", {}))
     with _spark(context) as spark:
         if history:
             heads = None if since is None else read_export(since).heads
@@ -218,6 +219,12 @@ def _spark(context: click.Context) -> AbstractContextManager[SparkSession]:
 
 def _spec(path: str, paths: tuple[str, ...], given: dict[str, Any]) -> Spec:
     return read_spec(path, overrides(given, paths))
+
+
+def _elsewhere(planned: Planned, changed: dict[str, dict[str, Any]]) -> Planned:
+    """A saved plan for the same key, reached in another way than when it was made."""
+    target = msgspec.structs.replace(planned.plan.target, **changed.get("target", {}))
+    return replace(planned, plan=msgspec.structs.replace(planned.plan, target=target))
 
 
 def _same_target(spec: Spec, found: plans.Plan) -> Spec:

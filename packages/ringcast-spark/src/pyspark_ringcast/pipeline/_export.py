@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from pyspark_ringcast._options import Service
+
 MAX_EXPORT_BYTES: Final = 1024 * 1024
 _TRIES: Final = 3
 _PAGE_ROWS: Final = 10_000
@@ -95,10 +97,12 @@ def export_history(spark: SparkSession, target: Target, path: str, *, since: Seq
     if len(low) != state.partition_count:
         raise InvalidInputError(f"since has {len(low)} partitions: {target} has {state.partition_count}", field="since")
     options = parse_options(target.options())
-    ranges = spark.createDataFrame(_ranges(state, low), "partition INT, low BIGINT, high BIGINT")
+    moved = _ranges(state, low)
+    ranges = spark.createDataFrame(moved, "partition INT, low BIGINT, high BIGINT")
     read = _history_reader(target, options.service, options.timeout_s)
     # By number: of few rows Spark would otherwise make one task.
-    ranges.repartition(_TASKS, "partition").mapInArrow(read, HISTORY_SCHEMA).write.parquet(f"{path}/revisions")
+    tasks = min(_TASKS, len(moved)) or 1
+    ranges.repartition(tasks, "partition").mapInArrow(read, HISTORY_SCHEMA).write.parquet(f"{path}/revisions")
     return _finish(spark, path, target, "history", state.heads, f"{path}/revisions")
 
 
@@ -108,7 +112,7 @@ def _ranges(state: State, low: Sequence[int]) -> list[tuple[int, int, int]]:
 
 
 def _history_reader(
-    target: Target, service: str, timeout_s: float
+    target: Target, service: Service, timeout_s: float
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A task of its own for some partitions: they are asked for one after another."""
 
@@ -121,7 +125,7 @@ def _history_reader(
 
 
 def _revisions(
-    target: Target, service: str, timeout_s: float, partition: int, low: int, high: int
+    target: Target, service: Service, timeout_s: float, partition: int, low: int, high: int
 ) -> Iterator[pa.RecordBatch]:
     """Pages, so that a call that breaks is asked again from the last revision that came."""
     from ringcast_wire.grpc import pb

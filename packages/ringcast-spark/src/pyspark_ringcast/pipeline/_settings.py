@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from pyspark_ringcast.pipeline._files import absolute
+from pyspark_ringcast.pipeline._target import LOGIN_FILES
 
 ENV_PREFIX: Final = "RINGCAST_PIPELINE"
 F = TypeVar("F", bound=Callable[..., Any])
@@ -19,6 +20,16 @@ _SPEC_OPTIONS: Final = {
     "servers": ("target", "NATS servers, with commas between. [default: RINGCAST_SERVERS]"),
     "service": ("target", "host:port of the config service. [default: RINGCAST_SERVICE]"),
     "timeout_s": ("target", "How long one request is tried again, in seconds."),
+    "user": ("target", "User at NATS; RINGCAST_PASSWORD has the password."),
+    "credentials_file": ("target", "Login at NATS: a credentials file (JWT)."),
+    "nkey_seed_file": ("target", "Login at NATS: a file with an nkey's seed."),
+    "tls_ca_file": ("target", "Certificates that may sign the NATS server's."),
+    "tls_cert_file": ("target", "A certificate of our own for NATS."),
+    "tls_key_file": ("target", "Its key."),
+    "service_tls_ca_file": ("target", "Certificates that may sign the config service's."),
+    "service_tls_cert_file": ("target", "A certificate of our own for the config service."),
+    "service_tls_key_file": ("target", "Its key."),
+    "service_token_file": ("target", "A file whose first line is the token for the config service."),
     "format": ("source", "Format of the input: csv, json, parquet or text."),
     "max_delete_share": ("guards", "Refuse to delete more of the live rows, 0 to 1. [default: 0.1]"),
     "max_rejected_share": ("guards", "Refuse an input of which more was rejected, 0 to 1. [default: 0.01]"),
@@ -44,7 +55,8 @@ def spec_options(*names: str) -> Callable[[F], F]:
 
 
 ALL: Final = tuple(_SPEC_OPTIONS)
-PLACE: Final = ("servers", "service", "timeout_s")
+PLACE: Final = ("servers", "service", "timeout_s", "user", *LOGIN_FILES)
+"""Where a store is, and how to log in: of use with a saved plan too."""
 
 
 def overrides(given: dict[str, Any], paths: tuple[str, ...] = ()) -> dict[str, dict[str, Any]]:
@@ -52,10 +64,11 @@ def overrides(given: dict[str, Any], paths: tuple[str, ...] = ()) -> dict[str, d
     found: dict[str, dict[str, Any]] = {}
     for name, (table, _) in _SPEC_OPTIONS.items():
         if given.get(name) is not None:
-            found.setdefault(table, {})[name] = given[name]
+            # Files that the specification names are relative to its directory, these to ours.
+            value = absolute(given[name]) if name in LOGIN_FILES else given[name]
+            found.setdefault(table, {})[name] = value
     if given.get("allow_empty"):
         found.setdefault("guards", {})["allow_empty"] = True
     if paths:
-        # Those of the file are relative to its directory, these to ours.
         found.setdefault("source", {})["paths"] = [absolute(path) for path in paths]
     return found

@@ -10,9 +10,10 @@ from typing import Any, Final, Literal
 import msgspec
 from ringcast_wire import InvalidInputError, limits, names, shown
 
+from pyspark_ringcast._options import parse_servers
 from pyspark_ringcast.pipeline._files import absolute
 from pyspark_ringcast.pipeline._rules import NORMALISERS, VALIDATORS, Rule, parse_rules
-from pyspark_ringcast.pipeline._target import Target
+from pyspark_ringcast.pipeline._target import LOGIN_FILES, Target
 
 MAX_SPEC_BYTES: Final = 256 * 1024
 MAX_PATHS: Final = 1_000
@@ -138,6 +139,7 @@ def parse_spec(document: Mapping[str, Any], directory: Path | None = None) -> Sp
     Raises:
         InvalidInputError: something is missing, unknown or out of range; the message says where.
     """
+    _check_no_password(document.get("target"))
     try:
         parsed = msgspec.convert(document, _Document)
     except msgspec.ValidationError as error:
@@ -152,11 +154,22 @@ def parse_spec(document: Mapping[str, Any], directory: Path | None = None) -> Sp
     # The JVM may have another working directory than Python.
     here = (directory or Path()).absolute()
     source = msgspec.structs.replace(parsed.source, paths=[absolute(path, here) for path in parsed.source.paths])
-    spec = Spec(
-        source=source, row=parsed.row, target=parsed.target, columns=columns, dedup=parsed.dedup, guards=parsed.guards
-    )
+    files = {name: absolute(path, here) for name in LOGIN_FILES if (path := getattr(parsed.target, name))}
+    target = msgspec.structs.replace(parsed.target, **files)
+    spec = Spec(source=source, row=parsed.row, target=target, columns=columns, dedup=parsed.dedup, guards=parsed.guards)
     _check(spec)
     return spec
+
+
+def _check_no_password(target: Any) -> None:
+    """Neither as a setting nor in an address: what is said of a target ends in saved plans, and is shown."""
+    given = target if isinstance(target, Mapping) else {}
+    if "password" in given:
+        raise InvalidInputError(
+            "target.password: a password does not stand in a specification: RINGCAST_PASSWORD has it", field="password"
+        )
+    if isinstance(servers := given.get("servers"), str):
+        parse_servers("servers", servers)
 
 
 def _plain(error: msgspec.ValidationError) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 from ringcast_wire import UnavailableError, UnknownKeyError
@@ -13,8 +13,26 @@ if TYPE_CHECKING:
 _MAX_TRIES = 5
 
 
+LOGIN_FILES: Final = (
+    "credentials_file",
+    "nkey_seed_file",
+    "tls_ca_file",
+    "tls_cert_file",
+    "tls_key_file",
+    "service_tls_ca_file",
+    "service_tls_cert_file",
+    "service_tls_key_file",
+    "service_token_file",
+)
+"""Fields of a target that are paths of files, which each node must have."""
+
+
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One config key of one store. Where it is comes from ``RINGCAST_SERVERS`` and ``RINGCAST_SERVICE`` by default."""
+    """One config key of one store. Where it is comes from ``RINGCAST_SERVERS`` and ``RINGCAST_SERVICE`` by default.
+
+    How to log in, there as well: by files, or by ``user`` and the environment's ``RINGCAST_PASSWORD``. A target is
+    written down, in plans and exports, and so holds no secret itself.
+    """
 
     store: str
     key: str
@@ -23,21 +41,34 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     service: str | None = None
     """``host:port`` of the config service."""
     timeout_s: float | None = None
+    user: str | None = None
+    """At NATS; ``RINGCAST_PASSWORD`` has the password."""
+    credentials_file: str | None = None
+    nkey_seed_file: str | None = None
+    tls_ca_file: str | None = None
+    tls_cert_file: str | None = None
+    tls_key_file: str | None = None
+    service_tls_ca_file: str | None = None
+    service_tls_cert_file: str | None = None
+    service_tls_key_file: str | None = None
+    service_token_file: str | None = None
     mode: Literal["replace", "merge"] = "replace"
     """``replace``: rows that the input does not have are deleted; ``merge``: they stay."""
 
     def options(self) -> dict[str, str]:
-        """What the format ``ringcast`` takes; where it is, is said in any case: tasks may have another environment.
+        """What the format ``ringcast`` takes. Where it is, and how to log in, is said in any case: the processes that
+        Spark starts may have another environment. Spark hides the option ``password`` wherever it shows options.
 
         Raises:
             InvalidInputError: one of them breaks a rule.
         """
         from pyspark_ringcast._options import parse_options
 
-        given = {name: getattr(self, name) for name in ("store", "key", "servers", "service", "timeout_s")}
+        given = {name: getattr(self, name) for name in self.__struct_fields__ if name != "mode"}
         options = {name: str(value) for name, value in given.items() if value is not None}
         parsed = parse_options(options)
-        return {**options, "servers": ",".join(parsed.servers), "service": parsed.service}
+        login = {name: text for name, text in msgspec.structs.asdict(parsed.login).items() if text}
+        return {**options, "servers": ",".join(parsed.servers), "service": parsed.service.address, **login}
 
     def __str__(self) -> str:
         return f"{self.store}/{self.key}"
@@ -62,12 +93,12 @@ def read_state(target: Target) -> State:
         UnknownStoreError: there is no such store.
         UnavailableError: nobody answered in time.
     """
-    from pyspark_ringcast import partition_count
     from pyspark_ringcast._options import parse_options
     from pyspark_ringcast._read import take_snapshot
+    from pyspark_ringcast._service import find_store
 
     options = parse_options(target.options())
-    count = partition_count(target.store, service=options.service, timeout_s=options.timeout_s)
+    count = find_store(options.service, options.store, options.timeout_s).partition_count
     try:
         return State(heads=list(take_snapshot(options).heads), written=True)
     except UnknownKeyError:

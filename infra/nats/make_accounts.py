@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Print accounts.conf: who may do what on the NATS of a Ringcast installation.
 
-Usage: make_accounts.py [--partitions N] [--consumer-prefix P] [--nkey NAME=PUBLIC_KEY]... WORKER=STORE/KEY[,KEY...]...
+Usage: make_accounts.py [--partitions N] [--consumer-prefix P] [--nkey NAME=PUBLIC_KEY]...
+       [--agent AGENT_ID=STORE/KEY[,KEY...]]... WORKER=STORE/KEY[,KEY...]...
 
-A worker that takes part in several stores is named once for each. --partitions is the largest partition count of the
-stores; it says how many consumers a worker may need. A user's password comes from the environment of the NATS server
+A worker or a heartbeat agent that takes part in several stores is named once for each. An agent has one user for all of
+its workers; its --agent-id must be that name. --partitions is the largest partition count of the stores; it says how
+many consumers a worker may need. A user's password comes from the environment of the NATS server
 (the output names the variables), unless --nkey names the public key that it logs in with. Needs the package
 ringcast-wire.
 
@@ -78,10 +80,19 @@ class User:
 
 @dataclass
 class Worker:
-    """What was asked for one worker id."""
+    """What was asked for one worker id, or for one agent."""
 
     worker_id: str
     stores: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def told(self) -> str:
+        """Where it takes part."""
+        return "; ".join(f"{store}/{','.join(keys)}" for store, keys in self.stores.items())
+
+    def variable(self, kind: str) -> str:
+        """What its password comes from."""
+        return f"NATS_{kind}_{re.sub('[^A-Z0-9]', '_', self.worker_id.upper())}_PASSWORD"
 
 
 def service_user() -> User:
@@ -112,6 +123,42 @@ def tools_user(stores: Sequence[str]) -> User:
 
 def worker_user(worker: Worker, *, prefix: str, partitions: int) -> User:
     """A worker: its own lease, records, consumers and inbox; slots and fetches of its keys."""
+    inbox = f"{names.inbox_prefix(worker.worker_id)}.>"
+    publish = worker_subjects(worker, prefix=prefix, partitions=partitions)
+    return User(worker.worker_id, publish, [inbox], f"A worker of {worker.told}.", variable=worker.variable("WORKER"))
+
+
+def agent_user(agent: Worker, *, prefix: str, partitions: int) -> User:
+    """A heartbeat agent: what its workers may, one for each key, and asking which keys a store has."""
+    publish = [f"{WORKER_API}.STREAM.INFO.{names.notify_stream(store)}" for store in agent.stores]
+    for worker in agent_workers(agent):
+        publish += worker_subjects(worker, prefix=prefix, partitions=partitions)
+    inboxes = [f"{names.inbox_prefix(name)}.>" for name in agent_names(agent)]
+    why = f"A heartbeat agent of {agent.told}."
+    return User(agent.worker_id, list(dict.fromkeys(publish)), inboxes, why, variable=agent.variable("AGENT"))
+
+
+def agent_workers(agent: Worker) -> list[Worker]:
+    """The workers that an agent takes part as: one for each key.
+
+    Raises:
+        InvalidInputError: the name of one would be too long.
+    """
+    workers: dict[str, Worker] = {}
+    for store, keys in agent.stores.items():
+        for key in keys:
+            name = names.check_name("agent and key", f"{agent.worker_id}-{key}")
+            workers.setdefault(name, Worker(name)).stores[store] = [key]
+    return list(workers.values())
+
+
+def agent_names(agent: Worker) -> list[str]:
+    """Whom answers to an agent go to: itself, and its workers."""
+    return [agent.worker_id, *(worker.worker_id for worker in agent_workers(agent))]
+
+
+def worker_subjects(worker: Worker, *, prefix: str, partitions: int) -> list[str]:
+    """What a worker publishes."""
     worker_id = worker.worker_id
     publish = [
         f"{WORKER_API}.DIRECT.GET.KV_{names.LEASES_BUCKET}.$KV.{names.LEASES_BUCKET}.{worker_id}",
@@ -119,9 +166,7 @@ def worker_user(worker: Worker, *, prefix: str, partitions: int) -> User:
     ]
     for store, keys in worker.stores.items():
         publish += store_subjects(worker_id, store, keys, prefix=prefix, partitions=partitions)
-    told = "; ".join(f"{store}/{','.join(keys)}" for store, keys in worker.stores.items())
-    variable = f"NATS_WORKER_{re.sub('[^A-Z0-9]', '_', worker_id.upper())}_PASSWORD"
-    return User(worker_id, publish, [f"{names.inbox_prefix(worker_id)}.>"], f"A worker of {told}.", variable=variable)
+    return publish
 
 
 def store_subjects(worker_id: str, store: str, keys: Sequence[str], *, prefix: str, partitions: int) -> Iterator[str]:
@@ -167,14 +212,22 @@ def parse_workers(specs: Sequence[str]) -> list[Worker]:
     return list(workers.values())
 
 
-def make(workers: Sequence[Worker], nkeys: Mapping[str, str], *, prefix: str, partitions: int) -> Iterator[str]:
+def make(
+    workers: Sequence[Worker], agents: Sequence[Worker], nkeys: Mapping[str, str], *, prefix: str, partitions: int
+) -> Iterator[str]:
     """The lines of the accounts.
 
     Raises:
         InvalidInputError: a key is for nobody, or two workers would share an environment variable.
     """
-    own = [service_user(), tools_user(sorted({store for worker in workers for store in worker.stores}))]
-    theirs = [worker_user(worker, prefix=prefix, partitions=partitions) for worker in workers]
+    own = [service_user(), tools_user(sorted({store for worker in (*workers, *agents) for store in worker.stores}))]
+    theirs = [
+        *(worker_user(worker, prefix=prefix, partitions=partitions) for worker in workers),
+        *(agent_user(agent, prefix=prefix, partitions=partitions) for agent in agents),
+    ]
+    answered = [worker.worker_id for worker in workers] + [name for agent in agents for name in agent_names(agent)]
+    if twice := {name for name in answered if answered.count(name) > 1}:
+        raise InvalidInputError(f"{min(twice)!r} would name two of the workers, the agents, and their workers")
     variables: dict[str, str] = {}
     for user in (*own, *theirs):
         other = variables.setdefault(user.variable, user.name)
@@ -182,7 +235,7 @@ def make(workers: Sequence[Worker], nkeys: Mapping[str, str], *, prefix: str, pa
             raise InvalidInputError(f"workers {other!r} and {user.name!r} would share the variable {user.variable}")
     if unknown := nkeys.keys() - {user.name for user in (*own, *theirs)}:
         raise InvalidInputError(f"nkey is given for {unknown.pop()!r}, which is no user here")
-    inboxes = [f"{names.inbox_prefix(worker.worker_id)}.>" for worker in workers]
+    inboxes = [f"{names.inbox_prefix(name)}.>" for name in answered]
     yield "accounts: {"
     yield "  RINGCAST: {"
     yield "    jetstream: enabled"
@@ -222,16 +275,20 @@ def indented(by: int, lines: Iterable[str]) -> Iterator[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workers", nargs="+", metavar="WORKER=STORE/KEY[,KEY...]")
+    parser.add_argument("workers", nargs="*", metavar="WORKER=STORE/KEY[,KEY...]")
     parser.add_argument("--partitions", type=int, default=limits.MAX_PARTITIONS)
     parser.add_argument("--consumer-prefix", default="ringcast")
+    parser.add_argument("--agent", action="append", default=[], metavar="AGENT_ID=STORE/KEY[,KEY...]")
     parser.add_argument("--nkey", action="append", default=[], metavar="NAME=PUBLIC_KEY")
     arguments = parser.parse_args()
+    if not arguments.workers and not arguments.agent:
+        parser.error("no worker and no agent is named")
     try:
         names.check_partition_count(arguments.partitions)
         prefix = names.check_name("consumer-prefix", arguments.consumer_prefix)
         nkeys = dict(nkey.partition("=")[::2] for nkey in arguments.nkey)
-        lines = list(make(parse_workers(arguments.workers), nkeys, prefix=prefix, partitions=arguments.partitions))
+        workers, agents = parse_workers(arguments.workers), parse_workers(arguments.agent)
+        lines = list(make(workers, agents, nkeys, prefix=prefix, partitions=arguments.partitions))
     except InvalidInputError as error:
         sys.stderr.write(f"make_accounts: {error}\n")
         return 2

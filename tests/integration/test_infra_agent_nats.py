@@ -1,0 +1,92 @@
+"""The agent under the permissions that make_accounts.py gives it: they are enough, and no more than a worker's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import nats
+import pytest
+from ringcast.admin import ConfigServiceClient
+from ringcast_heartbeat_agent.client import Delivery
+from ringcast_testkit import AgentProcess
+from ringcast_testkit.dispatch import following, status_until
+
+from tests.integration.infra_nats import NATS, WORKER_API, InfraNats
+
+PASSWORD = "for-this-test"
+
+
+def make_accounts(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(NATS / "make_accounts.py"), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def read_all(agent: AgentProcess) -> dict[str, str]:
+    """Every row of the store, as an application of Dapr asks for it."""
+    with urllib.request.urlopen(f"{agent.http_url}/v1.0/configuration/gateway", timeout=15) as response:
+        return {name: item["value"] for name, item in json.load(response).items()}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "no worker and no agent is named"),
+        (["--agent", "host-1"], "'host-1' is not of the form WORKER=STORE/KEY,KEY"),
+        (["--agent", f"{'h' * 60}=gateway/blocklist"], "agent and key 'hhh"),
+        (["--agent", "h=gateway/k", "h-k=gateway/k"], "'h-k' would name two of the workers, the agents"),
+    ],
+)
+def test_an_agent_that_makes_no_sense_is_refused(words: list[str], sentence: str) -> None:
+    result = make_accounts(*words)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert sentence in result.stderr
+
+
+async def test_the_permissions_of_an_agent_are_enough(tmp_path: Path) -> None:
+    made = make_accounts("--partitions", "4", "--agent", "host-1=gateway/blocklist")
+    server = InfraNats(tmp_path, env={"NATS_AGENT_HOST_1_PASSWORD": PASSWORD})
+    (server.configuration / "accounts.conf").write_text(made.stdout)
+    login = ("--nats-user", "host-1", "--nats-password", PASSWORD)
+    options = ("--agent-id", "host-1", "--jetstream-api", WORKER_API, "--max-tries", "1", *login)
+    with server, server.service(tmp_path) as service:
+        async with ConfigServiceClient(service.address) as client:
+            await client.create_store("gateway", partition_count=4)
+            for row_id in ("good", "bad"):
+                await client.put("gateway", "blocklist", row_id, "1")
+            with AgentProcess(tmp_path / "agent", nats_url=server.url, options=options) as agent:
+
+                def answer(delivery: Delivery) -> None:
+                    delivery.reject() if delivery.row_id == "bad" else delivery.ack()
+
+                place = {"key": "blocklist", "poison_policy": "dead-letter"}
+                async with following(agent, "gateway", answer=answer, **place) as one:
+                    await status_until(agent, "gateway", lambda group: group["counts"]["dead_lettered"] == 1)
+                    await client.put("gateway", "blocklist", "good", "2")
+                    await one.values({"good": "2"})
+                    assert await asyncio.to_thread(read_all, agent) == {"blocklist/good": "2", "blocklist/bad": "1"}
+                assert agent.terminate() == 0
+    assert server.violations() == []
+
+
+async def test_an_agent_may_not_publish_events(tmp_path: Path) -> None:
+    made = make_accounts("--partitions", "4", "--agent", "host-1=gateway/blocklist")
+    server = InfraNats(tmp_path, env={"NATS_AGENT_HOST_1_PASSWORD": PASSWORD})
+    (server.configuration / "accounts.conf").write_text(made.stdout)
+    with server:
+        bus = await nats.connect(server.url, user="host-1", password=PASSWORD, inbox_prefix="_INBOX_host-1")
+        refused = ("config.notify.gateway.blocklist.0", "$KV.config_leases.host-2", f"{WORKER_API}.STREAM.LIST")
+        for subject in refused:
+            await bus.publish(subject, b"{}")
+        await bus.flush()
+        await bus.close()
+
+        def all_logged() -> bool:
+            log = "".join(server.violations())
+            return all(subject in log for subject in refused)
+
+        await asyncio.to_thread(server.process.wait_until, all_logged)

@@ -6,14 +6,15 @@ server no more. What a row and its revision have in common is written once.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
 from ringcast_config_service.repository.writes import KeyRef, PlannedRow, pack_metadata
 
-_CHUNK_BYTES: Final = 64 * 1024
+_PIECE_ROWS: Final = 500
 _KEY: Final = attrgetter("key")
 _NULL: Final = r"\N"
 _TABS: Final = 6
@@ -35,22 +36,27 @@ def common_columns(rows: Sequence[PlannedRow], key_ids: Mapping[KeyRef, int]) ->
     return lines if _is_plain(lines, nulls) else [_escaped(row, key_ids) for row in rows]
 
 
-def rows_text(rows: Iterable[PlannedRow], common: Iterable[str], now_ms: int) -> bytes:
-    """Lines of the table ``rows``: ``ROW_COLUMNS``."""
-    return "".join([f"{line}\t{now_ms}\t{row.size}\n" for row, line in zip(rows, common, strict=True)]).encode()
+async def row_lines(
+    rows: Sequence[PlannedRow], key_ids: Mapping[KeyRef, int], now_ms: int, common: list[str]
+) -> AsyncIterator[bytes]:
+    """Lines of the table ``rows`` (``ROW_COLUMNS``) in pieces; what they begin with is added to ``common``.
+
+    A piece is on its way, and the server stores it, while the next is put together.
+    """
+    for start in range(0, len(rows), _PIECE_ROWS):
+        piece = rows[start : start + _PIECE_ROWS]
+        lines = common_columns(piece, key_ids)
+        common += lines
+        yield "".join([f"{line}\t{now_ms}\t{row.size}\n" for row, line in zip(piece, lines, strict=True)]).encode()
+        await asyncio.sleep(0)  # the loop sends it
 
 
-def history_text(common: Sequence[str], now_ms: int) -> bytes:
-    """Lines of the table ``history``: ``HISTORY_COLUMNS``."""
+async def history_lines(common: Sequence[str], now_ms: int) -> AsyncIterator[bytes]:
+    """Lines of the table ``history`` (``HISTORY_COLUMNS``), in the same way."""
     end = f"\t{now_ms}\n"
-    return (end.join(common) + end).encode()
-
-
-async def chunks(text: bytes) -> AsyncIterator[memoryview]:
-    """The text in pieces, so that the server stores the first while the last are on their way."""
-    view = memoryview(text)
-    for start in range(0, len(view), _CHUNK_BYTES):
-        yield view[start : start + _CHUNK_BYTES]
+    for start in range(0, len(common), _PIECE_ROWS):
+        yield (end.join(common[start : start + _PIECE_ROWS]) + end).encode()
+        await asyncio.sleep(0)
 
 
 def _is_plain(lines: Sequence[str], nulls: int) -> bool:

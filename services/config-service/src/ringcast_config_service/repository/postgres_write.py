@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 import asyncpg
@@ -82,22 +82,21 @@ async def _store_many(
     A row that is not stored can't be by the time it is copied: whoever stores one has the lock of its partition's head,
     or was the first to write that head, which fails for the second.
     """
-    common = copying.common_columns(plan.history, key_ids)
     new = [row for ref, row in plan.rows.items() if ref not in stored] if stored else list(plan.rows.values())
+    common: list[str] = []
     if stored and len(new) < LEAST_ROWS:
         await _upsert_rows(db, plan.rows.values(), key_ids, now_ms)
     else:
-        # Each row was written once, and none is stored: the history is the rows.
-        same = len(new) == len(plan.history)
-        text = copying.rows_text(new, common if same else copying.common_columns(new, key_ids), now_ms)
-        await _copy(db, "rows", Sql.ROW_COLUMNS, text)
+        await _copy(db, "rows", Sql.ROW_COLUMNS, copying.row_lines(new, key_ids, now_ms, common))
         if len(new) < len(plan.rows):
             await _upsert_rows(db, [row for ref, row in plan.rows.items() if ref in stored], key_ids, now_ms)
-    await _copy(db, "history", Sql.HISTORY_COLUMNS, copying.history_text(common, now_ms))
+    if len(common) < len(plan.history):  # otherwise each row was written once and none was stored: they are its history
+        common = copying.common_columns(plan.history, key_ids)
+    await _copy(db, "history", Sql.HISTORY_COLUMNS, copying.history_lines(common, now_ms))
 
 
-async def _copy(db: Connection, table: str, columns: Sequence[str], text: bytes) -> None:
-    await db.copy_to_table(table, source=copying.chunks(text), columns=columns, format="text")
+async def _copy(db: Connection, table: str, columns: Sequence[str], lines: AsyncIterator[bytes]) -> None:
+    await db.copy_to_table(table, source=lines, columns=columns, format="text")
 
 
 async def _upsert_rows(

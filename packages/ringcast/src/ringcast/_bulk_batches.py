@@ -37,6 +37,11 @@ class Batch:
     rejected: list[RejectedRow] = field(default_factory=list)
     indexes: list[int] | None = None
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether there is anything to send: rows may all have been left out."""
+        return bool(self.message.rows or self.message.row_ids)
+
     def index_of(self, position: int) -> int:
         """The input row that stands at ``position`` in the message."""
         return self.first + position if self.indexes is None else self.indexes[position]
@@ -56,7 +61,7 @@ class BatchBuilder:
         self._start()
 
     def _start(self) -> None:
-        self._rows: list[pb.RowWrite] = []
+        self._rows: list[RowWrite] = []
         self._indexes: list[int] = []
         self._rejected: list[RejectedRow] = []
         self._bytes = 0
@@ -70,11 +75,10 @@ class BatchBuilder:
         """
         try:
             size = _size(row)
-            message = pb.RowWrite(row_id=row.row_id, value=row.value, metadata=row.metadata, delete=row.delete)
         except InvalidInputError as error:
             return self._reject(row, error)
         full = self.flush() if self._rows and self._bytes + size > self._max_bytes else None
-        self._rows.append(message)
+        self._rows.append(row)
         self._indexes.append(self._first + self._count)
         self._bytes += size
         self._count += 1
@@ -89,9 +93,13 @@ class BatchBuilder:
             store=self._store,
             key=self._key,
             sequence=self._sequence,
-            rows=self._rows,
             on_invalid=_ON_INVALID[self._on_invalid],
         )
+        if any(row.metadata or row.delete for row in self._rows):
+            message.rows.extend(map(_message, self._rows))
+        else:  # column by column, at half the cost
+            message.row_ids.extend([row.row_id for row in self._rows])
+            message.values.extend([row.value for row in self._rows])
         indexes = self._indexes if self._rejected else None
         batch = Batch(message, self._first, self._count, self._rejected, indexes)
         self._first += self._count
@@ -106,6 +114,10 @@ class BatchBuilder:
         self._rejected.append(RejectedRow(index, str(row.row_id)[:80], str(error)))
         self._count += 1
         return self.flush() if len(self._rejected) >= self._max_rows else None
+
+
+def _message(row: RowWrite) -> pb.RowWrite:
+    return pb.RowWrite(row_id=row.row_id, value=row.value, metadata=row.metadata, delete=row.delete)
 
 
 def _size(row: RowWrite) -> int:

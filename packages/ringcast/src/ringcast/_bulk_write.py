@@ -98,7 +98,7 @@ class BulkWrite:
 
         With nothing to send after it, the reason of a refusal can't get lost.
         """
-        if not batch.message.rows:
+        if not batch.has_rows:
             return await self._result(None, batch)
         call = self._open_call()
         try:
@@ -110,7 +110,7 @@ class BulkWrite:
             call.cancel()
 
     async def _result(self, call: WriteCall | None, batch: Batch) -> BatchResult:
-        if not batch.message.rows:
+        if not batch.has_rows:
             return BatchResult(batch.first, batch.rows, 0, 0, 0, tuple(batch.rejected))
         assert call is not None
         reply = await self._read(call)
@@ -149,7 +149,7 @@ class BulkWrite:
                     await self._window.acquire()
                     self._sent.put_nowait(batch)
                     self.sent_rows = batch.first + batch.rows
-                    if batch.message.rows:
+                    if batch.has_rows:
                         await call.write(batch.message)
             await call.done_writing()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):

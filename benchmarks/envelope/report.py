@@ -147,6 +147,12 @@ SECTIONS = (
         "joiner, and nothing else.",
         _rebalance,
     ),
+    Section(
+        "limits",
+        "Hard limits",
+        "Each parameter of the operating envelope is taken up to its hard limit on a real system, and then one beyond "
+        "it. The first and the last five steps on the way tell whether a step gets dearer.",
+    ),
 )
 
 
@@ -229,7 +235,7 @@ def _section(directory: Path, section: Section, cases: Sequence[Case]) -> Iterat
 def _heading(column: str, cases: Sequence[Case]) -> str:
     unit = next(case.figures[column].unit for case in cases if column in case.figures)
     label = column.removesuffix("_ms").replace("_us_per_", " an ").replace("_per_s", "/s").replace("_", " ")
-    return f"{label} ({unit})"
+    return f"{label} ({unit})" if unit else label
 
 
 def _cell(figure: Figure | None) -> str:

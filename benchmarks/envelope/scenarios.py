@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.envelope import bootstrap, changes, events, peers, rebalance, resources
+from benchmarks.envelope import bootstrap, changes, events, hard_limits, peers, rebalance, resources
 from benchmarks.envelope.run import Scenario
 
 SCENARIOS = (
@@ -20,4 +20,5 @@ SCENARIOS = (
     Scenario("peers", "one change to all subscribers, beside a NATS KV, etcd and Redis", 200, peers.peers),
     Scenario("resources", "memory by rows, start-up, CPU and messages when idle", 150, resources.resources),
     Scenario("rebalance", "join, leave and crash at 10, 50 and 200 workers", 330, rebalance.rebalance),
+    Scenario("limits", "every hard limit of the envelope reached, and one more refused", 60, hard_limits.hard_limits),
 )

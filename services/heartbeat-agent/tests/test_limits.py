@@ -205,7 +205,7 @@ async def test_reads_at_once_and_reads_that_wait(
     await asyncio.to_thread(writer_to(config_service).create, store_name)
     unused = cast(Any, None)  # what reads have no need of
     async with DaprClient(nats_server.url) as reader:
-        handlers = Handlers(Config(reads=2, waiting_reads=3), unused, reader, unused, Measures())
+        handlers = Handlers(Config(reads=2, waiting_reads=3), unused, reader, unused, unused, unused, Measures())
         config_service.pause()
         reads = [asyncio.create_task(handlers.get(store_name, ["list"])) for _ in range(5)]
         await asyncio.sleep(0)

@@ -81,10 +81,10 @@ class App:
         async with asyncio.TaskGroup() as tasks:
             feeds = Feeds(config, tasks, self._metrics)
             js = nc.jetstream(prefix=config.jetstream_api, timeout=_API_TIMEOUT_S)
-            handlers = Handlers(config, js, reader, feeds, measures)
-            callbacks = CallbackSender(config, tasks, handlers, measures)
             letters = Letters(nc, js)
             dispatch = Dispatch(config, feeds, tasks, letters)
+            handlers = Handlers(config, js, reader, feeds, dispatch, tasks, measures)
+            callbacks = CallbackSender(config, tasks, handlers, measures)
             grpc_server = GrpcServer(config, handlers, DispatchServicer(dispatch, measures), measures)
             status = Status(config, feeds, dispatch, connected=lambda: nc.is_connected)
             http_server = HttpServer(

@@ -93,11 +93,13 @@ class CallbackSender:
             if status == 200:
                 self._measures.callbacks["done"] += 1
                 self._measures.sent["http"] += 1
+                subscription.delivered([name])
                 return True
             tries += status is not None
             if tries == _TRIES:
                 self._measures.callbacks["given-up"] += 1
                 log.error("%s answered an update with status %s: given up", subscription.callback_url, status)
+                subscription.delivered([name], f"the application answered with status {status}")
                 return True
             if status is None and loop.time() + wait_s > deadline:
                 return False

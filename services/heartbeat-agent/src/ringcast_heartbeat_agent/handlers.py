@@ -17,6 +17,8 @@ from ringcast.aio import DaprClient
 from ringcast_wire import ProtocolError, names
 
 from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.dapr_group import CONSUMER, GROUP, DaprMember
+from ringcast_heartbeat_agent.dispatch import Dispatch, Registration
 from ringcast_heartbeat_agent.errors import (
     DaprError,
     StoppingError,
@@ -42,12 +44,21 @@ class Handlers:
     """Answers requests. Every refusal is a :class:`DaprError`."""
 
     def __init__(
-        self, config: Config, js: JetStreamContext, reader: DaprClient, feeds: Feeds, measures: Measures
+        self,
+        config: Config,
+        js: JetStreamContext,
+        reader: DaprClient,
+        feeds: Feeds,
+        dispatch: Dispatch,
+        tasks: asyncio.TaskGroup,
+        measures: Measures,
     ) -> None:
         self._config = config
         self._js = js
         self._reader = reader
         self._feeds = feeds
+        self._dispatch = dispatch
+        self._tasks = tasks
         self._measures = measures
         self._stopping = False
         self._reads = asyncio.Semaphore(config.reads)
@@ -95,6 +106,8 @@ class Handlers:
                 api=api,
                 callback_url=self._callback_url(metadata or {}) if api == "http" else "",
             )
+            subscription.group = (metadata or {}).get(GROUP, "")
+            subscription.consumer = (metadata or {}).get(CONSUMER, "") or f"dapr-{subscription.id}"
             self._check_room()
             self.subscriptions[subscription.id] = subscription
             try:
@@ -203,9 +216,30 @@ class Handlers:
         try:
             async with asyncio.TaskGroup() as group:
                 for key in new:
-                    group.create_task(self._feeds.attach(subscription, key, with_rows=with_rows))
+                    if subscription.group:
+                        group.create_task(self._join(subscription, key))
+                    else:
+                        group.create_task(self._feeds.attach(subscription, key, with_rows=with_rows))
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
+
+    async def _join(self, subscription: Subscription, key: str) -> None:
+        """Lets a subscription take part in its group of a key. As always in Dapr, rows that are there are not told."""
+        asked = Registration(
+            store=subscription.store,
+            key=key,
+            group=subscription.group,
+            name=subscription.consumer,
+            filters=subscription.wanted.filters_of(key),
+            changes_only=True,
+            api=f"dapr-{subscription.api}",
+        )
+        group, member, _ = await self._dispatch.join(asked)
+        task = self._tasks.create_task(DaprMember(subscription, group, member).run(), name=f"dapr-{asked.name}-{key}")
+        subscription.members.add(task)
+        subscription.followed.add(key)
+        if subscription.ended:
+            task.cancel()
 
     def _check_room(self) -> None:
         if self._stopping:
@@ -227,6 +261,8 @@ class Handlers:
 
     def _forget(self, subscription: Subscription) -> bool:
         self._feeds.detach(subscription)
+        for task in subscription.members:
+            task.cancel()
         return self.subscriptions.pop(subscription.id, None) is not None
 
 

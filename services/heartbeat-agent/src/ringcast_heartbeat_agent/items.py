@@ -65,6 +65,10 @@ class Wanted:
         """The config keys that are named."""
         return self._whole | self._rows.keys()
 
+    def filters_of(self, key: str) -> list[str]:
+        """The row ids of a key that are named, if not all of it is wanted."""
+        return [] if self.all or key in self._whole else sorted(self._rows.get(key, ()))
+
     def name_of(self, key: str, row_id: str) -> str | None:
         """Under which name a row is told; ``None`` if it is not wanted."""
         if row_id in self._rows.get(key, ()):

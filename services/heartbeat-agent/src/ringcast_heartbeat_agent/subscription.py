@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Final, TypeAlias
 
 from ringcast_heartbeat_agent.errors import OverflowedError, StoppedError
 from ringcast_heartbeat_agent.items import Item, Wanted
 
+Answer: TypeAlias = Callable[[str], None]
+"""Takes why an update could not be delivered; nothing: it was."""
 _BATCH_ITEMS: Final = 256
 _BATCH_BYTES: Final = 1024 * 1024
 
@@ -34,6 +36,13 @@ class Subscription:
         """The config keys that it hears of now."""
         self._max_items = max_items
         self._max_bytes = max_bytes
+        self.group = ""
+        """The group that it shares the rows with; empty: it hears of all."""
+        self.consumer = ""
+        """Its name there."""
+        self.members: set[asyncio.Task[None]] = set()
+        """What takes part there for it, one for each key."""
+        self._answers: dict[str, Answer] = {}
         self._waiting: dict[str, tuple[Item, int]] = {}
         self._bytes = 0
         self._news = asyncio.Event()
@@ -50,11 +59,17 @@ class Subscription:
         """How many updates wait."""
         return len(self._waiting)
 
-    def offer(self, key: str, row_id: str, item: Item) -> None:
-        """Takes an update of a row in, if it is one of the wanted rows."""
+    def offer(self, key: str, row_id: str, item: Item, *, answer: Answer | None = None) -> None:
+        """Takes an update of a row in, if it is one of the wanted rows. ``answer`` is told when it was delivered."""
         name = self.wanted.name_of(key, row_id)
-        if self._ended or name is None:
+        if self._ended:
             return
+        if name is None:
+            if answer is not None:
+                answer("")
+            return
+        if answer is not None:
+            self._answers[name] = answer
         size = item.size + len(name)
         self._bytes += size - self._waiting.get(name, (item, 0))[1]
         self._waiting[name] = (item, size)
@@ -68,11 +83,19 @@ class Subscription:
             return
         self._news.set()
 
+    def delivered(self, names: Iterable[str], why_not: str = "") -> None:
+        """Updates have been delivered; or could not be, as ``why_not`` says."""
+        if self._answers:
+            for name in names:
+                if (answer := self._answers.pop(name, None)) is not None:
+                    answer(why_not)
+
     def end(self, error: StoppedError | None = None) -> None:
         """Ends it: what waits is let go. Calling it again changes nothing."""
         if not self._ended:
             self._ended, self.error = True, error
             self._waiting.clear()
+            self._answers.clear()
             self._bytes = 0
             self._news.set()
 

@@ -99,7 +99,9 @@ class GrpcServer:
     async def _subscribe(self, request: pb.SubscribeConfigurationRequest, context: Context) -> None:
         with self._timed("subscribe") as outcome:
             try:
-                subscription = await self._handlers.subscribe(request.store_name, list(request.keys), "grpc")
+                subscription = await self._handlers.subscribe(
+                    request.store_name, list(request.keys), "grpc", request.metadata
+                )
             except DaprError as error:
                 await _abort(context, error, outcome)
         try:
@@ -107,6 +109,7 @@ class GrpcServer:
             async for batch in subscription.batches():
                 await context.write(pb.SubscribeConfigurationResponse(id=subscription.id, items=_items(batch)))
                 self._measures.sent["grpc"] += len(batch)
+                subscription.delivered(batch)
         except StoppedError as error:
             await context.abort(error.status, str(error))
         finally:  # the client has gone, too

@@ -1,0 +1,60 @@
+"""Dapr subscriptions that share rows with the consumers of a group.
+
+Dapr has no word for an acknowledgement, so the agent gives it: once an update is with the connection (gRPC), or the
+application has answered its callback with 200 (HTTP).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Final
+
+from ringcast_heartbeat_agent.errors import StoppedError
+from ringcast_heartbeat_agent.groups import Group
+from ringcast_heartbeat_agent.items import item_of
+from ringcast_heartbeat_agent.members import Delivery, Member
+from ringcast_heartbeat_agent.subscription import Subscription
+
+GROUP: Final = "ringcast.group"
+"""Name in the metadata of a subscription: the group to share rows with."""
+CONSUMER: Final = "ringcast.consumer"
+"""And the name to take part under; it decides which rows come. Without it the subscription's id."""
+
+
+class DaprMember:
+    """A consumer whose deliveries are the updates of a subscription."""
+
+    def __init__(self, subscription: Subscription, group: Group, member: Member) -> None:
+        self._subscription = subscription
+        self._group = group
+        self._member = member
+
+    async def run(self) -> None:
+        """Hands deliveries over until either ends, or until cancelled, when the subscriber has gone."""
+        alive = asyncio.create_task(self._stay_alive())
+        try:
+            async for frame in self._member.frames():
+                for delivery in frame.deliveries:
+                    change = delivery.change
+                    answer = partial(self._answer, delivery)
+                    self._subscription.offer(change.key, change.row_id, item_of(change), answer=answer)
+                self._group.sent(self._member, len(frame.deliveries))
+        except StoppedError as error:
+            self._subscription.end(error)
+        finally:
+            alive.cancel()
+            if not self._member.ended:
+                self._group.leave(self._member)
+            if not self._member.ended:  # it has not answered everything, and will not: others get that now
+                self._group.detach(self._member)
+
+    async def _stay_alive(self) -> None:
+        """While the connection or the patience with callbacks lasts, the subscriber lives: it can't say so itself."""
+        while True:
+            self._group.seen(self._member)
+            await asyncio.sleep(self._group.evict_after_s / 4)
+
+    def _answer(self, delivery: Delivery, why_not: str) -> None:
+        at = (delivery.offset, delivery.attempt)
+        self._group.answer(self._member, [] if why_not else [at], [(*at, why_not)] if why_not else [])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
+import pytest
 from ringcast_heartbeat_agent.config import Config
-from ringcast_heartbeat_agent.feeds import Feeds, worker_id
+from ringcast_heartbeat_agent.feeds import Feeds, KeyFeed, worker_id
 from ringcast_heartbeat_agent.items import Wanted
 from ringcast_heartbeat_agent.subscription import Subscription
 from ringcast_testkit import PATIENCE_S, NatsServer
@@ -39,6 +41,18 @@ async def test_who_comes_while_a_key_is_being_left_waits_and_joins_it_anew(
         await feeds.stop()
         assert second.ended
     assert len(feeds) == 0
+
+
+async def test_workers_keep_rows_on_disk_only_when_the_agent_is_told_to(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RINGCAST_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("RINGCAST_JETSTREAM_API", "JS.elsewhere.API")
+    worker = KeyFeed(Config(), "s", "list", None)._worker
+    assert (worker.config.cache_dir, worker.config.jetstream_api) == ("", "$JS.API")
+    config = Config(agent_id="here", cache_dir=str(tmp_path / "own"), jetstream_api="JS.ringcast.API")
+    worker = KeyFeed(config, "s", "list", None)._worker
+    assert (worker.config.cache_dir, worker.config.jetstream_api) == (str(tmp_path / "own"), "JS.ringcast.API")
 
 
 def test_the_names_of_workers() -> None:

@@ -34,6 +34,13 @@ from ringcast_testkit import AgentProcess, NatsServer
         ({"stale_after_s": 0.0}, "stale_after_s is 0.0: it must be above 0"),
         ({"linger_s": -1.0}, "linger_s is -1.0: it can't be below 0"),
         ({"max_keys": 0}, "max_keys is 0: it must be above 0"),
+        ({"drain_timeout_s": -1.0}, "drain_timeout_s is -1.0: it can't be below 0"),
+        ({"window": 0}, "window is 0: it must be 1 to 1048576"),
+        ({"max_tries": 5, "max_deliveries": 4}, "max_tries is 5: it can't be above max_deliveries, 4"),
+        ({"ack_timeout_s": 0.0}, "ack_timeout_s is 0.0: it must be 0.001 to 86400"),
+        ({"retry_first_s": 9.0, "retry_most_s": 8.0}, "retry_first_s is 9.0: it can't be above retry_most_s"),
+        ({"poison_policy": "eat"}, "poison_policy is 'eat': drop, dead-letter, block are known"),
+        ({"cache_dir": "/tmp"}, "cache_dir needs an agent_id"),  # nothing is written
         ({"app_url": "http://10.0.0.1"}, "app_url 'http://10.0.0.1' is not on this host"),
     ],
 )

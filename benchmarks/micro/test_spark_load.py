@@ -1,13 +1,14 @@
 """A DataFrame into PostgreSQL, from the start of the Spark job to its end: service, history, events and all.
 
 The peer is a plain COPY of the same rows, in the order of the DataFrame, into a table with the same columns and
-indexes, in the same run. It keeps no history and tells nobody.
+indexes, in the same run, before each load. It keeps no history and tells nobody.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import statistics
 import sys
 import time
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from ringcast_wire.grpc import ConfigServiceStub, pb
 
 PARTITIONS: Final = 256
 MEASURED_ROWS: Final = 1_000_000
+ROUNDS: Final = 3
 
 
 @pytest.fixture
@@ -71,6 +73,7 @@ async def copy(url: str, count: int) -> float:
     return spent
 
 
+@pytest.mark.timeout(1_800)  # seconds: on a busy machine a million rows take minutes, three times over
 def test_a_data_frame_into_postgresql(
     benchmark: BenchmarkFixture, spark: SparkSession, service: ConfigServiceProcess, postgres_url: str
 ) -> None:
@@ -79,7 +82,6 @@ def test_a_data_frame_into_postgresql(
     with grpc.insecure_channel(service.address) as channel:
         stub = ConfigServiceStub(channel)
         stub.CreateStore(pb.CreateStoreRequest(name="bench", partition_count=PARTITIONS))
-        heads = pb.HeadsRequest(store="bench", key="list")
         frame = spark.range(count).selectExpr(
             "concat('user', id, '@example', id % 997, '.com') AS row_id", "'blocked' AS value"
         )
@@ -90,15 +92,28 @@ def test_a_data_frame_into_postgresql(
             prepared.write.format("ringcast").mode("append").options(**options).save()
 
         load("warm", 1_000)  # Python workers and the JVM's compiler
-        peer_s = asyncio.run(copy(postgres_url, count))
+        loads: list[float] = []
+        peers: list[float] = []
+
+        def once(key: str) -> None:
+            start = time.perf_counter()
+            load(key, count)
+            loads.append(time.perf_counter() - start)
+
+        def beside() -> tuple[tuple[str], dict[str, str]]:
+            peers.append(asyncio.run(copy(postgres_url, count)))
+            return (f"list{len(peers)}",), {}
+
         benchmark.group = "spark load"
-        benchmark.pedantic(load, ("list", count), rounds=1)
-        assert sum(stub.Heads(heads).heads) == count
-    if enabled and benchmark.stats is not None:
-        spent = benchmark.stats.stats.min
-        benchmark.extra_info.update(
-            rows=count,
-            rows_per_s=round(count / spent),
-            peer_rows_per_s=round(count / peer_s),
-            share=round(peer_s / spent, 2),
-        )
+        benchmark.pedantic(once, setup=beside, rounds=ROUNDS if enabled else 1)
+        for number in range(1, len(peers) + 1):
+            assert sum(stub.Heads(pb.HeadsRequest(store="bench", key=f"list{number}")).heads) == count
+    shares = [peer_s / spent for peer_s, spent in zip(peers, loads, strict=True)]
+    benchmark.extra_info.update(
+        rows=count,
+        rows_per_s=round(count / min(loads)),
+        peer_rows_per_s=round(count / min(peers)),
+        share_min=round(min(shares), 2),
+        share_median=round(statistics.median(shares), 2),
+        load_average=round(os.getloadavg()[0], 1),
+    )

@@ -34,7 +34,9 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "768m")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        # The classes of Spark are many and come from a package with hashes: looking at each takes a seventh of all.
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xverify:none")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.executorEnv.PYTHONPATH", paths)
         .getOrCreate()
@@ -152,6 +154,26 @@ def store(
         stub = ConfigServiceStub(channel)
         stub.CreateStore(pb.CreateStoreRequest(name=store_name, partition_count=PARTITIONS))
         yield Store(store_name, service_nats.url, service.address, spark, stub)
+
+
+@pytest.fixture
+def own_service(tmp_path: Path) -> Iterator[ConfigServiceProcess]:
+    """A config service that the test may kill, with a NATS server of its own."""
+    with NatsServer(tmp_path / "nats") as nats:
+        database = f"sqlite:{tmp_path / 'ringcast.db'}"
+        with ConfigServiceProcess(tmp_path / "service", nats_url=nats.url, database=database) as process:
+            process.nats_url = nats.url  # type: ignore[attr-defined]
+            yield process
+
+
+@pytest.fixture
+def own_store(spark: SparkSession, own_service: Any, store_name: str) -> Iterator[Store]:
+    """A store at that service."""
+    with grpc.insecure_channel(own_service.address) as channel:
+        stub = ConfigServiceStub(channel)
+        stub.CreateStore(pb.CreateStoreRequest(name=store_name, partition_count=PARTITIONS))
+        more = {"timeout_s": "60"}
+        yield Store(store_name, own_service.nats_url, own_service.address, spark, stub, more=more)
 
 
 @dataclass

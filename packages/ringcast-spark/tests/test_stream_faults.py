@@ -6,43 +6,19 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
-from ringcast_testkit import ConfigServiceProcess, NatsServer
-from ringcast_wire.grpc import ConfigServiceStub, pb
+from ringcast_testkit import ConfigServiceProcess
 
 Store = Any  # of conftest.py
 Stream = Any
 
 WAIT_S = 80.0
-
-
-@pytest.fixture
-def own_service(tmp_path: Path) -> Iterator[ConfigServiceProcess]:
-    """A config service that the test may kill, with a NATS server of its own."""
-    with NatsServer(tmp_path / "nats") as nats:
-        database = f"sqlite:{tmp_path / 'ringcast.db'}"
-        with ConfigServiceProcess(tmp_path / "service", nats_url=nats.url, database=database) as process:
-            process.nats_url = nats.url  # type: ignore[attr-defined]
-            yield process
-
-
-@pytest.fixture
-def own_store(store: Store, own_service: Any) -> Iterator[Store]:
-    """The test's store, at that service."""
-    with grpc.insecure_channel(own_service.address) as channel:
-        stub = ConfigServiceStub(channel)
-        stub.CreateStore(pb.CreateStoreRequest(name=store.name, partition_count=store.partition_count))
-        yield replace(
-            store, stub=stub, nats_url=own_service.nats_url, address=own_service.address, more={"timeout_s": "60"}
-        )
 
 
 def test_a_batch_that_failed_comes_again_as_it_was(store: Store, stream: Stream) -> None:

@@ -49,7 +49,7 @@ def test_the_spark_demo_keeps_its_promise(tmp_path: Path) -> None:
         start_new_session=True,
     )
     try:
-        said, _ = process.communicate(timeout=115)
+        said, _ = process.communicate(timeout=200)
     finally:
         if process.poll() is None:  # with the servers that it has started
             os.killpg(process.pid, signal.SIGKILL)

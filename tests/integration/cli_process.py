@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ringcast_testkit import ConfigServiceProcess, ManagedProcess, NatsServer
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, ManagedProcess, NatsServer
 
 COMMAND = (sys.executable, "-m", "ringcast_cli")
 
@@ -47,7 +47,7 @@ class Cli:
         """Runs a command to its end."""
         data = stdin.encode() if isinstance(stdin, str) else stdin
         done = subprocess.run(
-            [*COMMAND, *map(str, words)], input=data, capture_output=True, env=self.env, timeout=60, check=False
+            [*COMMAND, *map(str, words)], input=data, capture_output=True, env=self.env, timeout=PATIENCE_S, check=False
         )
         return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ringcast_testkit import ManagedProcess
+from ringcast_testkit import PATIENCE_S, ManagedProcess
 
 from tests.integration.cli_process import Cli
 
@@ -68,7 +68,7 @@ def test_every_console_example(environment: dict[str, str], tmp_path: Path) -> N
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
         got = done.stdout + (f"[exit code {done.returncode}]\n" if done.returncode else "")

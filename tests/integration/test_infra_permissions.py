@@ -222,7 +222,7 @@ async def test_a_worker_can_have_no_answer_put_into_a_stream(worker: Bus, operat
     answers = await worker.nc.subscribe(f"{inbox}.*")
     for number, (subject, payload) in enumerate(requests.items()):
         await worker.nc.publish(subject, payload, reply=f"{inbox}.{number}")
-        await answers.next_msg(timeout=5)
+        await answers.next_msg(timeout=PATIENCE_S)
     assert await worker.refused() == []
     assert await sequences(operator) == before
     leases = await operator.nc.jetstream().stream_info(f"KV_{LEASES}", subjects_filter=f"$KV.{LEASES}.{OTHER}")
@@ -239,7 +239,7 @@ async def test_a_watch_of_a_worker_can_feed_no_stream(worker: Bus, operator: Bus
         await create_watch(worker, LEASES, target)
         await create_watch(worker, NODES, inbox)
         for _ in range(4):  # heartbeats of the second say that the first has had its time
-            await heard.next_msg(timeout=5)
+            await heard.next_msg(timeout=PATIENCE_S)
         for bucket in (LEASES, NODES):
             await worker.nc.jetstream(prefix=WORKER_API).delete_consumer(f"KV_{bucket}", WATCH)
     assert await worker.refused() == []

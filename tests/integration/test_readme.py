@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ringcast_testkit import ManagedProcess
+from ringcast_testkit import PATIENCE_S, ManagedProcess
 
 README = Path(__file__).parents[2] / "README.md"
 CHANGED = "changed.example"
@@ -51,7 +51,7 @@ def ringcast(command: str, environment: dict[str, str], directory: Path) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, f"{command}: {done.stderr}"

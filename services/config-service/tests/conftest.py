@@ -28,6 +28,7 @@ from ringcast_config_service.repository import (
     make_repository,
 )
 from ringcast_core import row_partition
+from ringcast_testkit import PATIENCE_S
 from ringcast_wire import (
     ChunkAssembler,
     Event,
@@ -189,7 +190,7 @@ class Clients:
         assembler = ChunkAssembler()
         try:
             while True:
-                msg = await subscription.next_msg(timeout=10)
+                msg = await subscription.next_msg(timeout=PATIENCE_S)
                 headers = msg.headers or {}
                 if names.HEADER_ERROR in headers:
                     raise error_from_code(headers[names.HEADER_ERROR], msg.data.decode())

@@ -153,5 +153,5 @@ async def test_a_small_payload_limit(start: Any, tmp_path: Path, store_name: str
             (found,) = decode_fetch_reply(await service.fetch(store_name, 0)).partitions
             assert len(found.rows) == 50
             subscription = await js.subscribe(names.notify_subject(store_name, "k", 0))
-            event = decode_event((await subscription.next_msg(timeout=5)).data)
+            event = decode_event((await subscription.next_msg(timeout=PATIENCE_S)).data)
             assert (event.prev, event.rev, event.changes) == (0, 50, None)

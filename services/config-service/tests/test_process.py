@@ -277,7 +277,7 @@ async def test_killed_in_the_middle_of_an_import(nats_url: str, tmp_path: Path, 
         subscription = await nc.jetstream().subscribe(subject, ordered_consumer=True)
         last = None
         while last is None or last.rev < head:
-            event = decode_event((await subscription.next_msg(timeout=10)).data)
+            event = decode_event((await subscription.next_msg(timeout=PATIENCE_S)).data)
             assert last is None or event.prev == last.rev, "an event is missing, repeated or out of order"
             last = event
         assert last.rev == head
@@ -350,7 +350,7 @@ async def test_two_instances_on_one_database(nats_url: str, postgres_url: str, t
         info = await js.stream_info(names.notify_stream(store_name), subjects_filter=subject)
         subscription = await js.subscribe(subject, ordered_consumer=True)
         count = (info.state.subjects or {})[subject]
-        events = [decode_event((await subscription.next_msg(timeout=10)).data) for _ in range(count)]
+        events = [decode_event((await subscription.next_msg(timeout=PATIENCE_S)).data) for _ in range(count)]
         revisions = [event.rev for event in events]
         assert max(revisions) == head
         assert len(set(revisions)) == len(revisions), "an event was stored twice"

@@ -112,7 +112,7 @@ async def test_a_record_without_a_stream_does_not_hold_up_the_others(
     await write(bench, store, "a")
     async with relaying(bench, nats_url, store, batch=2) as (_, js):
         subscription = await js.subscribe(names.notify_stream_subjects(store.name))
-        assert decode_event((await subscription.next_msg(timeout=10)).data).rev == 1
+        assert decode_event((await subscription.next_msg(timeout=PATIENCE_S)).data).rev == 1
     assert len(await bench.events()) >= 5  # looked at when no relay has them locked
     async with relaying(bench, nats_url, store, batch=2) as (relay, js):
         await relay._provisioner.ensure(lost)  # what the service's own loop does when it is woken
@@ -124,7 +124,7 @@ async def test_events_of_a_running_service_arrive(service: Running, store_name: 
     await service.create(store_name)
     subscription = await service.nc.jetstream().subscribe(names.notify_stream_subjects(store_name))
     put = await service.put(store_name, "a", "hello")
-    msg = await subscription.next_msg(timeout=5)
+    msg = await subscription.next_msg(timeout=PATIENCE_S)
     event = decode_event(msg.data)
     assert msg.subject == names.notify_subject(store_name, "k", put.partition)
     assert (event.prev, event.rev) == (0, 1)
@@ -144,7 +144,7 @@ async def test_writes_go_on_while_the_broker_is_away(
         await asyncio.to_thread(nats_server.start)
         nc = await nats.connect(nats_server.url)
         subscription = await nc.jetstream().subscribe(names.notify_stream_subjects(store_name))
-        revisions = [decode_event((await subscription.next_msg(timeout=15)).data).rev for _ in range(11)]
+        revisions = [decode_event((await subscription.next_msg(timeout=PATIENCE_S)).data).rev for _ in range(11)]
         assert revisions == list(range(1, 12))
         await nc.close()
 
@@ -174,7 +174,7 @@ async def test_a_broker_that_lost_its_disk(start: Any, tmp_path: Path, store_nam
                         await asyncio.sleep(0.05)
             assert StoreSettings.from_kv(entries).partition_count == 1
             subscription = await js.subscribe(names.notify_stream_subjects(store_name))
-            assert decode_event((await subscription.next_msg(timeout=15)).data).rev == 1
+            assert decode_event((await subscription.next_msg(timeout=PATIENCE_S)).data).rev == 1
             await nc.close()
 
 

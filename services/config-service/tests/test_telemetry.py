@@ -201,7 +201,7 @@ async def published_header(running: Running, store: str, partition: int) -> Mapp
     subject = names.notify_subject(store, "k", partition)
     subscription = await running.nc.jetstream().subscribe(subject, ordered_consumer=True)
     try:
-        return (await subscription.next_msg(timeout=10)).headers or {}
+        return (await subscription.next_msg(timeout=PATIENCE_S)).headers or {}
     finally:
         await subscription.unsubscribe()
 
@@ -254,7 +254,7 @@ async def test_a_fetch_goes_on_in_the_trace_of_its_asker(
     answers = await running.nc.subscribe(inbox)
     subject = names.fetch_subject(store_name, "k", 0)
     await running.nc.publish(subject, b"", reply=inbox, headers={"traceparent": INCOMING})
-    assert (await answers.next_msg(timeout=10)).data
+    assert (await answers.next_msg(timeout=PATIENCE_S)).data
     found = await spans_of(exporter, "config.service.fetch")
     assert parent(found["config.service.fetch"]) == int(INCOMING.split("-")[2], 16)
     assert parent(found["config.database.read"]) == found["config.service.fetch"].context.span_id

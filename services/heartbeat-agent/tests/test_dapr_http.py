@@ -16,7 +16,7 @@ import pytest
 from dapr.clients import DaprClient
 from dapr.proto.runtime.v1 import configuration_pb2, dapr_pb2_grpc
 from ringcast_core import row_partition
-from ringcast_testkit import AgentProcess, NatsServer
+from ringcast_testkit import PATIENCE_S, AgentProcess, NatsServer
 
 PARTITIONS = 16
 
@@ -60,7 +60,7 @@ class Application:
         self._thread.join()
 
     def next(self) -> Call:
-        return self.calls.get(timeout=15)
+        return self.calls.get(timeout=PATIENCE_S)
 
 
 @pytest.fixture

@@ -38,10 +38,6 @@ EVENTS: Final = (
     "unmatched",
 )
 """What the core counts, in groups of either mode."""
-_REASON_CHARS: Final = 512
-_BREATHE: Final = 1_024
-"""Rows after which a look at all of them lets other tasks run."""
-_LETTERS_AT_ONCE: Final = 8
 
 
 Done: TypeAlias = tuple[int, int]

@@ -190,7 +190,7 @@ async def compacted(run: Run, above: dict[int, int]) -> None:
 async def test_a_client_finds_a_service_that_was_away_for_long(
     nats_server: NatsServer, tmp_path: Path, store_name: str
 ) -> None:
-    """A channel of gRPC tries ever more rarely by default: it would find the service about 5 s after its return here."""
+    """A channel of gRPC tries ever more rarely by default: it would find the service some 5 s after its return."""
     database = f"sqlite:{tmp_path / 'ringcast.db'}"
     with ConfigServiceProcess(tmp_path, nats_url=nats_server.url, database=database) as service:
         async with ConfigServiceClient(service.address, timeout_s=3) as client:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
+import struct
 from contextlib import suppress
 
 import pytest
+from ringcast import UnavailableError, Worker
 from ringcast._connection import heeding
+
+_INFO = {"server_id": "one", "version": "2.10.0", "max_payload": 1_048_576, "proto": 1, "headers": True}
 
 
 async def _asks(answer: asyncio.Future[str]) -> str:
@@ -35,3 +41,27 @@ async def test_a_cancellation_that_comes_with_the_answer_is_heeded(error: Except
     await asyncio.wait([task])
     assert task.cancelled()
     assert not went_on
+
+
+async def test_a_refused_login_is_told_though_the_connection_only_broke_since() -> None:
+    """A server closes as soon as it has refused: whether its word or the end comes first is chance."""
+    tries = 0
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal tries
+        tries += 1
+        writer.write(f"INFO {json.dumps(_INFO)}\r\n".encode())
+        await reader.readline()
+        if tries == 1:
+            writer.write(b"-ERR 'Authorization Violation'\r\n")
+            await writer.drain()
+            await reader.read()
+        else:
+            given: socket.socket = writer.get_extra_info("socket")
+            given.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing resets
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(UnavailableError, match="Authorization Violation"):
+            await Worker(store="s", keys=["k"], servers=url, worker_id="w", connect_timeout_s=3.0).start()

@@ -67,6 +67,7 @@ class Connection:
         self._acks: list[str] = []
         self._acks_waiting = asyncio.Event()
         self._last_error = ""
+        self._refused = False
         self._established = False
         self._lost_at: float | None = asyncio.get_running_loop().time()
 
@@ -131,6 +132,7 @@ class Connection:
             "reconnect_to_server_handler": self._next_server,
         }
         servers = without_passwords(config.servers)
+        self._refused = False
         try:
             async with asyncio.timeout(config.connect_timeout_s):
                 await self.nc.connect(**options)
@@ -215,8 +217,12 @@ class Connection:
         return server, self._backoff.next_s()
 
     async def _on_error(self, error: Exception) -> None:
-        self._last_error = str(error) or type(error).__name__
-        self._log.debug("NATS client error", error=self._last_error)
+        told = str(error) or type(error).__name__
+        self._log.debug("NATS client error", error=told)
+        # A server that refuses a login says so and closes the connection at once, and of a try that may be all we see.
+        broke = isinstance(error, OSError | nats.errors.StaleConnectionError)
+        if not (broke and self._refused):
+            self._last_error, self._refused = told, not broke
 
     async def _on_lost(self) -> None:
         if self.closed.done() or not self._established:
@@ -227,6 +233,7 @@ class Connection:
             callback()
 
     async def _on_back(self) -> None:
+        self._refused = False
         self._backoff.reset()
         self._lost_at = None
         self._log.info("connection to NATS is back")

@@ -6,11 +6,12 @@ import asyncio
 import random
 
 import asyncpg
+from nats.js import JetStreamContext
 from ringcast_testkit import NatsServer
 from ringcast_wire import names
 
 from tests.integration.faults.arena import STORE, Arena, off
-from tests.integration.faults.fault import PAST_A_LEASE_S, hold, kind
+from tests.integration.faults.fault import PAST_A_LEASE_S, hold, kind, on_jetstream
 
 # ---- NATS
 
@@ -96,9 +97,14 @@ def _gave_up(server: NatsServer) -> bool:
 
 
 async def _lead_killed(arena: Arena, chance: random.Random, stream: str) -> None:
-    async with arena.bus() as client:
-        info = await client.jetstream(timeout=5).stream_info(stream)
+    leader: str | None = None
+
+    async def ask(js: JetStreamContext) -> None:
+        nonlocal leader
+        info = await js.stream_info(stream)
         leader = info.cluster.leader if info.cluster else None
+
+    await on_jetstream(arena, ask)
     if leader is None:
         return
     await off(arena.servers[leader].kill)

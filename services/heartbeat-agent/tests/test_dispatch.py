@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import nats
 import pytest
 from ringcast import DeadLetter
 from ringcast_heartbeat_agent.client import Consumer, ConsumerError, Delivery
-from ringcast_testkit import AgentProcess, ConfigServiceProcess, ManagedProcess, NatsServer
+from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, ManagedProcess, NatsServer
 from ringcast_testkit.dispatch import Followed, following, hold, status_until
 from ringcast_wire import names
 
@@ -188,6 +190,43 @@ async def test_blocked_until_somebody_decides(agent: AgentProcess, put: Any, sto
         await status_until(agent, store_name, lambda group: group["cursor"] == 4)
         assert place == (store_name, "list", "g")
         await one.values({"bad": "2"})
+
+
+async def test_decisions_over_http(agent: AgentProcess, put: Any, store_name: str) -> None:
+    def post(body: bytes, kind: str = "application/json") -> tuple[int, Any]:
+        url = f"{agent.http_url}/ringcast/v1/resolve"
+        request = urllib.request.Request(url, data=body, headers={"content-type": kind})
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
+                return response.status, msgspec.json.decode(response.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, msgspec.json.decode(error.read())
+
+    async def ask(**fields: Any) -> tuple[int, Any]:
+        place = {"store": store_name, "key": "list", "group": "g"}
+        return await asyncio.to_thread(post, msgspec.json.encode(place | fields))
+
+    assert (await ask())[0] == 404
+    async with following(agent, store_name, poison_policy="block", answer=Delivery.reject):
+        await put(a="1", b="1", c="1")
+        await status_until(agent, store_name, lambda group: len(group["blocked"]) == 3)
+        assert await ask(row_ids=["a", "a", "x"], discard=True) == (200, {"resolved": ["a"], "not_blocked": ["x"]})
+        assert await ask(row_ids=["a"]) == (200, {"resolved": [], "not_blocked": ["a"]})
+        status, told = await ask(discard=True)
+        assert (status, sorted(told["resolved"]), told["not_blocked"]) == (200, ["b", "c"], [])
+        group = await status_until(agent, store_name, lambda group: group["cursor"] == 3)
+        assert (group["counts"]["dropped"], group["blocked"]) == (3, [])
+        for fields, said in (
+            ({"row_ids": []}, "row_ids has 0 entries: 1 to 1000 are allowed"),
+            ({"row_ids": ["r"] * 1001}, "row_ids has 1001 entries: 1 to 1000 are allowed"),
+            ({"row_ids": "a"}, "Expected `array | null`, got `str` - at `$.row_ids`"),
+            ({"rows": ["a"]}, "unknown field `rows`"),
+        ):
+            status, told = await ask(**fields)
+            assert (status, told["errorCode"], said in told["message"]) == (400, "ERR_MALFORMED_REQUEST", True), told
+        assert (await ask(row_ids=["x" * 512] * 1000))[0] == 200
+        assert (await asyncio.to_thread(post, b"{}", "text/plain"))[0] == 415
 
 
 async def test_a_consumer_that_is_killed(agent: AgentProcess, put: Any, store_name: str) -> None:

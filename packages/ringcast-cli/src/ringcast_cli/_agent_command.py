@@ -1,22 +1,27 @@
-"""``ringcast agent status``."""
+"""``ringcast agent status|resolve``."""
 
 from __future__ import annotations
 
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 import msgspec
-from ringcast_wire import InvalidInputError, ProtocolError, UnavailableError
+from ringcast_wire import InvalidInputError, ProtocolError, UnavailableError, check_row_id, limits, names
 
+from ringcast_cli import _exit_codes as codes
 from ringcast_cli._config import CliConfig
 from ringcast_cli._options import settings_of, shared_options
-from ringcast_cli._output import print_json, print_table
+from ringcast_cli._output import note, print_json, print_table, visible
 
-_PATH: Final = "/ringcast/v1/status"
+T = TypeVar("T")
+
+_STATUS: Final = "/ringcast/v1/status"
+_RESOLVE: Final = "/ringcast/v1/resolve"
 _MAX_BYTES: Final = 64 * 1024 * 1024
+_MAX_TOLD: Final = 4096
 _TOKEN: Final = "dapr-api-token"  # noqa: S105  # the name of the header
 
 
@@ -61,6 +66,15 @@ class _Group(msgspec.Struct):
     consumers: list[_Consumer]
 
 
+class _Resolved(msgspec.Struct):
+    resolved: list[str]
+    not_blocked: list[str]
+
+
+class _Refusal(msgspec.Struct):
+    message: str
+
+
 class _Status(msgspec.Struct):
     agent_id: str
     pid: int
@@ -75,7 +89,7 @@ class _Status(msgspec.Struct):
 @click.group()
 @shared_options("timeout")
 def agent() -> None:
-    """Look at the heartbeat agent of this host."""
+    """Look at the heartbeat agent of this host, and decide about rows that it holds back."""
 
 
 @agent.command()
@@ -87,33 +101,94 @@ def status(context: click.Context) -> None:
     With --json the document as the agent gives it.
     """
     config = settings_of(context)
-    body = _ask(config)
-    try:
-        told = msgspec.json.decode(body, type=_Status)
-    except msgspec.MsgspecError as error:
-        raise ProtocolError(f"what answers at {config.agent_url} is no agent of this version: {error}") from error
+    body = _ask(config, _STATUS)
+    told = _decoded(config, body, _Status)
     if config.json:
         print_json(msgspec.Raw(body))
     else:
         _print(told)
 
 
-def _ask(config: CliConfig) -> bytes:
-    request = urllib.request.Request(f"{config.agent_url}{_PATH}", headers=_headers(config))  # noqa: S310
+@agent.command()
+@click.argument("store")
+@click.argument("key")
+@click.argument("group")
+@click.argument("row_ids", nargs=-1, metavar="[ROW_ID]...")
+@click.option("--all", "everything", is_flag=True, help="All blocked rows of the group.")
+@click.option("--discard", is_flag=True, help="Give the messages up. Without it they are tried again.")
+@shared_options("agent", "timeout")
+@click.pass_context
+def resolve(
+    context: click.Context,
+    store: str,
+    key: str,
+    group: str,
+    row_ids: tuple[str, ...],
+    everything: bool,
+    discard: bool,
+) -> int:
+    """Have the blocked rows ROW_ID of GROUP tried again, as if they had never failed, or given up.
+
+    GROUP is a group of key-shared dispatch of KEY in STORE whose poison policy is "block"; `ringcast agent status`
+    shows which rows are blocked, and why. The exit code is 1 when one of the rows is not.
+    """
+    if bool(row_ids) == everything:
+        raise click.UsageError("give either a ROW_ID or --all", context)
+    config = settings_of(context)
+    for row_id in row_ids:
+        check_row_id(row_id)
+    place = {name: names.check_name(name, value) for name, value in (("store", store), ("key", key), ("group", group))}
+    asked: dict[str, Any] = {**place, "discard": discard}
+    told = _Resolved([], [])
+    for start in range(0, len(row_ids) or 1, limits.MAX_BATCH_ROWS):
+        rows = {"row_ids": row_ids[start : start + limits.MAX_BATCH_ROWS]} if row_ids else {}
+        part = _decoded(config, _ask(config, _RESOLVE, msgspec.json.encode(asked | rows)), _Resolved)
+        told.resolved += part.resolved
+        told.not_blocked += part.not_blocked
+    if config.json:
+        print_json(told)
+    else:
+        for row_id in told.resolved:
+            click.echo(f"{visible(row_id)} is {'given up' if discard else 'tried again'}")
+        for row_id in told.not_blocked:
+            note(f"ringcast: row {row_id!r} of group {group} is not blocked")
+        if everything and not told.resolved:
+            click.echo("no row is blocked")
+    return codes.FAILED if told.not_blocked else codes.OK
+
+
+def _decoded(config: CliConfig, body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"what answers at {config.agent_url} is no agent of this version: {error}") from error
+
+
+def _ask(config: CliConfig, path: str, body: bytes | None = None) -> bytes:
+    headers = _headers(config) | ({"content-type": "application/json"} if body is not None else {})
+    request = urllib.request.Request(f"{config.agent_url}{path}", data=body, headers=headers)  # noqa: S310
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=config.timeout_s) as response:
-            body: bytes = response.read(_MAX_BYTES)
-            return body
+            answer: bytes = response.read(_MAX_BYTES)
+            return answer
     except urllib.error.HTTPError as error:
         with error:
-            told = error.read(256).decode(errors="replace").strip()
+            told = _refusal(error.read(_MAX_TOLD))
         raise UnavailableError(
             f"the agent at {config.agent_url} answers {error.code}: {told or error.reason}"
         ) from None
     except (urllib.error.URLError, OSError) as error:
         reason = getattr(error, "reason", None) or error
         raise UnavailableError(f"the agent at {config.agent_url} does not answer: {reason}") from None
+
+
+def _refusal(body: bytes) -> str:
+    """What the agent says, in its own form of an error or as plain text."""
+    try:
+        return msgspec.json.decode(body, type=_Refusal).message
+    except msgspec.MsgspecError:
+        return body[:256].decode(errors="replace").strip()
 
 
 def _headers(config: CliConfig) -> dict[str, str]:

@@ -27,7 +27,10 @@ _COMMANDS: Final = {
     "import": ("ringcast_cli._import_command", "Write many rows from a file."),
     "watch": ("ringcast_cli._watch_command", "Take part as a worker and print each change."),
     "topology": ("ringcast_cli._topology_command", "Show which worker owns what."),
-    "agent": ("ringcast_cli._agent_command", "Look at the heartbeat agent of this host."),
+    "agent": (
+        "ringcast_cli._agent_command",
+        "Look at the heartbeat agent of this host, resolve blocked rows.",
+    ),
     "completion": ("ringcast_cli._completion_command", "Print a shell completion script."),
 }
 

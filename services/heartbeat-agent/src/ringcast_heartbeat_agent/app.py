@@ -93,6 +93,7 @@ class App:
                 callbacks,
                 measures,
                 status,
+                dispatch,
                 healthy=lambda: nc.is_connected and not feeds.staleness_s,
             )
             self._measure(nc, handlers, feeds, dispatch, letters)

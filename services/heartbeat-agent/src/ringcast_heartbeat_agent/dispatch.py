@@ -87,12 +87,12 @@ class Dispatch:
             )
             return group, member, resumed
 
-    def resolve(self, store: str, key: str, group: str, row_id: str, *, discard: bool) -> bool:
-        """Decides about a blocked message; says whether there was one."""
-        for each in self.groups():
-            if (each.source.store, each.source.key, each.name) == (store, key, group):
-                return each.resolve(row_id, discard=discard)
-        return False
+    def group(self, store: str, key: str, name: str) -> Group | None:
+        """A group, if there is one of that name."""
+        found = (
+            each for each in self.groups() if (each.source.store, each.source.key, each.name) == (store, key, name)
+        )
+        return next(found, None)
 
     def groups(self) -> Iterator[Group]:
         """The groups there are."""

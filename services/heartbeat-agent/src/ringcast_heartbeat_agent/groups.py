@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from ringcast import Change, InvalidInputError
@@ -182,9 +182,9 @@ class Group:
 
     # ---- for people
 
-    def resolve(self, row_id: str, *, discard: bool) -> bool:
-        """Decides about a blocked message; says whether there was one."""
-        return False
+    def resolve(self, row_ids: Collection[str] | None, *, discard: bool) -> list[str]:
+        """Has the blocked messages of these rows, or of all, tried again or given up; returns the rows."""
+        return []
 
     def status(self) -> dict[str, Any]:
         """How it stands."""

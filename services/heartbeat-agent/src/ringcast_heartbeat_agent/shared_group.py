@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Collection, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from ringcast import Change
@@ -208,17 +208,21 @@ class SharedGroup(Group):
 
     # ---- for people
 
-    def resolve(self, row_id: str, *, discard: bool) -> bool:
-        for offset in self._dispatcher.blocked():
-            if self._messages[offset].change.row_id == row_id:
-                if discard:
-                    actions = self._dispatcher.discard(offset, self._now())
-                    self._settle(offset)
-                else:
-                    actions = self._dispatcher.unblock(offset, self._now())
-                self._do(actions or [])
-                return True
-        return False
+    def resolve(self, row_ids: Collection[str] | None, *, discard: bool) -> list[str]:
+        decide = self._dispatcher.discard if discard else self._dispatcher.unblock
+        blocked = [(offset, self._messages[offset].change.row_id) for offset in self._dispatcher.blocked()]
+        decided = []
+        for offset, row_id in blocked:
+            if row_ids is not None and row_id not in row_ids:
+                continue
+            actions = decide(offset, self._now())
+            if actions is None:
+                continue
+            if discard:
+                self._settle(offset)
+            self._do(actions)
+            decided.append(row_id)
+        return decided
 
     def status(self) -> dict[str, Any]:
         dispatcher = self._dispatcher

@@ -69,11 +69,10 @@ class DispatchServicer(Servicer):
     async def Resolve(self, request: pb.ResolveRequest, _context: Context) -> pb.ResolveResponse:
         """Decides about a blocked message."""
         since = time.monotonic()
-        found = self._dispatch.resolve(
-            request.store, request.key, request.group, request.row_id, discard=request.discard
-        )
+        group = self._dispatch.group(request.store, request.key, request.group)
+        found = group.resolve({request.row_id}, discard=request.discard) if group is not None else []
         self._measures.asked("grpc", "resolve", "ok", time.monotonic() - since)
-        return pb.ResolveResponse(found=found)
+        return pb.ResolveResponse(found=bool(found))
 
 
 async def _registration(context: Context) -> Registration:

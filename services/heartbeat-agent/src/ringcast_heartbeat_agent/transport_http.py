@@ -1,4 +1,4 @@
-"""Dapr's API over HTTP: configuration, health and metadata; and the status of the agent."""
+"""Dapr's API over HTTP: configuration, health and metadata; the status of the agent; decisions about blocked rows."""
 
 from __future__ import annotations
 
@@ -7,23 +7,37 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+import msgspec
 from aiohttp import web
-from ringcast_wire import limits
+from ringcast_wire import limits, shown
 
 from ringcast_heartbeat_agent.callbacks import CallbackSender
 from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.dispatch import Dispatch
 from ringcast_heartbeat_agent.errors import DaprError, unsubscribe_message
 from ringcast_heartbeat_agent.handlers import Handlers
 from ringcast_heartbeat_agent.status import Status
 from ringcast_heartbeat_agent.telemetry import Measures
 
 _VERSIONS: Final = ("v1.0", "v1.0-alpha1")
+_METHODS: Final = frozenset({"get", "subscribe", "unsubscribe", "metadata", "health", "outbound", "status", "resolve"})
 _METADATA: Final = "metadata."
-_MAX_BODY: Final = 64 * limits.KIB
+_MAX_BODY: Final = limits.MIB
+"""Bytes of a request's body: 1,000 row ids of 512 bytes fit in."""
 _MAX_LINE: Final = limits.MIB
 """Characters of a request's first line: 1,000 keys of 577 bytes fit in."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Decision(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What is asked about the blocked rows of a group. Without ``row_ids``: about all of them."""
+
+    store: str
+    key: str
+    group: str
+    row_ids: list[str] | None = None
+    discard: bool = False
 
 
 class HttpServer:
@@ -36,6 +50,7 @@ class HttpServer:
         callbacks: CallbackSender,
         measures: Measures,
         status: Status,
+        dispatch: Dispatch,
         *,
         healthy: Callable[[], bool],
     ) -> None:
@@ -44,6 +59,7 @@ class HttpServer:
         self._callbacks = callbacks
         self._measures = measures
         self._agent_status = status
+        self._dispatch = dispatch
         self._healthy = healthy
         self._stopping = False
         self.port = 0
@@ -57,6 +73,7 @@ class HttpServer:
         app.router.add_get("/v1.0/healthz/outbound", self._outbound)
         app.router.add_get("/v1.0/metadata", self._metadata)
         app.router.add_get("/ringcast/v1/status", self._status)
+        app.router.add_post("/ringcast/v1/resolve", self._resolve)
         self._runner = web.AppRunner(app, access_log=None, max_line_size=_MAX_LINE, shutdown_timeout=1.0)
 
     async def start(self) -> None:
@@ -101,8 +118,8 @@ class HttpServer:
             raise
         finally:
             method = getattr(handler, "__name__", "unknown").lstrip("_")
-            known = method in ("get", "subscribe", "unsubscribe", "metadata", "health", "outbound", "status")
-            self._measures.asked("http", method if known else "unknown", outcome, time.monotonic() - since)
+            known = method if method in _METHODS else "unknown"
+            self._measures.asked("http", known, outcome, time.monotonic() - since)
 
     async def _get(self, request: web.Request) -> web.Response:
         items = await self._handlers.get(request.match_info["store"], request.query.getall("key", []))
@@ -146,6 +163,25 @@ class HttpServer:
 
     async def _status(self, _request: web.Request) -> web.Response:
         return web.json_response(self._agent_status.document())
+
+    async def _resolve(self, request: web.Request) -> web.Response:
+        if request.content_type != "application/json":  # which no page of another site can send unasked
+            return _error(415, "ERR_MALFORMED_REQUEST", "the body must be application/json")
+        try:
+            asked = msgspec.json.decode(await request.read(), type=Decision)
+        except msgspec.MsgspecError as error:
+            return _error(400, "ERR_MALFORMED_REQUEST", f"the body is no decision about blocked rows: {error}")
+        if asked.row_ids is not None and not 1 <= len(asked.row_ids) <= limits.MAX_BATCH_ROWS:
+            told = f"row_ids has {len(asked.row_ids)} entries: 1 to {limits.MAX_BATCH_ROWS} are allowed"
+            return _error(400, "ERR_MALFORMED_REQUEST", told)
+        group = self._dispatch.group(asked.store, asked.key, asked.group)
+        if group is None:
+            told = f"there is no group {shown(asked.group)} of {shown(asked.store)}/{shown(asked.key)} on this host"
+            return _error(404, "ERR_GROUP_NOT_FOUND", told)
+        wanted = None if asked.row_ids is None else dict.fromkeys(asked.row_ids)
+        resolved = dict.fromkeys(group.resolve(wanted, discard=asked.discard))
+        not_blocked = [row_id for row_id in wanted or () if row_id not in resolved]
+        return web.json_response({"resolved": [*resolved], "not_blocked": not_blocked})
 
     async def _metadata(self, _request: web.Request) -> web.Response:
         return web.json_response(self._handlers.metadata())

@@ -129,8 +129,10 @@ def worker_user(worker: Worker, *, prefix: str, partitions: int) -> User:
 
 
 def agent_user(agent: Worker, *, prefix: str, partitions: int) -> User:
-    """A heartbeat agent: what its workers may, one for each key, and asking which keys a store has."""
+    """A heartbeat agent: what its workers may, one for each key, asking which keys a store has, and keeping the lease
+    of its host: for the workers that register with it, whose records it deletes when they die."""
     publish = [f"{WORKER_API}.STREAM.INFO.{names.notify_stream(store)}" for store in agent.stores]
+    publish += host_subjects(agent)
     for worker in agent_workers(agent):
         publish += worker_subjects(worker, prefix=prefix, partitions=partitions)
     inboxes = [f"{names.inbox_prefix(name)}.>" for name in agent_names(agent)]
@@ -139,17 +141,25 @@ def agent_user(agent: Worker, *, prefix: str, partitions: int) -> User:
 
 
 def agent_workers(agent: Worker) -> list[Worker]:
-    """The workers that an agent takes part as: one for each key.
-
-    Raises:
-        InvalidInputError: the name of one would be too long.
-    """
+    """The workers that an agent takes part as: one for each key."""
     workers: dict[str, Worker] = {}
     for store, keys in agent.stores.items():
         for key in keys:
-            name = names.check_name("agent and key", f"{agent.worker_id}-{key}")
+            name = names.agent_worker_id(agent.worker_id, store, key)
             workers.setdefault(name, Worker(name)).stores[store] = [key]
     return list(workers.values())
+
+
+def host_subjects(agent: Worker) -> Iterator[str]:
+    """What an agent publishes for the workers of its host."""
+    lease = f"$KV.{names.LEASES_BUCKET}.{agent.worker_id}.*"
+    yield lease
+    yield f"{WORKER_API}.DIRECT.GET.KV_{names.LEASES_BUCKET}.{lease}"
+    for store, keys in agent.stores.items():
+        nodes = names.nodes_bucket(store)
+        for verb in ("CREATE", "DELETE"):
+            yield f"{WORKER_API}.CONSUMER.{verb}.KV_{nodes}.{names.watch_name(store, agent.worker_id)}"
+        yield from (f"$KV.{nodes}.{names.node_key(key, '*')}" for key in keys)
 
 
 def agent_names(agent: Worker) -> list[str]:

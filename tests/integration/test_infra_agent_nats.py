@@ -37,8 +37,8 @@ def read_all(agent: AgentProcess) -> dict[str, str]:
     [
         ([], "no worker and no agent is named"),
         (["--agent", "host-1"], "'host-1' is not of the form WORKER=STORE/KEY,KEY"),
-        (["--agent", f"{'h' * 60}=gateway/blocklist"], "agent and key 'hhh"),
-        (["--agent", "h=gateway/k", "h-k=gateway/k"], "'h-k' would name two of the workers, the agents"),
+        (["--agent", f"{'h' * 65}=gateway/blocklist"], "worker 'hhh"),
+        (["--agent", "h=gateway/k", "h-gateway-k=gateway/k"], "'h-gateway-k' would name two of the workers"),
     ],
 )
 def test_an_agent_that_makes_no_sense_is_refused(words: list[str], sentence: str) -> None:

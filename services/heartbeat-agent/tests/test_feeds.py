@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ringcast_heartbeat_agent.config import Config
-from ringcast_heartbeat_agent.feeds import Feeds, KeyFeed, worker_id
+from ringcast_heartbeat_agent.feeds import Feeds, KeyFeed
 from ringcast_heartbeat_agent.items import Wanted
 from ringcast_heartbeat_agent.subscription import Subscription
 from ringcast_testkit import PATIENCE_S, NatsServer
@@ -56,9 +56,12 @@ async def test_workers_keep_rows_on_disk_only_when_the_agent_is_told_to(
 
 
 def test_the_names_of_workers() -> None:
-    """Known beforehand where they fit, and never the same for two keys."""
-    assert worker_id("agent-a", "list") == "agent-a-list"
-    assert worker_id("a" * 40, "k" * 23) == f"{'a' * 40}-{'k' * 23}"
-    long = {worker_id("a" * 40, "k" * 63 + last) for last in "xy"} | {worker_id("a" * 64, key) for key in ("x", "y")}
-    assert len(long) == 4
+    """Known beforehand where they fit, and never the same for two keys of two stores."""
+    worker_id = names.agent_worker_id
+    assert worker_id("agent-a", "s", "list") == "agent-a-s-list"
+    assert worker_id("a" * 40, "s" * 10, "k" * 12) == f"{'a' * 40}-{'s' * 10}-{'k' * 12}"
+    long = {worker_id("a" * 40, "s", "k" * 63 + last) for last in "xy"}
+    long |= {worker_id("a" * 64, store, "k") for store in ("x", "y")}
+    long |= {worker_id("a", "b-c", "d"), worker_id("a", "b", "c-d")}
+    assert len(long) == 6
     assert all(names.check_name("worker_id", name) for name in long)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import urllib.error
 import urllib.request
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -34,6 +35,23 @@ class _Worker(msgspec.Struct):
     rows: int
     staleness_s: float
     subscriptions: int
+
+
+class _Registered(msgspec.Struct):
+    worker_id: str
+    pid: int
+    store: str
+    keys: list[str]
+    since_ms: int
+    last_pong_s: float | None
+    connected: bool
+
+
+class _Leases(msgspec.Struct):
+    lease: str
+    held: bool
+    socket: str
+    workers: list[_Registered]
 
 
 class _Consumer(msgspec.Struct):
@@ -84,6 +102,7 @@ class _Status(msgspec.Struct):
     stopping: bool
     workers: list[_Worker]
     groups: list[_Group]
+    leases: _Leases | None = None
 
 
 @click.group()
@@ -96,7 +115,7 @@ def agent() -> None:
 @shared_options("agent", "timeout")
 @click.pass_context
 def status(context: click.Context) -> None:
-    """Show its workers, and the groups of key-shared dispatch with their consumers.
+    """Show its workers, those that it keeps the lease for, and the groups of key-shared dispatch with their consumers.
 
     With --json the document as the agent gives it.
     """
@@ -203,6 +222,8 @@ def _headers(config: CliConfig) -> dict[str, str]:
 def _print(told: _Status) -> None:
     state = "stopping" if told.stopping else "connected" if told.connected else "not connected to NATS"
     click.echo(f"{told.agent_id}: {state}, up for {told.uptime_s:.0f} s, version {told.version}, pid {told.pid}")
+    if told.leases is not None:
+        _print_leases(told.leases)
     if not told.workers:
         click.echo("it follows no config key")
         return
@@ -222,6 +243,22 @@ def _print(told: _Status) -> None:
         click.echo()
         rows = [[each.row_id, group.group, _place(group), str(each.offset), each.reason] for group, each in blocked]
         print_table(["blocked row", "group", "store/key", "offset", "why"], rows, right=frozenset({3}))
+
+
+def _print_leases(leases: _Leases) -> None:
+    state = "held" if leases.held else "not held"
+    click.echo(f"lease {leases.lease}: {state}, for {len(leases.workers)} workers at {leases.socket}")
+    if not leases.workers:
+        return
+    columns = ["leased worker", "store", "keys", "pid", "since", "last answer"]
+    print_table(columns, [_registered(each) for each in leases.workers], right=frozenset({3, 5}))
+    click.echo()
+
+
+def _registered(worker: _Registered) -> list[str]:
+    since = datetime.fromtimestamp(worker.since_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    last = "awaited" if worker.last_pong_s is None else f"{worker.last_pong_s:.1f} s"
+    return [worker.worker_id, worker.store, ",".join(worker.keys), str(worker.pid), since, last]
 
 
 def _place(of: _Worker | _Group) -> str:

@@ -45,6 +45,8 @@ MAX_FILTERS_PER_CONSUMER: Final = 500
 """Filter subjects of one JetStream consumer; a worker with more partitions gets further consumers."""
 CHUNK_HEADROOM_BYTES: Final = 4 * KIB
 """What a chunk leaves free below the server's payload limit: headers count towards it."""
+MAX_SOCKET_PATH_BYTES: Final = 107
+"""What the system takes as the path of a Unix socket."""
 
 LEASE_TTL_S: Final = 10
 LEASE_REFRESH_S: Final = 5.0

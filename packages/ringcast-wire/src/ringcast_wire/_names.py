@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from typing import Final
 
 from ringcast_wire._errors import InvalidInputError, ProtocolError, shown
-from ringcast_wire._limits import MAX_NAME_LENGTH, MAX_PARTITIONS
+from ringcast_wire._limits import MAX_NAME_LENGTH, MAX_PARTITIONS, MAX_SOCKET_PATH_BYTES
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
@@ -65,6 +66,18 @@ def check_partition(value: object, partition_count: int) -> int:
     raise InvalidInputError(
         f"partition {shown(value)} is out of range: the store has partitions 0 to {partition_count - 1}",
         field="partition",
+    )
+
+
+def check_socket_path(field: str, value: str) -> str:
+    """Returns ``value`` if it can be the path of a Unix socket: absolute, and no longer than the system takes."""
+    size = len(value.encode(errors="surrogateescape"))
+    if value.startswith("/") and "\0" not in value and size <= MAX_SOCKET_PATH_BYTES:
+        return value
+    raise InvalidInputError(
+        f"{field} {shown(value)} of {size} bytes is not the path of a socket: an absolute one of at most"
+        f" {MAX_SOCKET_PATH_BYTES} bytes is",
+        field=field,
     )
 
 
@@ -149,6 +162,18 @@ def consumer_name(prefix: str, worker_id: str, index: int = 0) -> str:
 def watch_name(store: str, worker_id: str) -> str:
     """Name of the consumer by which a worker of a store watches a bucket: permissions can be given for it alone."""
     return f"watch~{store}~{worker_id}"
+
+
+def agent_worker_id(agent_id: str, store: str, config_key: str) -> str:
+    """The worker id that a heartbeat agent takes part under in a config key of a store.
+
+    Readable where that is short enough and can't be another store's: ``a-b`` with ``c`` is not ``a`` with ``b-c``.
+    """
+    name = f"{agent_id}-{store}-{config_key}"
+    if len(name) <= MAX_NAME_LENGTH and "-" not in store:
+        return name
+    digest = hashlib.blake2b(f"{agent_id}/{store}/{config_key}".encode(), digest_size=8).hexdigest()
+    return f"{agent_id[: MAX_NAME_LENGTH - 1 - len(digest)]}-{digest}"
 
 
 def inbox_prefix(worker_id: str) -> str:

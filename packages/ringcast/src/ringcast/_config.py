@@ -49,6 +49,8 @@ class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=T
     heads_s: float = 10.0
     """How often the worker compares its revisions with the service's."""
     lease_refresh_s: float = limits.LEASE_REFRESH_S
+    agent: str = ""
+    """Socket of the host's heartbeat agent, which keeps the lease then; empty: the worker keeps one of its own."""
     max_parallel_handlers: int = 16
     """Calls of the handler under way at once for each key."""
     handler_tries: int = 3
@@ -79,8 +81,9 @@ class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=T
         """
         raw = _from_surroundings(cls.__struct_fields__, environ)
         raw.update((field, value) for field, value in given.items() if value is not None)
-        if isinstance(raw.get("cache_dir"), os.PathLike):
-            raw["cache_dir"] = os.fspath(raw["cache_dir"])
+        for field in ("cache_dir", "agent"):
+            if isinstance(raw.get(field), os.PathLike):
+                raw[field] = os.fspath(raw[field])
         for field in ("keys", "servers"):
             if isinstance(raw.get(field), str):
                 raw[field] = [part.strip() for part in raw[field].split(",") if part.strip()]
@@ -110,6 +113,8 @@ class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise InvalidInputError(
                 f"jetstream_api {shown(self.jetstream_api)} is not a subject such as $JS.API", field="jetstream_api"
             )
+        if self.agent:
+            names.check_socket_path("agent", self.agent)
         self._check_numbers()
         if self.cache_dir and not self.worker_id:
             raise InvalidInputError(

@@ -7,11 +7,12 @@ import random
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from ringcast_wire import NodeRecord, SlotClaim, StoreSettings, encode_record, limits, names
+from ringcast_wire import InUseError, LeaseRecord, NodeRecord, SlotClaim, StoreSettings, encode_record, limits, names
 
 from ringcast._buckets import Bucket, BucketWatch, ConflictError
 from ringcast._config import WorkerConfig
 from ringcast._connection import TRANSIENT, Connection
+from ringcast._lease import PATIENCE_S, LeaseSource
 from ringcast._log import Log
 from ringcast._machine.assignment import Assignment
 from ringcast._machine.backoff import Backoff
@@ -23,6 +24,13 @@ _TOUCH_S: Final = 6 * 3600.0
 """How often the records are written again: the bucket forgets what nobody touched for a day."""
 _REFRESHED_WITHIN_S: Final = limits.LEASE_TTL_S + 2.0
 """A lease that nobody refreshed for so long has ended, whether the server has told of it or not."""
+
+
+_RIVAL_POLL_S: Final = 0.25
+
+
+class _RivalError(Exception):
+    """Another live process takes part under this worker's id; it may be about to end."""
 
 
 class Coordinator(Protocol):
@@ -46,14 +54,14 @@ class PeerCoordinator:
         *,
         incarnation: str,
         publish: Callable[[Assignment, Trigger], None],
-        lease_gone: Callable[[], None],
+        lease: LeaseSource,
         stats: Stats,
         log: Log,
     ) -> None:
         self._config = config
         self._incarnation = incarnation
         self._publish = publish
-        self._lease_gone = lease_gone
+        self._lease = lease
         self._stats = stats
         self._log = log
         self._peers = Peers(config.keys, config.worker_id, settings, settle_s=config.settle_s, grace_s=config.grace_s)
@@ -79,6 +87,8 @@ class PeerCoordinator:
         self._touched_at: dict[str, float] = {}
         self._leaving = False
         self._bad_records = 0
+        self._rival_since: float | None = None
+        lease.on_change(self._wake.set)
         connection.on_back(self._reconnected)
 
     async def run(self) -> None:
@@ -86,6 +96,7 @@ class PeerCoordinator:
 
         Raises:
             LimitExceededError: a key has as many workers as it may.
+            InUseError: another live process takes part under this worker's id.
         """
         async with asyncio.TaskGroup() as tasks:
             for watch in self._watches:
@@ -96,7 +107,11 @@ class PeerCoordinator:
         """Deletes the node records and slot claims."""
         self._leaving = True
         for key in self._config.keys:
-            await self._drop(names.node_key(key, self._config.worker_id))
+            name = names.node_key(key, self._config.worker_id)
+            record = self._membership.nodes.get(name, NodeRecord)
+            if record is not None and record.incarnation != self._incarnation:
+                continue  # another process's, and so are the claims
+            await self._drop(name)
             for slot in self._membership.slots_of(key, self._config.worker_id):
                 await self._drop(names.slot_key(key, slot))
 
@@ -108,11 +123,18 @@ class PeerCoordinator:
             retry_at = None
             if not self._membership.complete:
                 continue
-            self._check_lease()
+            lease = self._lease.id
+            if not self._membership.alive(lease):
+                self._lease.check()
             try:
                 for key in self._config.keys:
-                    await self._register(key)
+                    self._look_for_rival(key)
+                    await self._register(key, lease)
+                self._lease.recorded(lease)
                 backoff.reset()
+            except _RivalError:
+                retry_at = asyncio.get_running_loop().time() + _RIVAL_POLL_S
+                continue  # what is computed with its records would be its partitions
             except (ConflictError, *TRANSIENT) as error:
                 self._log.debug("registration is tried again", error=str(error))
                 retry_at = asyncio.get_running_loop().time() + backoff.next_s()
@@ -140,19 +162,38 @@ class PeerCoordinator:
             self._stats.bad_records += bad - self._bad_records
             self._bad_records = bad
 
-    def _check_lease(self) -> None:
-        if not self._membership.alive(self._config.worker_id):
-            self._lease_gone()
+    def _look_for_rival(self, key: str) -> None:
+        """Two processes may have leases on different hosts; the records of a key tell them of each other.
 
-    async def _register(self, key: str) -> None:
-        """Claims a slot and writes the node record, where the mirror does not show them already."""
+        Raises:
+            _RivalError: there is one, which may have died just now.
+            InUseError: it lives, or came while this process took part.
+        """
+        worker_id, now = self._config.worker_id, asyncio.get_running_loop().time()
+        rival = self._membership.rival(key, worker_id, self._incarnation, self._lease.ids)
+        if rival is None:
+            return
+        if self._rival_since is None:
+            self._rival_since = now
+        if key not in self._touched_at and now - self._rival_since < PATIENCE_S:
+            raise _RivalError
+        self._lease.taken = True
+        told = self._membership.leases.get(rival.lease, LeaseRecord)
+        where = f" on host {told.host}" if told is not None else ""
+        raise InUseError(f"worker id {worker_id!r} is in use by another process{where}", field="worker_id")
+
+    async def _register(self, key: str, lease: str) -> None:
+        """Claims a slot and writes the node record, where the mirror does not show them already.
+
+        The records are written anew, with the same slot, when the worker has gone over to another lease.
+        """
         worker_id, now = self._config.worker_id, asyncio.get_running_loop().time()
         choice = self._membership.choose_slot(key, worker_id)
         stale = now - self._touched_at.get(key, now - 2 * _TOUCH_S) > _TOUCH_S
-        if not choice.held or stale:
-            claim = encode_record(SlotClaim(worker_id=worker_id, lease=worker_id))
-            await self._write(names.slot_key(key, choice.slot), claim, choice.revision)
-        record = NodeRecord(slot=choice.slot, lease=worker_id, incarnation=self._incarnation)
+        claim, slot = SlotClaim(worker_id=worker_id, lease=lease), names.slot_key(key, choice.slot)
+        if stale or self._membership.nodes.get(slot, SlotClaim) != claim:
+            await self._write(slot, encode_record(claim), choice.revision)
+        record = NodeRecord(slot=choice.slot, lease=lease, incarnation=self._incarnation)
         name = names.node_key(key, worker_id)
         if stale or self._membership.nodes.get(name, NodeRecord) != record:
             await self._write(name, encode_record(record), self._membership.nodes.revision(name))

@@ -49,6 +49,8 @@ class Health:
     keys: tuple[KeyHealth, ...]
     cache: CacheHealth | None = None
     """``None`` for a worker without one."""
+    by_agent: bool = False
+    """Whether the agent of the host keeps the lease."""
 
     @property
     def ready(self) -> bool:

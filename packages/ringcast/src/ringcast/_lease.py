@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from ringcast_wire import InUseError, LeaseRecord, ProtocolError, decode_record, encode_record, limits, names
 
@@ -17,11 +17,60 @@ from ringcast._machine.lease import LeaseKeeper, Refusal
 from ringcast._machine.membership import Entry
 from ringcast._stats import Stats
 
-_PATIENCE_S: Final = limits.LEASE_TTL_S + 2.0
+PATIENCE_S: Final = limits.LEASE_TTL_S + 2.0
+"""How long a process waits for one of the same worker id to be gone."""
 _POLL_S: Final = 0.25
 
 # Workers of one process share the lease of their worker id: whoever leaves last gives it back.
 _holders: Counter[tuple[str, ...]] = Counter()
+
+
+class LeaseSource(Protocol):
+    """What says that a worker lives: a lease of its own, or the one that its host's agent keeps."""
+
+    taken: bool
+    """Whether another process has the worker's id."""
+
+    @property
+    def failed_writes(self) -> int:
+        """How often a lease could not be refreshed."""
+
+    @property
+    def id(self) -> str:
+        """The lease that the worker's records are to name."""
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """The leases that nobody else can have while this worker has them."""
+
+    @property
+    def held(self) -> bool:
+        """Whether the others count this worker as alive, as far as it can tell."""
+
+    @property
+    def by_agent(self) -> bool:
+        """Whether the host's agent keeps it."""
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Calls back when ``id`` is another."""
+
+    def recorded(self, lease: str) -> None:
+        """All records name this lease now."""
+
+    def check(self) -> None:
+        """Looks after the lease at once: it was seen to be gone."""
+
+    async def take(self) -> None:
+        """Takes it; raises as :meth:`LeaseHolder.take`."""
+
+    async def run(self) -> None:
+        """Keeps it until cancelled; raises as :meth:`LeaseHolder.run`."""
+
+    async def release(self) -> None:
+        """Gives it back."""
+
+    def let_go(self) -> bool:
+        """The worker needs it no longer; returns whether nobody in this process does."""
 
 
 class LeaseHolder:
@@ -50,10 +99,37 @@ class LeaseHolder:
         self._shared = (*servers, lease_id)
         self._needed = False
         self._told_lost = False
+        self._losses = 0
         self.failed_writes = 0
         self.taken = False
         """Whether another process has it: then what goes by the worker's id is that process's, too."""
         connection.on_back(self.check)
+
+    @property
+    def id(self) -> str:
+        """The lease's id."""
+        return self._id
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """The lease, if it is held."""
+        return frozenset([self._id]) if self.held else frozenset()
+
+    @property
+    def by_agent(self) -> bool:
+        """No: this process keeps it."""
+        return False
+
+    @property
+    def losses(self) -> int:
+        """How often it was lost and is held again."""
+        return self._losses
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Never: the id stays the same."""
+
+    def recorded(self, lease: str) -> None:
+        """Nothing follows from it."""
 
     async def take(self) -> None:
         """Takes the lease; waits for one that a process before us left to end.
@@ -63,7 +139,7 @@ class LeaseHolder:
             UnavailableError: the bucket can't be reached.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + _PATIENCE_S
+        deadline = loop.time() + PATIENCE_S
         with translated(f"taking the lease {self._id}"):
             while True:
                 entry = await self._bucket.get(self._id)
@@ -109,6 +185,7 @@ class LeaseHolder:
                 self._told_lost = False
                 self._log.info("heartbeat restored", retries=failures)
             if lost:
+                self._losses += 1
                 self._log.warning("lease was lost and is held again: everything is verified")
                 self._retaken()
 

@@ -21,6 +21,7 @@ from ringcast_wire import (
 )
 from ringcast_wire.tracing import Tracing
 
+from ringcast._agent_lease import AgentLease
 from ringcast._apply import Handler, Listener
 from ringcast._cache import Cache
 from ringcast._cache_file import Identity
@@ -30,7 +31,7 @@ from ringcast._consumers import Consumers
 from ringcast._coordinator import PeerCoordinator
 from ringcast._endpoint import endpoint
 from ringcast._fetch import FetchClient
-from ringcast._lease import LeaseHolder
+from ringcast._lease import LeaseHolder, LeaseSource
 from ringcast._log import Log
 from ringcast._machine.assignment import Assignment
 from ringcast._machine.membership import Trigger
@@ -67,7 +68,7 @@ class Runtime:
         self.settings: StoreSettings | None = None
         self.connection: Connection | None = None
         self.cache: Cache | None = None
-        self.lease: LeaseHolder | None = None
+        self.lease: LeaseSource | None = None
         self.routes: Routes | None = None
         self.sessions: dict[str, KeySession] = {}
         self.started = asyncio.Event()
@@ -191,7 +192,23 @@ class Runtime:
             raise
 
     async def _take_part(self, connection: Connection, fetches: FetchClient, settings: StoreSettings) -> None:
-        lease = self.lease = LeaseHolder(
+        lease = self.lease = self._make_lease(connection, settings)
+        name = (*self._config.servers, self._config.store, self._config.worker_id)
+        if name in _running:
+            raise InUseError(
+                f"worker id {self._config.worker_id!r} is in use by another worker of this process for the same store",
+                field="worker_id",
+            )
+        _running.add(name)
+        try:
+            await lease.take()
+            await self._hold(connection, fetches, settings, lease)
+        finally:
+            _running.discard(name)
+
+    def _make_lease(self, connection: Connection, settings: StoreSettings) -> LeaseSource:
+        """The worker's own lease, or its host's. In mode FULL only its own keeps other processes off its id."""
+        own = LeaseHolder(
             connection,
             self._config.worker_id,
             LeaseRecord(
@@ -206,21 +223,12 @@ class Runtime:
             stats=self.stats,
             log=self._log,
         )
-        name = (*self._config.servers, self._config.store, self._config.worker_id)
-        if name in _running:
-            raise InUseError(
-                f"worker id {self._config.worker_id!r} is in use by another worker of this process for the same store",
-                field="worker_id",
-            )
-        _running.add(name)
-        try:
-            await lease.take()
-            await self._hold(connection, fetches, settings, lease)
-        finally:
-            _running.discard(name)
+        if not self._config.agent or settings.mode is not Mode.PARTITIONED:
+            return own
+        return AgentLease(self._config, own, incarnation=_INCARNATION, retaken=self._verify, log=self._log)
 
     async def _hold(
-        self, connection: Connection, fetches: FetchClient, settings: StoreSettings, lease: LeaseHolder
+        self, connection: Connection, fetches: FetchClient, settings: StoreSettings, lease: LeaseSource
     ) -> None:
         count = settings.partition_count
         routes = self.routes = Routes(connection, self._config, self.sessions, count, self.stats, self._log)
@@ -241,7 +249,7 @@ class Runtime:
                 settings,
                 incarnation=_INCARNATION,
                 publish=self._assign,
-                lease_gone=lease.check,
+                lease=lease,
                 stats=self.stats,
                 log=self._log,
             )
@@ -291,7 +299,7 @@ class Runtime:
         self,
         connection: Connection,
         settings: StoreSettings,
-        lease: LeaseHolder,
+        lease: LeaseSource,
         consumers: Consumers,
         coordinator: PeerCoordinator | None,
     ) -> None:

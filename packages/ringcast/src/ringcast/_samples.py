@@ -13,7 +13,7 @@ from ringcast._config import WorkerConfig
 from ringcast._connection import Connection
 from ringcast._consumers import Consumers
 from ringcast._health import staleness_s
-from ringcast._lease import LeaseHolder
+from ringcast._lease import LeaseSource
 from ringcast._measures import read_delivery
 from ringcast._session import KeySession
 from ringcast._stats import Stats
@@ -39,7 +39,7 @@ class WorkerSamples:
     config: WorkerConfig
     connection: Connection
     consumers: Consumers
-    lease: LeaseHolder
+    lease: LeaseSource
     sessions: Mapping[str, KeySession]
     stats: Callable[[], Stats]
 

@@ -74,6 +74,7 @@ class Worker:
         grace_s: float | None = None,
         heads_s: float | None = None,
         lease_refresh_s: float | None = None,
+        agent: str | os.PathLike[str] | None = None,
         max_parallel_handlers: int | None = None,
         handler_tries: int | None = None,
         poison_policy: PoisonPolicy | None = None,
@@ -251,6 +252,7 @@ class Worker:
             staleness_s=staleness_s(connection, runtime.sessions.values()),
             keys=tuple(key_health(session) for session in runtime.sessions.values()),
             cache=cache_health(runtime.cache) if runtime.cache is not None else None,
+            by_agent=runtime.lease is not None and runtime.lease.by_agent and running,
         )
 
     @property

@@ -58,6 +58,10 @@ _AS_THEY_ARE = (
     "max_tries",
     "max_deliveries",
     "poison_policy",
+    "lease_socket",
+    "lease_mode",
+    "lease_group",
+    "max_workers",
     "cache_dir",
     "jetstream_api",
 )
@@ -142,6 +146,10 @@ def _from_file(context: click.Context, _: click.Parameter, path: Path | None) ->
 @click.option("--evict-after", type=float, default=3.0, help="Seconds of silence until a consumer is evicted.")
 @click.option("--orphan-hold", type=float, default=30.0, help="Seconds to keep messages that nobody else wants.")
 @click.option("--drain-timeout", type=float, default=10.0, help="Seconds to wait for answers when stopping.")
+@click.option("--lease-socket", default="", metavar="PATH", help="Keep leases for workers of this host there.")
+@click.option("--lease-mode", default="0660", help="Who may connect to the socket.")
+@click.option("--lease-group", default="", help="Group of the socket; empty: the agent's.")
+@click.option("--max-workers", type=int, default=256, help="Workers that may register.")
 @click.option("--cache-dir", default="", metavar="DIR", help="Keep rows there, to start with NATS down.")
 @click.option("--jetstream-api", default="$JS.API", help="Where the agent's NATS account has the JetStream API.")
 @click.option("--nats-user", default="", help="User on NATS.")
@@ -155,7 +163,7 @@ def _from_file(context: click.Context, _: click.Parameter, path: Path | None) ->
 @click.option("--nats-tls-key", default="", metavar="FILE", help="Its key.")
 @click.version_option(package_name="ringcast-heartbeat-agent")
 def main(config: Path | None, **options: Any) -> None:
-    """The Ringcast heartbeat agent: Dapr's Configuration API and key-shared dispatch for one host's applications."""
+    """The Ringcast heartbeat agent: leases of a host's workers, Dapr's Configuration API and key-shared dispatch."""
     del config  # its settings came in as defaults
     try:
         settings = _settings(options)

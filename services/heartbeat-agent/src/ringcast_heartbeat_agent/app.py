@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import nats
@@ -28,12 +29,15 @@ from ringcast_heartbeat_agent.errors import ConfigError
 from ringcast_heartbeat_agent.feeds import Feeds
 from ringcast_heartbeat_agent.groups import LOSSY, RELIABLE
 from ringcast_heartbeat_agent.handlers import Handlers
+from ringcast_heartbeat_agent.host_leases import HostLeases
+from ringcast_heartbeat_agent.lease_state import SocketPlace
 from ringcast_heartbeat_agent.letters import Letters
 from ringcast_heartbeat_agent.status import Status
 from ringcast_heartbeat_agent.telemetry import AGENT, Measures
 from ringcast_heartbeat_agent.transport_dispatch import DispatchServicer
 from ringcast_heartbeat_agent.transport_grpc import GrpcServer
 from ringcast_heartbeat_agent.transport_http import HttpServer
+from ringcast_heartbeat_agent.transport_leases import lease_service
 
 log = logging.getLogger(__name__)
 
@@ -71,12 +75,18 @@ class App:
             ConfigError: the settings or NATS don't let it start.
         """
         with contextlib.suppress(_StoppedError):
-            async with self._metrics_server(), self._nats() as nc, self._reader() as reader:
-                await self._serve(nc, reader)
+            async with (
+                self._socket_place() as place,  # first: an agent that is just ending has the ports, too
+                self._metrics_server(),
+                self._nats() as nc,
+                self._reader() as reader,
+                lease_service(self._config, place) as leases,
+            ):
+                await self._serve(nc, reader, leases)
         if self._lost:
             raise ConfigError("the NATS server closed the connection for good: see the log before this line")
 
-    async def _serve(self, nc: Client, reader: DaprClient) -> None:
+    async def _serve(self, nc: Client, reader: DaprClient, leases: HostLeases | None) -> None:
         config, measures = self._config, self._measures
         async with asyncio.TaskGroup() as tasks:
             feeds = Feeds(config, tasks, self._metrics)
@@ -86,7 +96,7 @@ class App:
             handlers = Handlers(config, js, reader, feeds, dispatch, tasks, measures)
             callbacks = CallbackSender(config, tasks, handlers, measures)
             grpc_server = GrpcServer(config, handlers, DispatchServicer(dispatch, measures), measures)
-            status = Status(config, feeds, dispatch, connected=lambda: nc.is_connected)
+            status = Status(config, feeds, dispatch, leases, connected=lambda: nc.is_connected)
             http_server = HttpServer(
                 config,
                 handlers,
@@ -94,9 +104,10 @@ class App:
                 measures,
                 status,
                 dispatch,
-                healthy=lambda: nc.is_connected and not feeds.staleness_s,
+                healthy=lambda: nc.is_connected and not feeds.staleness_s and (leases is None or leases.held),
             )
             self._measure(nc, handlers, feeds, dispatch, letters)
+            self._measure_leases(leases)
             background = [
                 tasks.create_task(feeds.run(), name="feeds"),
                 tasks.create_task(handlers.run(), name="new-keys"),
@@ -175,6 +186,31 @@ class App:
             for what in ("consumers", "in_flight", "lag", "blocked_rows"):
                 self._measures.gauges[what, (mode,)] = partial(dispatch.sum_of, mode, what)
         self._measures.events = dispatch.counts
+
+    def _measure_leases(self, leases: HostLeases | None) -> None:
+        measures = self._measures
+        measures.gauges |= {
+            ("leases_registered", ()): lambda: len(leases.roster) if leases is not None else 0,
+            ("lease_held", ()): lambda: leases is not None and leases.held,
+            ("lease_losses_total", ()): lambda: leases.losses if leases is not None else 0,
+            ("lease_records_deleted_total", ()): lambda: leases.deleted if leases is not None else 0,
+        }
+        if leases is not None:
+            measures.given_up, measures.refused = leases.roster.given_up, leases.refused
+
+    @asynccontextmanager
+    async def _socket_place(self) -> AsyncIterator[SocketPlace | None]:
+        """Keeps other agents off the lease socket until everything else has ended."""
+        config = self._config
+        if not config.lease_socket:
+            yield None
+            return
+        place = SocketPlace(Path(config.lease_socket), mode=int(config.lease_mode, 8), group=config.lease_group)
+        try:
+            await self._unless_stopped(place.lock(config.start_timeout_s))
+            yield place
+        finally:
+            place.unlock()
 
     @asynccontextmanager
     async def _metrics_server(self) -> AsyncIterator[None]:

@@ -24,6 +24,8 @@ _SECONDS = ("start_timeout_s", "stop_timeout_s", "subscribe_timeout_s", "stale_a
 _DISPATCH_SECONDS = ("ack_timeout_s", "retry_first_s", "retry_most_s", "evict_after_s", "orphan_hold_s")
 _MAX_DISPATCH_S = 86_400.0
 _MAX_DELIVERIES = 1_000
+_MAX_WORKERS = 4_096
+_MODE = re.compile(r"0?[67][0-7][0-7]", re.ASCII)
 _COUNTS = (
     "max_subscriptions",
     "max_keys",
@@ -50,7 +52,7 @@ class Config:
     nats: tuple[str, ...] = ("nats://127.0.0.1:4222",)
     nats_login: NatsLogin = field(default_factory=NatsLogin)
     agent_id: str = ""
-    """The workers of the agent are ``<agent_id>-<config key>``. Empty: made from host and process."""
+    """The workers of the agent are ``<agent_id>-<store>-<config key>``. Empty: made from host and process."""
     grpc_listen: str = "127.0.0.1:50001"
     http_listen: str = "127.0.0.1:3500"
     metrics_listen: str = OFF
@@ -113,6 +115,14 @@ class Config:
     """How long a message that was delivered waits for a consumer, when its own is gone and no other wants it."""
     drain_timeout_s: float = 10.0
     """How long a stopping agent waits for answers to what is in flight."""
+    lease_socket: str = ""
+    """Where workers of this host register, so that the agent keeps their leases; empty: nowhere."""
+    lease_mode: str = "0660"
+    """Who may connect to it, in octal."""
+    lease_group: str = ""
+    """The group that it is given to; empty: the agent's."""
+    max_workers: int = 256
+    """Registrations at once."""
     cache_dir: str = ""
     """Where workers keep their rows, to start with NATS down; empty: nowhere."""
     jetstream_api: str = "$JS.API"
@@ -142,6 +152,7 @@ class Config:
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it can't be below 0")
         self._check_dispatch()
+        self._check_leases()
         if self.app_url:
             try:
                 self.callback_url(self.app_url)
@@ -165,6 +176,17 @@ class Config:
             raise ConfigError(
                 f"poison_policy is {shown(self.poison_policy)}: {', '.join(POLICIES)} are known"
             ) from None
+
+    def _check_leases(self) -> None:
+        if not 1 <= self.max_workers <= _MAX_WORKERS:
+            raise ConfigError(f"max_workers is {self.max_workers}: it must be 1 to {_MAX_WORKERS}")
+        if not _MODE.fullmatch(self.lease_mode):
+            raise ConfigError(f"lease_mode is {shown(self.lease_mode)}: it must be 0600 to 0777, in octal")
+        if self.lease_socket:
+            try:
+                names.check_socket_path("lease_socket", self.lease_socket)
+            except InvalidInputError as error:
+                raise ConfigError(str(error)) from error
 
     def callback_url(self, url: str) -> str:
         """The address that callbacks go to, without a slash at its end.

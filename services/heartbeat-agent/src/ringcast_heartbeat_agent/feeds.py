@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
@@ -14,7 +13,7 @@ import msgspec
 from ringcast import Change, LimitExceededError, UnavailableError, Worker
 from ringcast.metrics import PrometheusMetrics
 from ringcast_core import row_partition
-from ringcast_wire import Row, limits
+from ringcast_wire import Row, names
 
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.errors import StoppedError
@@ -25,15 +24,6 @@ from ringcast_heartbeat_agent.subscription import Subscription
 log = logging.getLogger(__name__)
 
 _WATCH_S: Final = 0.25
-
-
-def worker_id(agent_id: str, key: str) -> str:
-    """The name that an agent takes part under in a config key."""
-    name = f"{agent_id}-{key}"
-    if len(name) <= limits.MAX_NAME_LENGTH:
-        return name
-    digest = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
-    return f"{agent_id[: limits.MAX_NAME_LENGTH - 1 - len(digest)]}-{digest}"
 
 
 class KeyFeed:
@@ -52,7 +42,7 @@ class KeyFeed:
         self.leaving = False
         login = msgspec.structs.asdict(config.nats_login)
         given: dict[str, Any] = {name: value for name, value in login.items() if value}
-        self.worker_id = worker_id(config.agent_id, key)
+        self.worker_id = names.agent_worker_id(config.agent_id, store, key)
         self._revoked: set[int] = set()
         self._worker = Worker(
             store=store,
@@ -66,6 +56,7 @@ class KeyFeed:
             # when the agent died is to come again, and so is every row.
             cache_dir=config.cache_dir,
             jetstream_api=config.jetstream_api,
+            agent="",  # it dies with the agent
             metrics=metrics,
             **given,
         )

@@ -11,20 +11,30 @@ from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dispatch import Dispatch
 from ringcast_heartbeat_agent.feeds import Feeds
 from ringcast_heartbeat_agent.handlers import VERSION
+from ringcast_heartbeat_agent.host_leases import HostLeases
 
 
 class Status:
     """How an agent is now, as one JSON document."""
 
-    def __init__(self, config: Config, feeds: Feeds, dispatch: Dispatch, *, connected: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        feeds: Feeds,
+        dispatch: Dispatch,
+        leases: HostLeases | None,
+        *,
+        connected: Callable[[], bool],
+    ) -> None:
         self._config = config
         self._feeds = feeds
         self._dispatch = dispatch
+        self._leases = leases
         self._connected = connected
         self._since = time.monotonic()
 
     def document(self) -> dict[str, Any]:
-        """Workers, groups and their consumers; numbers are as of now."""
+        """Workers, leases, groups and their consumers; numbers are as of now."""
         return {
             "agent_id": self._config.agent_id,
             "pid": os.getpid(),
@@ -33,5 +43,6 @@ class Status:
             "connected": self._connected(),
             "stopping": self._dispatch.stopping,
             "workers": [feed.status() for feed in self._feeds],
+            "leases": self._leases.status() if self._leases is not None else None,
             "groups": self._dispatch.status(),
         }

@@ -8,6 +8,8 @@ from typing import Final, Literal
 
 from ringcast_wire.metrics import Histogram, Metric, Sample
 
+from ringcast_heartbeat_agent.roster import CLOSED, NOT_BACK, SILENT
+
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _CALL: Final = ("api", "method")
 
@@ -20,6 +22,8 @@ def _metric(
 
 
 _ENDS: Final = "Ended subscriptions, by what ended them: client, upstream, overflow, stopping or unreachable."
+
+_GIVEN_UP: Final = "Workers that ended without a word: closed, silent, or not-back after a restart of the agent."
 
 _EVENTS: Final = "What happened to messages of groups: offered, deliveries, acked, rejected and so on."
 
@@ -39,6 +43,12 @@ AGENT: Final = (
     _metric("lag", "gauge", ("mode",), "messages", "Messages that are not settled, and those still to come in."),
     _metric("blocked_rows", "gauge", ("mode",), "rows", "Rows that poison blocks, until somebody decides."),
     _metric("dispatch_events_total", "counter", ("event",), "events", _EVENTS),
+    _metric("leases_registered", "gauge", (), "workers", "Workers that the agent keeps the lease for."),
+    _metric("lease_held", "gauge", (), "", "Whether the host's lease is held; 0 without a lease socket, too."),
+    _metric("lease_losses_total", "counter", (), "leases", "How often it was lost and taken again."),
+    _metric("lease_records_deleted_total", "counter", (), "records", "Records of dead workers that were deleted."),
+    _metric("workers_given_up_total", "counter", ("reason",), "workers", _GIVEN_UP),
+    _metric("registrations_refused_total", "counter", ("reason",), "registrations", "Refused, by the error's code."),
     _metric("dead_letter_failures_total", "counter", (), "sends", "Dead letters not taken; each is sent again."),
 )
 """Every metric of the agent; those of its workers are the SDK's."""
@@ -55,6 +65,8 @@ class Measures:
         self.callbacks: Counter[str] = Counter({"done": 0, "repeated": 0, "given-up": 0})
         self.events: Callable[[], Counter[str]] = Counter
         """What happened in groups, by event; asked at each scrape."""
+        self.given_up: Counter[str] = Counter(dict.fromkeys((CLOSED, SILENT, NOT_BACK), 0))
+        self.refused: Counter[str] = Counter({"IN_USE": 0})
         self.gauges: dict[tuple[str, tuple[str, ...]], Callable[[], float]] = {}
 
     def asked(self, api: str, method: str, outcome: str, seconds: float) -> None:
@@ -76,5 +88,9 @@ class Measures:
             yield Sample("ringcast_agent_callbacks_total", (outcome,), count)
         for event, count in self.events().items():
             yield Sample("ringcast_agent_dispatch_events_total", (event,), count)
+        for reason, count in list(self.given_up.items()):
+            yield Sample("ringcast_agent_workers_given_up_total", (reason,), count)
+        for reason, count in list(self.refused.items()):
+            yield Sample("ringcast_agent_registrations_refused_total", (reason,), count)
         for (name, labels), read in self.gauges.items():
             yield Sample(f"ringcast_agent_{name}", labels, read())

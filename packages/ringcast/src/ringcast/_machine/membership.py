@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeVar
@@ -38,6 +38,9 @@ class Mirror:
         self._groups: dict[str, set[str]] = {}
         self.complete = False
         """Whether a first whole snapshot has arrived."""
+        self.snapshots = 0
+        """How many have."""
+        self._before: dict[str, bytes] = {}
         self.unreadable = 0
         """Records that could not be read, each counted once."""
         self._unreadable: dict[str, int] = {}
@@ -50,6 +53,8 @@ class Mirror:
         for key in self.entries:
             self._group(key)
         self.complete = True
+        self.snapshots += 1
+        self._before.clear()
 
     def group(self, head: str) -> frozenset[str] | set[str]:
         """The keys whose first token is ``head``."""
@@ -64,6 +69,13 @@ class Mirror:
             del self.entries[key]
             self._groups[key.partition(".")[0]].discard(key)
 
+    def drop(self, key: str, revision: int) -> None:
+        """Takes that the entry of this revision was deleted, before the watch tells of it."""
+        entry = self.entries.get(key)
+        if entry is not None and entry.revision == revision:
+            self.entries[key] = Entry(revision, None)
+            self._before.pop(key, None)
+
     def put(self, key: str, entry: Entry) -> bool:
         """Takes one entry; returns whether the key has another value now (a refreshed lease has not)."""
         held = self.entries.get(key)
@@ -71,7 +83,12 @@ class Mirror:
             return False
         self.entries[key] = entry
         self._group(key)
-        return held is None or held.value != entry.value
+        changed = held is None or held.value != entry.value
+        if changed and held is not None and held.value is not None and entry.value is not None:
+            self._before[key] = held.value
+        elif changed:
+            self._before.pop(key, None)
+        return changed
 
     def get(self, key: str, kind: type[T]) -> T | None:
         """The record under a key, if there is one that can be read."""
@@ -83,6 +100,18 @@ class Mirror:
         except ProtocolError:
             self.pass_over(key)
             return None  # whoever wrote it is not a member that this build can know
+
+    def before(self, key: str, kind: type[T]) -> T | None:
+        """The record that the one under a key took the place of, if that was seen."""
+        value = self._before.get(key)
+        try:
+            return decode_record(value, kind) if value is not None else None
+        except ProtocolError:
+            return None
+
+    def forget_before(self) -> None:
+        """Forgets what stood there before."""
+        self._before.clear()
 
     def pass_over(self, key: str) -> None:
         """Counts the record under a key as one that makes no sense."""
@@ -132,6 +161,7 @@ class Membership:
     def __init__(self) -> None:
         self.nodes = Mirror()
         self.leases = Mirror()
+        self._snapshot = 0
 
     @property
     def complete(self) -> bool:
@@ -142,6 +172,35 @@ class Membership:
         """Whether the process that holds this lease lives."""
         entry = self.leases.entries.get(lease)
         return entry is not None and entry.value is not None
+
+    def _lives(self, name: str, record: NodeRecord | SlotClaim) -> bool:
+        """Whether the process behind a record lives.
+
+        A live worker can change from its own lease to its host's, or back. The two buckets are watched apart, so that
+        the record may come before the lease that it names: until that is seen, the lease named before counts. A lease
+        that was seen to end is not unseen, and a snapshot of the leases shows every one that lives.
+        """
+        if self.alive(record.lease) or record.lease in self.leases.entries:
+            return self.alive(record.lease)
+        if self._snapshot != self.leases.snapshots:
+            self._snapshot = self.leases.snapshots
+            self.nodes.forget_before()
+        before: NodeRecord | SlotClaim | None
+        if isinstance(record, NodeRecord):
+            before = self.nodes.before(name, NodeRecord)
+        else:
+            before = self.nodes.before(name, SlotClaim)
+        return before is not None and _process(before) == _process(record) and self.alive(before.lease)
+
+    def rival(self, key: str, worker_id: str, incarnation: str, leases: Collection[str]) -> NodeRecord | None:
+        """The record of another live process that takes part under this worker's id, if there is one.
+
+        ``leases`` are the worker's: its own if it has it, and its host's, whose agent lets only one process have an id.
+        """
+        node = self.nodes.get(names.node_key(key, worker_id), NodeRecord)
+        if node is None or node.incarnation == incarnation or node.lease in leases or not self.alive(node.lease):
+            return None
+        return node
 
     def members(self, key: str) -> tuple[Member, ...]:
         """The live members of a key, by worker id.
@@ -159,7 +218,7 @@ class Membership:
                 continue
             if not 0 <= node.slot < limits.MAX_WORKERS_PER_KEY:
                 self.nodes.pass_over(name)
-            elif self.alive(node.lease):
+            elif self._lives(name, node):
                 by_slot.setdefault(node.slot, []).append(worker_id)
         return tuple(sorted(Member(self._winner(key, slot, ids), slot) for slot, ids in by_slot.items()))
 
@@ -179,7 +238,11 @@ class Membership:
         claims = self._claims(key)
         if mine := self.slots_of(key, worker_id):
             return SlotChoice(mine[0], self._claim_revision(key, mine[0]), True, tuple(mine[1:]))
-        taken = {slot for slot, claim in claims.items() if claim is not None and self.alive(claim.lease)}
+        taken = {
+            slot
+            for slot, claim in claims.items()
+            if claim is not None and self._lives(names.slot_key(key, slot), claim)
+        }
         if len(taken) >= limits.MAX_WORKERS_PER_KEY:
             raise LimitExceededError(
                 f"key {key!r} has {len(taken)} workers: at most {limits.MAX_WORKERS_PER_KEY} are allowed"
@@ -210,3 +273,28 @@ class Membership:
         prefix = f"{key}.slot."
         numbers = (name.removeprefix(prefix) for name in self.nodes.group(key) if name.startswith(prefix))
         return [int(number) for number in numbers if number.isascii() and number.isdigit() and len(number) <= _DIGITS]
+
+
+def strays(nodes: Mirror, lease: str, living: Collection[tuple[str, str]]) -> list[tuple[str, int]]:
+    """The records that name a host's lease and belong to no worker that lives there: name and revision, members first.
+
+    ``living``: config key and worker id of each that does.
+    """
+    found: list[tuple[str, int]] = []
+    claims: list[tuple[str, int]] = []
+    for name, entry in nodes.entries.items():
+        key, _, rest = name.partition(".")
+        if "." in rest:
+            claim = nodes.get(name, SlotClaim)
+            if claim is not None and claim.lease == lease and (key, claim.worker_id) not in living:
+                claims.append((name, entry.revision))
+        else:
+            node = nodes.get(name, NodeRecord)
+            if node is not None and node.lease == lease and (key, rest) not in living:
+                found.append((name, entry.revision))
+    return found + claims
+
+
+def _process(record: NodeRecord | SlotClaim) -> str:
+    """Whose record it is, as far as it says."""
+    return record.incarnation if isinstance(record, NodeRecord) else record.worker_id

@@ -1,0 +1,216 @@
+"""What the heartbeat agent of a host needs of the SDK: a lease for all workers there, and their records.
+
+For the agent alone; applications use :class:`ringcast.Worker` with ``agent``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import random
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import msgspec
+from ringcast_wire import LeaseRecord, NatsLogin, ProtocolError, decode_record, names
+
+from ringcast._buckets import Bucket, BucketWatch, ConflictError
+from ringcast._config import WorkerConfig
+from ringcast._connection import TRANSIENT, Connection, translated
+from ringcast._lease import LeaseHolder
+from ringcast._log import Log
+from ringcast._machine.backoff import Backoff
+from ringcast._machine.membership import Mirror, strays
+from ringcast._stats import Stats
+
+HOST_REFRESH_S: Final = 2.5
+"""How often a host's lease is refreshed: when the agent dies, 7.5 s of it are left for the workers to go over."""
+_DELETES_AT_ONCE: Final = 32
+
+
+class HostBus:
+    """The connection of an agent for its lease and the records of its workers."""
+
+    def __init__(self, connection: Connection, agent_id: str, servers: Sequence[str], log: Log) -> None:
+        self.connection = connection
+        self.agent_id = agent_id
+        self.servers = tuple(servers)
+        self.log = log
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        agent_id: str,
+        *,
+        servers: Sequence[str],
+        login: NatsLogin,
+        jetstream_api: str,
+        connect_timeout_s: float,
+        logger: logging.Logger,
+    ) -> AsyncIterator[HostBus]:
+        """Connects, and closes in the end.
+
+        Raises:
+            UnavailableError: no server answered within ``connect_timeout_s``.
+        """
+        log = Log(logger, agent_id=agent_id)
+        config = WorkerConfig(
+            store="-",  # of no store
+            keys=(),
+            servers=tuple(servers),
+            worker_id=agent_id,
+            name=f"ringcast-leases-{agent_id}",
+            jetstream_api=jetstream_api,
+            connect_timeout_s=connect_timeout_s,
+            **msgspec.structs.asdict(login),
+        )
+        async with Connection.open(config, log) as connection:
+            yield cls(connection, agent_id, servers, log)
+
+
+class HostLease:
+    """The one lease of a host. ``lost`` is called when it was lost and is held again."""
+
+    def __init__(self, bus: HostBus, lease_id: str, incarnation: str, lost: Callable[[], None]) -> None:
+        self.id = lease_id
+        self._holder = LeaseHolder(
+            bus.connection,
+            lease_id,
+            LeaseRecord(
+                incarnation=incarnation,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                started_at_ms=int(time.time() * 1000),
+            ),
+            refresh_s=HOST_REFRESH_S,
+            servers=bus.servers,
+            retaken=lost,
+            stats=Stats(),
+            log=bus.log,
+        )
+
+    @staticmethod
+    async def lives(bus: HostBus, lease_id: str, incarnation: str) -> bool:
+        """Whether this lease has not ended, and nobody else has it.
+
+        Raises:
+            UnavailableError: the bucket can't be reached.
+        """
+        with translated(f"reading the lease {lease_id}"):
+            entry = await Bucket(bus.connection, names.LEASES_BUCKET).get(lease_id)
+        try:
+            held = decode_record(entry.value, LeaseRecord) if entry is not None and entry.value is not None else None
+        except ProtocolError:
+            return False
+        return held is not None and held.incarnation == incarnation
+
+    @property
+    def held(self) -> bool:
+        """Whether the others count this host as alive, as far as it can tell."""
+        return self._holder.held
+
+    @property
+    def losses(self) -> int:
+        """How often it was lost and is held again."""
+        return self._holder.losses
+
+    async def take(self) -> None:
+        """Takes it, or goes on with it. Raises as the lease of a worker does."""
+        await self._holder.take()
+
+    async def run(self) -> None:
+        """Refreshes it until cancelled. It is not given back: the next agent goes on with it, or it ends."""
+        await self._holder.run()
+
+    def check(self) -> None:
+        """Looks after it at once: it was seen to be gone."""
+        self._holder.check()
+
+    def let_go(self) -> None:
+        """This agent refreshes it no longer."""
+        self._holder.let_go()
+
+
+class HostRecords:
+    """The records of one store's workers, watched; those of dead workers of this host are deleted.
+
+    ``living`` says which workers of this host live, as config key and worker id; it is asked in the body of
+    :attr:`lock`, so that who takes it can change what it says without a delete under way.
+    """
+
+    def __init__(
+        self, bus: HostBus, store: str, lease_id: str, living: Callable[[], Collection[tuple[str, str]] | None]
+    ) -> None:
+        self.store = store
+        self.lock = asyncio.Lock()
+        self.deleted = 0
+        self._lease_id = lease_id
+        self._living = living
+        self._log = bus.log.bind(store=store)
+        self._bucket = Bucket(bus.connection, names.nodes_bucket(store))
+        self._mirror = Mirror()
+        self._dirty = asyncio.Event()
+        watch = names.watch_name(store, bus.agent_id)
+        self._watch = BucketWatch(
+            bus.connection,
+            self._bucket,
+            watch,
+            [">"],
+            self._mirror,
+            self._dirty.set,
+            self._log,
+            refreshed_within_s=math.inf,
+        )
+
+    def look(self) -> None:
+        """Deletes what is to be deleted, soon: other workers live now."""
+        self._dirty.set()
+
+    async def run(self) -> None:
+        """Watches and deletes until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch.run())
+            backoff = Backoff(random.random, first_s=0.1, most_s=2.0)
+            while True:
+                await self._dirty.wait()
+                self._dirty.clear()
+                try:
+                    async with self.lock:
+                        await self._delete_strays()
+                    backoff.reset()
+                except TRANSIENT as error:
+                    self._log.debug("records of dead workers are deleted later", error=str(error))
+                    await asyncio.sleep(backoff.next_s())
+                    self._dirty.set()
+
+    async def _delete_strays(self) -> None:
+        living = self._living()
+        if living is None or not self._mirror.complete:
+            return
+        found = strays(self._mirror, self._lease_id, living)
+        for start in range(0, len(found), _DELETES_AT_ONCE):
+            some = found[start : start + _DELETES_AT_ONCE]
+            results = await asyncio.gather(*(self._delete(*one) for one in some), return_exceptions=True)
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
+        if found:
+            self.deleted += len(found)
+            self._log.info("deleted the records of dead workers", records=[name for name, _ in found])
+
+    async def _delete(self, name: str, revision: int) -> None:
+        try:
+            await self._bucket.delete(name, last=revision)
+        except ConflictError:
+            self._log.debug("written again meanwhile: the watch tells of it", record=name)
+        else:
+            self._mirror.drop(name, revision)
+
+
+__all__ = ["HOST_REFRESH_S", "HostBus", "HostLease", "HostRecords"]

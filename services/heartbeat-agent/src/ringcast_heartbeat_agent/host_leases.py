@@ -1,0 +1,239 @@
+"""The lease of a host, and the workers that live by it: who registers, who is given up, and what becomes of records."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from ringcast import LimitExceededError, UnavailableError
+from ringcast.hosting import HostBus, HostLease, HostRecords
+from ringcast_wire import limits
+
+from ringcast_heartbeat_agent.lease_state import SocketPlace, State
+from ringcast_heartbeat_agent.roster import TICK_S, Held, Registration, Roster
+
+log = logging.getLogger(__name__)
+
+_DOUBT_S: Final = 1.0
+"""Least time between two looks at the lease that workers ask for."""
+_LOCK_S: Final = 1.0
+"""How long a registration may wait for the deletes of a store that are under way."""
+
+
+class HostLeases:
+    """The registrations of one agent. :meth:`open` takes the lease and keeps it."""
+
+    def __init__(self, bus: HostBus, place: SocketPlace, state: State, most: int, tasks: asyncio.TaskGroup) -> None:
+        self.lease_id = state.lease
+        self.refused: Counter[str] = Counter({"IN_USE": 0})
+        """Registrations, by the error that they were refused with."""
+        self.roster = Roster(most)
+        self._bus = bus
+        self._place = place
+        self._state = state
+        self._tasks = tasks
+        self._lease = HostLease(bus, state.lease, state.incarnation, self._lost)
+        self._records: dict[str, HostRecords] = {}
+        self._watching: list[asyncio.Task[None]] = []
+        self._told: dict[Held, asyncio.Event] = {}
+        self._heard_at: dict[Held, float] = {}
+        self._gone: set[Held] = set()
+        self._dirty = False
+        self._stopping = False
+        self._doubted_at = 0.0
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, bus: HostBus, place: SocketPlace, agent_id: str, most: int) -> AsyncIterator[HostLeases]:
+        """Goes on with the lease of the agent before this one if it lives, else takes a new one.
+
+        In the end neither the lease nor any record is given back: the next agent goes on with them.
+
+        Raises:
+            UnavailableError: the bucket can't be reached.
+        """
+        state = await asyncio.to_thread(place.read)
+        if state is None or not await HostLease.lives(bus, state.lease, state.incarnation):
+            state = State.fresh(agent_id)
+        async with asyncio.TaskGroup() as tasks:
+            hosted = cls(bus, place, state, most, tasks)
+            try:
+                await hosted._start()
+                yield hosted
+            finally:
+                hosted.stop()
+                hosted._end()
+
+    @property
+    def held(self) -> bool:
+        """Whether the others count this host as alive, as far as it can tell."""
+        return self._lease.held
+
+    @property
+    def losses(self) -> int:
+        """How often the lease was lost and taken again."""
+        return self._lease.losses
+
+    @property
+    def deleted(self) -> int:
+        """Records of dead workers that were deleted."""
+        return sum(records.deleted for records in self._records.values())
+
+    async def register(self, registration: Registration) -> tuple[Held, asyncio.Event]:
+        """Takes a worker in; the event is set when it is to be told something.
+
+        Raises:
+            InUseError: another process has the worker id.
+            LimitExceededError: too many have registered, or for too many stores.
+            UnavailableError: the agent stops, or has no lease now, or is still deleting records of the store.
+        """
+        if self._stopping or not self.held:
+            raise UnavailableError("the agent stops" if self._stopping else "the agent's own lease has ended")
+        records = self._records_of(registration.store)
+        try:
+            async with asyncio.timeout(_LOCK_S):
+                await records.lock.acquire()
+        except TimeoutError:
+            raise UnavailableError("records of dead workers of the store are being deleted") from None
+        try:
+            held = self.roster.register(registration, object())
+        finally:
+            records.lock.release()
+        told = self._told[held] = asyncio.Event()
+        self._heard_at[held] = time.monotonic()
+        self._changed()
+        log.info("worker %s of %s registered: process %d", *_who(registration))
+        return held, told
+
+    def heard(self, held: Held) -> None:
+        """A sign of life."""
+        self.roster.heard(held)
+        self._heard_at[held] = time.monotonic()
+
+    def doubt(self) -> None:
+        """A worker sees that the lease is gone. Asked often, it is looked at once a second."""
+        if (now := time.monotonic()) - self._doubted_at >= _DOUBT_S:
+            self._doubted_at = now
+            self._lease.check()
+
+    def left(self, held: Held) -> None:
+        """The worker has given up what it had, or holds it by its own lease."""
+        self.roster.left(held)
+        self._changed()
+        log.info("worker %s of %s left: process %d", *_who(held.registration))
+
+    def ended(self, held: Held) -> None:
+        """Its stream has ended. If nothing was said, its process is dead, and its records are deleted at once."""
+        self._told.pop(held, None)
+        self._heard_at.pop(held, None)
+        self._gone.discard(held)
+        if not self._stopping and self.roster.closed(held):
+            log.warning("worker %s of %s is dead: process %d closed its stream", *_who(held.registration))
+            self._changed()
+
+    def is_given_up(self, held: Held) -> bool:
+        """Whether it was silent for too long."""
+        return held in self._gone
+
+    def stop(self) -> None:
+        """From here on a stream that ends says nothing of its worker, and nobody is taken in."""
+        self._stopping = True
+
+    def status(self) -> dict[str, Any]:
+        """For people: the lease, and who is registered."""
+        now = time.monotonic()
+        return {
+            "lease": self.lease_id,
+            "held": self.held,
+            "losses": self.losses,
+            "socket": str(self._place.path),
+            "deleted_records": self.deleted,
+            "workers": [
+                {
+                    "worker_id": held.registration.worker_id,
+                    "pid": held.registration.pid,
+                    "store": held.registration.store,
+                    "keys": list(held.registration.keys),
+                    "since_ms": held.registration.since_ms,
+                    "last_pong_s": round(now - self._heard_at[held], 3) if held in self._heard_at else None,
+                    "connected": held.stream is not None,
+                }
+                for held in self.roster.held()
+            ],
+        }
+
+    async def _start(self) -> None:
+        self.roster.restore(list(self._state.registrations))
+        await self._lease.take()
+        self._write()
+        self._watching.append(self._tasks.create_task(self._lease.run(), name="host-lease"))
+        self._watching.append(self._tasks.create_task(self._tick(), name="lease-ticks"))
+        for store in self.roster.stores:
+            self._records_of(store)
+        log.info("holding lease %s for the workers at %s", self.lease_id, self._place.path)
+
+    def _end(self) -> None:
+        if self._dirty:
+            self._write()
+        self._lease.let_go()
+        for task in self._watching:
+            task.cancel()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            waiting = self.roster.waiting
+            gone = self.roster.tick()
+            if waiting and not self.roster.waiting:
+                self._changed()
+            for held in gone:
+                self._gone.add(held)
+                log.warning("worker %s of %s is given up: process %d did not answer", *_who(held.registration))
+                self._changed()
+                if (told := self._told.get(held)) is not None:
+                    told.set()
+                else:
+                    self._gone.discard(held)
+            if self._dirty:
+                self._write()
+
+    def _changed(self) -> None:
+        self._dirty = True
+        for records in self._records.values():
+            records.look()
+
+    def _write(self) -> None:
+        self._dirty = False
+        registrations = tuple(self.roster.registrations)
+        self._state = State(lease=self.lease_id, incarnation=self._state.incarnation, registrations=registrations)
+        try:
+            self._place.write(self._state)
+        except OSError as error:
+            self._dirty = True
+            log.warning("the state beside the socket can't be written: %s", error)
+
+    def _records_of(self, store: str) -> HostRecords:
+        if (found := self._records.get(store)) is not None:
+            return found
+        if len(self._records) >= limits.MAX_STORES:
+            raise LimitExceededError(
+                f"the agent has workers of {len(self._records)} stores: at most {limits.MAX_STORES} are allowed"
+            )
+        records = HostRecords(self._bus, store, self.lease_id, lambda: self.roster.living(store))
+        self._records[store] = records
+        self._watching.append(self._tasks.create_task(records.run(), name=f"records-{store}"))
+        return records
+
+    def _lost(self) -> None:
+        """The lease was lost and is held again: everybody is told at once."""
+        for told in self._told.values():
+            told.set()
+
+
+def _who(registration: Registration) -> tuple[str, str, int]:
+    return registration.worker_id, registration.store, registration.pid

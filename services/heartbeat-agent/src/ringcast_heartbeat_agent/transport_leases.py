@@ -1,0 +1,216 @@
+"""Registrations over gRPC on a Unix socket: one stream a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final, NoReturn, TypeAlias
+
+import grpc
+import grpc.aio
+from ringcast import InUseError, InvalidInputError, LimitExceededError, RingcastError, UnavailableError
+from ringcast.hosting import HostBus
+from ringcast_wire import leases, limits, names
+from ringcast_wire.grpc import STATUS, error_trailers
+
+from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.errors import ConfigError
+from ringcast_heartbeat_agent.host_leases import HostLeases
+from ringcast_heartbeat_agent.lease_state import SocketPlace
+from ringcast_heartbeat_agent.roster import SILENCE_S, Held, Registration
+
+log = logging.getLogger(__name__)
+
+pb = leases.pb
+
+PING_S: Final = 1.0
+_MAX_INCARNATION: Final = 64
+_SPARE_STREAMS: Final = 16
+"""Streams besides the registrations that may be about to register, or to be told why not."""
+_GONE: Final = (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+class LeasesServicer(leases.LeasesServicer):
+    """Joins streams and registrations."""
+
+    def __init__(self, hosted: HostLeases) -> None:
+        self._hosted = hosted
+
+    async def Hold(self, requests: AsyncIterator[pb.HoldRequest], context: Context) -> None:
+        """One worker; see the .proto file."""
+        del requests  # read through the context
+        try:
+            held, told = await self._hosted.register(await _registration(context))
+        except RingcastError as error:
+            self._hosted.refused[str(error.code)] += 1
+            await _abort(context, error)
+        reading: asyncio.Task[None] | None = None
+        try:
+            answer = pb.Registered(lease=self._hosted.lease_id, ping_interval_s=PING_S, patience_s=SILENCE_S)
+            await context.write(pb.HoldResponse(registered=answer))
+            reading = asyncio.create_task(self._read(context, held))
+            await self._ping(context, told, reading)
+            if self._hosted.is_given_up(held):
+                await context.abort(
+                    grpc.StatusCode.ABORTED, f"no sign of life came for {SILENCE_S:g} s: the worker was given up"
+                )
+        finally:  # cancelled, too, when the process at the other end is gone
+            if reading is not None:
+                reading.cancel()
+            self._hosted.ended(held)
+
+    async def _ping(self, context: Context, told: asyncio.Event, reading: asyncio.Task[None]) -> None:
+        """Pings until the worker says nothing more or is given up; at once when there is news."""
+        number = 0
+        reading.add_done_callback(lambda _: told.set())
+        while not reading.done():
+            told.clear()
+            number += 1
+            ping = pb.Ping(number=number, held=self._hosted.held, losses=self._hosted.losses)
+            await context.write(pb.HoldResponse(ping=ping))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PING_S):
+                    await told.wait()
+
+    async def _read(self, context: Context, held: Held) -> None:
+        """Takes what the worker says until it leaves, its stream ends, or it is given up."""
+        with contextlib.suppress(*_GONE):
+            while isinstance(request := await context.read(), pb.HoldRequest):
+                if self._hosted.is_given_up(held):
+                    return
+                match request.WhichOneof("body"):
+                    case "pong":
+                        self._hosted.heard(held)
+                    case "doubt":
+                        self._hosted.doubt()
+                    case "leave":
+                        self._hosted.left(held)
+                        return
+                    case _:
+                        log.warning("worker %s said what no worker says", held.registration.worker_id)
+                        return
+
+
+class LeaseServer:
+    """Listens on the socket from :meth:`start` to :meth:`stop`. The lock of its place must be held all that time."""
+
+    def __init__(self, place: SocketPlace, hosted: HostLeases, most: int) -> None:
+        self._place = place
+        self._server = grpc.aio.server(
+            options=(("grpc.max_receive_message_length", leases.MAX_MESSAGE_BYTES), ("grpc.so_reuseport", 0)),
+            maximum_concurrent_rpcs=most + _SPARE_STREAMS,
+        )
+        leases.add_LeasesServicer_to_server(LeasesServicer(hosted), self._server)
+
+    async def start(self) -> None:
+        """Makes the socket.
+
+        Raises:
+            ConfigError: it can't be made, or not with this group.
+        """
+        before = os.umask(0o177)  # nobody gets in before the mode and the group are set
+        try:
+            self._server.add_insecure_port(leases.target(str(self._place.path)))
+        except (RuntimeError, InvalidInputError) as error:
+            raise ConfigError(f"lease_socket {self._place.path} can't be used: {error}") from error
+        finally:
+            os.umask(before)
+        self._place.bound()
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Ends all streams; the workers go on with leases of their own, or with the next agent."""
+        await self._server.stop(0)
+
+
+@asynccontextmanager
+async def lease_service(config: Config, place: SocketPlace | None) -> AsyncIterator[HostLeases | None]:
+    """Takes the host's lease and serves the socket; nothing if there is none.
+
+    Raises:
+        ConfigError: the socket can't be made, or NATS does not answer.
+    """
+    if place is None:
+        yield None
+        return
+    async with _bus(config) as bus, HostLeases.open(bus, place, config.agent_id, config.max_workers) as hosted:
+        server = LeaseServer(place, hosted, config.max_workers)
+        await server.start()
+        try:
+            yield hosted
+        finally:
+            hosted.stop()
+            await server.stop()
+
+
+@asynccontextmanager
+async def _bus(config: Config) -> AsyncIterator[HostBus]:
+    bus = HostBus.open(
+        config.agent_id,
+        servers=config.nats,
+        login=config.nats_login,
+        jetstream_api=config.jetstream_api,
+        connect_timeout_s=config.start_timeout_s,
+        logger=log,
+    )
+    try:
+        opened = await bus.__aenter__()
+    except UnavailableError as error:
+        raise ConfigError(str(error)) from error
+    try:
+        yield opened
+    finally:
+        await bus.__aexit__(None, None, None)
+
+
+async def _registration(context: Context) -> Registration:
+    """The first message of a stream, checked."""
+    try:
+        async with asyncio.timeout(leases.HANDSHAKE_S):
+            first = await context.read()
+    except TimeoutError:
+        raise InvalidInputError(f"no registration came within {leases.HANDSHAKE_S:g} s") from None
+    if not isinstance(first, pb.HoldRequest) or first.WhichOneof("body") != "register":
+        raise InvalidInputError("the first message must be a registration")
+    asked = first.register
+    if asked.version != leases.VERSION:
+        raise InvalidInputError(f"version {asked.version} is unknown: this agent speaks {leases.VERSION}")
+    names.check_name("worker_id", asked.worker_id)
+    names.check_name("store", asked.store)
+    if not 1 <= len(asked.incarnation) <= _MAX_INCARNATION:
+        raise InvalidInputError(
+            f"incarnation has {len(asked.incarnation)} characters: 1 to {_MAX_INCARNATION} are allowed",
+            field="incarnation",
+        )
+    if len(asked.keys) > limits.MAX_KEYS_PER_STORE:
+        raise LimitExceededError(
+            f"keys has {len(asked.keys)} entries: at most {limits.MAX_KEYS_PER_STORE} are allowed", field="keys"
+        )
+    if not asked.keys or len(set(asked.keys)) != len(asked.keys):
+        raise InvalidInputError("keys must name each config key once, and at least one", field="keys")
+    for key in asked.keys:
+        names.check_name("key", key)
+    return Registration(
+        worker_id=asked.worker_id,
+        incarnation=asked.incarnation,
+        pid=asked.pid,
+        store=asked.store,
+        keys=tuple(asked.keys),
+        since_ms=int(time.time() * 1000),
+    )
+
+
+async def _abort(context: Context, error: RingcastError) -> NoReturn:
+    status = STATUS[error.code]
+    if isinstance(error, InUseError):
+        status = grpc.StatusCode.ALREADY_EXISTS
+    elif isinstance(error, UnavailableError):
+        status = grpc.StatusCode.UNAVAILABLE
+    await context.abort(status, str(error), error_trailers(error))

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from nats.aio.msg import Msg
 from opentelemetry.sdk.trace import TracerProvider
 from prometheus_client import CollectorRegistry
 from ringcast import Change
+from ringcast._bursts import Delivery
 from ringcast._config import WorkerConfig
 from ringcast._log import Log
 from ringcast._measures import KeyMeasures, Metrics, NoMetrics
@@ -69,7 +69,7 @@ VARIANTS = (
 )
 
 
-def deliveries(count: int, traced: bool) -> list[Msg]:
+def deliveries(count: int, traced: bool) -> list[Delivery]:
     """Events as a consumer delivers them, round the partitions."""
     found = []
     rows: dict[int, list[str]] = {partition: [] for partition in range(PARTITIONS)}
@@ -78,13 +78,10 @@ def deliveries(count: int, traced: bool) -> list[Msg]:
     for index in range(count):
         partition, rev = index % PARTITIONS, index // PARTITIONS + 1
         change = WireChange(rows[partition][rev % len(rows[partition])], rev, False, "value")
-        headers = {names.HEADER_MSG_ID: f"s.k.{partition}.{rev}"} | (
-            {names.HEADER_TRACE: TRACEPARENT} if traced else {}
-        )
         reply = f"$JS.ACK.config_notify_s.ringcast-w.1.{index}.{index}.{time.time_ns()}.0"
         data = encode(Event(WIRE_VERSION, rev - 1, rev, 0, [change]))
         subject = names.notify_subject("s", "k", partition)
-        found.append(Msg(_client=cast(Any, None), subject=subject, reply=reply, data=data, headers=headers))
+        found.append(Delivery(subject, reply, data, TRACEPARENT if traced else None))
     return found
 
 
@@ -135,8 +132,7 @@ async def measure(variant: Variant, events: int, at_once: int) -> float:
         last = session.machine.partitions[PARTITIONS - 1]
         began_s = time.process_time()
         for start in range(0, events, at_once):
-            for msg in messages[start : start + at_once]:
-                routes.deliver(msg)
+            routes.deliver(messages[start : start + at_once])
             await asyncio.sleep(0)
         await session.wait_until(lambda: last.applied == events // PARTITIONS)
         took_s = time.process_time() - began_s

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import nats
 import pytest
-from nats.aio.msg import Msg
 from ringcast import Worker
+from ringcast._bursts import Delivery
 from ringcast._machine.membership import Entry, Membership
 from ringcast._machine.received import read_batch, read_event, read_full, read_heads, read_partition
 from ringcast_core import row_partition
@@ -160,8 +160,8 @@ async def test_damaged_events_come_over_nats(store: Store) -> None:
             await is_right(store, worker)
             assert worker._runtime is not None
             assert worker._runtime.routes is not None
-            worker._runtime.routes.deliver(Msg(client, "config.notify.other.list.0", TOKEN, b""))
-            worker._runtime.routes.deliver(Msg(client, f"config.notify.{store.name}.list.9", TOKEN, b""))
+            others = "config.notify.other.list.0", f"config.notify.{store.name}.list.9"
+            worker._runtime.routes.deliver([Delivery(subject, TOKEN, b"") for subject in others])
             assert worker.stats().unreadable == worker.stats("list").unreadable + 2
     finally:
         await client.close()

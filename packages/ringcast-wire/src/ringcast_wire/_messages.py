@@ -211,11 +211,13 @@ def decode_event(data: bytes) -> Event:
         ProtocolError: it is damaged, of another wire version, or its revisions contradict each other.
     """
     event = _decode(_event, data, "event")
-    changes = event.changes
-    if not 0 <= event.prev < event.rev:
-        raise ProtocolError(f"event says prev {event.prev} and rev {event.rev}: prev must be below rev")
-    if changes is not None and not all(event.prev < change.version <= event.rev for change in changes):
-        raise ProtocolError(f"event of revisions {event.prev} to {event.rev} lists a version outside them")
+    prev, rev = event.prev, event.rev
+    if not 0 <= prev < rev:
+        raise ProtocolError(f"event says prev {prev} and rev {rev}: prev must be below rev")
+    if event.changes:
+        versions = [change.version for change in event.changes]
+        if min(versions) <= prev or max(versions) > rev:
+            raise ProtocolError(f"event of revisions {prev} to {rev} lists a version outside them")
     return event
 
 
@@ -253,7 +255,7 @@ def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes, what: str) -> T:
         message = decoder.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise ProtocolError(f"{what} of {len(data)} bytes can't be read: {error}") from error
-    version = getattr(message, "wire_version")  # noqa: B009  # every message struct has it; T can't say so
+    version = message.wire_version  # type: ignore[attr-defined]  # every message struct has it; T can't say so
     if version != WIRE_VERSION:
         raise ProtocolError(f"{what} has wire version {version}: this build speaks {WIRE_VERSION}")
     return message

@@ -7,6 +7,8 @@ import inspect
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from itertools import islice
+from operator import length_hint
 from typing import Final, TypeAlias
 
 from ringcast._change import Change
@@ -21,6 +23,9 @@ Handler: TypeAlias = Callable[[Change], Awaitable[None] | None]
 """Takes a change. A plain function runs in the event loop, so it must not block."""
 Listener: TypeAlias = Callable[[str, frozenset[int]], Awaitable[None] | None]
 """Takes a config key and the partitions that were assigned or revoked."""
+
+_Begun: TypeAlias = tuple[Change, Exception | Awaitable[None]]
+"""A change that the handler was called for, and what became of the call."""
 
 _BREATHE: Final = 256
 """Changes after which a plain handler lets other tasks run."""
@@ -42,6 +47,7 @@ class Applier:
         measures: KeyMeasures,
     ) -> None:
         self._handler: Handler | None = None
+        self._waits = False
         self._after = 0
         self._config = config
         self._stats = stats
@@ -55,6 +61,7 @@ class Applier:
     def attach(self, handler: Handler | None, *, after: int = 0) -> None:
         """Sets who takes the changes of the jobs whose number is above ``after``; ``None``: nobody."""
         self._handler = handler
+        self._waits = inspect.iscoroutinefunction(handler)
         self._after = after
 
     @property
@@ -66,14 +73,16 @@ class Applier:
         """Hands each change over; returns when the last has been taken or given up."""
         if self._handler is None or job <= self._after:
             return
-        runners = min(len(changes), self._config.max_parallel_handlers)
         source = iter(changes)
+        begun = None if self._waits else await self._apply_plain(source)
+        runners = min(length_hint(source) + (begun is not None), self._config.max_parallel_handlers)
         if runners == 1:
-            await self._run(source)
-            return
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(runners):
-                tasks.create_task(self._run(source))
+            await self._run(source, begun)
+        elif runners:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._run(source, begun))
+                for _ in range(runners - 1):
+                    tasks.create_task(self._run(source))
 
     async def announce(self, key: str, assigned: bool, partitions: frozenset[int]) -> None:
         """Tells the application which partitions it got or lost. An error of its own is logged, not more."""
@@ -90,10 +99,40 @@ class Applier:
             name = "on_assigned" if assigned else "on_revoked"
             self._log.error("callback failed", callback=name, error=repr(error))
 
-    async def _run(self, changes: Iterator[Change]) -> None:
+    async def _apply_plain(self, changes: Iterator[Change]) -> _Begun | None:
+        while True:
+            begun = self._run_plain(changes)
+            if begun is not None or not length_hint(changes):
+                return begun
+            await asyncio.sleep(0)
+
+    def _run_plain(self, changes: Iterator[Change]) -> _Begun | None:
+        """Hands changes to a plain function, until one fails or waits after all: that one is returned."""
+        owned, hold, latency, began_s = self._owned, self.poison.hold, self._latency, 0.0
+        for change in islice(changes, _BREATHE):
+            handler = self._handler
+            if handler is None or not owned(change.partition) or hold(change):
+                continue
+            if latency is not None:
+                began_s = time.perf_counter()
+            try:
+                result = handler(change)
+            except Exception as error:  # noqa: BLE001  # whatever the application raises
+                self._stats.handler_failures += 1
+                return change, error
+            finally:
+                if latency is not None:
+                    latency.observe(time.perf_counter() - began_s)
+            if result is not None and inspect.isawaitable(result):
+                return change, result
+        return None
+
+    async def _run(self, changes: Iterator[Change], begun: _Begun | None = None) -> None:
+        if begun is not None and self._handler is not None:
+            await self._finish(self._handler, *begun)
         for count, change in enumerate(changes, 1):
-            if self._handler is not None and self._owned(change.partition):
-                await self._hand_over(self._handler, change)
+            if self._handler is not None and self._owned(change.partition) and not self.poison.hold(change):
+                await self._finish(self._handler, change)
             if count % _BREATHE == 0:
                 await asyncio.sleep(0)
 
@@ -105,35 +144,44 @@ class Applier:
 
         return await self.poison.unblock(partition, row_id, attempt)
 
-    async def _hand_over(self, handler: Handler, change: Change) -> None:
-        if not self.poison.hold(change):
-            error = await self._attempt(handler, change)
-            if error is not None:
-                await self.poison.give_up(change, error)
+    async def _finish(self, handler: Handler, change: Change, begun: Exception | Awaitable[None] | None = None) -> None:
+        error = await self._attempt(handler, change, begun)
+        if error is not None:
+            await self.poison.give_up(change, error)
 
-    async def _attempt(self, handler: Handler, change: Change) -> Exception | None:
-        """Calls the handler as often as it may be called; returns the last error if it raised every time."""
-        last: Exception | None = None
+    async def _attempt(
+        self, handler: Handler, change: Change, begun: Exception | Awaitable[None] | None = None
+    ) -> Exception | None:
+        """Calls the handler as often as it may be called; returns the last error if it raised every time.
+
+        ``begun``: what the first call gave, if it has been made.
+        """
         backoff: Backoff | None = None
-        latency, began_s = self._latency, 0.0
         for tries_left in reversed(range(self._config.handler_tries)):
-            if latency is not None:
-                began_s = time.perf_counter()
-            try:
-                result = handler(change)
-                if inspect.isawaitable(result):
-                    await result
-            except Exception as error:  # noqa: BLE001  # whatever the application raises
-                self._stats.handler_failures += 1
-                last = error
-            else:
+            last = begun if isinstance(begun, Exception) else await self._call(handler, change, begun)
+            if last is None:
                 return None
-            finally:
-                if latency is not None:
-                    latency.observe(time.perf_counter() - began_s)
+            begun = None
             if tries_left:
                 facts = {"partition": change.partition, "version": change.version, "error": repr(last)}
                 self._log.warning("handler failed: it is tried again", **facts, tries_left=tries_left)
                 backoff = backoff or Backoff(random.random, first_s=0.1, most_s=5.0)
                 await asyncio.sleep(backoff.next_s())
         return last
+
+    async def _call(self, handler: Handler, change: Change, begun: Awaitable[None] | None) -> Exception | None:
+        """Calls the handler, or waits for a call that was begun; returns its error."""
+        latency, began_s = self._latency, 0.0
+        if latency is not None:
+            began_s = time.perf_counter()
+        try:
+            result = handler(change) if begun is None else begun
+            if inspect.isawaitable(result):
+                await result
+        except Exception as error:  # noqa: BLE001  # whatever the application raises
+            self._stats.handler_failures += 1
+            return error
+        finally:
+            if latency is not None:
+                latency.observe(time.perf_counter() - began_s)
+        return None

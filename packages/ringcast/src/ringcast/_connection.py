@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext
 from nats.js import errors as js_errors
 from ringcast_wire import RingcastError, UnavailableError, limits, names, without_passwords
 
+from ringcast._bursts import Delivery, burst_client, end_bursts, publish_empty, take_bursts
 from ringcast._config import WorkerConfig
 from ringcast._log import Log
 from ringcast._machine.backoff import Backoff
@@ -56,7 +58,7 @@ class Connection:
     """An open connection. ``closed`` ends with an error if NATS will not have us back."""
 
     def __init__(self, log: Log, api_prefix: str) -> None:
-        self.nc = Client()
+        self.nc = burst_client()
         self.js: JetStreamContext = self.nc.jetstream(prefix=api_prefix, timeout=REQUEST_TIMEOUT_S)
         self.api_prefix = api_prefix
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -107,7 +109,7 @@ class Connection:
         try:
             await self._connect(config)
         except BaseException:
-            client, self.nc = self.nc, Client()
+            client, self.nc = self.nc, burst_client()
             self.js = self.nc.jetstream(prefix=self.api_prefix, timeout=REQUEST_TIMEOUT_S)
             await self._close(client)
             raise
@@ -164,17 +166,46 @@ class Connection:
         Raises:
             nats.errors.Error: the connection is closed.
         """
-        try:
-            subscription = await self.nc.subscribe(subject, cb=callback, pending_bytes_limit=0)
-        except OSError:
-            # The connection broke just now. The subscription stands all the same, and is sent when it is back.
-            subscription = next(sub for sub in self.nc._subs.values() if sub.subject == subject)
+        subscription = await self._subscribe(subject, callback)
         try:
             yield
         finally:
-            if not self.nc.is_closed:
-                with suppress(*TRANSIENT):
-                    await subscription.unsubscribe()
+            await self._unsubscribe(subscription)
+
+    @asynccontextmanager
+    async def delivered(
+        self, inbox: str, take: Callable[[Sequence[Delivery]], None], other: Callable[[Msg], None]
+    ) -> AsyncIterator[None]:
+        """Subscribes below an inbox where a consumer delivers; ``take`` gets what came at once, ``other`` the rest.
+
+        The rest is what the server says itself, and now and then a delivery that was cut in two on its way.
+
+        Raises:
+            nats.errors.Error: the connection is closed.
+        """
+
+        async def direct(msg: Msg) -> None:
+            other(msg)
+
+        subscription = await self._subscribe(f"{inbox}.*", direct)
+        take_bursts(self.nc, subscription, take, other)
+        try:
+            yield
+        finally:
+            end_bursts(self.nc, subscription)
+            await self._unsubscribe(subscription)
+
+    async def _subscribe(self, subject: str, callback: Callable[[Msg], Awaitable[None]]) -> Subscription:
+        try:
+            return await self.nc.subscribe(subject, cb=callback, pending_bytes_limit=0)
+        except OSError:
+            # The connection broke just now. The subscription stands all the same, and is sent when it is back.
+            return next(sub for sub in self.nc._subs.values() if sub.subject == subject)
+
+    async def _unsubscribe(self, subscription: Subscription) -> None:
+        if not self.nc.is_closed:
+            with suppress(*TRANSIENT):
+                await subscription.unsubscribe()
 
     @property
     def lost_for_s(self) -> float:
@@ -206,9 +237,10 @@ class Connection:
         """Sends the acknowledgements that wait."""
         self._acks_waiting.clear()
         tokens, self._acks = self._acks, []
+        if not tokens or not self.nc.is_connected:
+            return
         try:
-            for token in tokens:
-                await self.nc.publish(token)
+            await publish_empty(self.nc, tokens)
         except TRANSIENT as error:
             self._log.debug("acknowledgements lost", error=str(error))
 

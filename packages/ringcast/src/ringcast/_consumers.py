@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from nats.aio.msg import Msg
 from nats.js import api
 from nats.js import errors as js_errors
 from ringcast_wire import UnavailableError, names
 from ringcast_wire.metrics import Histogram
 
+from ringcast._bursts import Delivery
 from ringcast._config import WorkerConfig
 from ringcast._connection import TRANSIENT, Connection, heeding, translated
 from ringcast._log import Log
@@ -35,7 +35,7 @@ class Consumers:
         connection: Connection,
         config: WorkerConfig,
         *,
-        deliver: Callable[[Msg], None],
+        deliver: Callable[[Sequence[Delivery]], None],
         gate: asyncio.Event,
         holds: Callable[[], bool],
         confirmed: Callable[[frozenset[str]], None],

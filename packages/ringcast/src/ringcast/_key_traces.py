@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from nats.aio.msg import Msg
-from ringcast_wire import names
 from ringcast_wire.tracing import Tracing, checked_traceparent, end_span
 
+from ringcast._bursts import Delivery
 from ringcast._machine.actions import Apply, FetchBatch, FetchFull, FetchPartition
 from ringcast._machine.batching import Batch
 from ringcast._machine.partition import Partition, Token
@@ -59,15 +58,15 @@ class KeyTraces:
 
     # ---- events
 
-    def received(self, partition: int, msg: Msg) -> None:
+    def received(self, partition: int, delivery: Delivery) -> None:
         """An event has come; if its write was traced, its arrival belongs to that trace."""
-        parent = checked_traceparent((msg.headers or {}).get(names.HEADER_TRACE))
+        parent = checked_traceparent(delivery.trace)
         if parent is None:
             return
         at_ns = time.time_ns()
         span = self._tracing.start("config.receive", parent, self._attributes(partition=partition), kind="CONSUMER")
         span.end()
-        self._events[msg.reply] = _Received(span, at_ns)
+        self._events[delivery.reply] = _Received(span, at_ns)
         if len(self._events) > _MAX_EVENTS:
             del self._events[next(iter(self._events))]
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
 from nats.aio.msg import Msg
+from ringcast_wire import names
 
+from ringcast._bursts import Delivery
 from ringcast._connection import TRANSIENT, Connection
 from ringcast._log import Log
 from ringcast._machine.backoff import Backoff
@@ -29,7 +31,7 @@ _MISSING: Final = ("Consumer Deleted", "Consumer not found", "No Responders")
 
 
 class PullLoop:
-    """Gives every message of a consumer to ``deliver``, which must not wait.
+    """Gives the messages of a consumer to ``deliver`` as they come, many at once; it must not wait.
 
     While ``gate`` is not set no more are asked for. ``missing()`` is told that the server does not have the consumer.
     """
@@ -40,7 +42,7 @@ class PullLoop:
         stream: str,
         consumer: str,
         *,
-        deliver: Callable[[Msg], None],
+        deliver: Callable[[Sequence[Delivery]], None],
         gate: asyncio.Event,
         missing: Callable[[], None],
         counters: ConsumerCounters,
@@ -68,7 +70,7 @@ class PullLoop:
         """Pulls until cancelled."""
         loop = asyncio.get_running_loop()
         self._inbox = self._connection.nc.new_inbox()
-        async with self._connection.subscribed(f"{self._inbox}.*", self._on_message):
+        async with self._connection.delivered(self._inbox, self._on_burst, self._on_other):
             while True:
                 await self._ask()
                 self._heard_at = loop.time()
@@ -111,20 +113,25 @@ class PullLoop:
                         await self._waited_enough.wait()
             return
 
-    async def _on_message(self, msg: Msg) -> None:
+    def _on_burst(self, burst: Sequence[Delivery]) -> None:
         self._heard_at = asyncio.get_running_loop().time()
-        if not msg.reply or msg.subject.startswith(self._inbox):
-            self._on_status(msg)
-            return
         self._backoff.reset()
-        counters = self._counters
-        counters.messages += 1
-        counters.redeliveries += self._first_delivery not in msg.reply
-        counters.last_reply = msg.reply
-        self._left -= 1
-        if self._left == 0:
+        counters, first = self._counters, self._first_delivery
+        counters.messages += len(burst)
+        counters.redeliveries += sum([first not in delivery.reply for delivery in burst])
+        counters.last_reply = burst[-1].reply
+        self._left -= len(burst)
+        if self._left <= 0:
             self._again.set()
-        self._deliver(msg)
+        self._deliver(burst)
+
+    def _on_other(self, msg: Msg) -> None:
+        if msg.reply and not msg.subject.startswith(self._inbox):
+            trace = (msg.headers or {}).get(names.HEADER_TRACE)
+            self._on_burst([Delivery(msg.subject, msg.reply, msg.data, trace)])
+        else:
+            self._heard_at = asyncio.get_running_loop().time()
+            self._on_status(msg)
 
     def _on_status(self, msg: Msg) -> None:
         headers = msg.headers or {}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from nats.aio.msg import Msg
 from ringcast_wire import ProtocolError, names
 
+from ringcast._bursts import Delivery
 from ringcast._config import WorkerConfig
 from ringcast._connection import Connection
 from ringcast._log import Log
@@ -34,18 +34,24 @@ class Routes:
         self._log = log
         self._known: dict[str, tuple[KeySession, int]] = {}
 
-    def deliver(self, msg: Msg) -> None:
-        """Takes a delivery of the consumer in."""
-        route = self._known.get(msg.subject) or self._find(msg.subject)
-        if route is not None:
+    def deliver(self, burst: Iterable[Delivery]) -> None:
+        """Takes deliveries of the consumer in; only then does each session do what is due."""
+        touched: dict[KeySession, None] = {}
+        known = self._known
+        for delivery in burst:
+            route = known.get(delivery.subject) or self._find(delivery.subject)
+            if route is None:
+                self._stats.unreadable += 1
+                self._log.error("event is on no subject of this worker", subject=delivery.subject)
+                self._connection.ack([delivery.reply])
+                continue
             session, number = route
             if session.traces is not None:
-                session.traces.received(number, msg)
-            session.deliver(number, msg.data, msg.reply)
-            return
-        self._stats.unreadable += 1
-        self._log.error("event is on no subject of this worker", subject=msg.subject)
-        self._connection.ack([msg.reply])
+                session.traces.received(number, delivery)
+            session.take_in(number, delivery.data, delivery.reply)
+            touched[session] = None
+        for session in touched:
+            session.pump()
 
     def _find(self, subject: str) -> tuple[KeySession, int] | None:
         try:

@@ -175,7 +175,12 @@ class KeySession:
         self.pump()
 
     def deliver(self, partition: int, data: bytes, token: str) -> None:
-        """Takes an event in; ``token`` acknowledges it."""
+        """Takes an event in and does what is due; ``token`` acknowledges it."""
+        self.take_in(partition, data, token)
+        self.pump()
+
+    def take_in(self, partition: int, data: bytes, token: str) -> None:
+        """The same for one of many: :meth:`pump` is to be called after the last."""
         try:
             event = read_event(data, partition, self.machine.partition_count)
         except ProtocolError as error:
@@ -183,7 +188,6 @@ class KeySession:
             self.machine.unreadable(partition, token)
         else:
             self.machine.event(partition, event, token, self._now())
-        self.pump()
 
     def verify(self) -> None:
         """Compares all partitions with the service's heads soon: the lease was lost for a while."""

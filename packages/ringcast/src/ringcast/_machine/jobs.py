@@ -93,12 +93,27 @@ class ChangeMaker:
 
     def of_batch(self, batch: Batch) -> list[Change]:
         """Takes in the rows of a batch; those that are news."""
-        changes = []
+        changes: list[Change] = []
+        store, key = self._store, self._key
         for partition, row, committed in batch.rows:
             if partition.dead:
                 continue
             if partition.accept(row):
-                changes.append(self.of_row(partition, row, committed))
+                value = None if row.deleted else row.value
+                # As `of_row`, which would be a third of what this costs.
+                changes.append(
+                    Change(
+                        store,
+                        key,
+                        partition.number,
+                        row.row_id,
+                        value,
+                        row.version,
+                        row.deleted,
+                        row.metadata,
+                        committed,
+                    )
+                )
             else:
                 self._stats.stale += 1
         return changes

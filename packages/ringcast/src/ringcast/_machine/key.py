@@ -408,9 +408,11 @@ class KeyMachine:
         if isinstance(job, PartitionJob):
             self._finish_fetch(job, now)
         elif isinstance(job, Batch):
+            tokens: list[Token] = []
             for partition, rev in job.revs.values():
                 if not partition.dead:
-                    self._advance(partition, rev)
+                    tokens += self._advance(partition, rev)
+            self._ack(tokens)
 
     def _finish_fetch(self, job: PartitionJob, now: float) -> None:
         """The rows of a fetch are applied: the partition is live, and hears the events that came meanwhile."""
@@ -421,7 +423,7 @@ class KeyMachine:
         partition.replace = False
         partition.live = True
         partition.cached = False
-        self._advance(partition, job.rows.revision)
+        self._ack(self._advance(partition, job.rows.revision))
         self._batch_fetches.outrun()
         if partition.applied < job.asked.goal and job.asked.doubted:
             false = partition.disbelieve(job.asked.doubted)
@@ -440,10 +442,11 @@ class KeyMachine:
 
     # ---- helpers
 
-    def _advance(self, partition: Partition, revision: int) -> None:
-        self._ack(partition.advance(revision))
+    def _advance(self, partition: Partition, revision: int) -> list[Token]:
+        """Everything up to ``revision`` is applied; returns what is to be acknowledged."""
         if self.saving is not None:
             self.saving.changed(partition)
+        return partition.advance(revision)
 
     def _announce(self, assigned: bool, partitions: frozenset[int]) -> None:
         self._jobs.add(Announce(0, assigned, partitions))

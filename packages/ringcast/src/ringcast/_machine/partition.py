@@ -107,16 +107,12 @@ class Partition:
         self.retry_at: float | None = None
         self.short = Backoff(random, first_s=0.05, most_s=5.0)  # between fetches that fell short of what was heard
 
-    def known(self, row_id: str) -> int:
-        """The version up to which the row is known: nothing at or below it is news."""
-        held = self.rows.get(row_id)
-        if held is not None:
-            return held.version
-        return self.tombstones.get(row_id, self.applied)
-
     def accept(self, row: Row) -> bool:
         """Takes a row in, from whatever source, if it is newer than what is known of it."""
-        if row.version <= self.known(row.row_id):
+        held = self.rows.get(row.row_id)
+        # Nothing at or below it is news.
+        known = held.version if held is not None else self.tombstones.get(row.row_id, self.applied)
+        if row.version <= known:
             return False
         self._keep(row)
         return True
@@ -173,10 +169,14 @@ class Partition:
         self.expected = max(self.expected, self.applied)
         if self.tombstones:
             self.tombstones = {row_id: at for row_id, at in self.tombstones.items() if at > self.applied}
-        if not self.tokens:
+        tokens = self.tokens
+        if not tokens:
             return []
-        done = [rev for rev in self.tokens if rev <= self.applied]
-        return [self.tokens.pop(rev) for rev in done]
+        if max(tokens) <= self.applied:
+            self.tokens = {}
+            return [*tokens.values()]
+        done = [rev for rev in tokens if rev <= self.applied]
+        return [tokens.pop(rev) for rev in done]
 
     @property
     def goal(self) -> int:

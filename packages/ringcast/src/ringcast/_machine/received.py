@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ringcast_core import row_partitions
+from ringcast_core import row_partition, row_partitions
 from ringcast_wire import (
     Event,
     PartitionRows,
@@ -31,11 +31,19 @@ def read_event(data: bytes, partition: int, partition_count: int) -> Event:
         ProtocolError: it is damaged, or can't be what the service published.
     """
     event = decode_event(data)
-    _check_revision(event.rev)
-    if event.changes is not None:
-        if max((change.version for change in event.changes), default=0) != event.rev:
-            raise ProtocolError(f"event of revisions {event.prev} to {event.rev} does not list the last of them")
-        _check_ids([change.row_id for change in event.changes], partition, partition_count)
+    changes, rev = event.changes, event.rev
+    _check_revision(rev)
+    if changes is None:
+        return event
+    if len(changes) == 1:  # as most are
+        change = changes[0]
+        newest = change.version
+        _check_place(row_partition(change.row_id, partition_count) == partition, partition)
+    else:
+        newest = max([change.version for change in changes], default=0)
+        _check_ids([change.row_id for change in changes], partition, partition_count)
+    if newest != rev:
+        raise ProtocolError(f"event of revisions {event.prev} to {rev} does not list the last of them")
     return event
 
 
@@ -123,7 +131,11 @@ def _check_ids(row_ids: Sequence[str], partition: int, partition_count: int) -> 
     if len(set(row_ids)) != len(row_ids):
         raise ProtocolError(f"partition {partition} lists a row twice")
     found = row_partitions(row_ids, partition_count)
-    if any(number != partition for number in found):
+    _check_place(found.count(partition) == len(row_ids), partition)
+
+
+def _check_place(right: bool, partition: int) -> None:
+    if not right:
         raise ProtocolError(f"partition {partition} lists a row that belongs to another")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import nats
 import pytest
-from ringcast import Worker
+from ringcast import InUseError, Worker
 from ringcast.admin import ConfigServiceClient, RowWrite
 from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, History, NatsServer, WorkerProcess
 from ringcast_wire import NodeRecord, decode_record, names
@@ -145,3 +145,188 @@ async def test_a_killed_worker_is_noticed_by_its_closed_socket(host: Host, bucke
 async def _history(bucket: Any, key: str) -> AsyncIterator[Any]:
     for entry in await bucket.history(key):
         yield entry
+
+
+class Moves:
+    """Counts what a worker is told of its partitions."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, _key: str, _partitions: frozenset[int]) -> None:
+        self.count += 1
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """For a worker."""
+        return {"on_assigned": self, "on_revoked": self}
+
+
+async def test_a_pause_of_eight_seconds_costs_no_rebalance(host: Host) -> None:
+    moves = Moves()
+    async with host.worker("peer", **moves.settings) as peer:
+        victim = host.process("victim")
+        await asyncio.to_thread(victim.wait_ready)
+        await host.registered("victim")
+        await until([peer], lambda: moves.count == 2)  # all of it, and less again
+        before = moves.count
+        victim.pause()
+        await asyncio.sleep(8.0)  # what is claimed
+        victim.resume()
+        await host.put("row1", "after the pause")
+        await asyncio.to_thread(victim.dump)
+        assert moves.count == before
+        assert host.agent.status()["leases"]["deleted_records"] == 0
+
+
+async def test_a_worker_that_is_silent_for_too_long_is_given_up_and_comes_back(host: Host) -> None:
+    """What changed meanwhile it has when it is back."""
+    async with host.worker("peer") as peer:
+        victim = host.process("victim")
+        await asyncio.to_thread(victim.wait_ready)
+        await until([peer], lambda: not owns_all(peer))
+        victim.pause()
+        await until([peer], lambda: owns_all(peer))
+        for number in range(0, ROWS, 2):
+            await host.put(f"row{number}", "written in the pause")
+        assert host.agent.status()["leases"]["workers"] == []
+        victim.resume()
+        await until([peer], lambda: not owns_all(peer))
+        await host.registered("victim")
+
+        async def whole() -> None:
+            while True:
+                found = await asyncio.to_thread(victim.dump)
+                theirs = {row_id: value for row_id, (value, _, _) in found.get("k", {}).items()}
+                held = {row.row_id: row.value for row in peer.rows("k")}
+                if not held.keys() & theirs.keys() and held | theirs == host.rows:
+                    return
+
+        await asyncio.wait_for(whole(), PATIENCE_S)
+
+
+async def test_a_killed_agent_that_starts_again_goes_on_with_its_lease(host: Host) -> None:
+    """Under load: nobody's partitions move, and no row is lost."""
+    moves = Moves()
+    async with (
+        host.worker("peer", **moves.settings) as peer,
+        host.worker("w", agent=host.socket, **moves.settings) as worker,
+    ):
+        both = [peer, worker]
+        await until(both, lambda: moves.count == 3)  # all to the one, less again, and a share for the other
+        before, lease = moves.count, host.lease()
+        assert lease.startswith("host-1.")
+        written = asyncio.create_task(_write_on(host))
+        await asyncio.to_thread(host.agent.kill)
+        await until(both, lambda: not worker.health().by_agent)
+        await asyncio.to_thread(host.agent.start)
+        await until(both, lambda: worker.health().by_agent)
+        await host.registered("w")
+        written.cancel()
+        await asyncio.wait({written})
+        await until(both, lambda: {r.row_id: r.value for one in both for r in one.rows("k")} == host.rows)
+        assert (moves.count, host.lease()) == (before, lease)
+
+
+async def _write_on(host: Host) -> None:
+    number = 0
+    while True:
+        number += 1
+        await host.put(f"row{number % ROWS}", str(number))
+
+
+async def test_workers_outlive_their_agent_and_go_back_to_the_next_one(host: Host, buckets: tuple[Any, Any]) -> None:
+    leases, nodes = buckets
+    moves = Moves()
+
+    async def recorded(lease: str) -> None:
+        async for entry in await nodes.watch(names.node_key("k", "w")):
+            if entry is not None and decode_record(entry.value, NodeRecord).lease == lease:
+                return
+
+    async def gone(lease: str) -> None:
+        there = False
+        async for entry in await leases.watch(lease):
+            if entry is not None and entry.value:
+                there = True
+            elif entry is not None or not there:
+                return
+
+    async with (
+        host.worker("peer", **moves.settings) as peer,
+        host.worker("w", agent=host.socket, **moves.settings) as worker,
+    ):
+        await until([peer, worker], lambda: moves.count == 3)
+        before, lease = moves.count, host.lease()
+        await asyncio.to_thread(host.agent.kill)
+        await asyncio.wait_for(recorded("w"), PATIENCE_S)
+        assert worker.health().lease_held
+        assert not worker.health().by_agent
+        await asyncio.wait_for(gone(lease), PATIENCE_S)  # the host's lease has ended, and nothing follows
+        host.socket.with_name("leases.sock.state").unlink()  # as after a reboot
+        await asyncio.to_thread(host.agent.start)
+        assert host.lease() != lease
+        await asyncio.wait_for(recorded(host.lease()), PATIENCE_S)
+        await asyncio.wait_for(gone("w"), PATIENCE_S)
+        assert worker.health().by_agent
+        partition, version = await host.put("row1", "at last")
+        (owner,) = [one for one in (peer, worker) if partition in one.owned("k")]
+        await owner.wait_for("k", partition, version, timeout_s=PATIENCE_S)
+        assert moves.count == before
+
+
+async def test_a_worker_id_of_another_process_of_the_host_is_refused_with_its_pid(host: Host) -> None:
+    other = host.process("w")
+    await asyncio.to_thread(other.wait_ready)
+    with pytest.raises(InUseError, match=f"worker id 'w' is in use by process {other.process.pid} on this host"):
+        async with host.worker("w", agent=host.socket):
+            pytest.fail("it started")
+    assert other.running
+
+
+async def test_a_worker_id_that_lives_by_another_lease_is_refused(host: Host) -> None:
+    """One process has a lease of its own, the other an agent: their records tell them of each other."""
+    other = host.process("w")
+    await asyncio.to_thread(other.wait_ready)
+    with pytest.raises(InUseError, match="worker id 'w' is in use by another process on host"):
+        async with host.worker("w"):
+            pytest.fail("it started")
+    assert other.running
+    await host.put("row1", "new")
+    assert len((await asyncio.to_thread(other.dump))["k"]) == ROWS
+
+
+async def test_without_an_agent_a_worker_starts_with_its_own_lease(
+    host: Host, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    nowhere = tmp_path / "nowhere.sock"
+    async with host.worker("w", agent=nowhere) as worker:
+        await worker.wait_ready(timeout_s=PATIENCE_S)
+        assert worker.health().lease_held
+        assert not worker.health().by_agent
+        options = ("--lease-socket", str(nowhere), "--agent-id", "host-2")
+        with AgentProcess(tmp_path / "late", nats_url=host.nats.url, options=options):
+            await until([worker], lambda: worker.health().by_agent)
+            assert owns_all(worker)
+    told = [record for record in caplog.records if "the agent can't be used" in record.message]
+    assert len(told) == 1
+
+
+async def test_the_next_agent_waits_for_the_one_before_it(host: Host, tmp_path: Path) -> None:
+    """As an upgrade does: the socket, the lease and the registrations are handed over."""
+    moves = Moves()
+    async with host.worker("w", agent=host.socket, **moves.settings) as worker:
+        await worker.wait_ready(timeout_s=PATIENCE_S)
+        before, lease = moves.count, host.lease()
+        options = ("--lease-socket", str(host.socket), "--agent-id", "host-1")
+        following = AgentProcess(tmp_path / "next", nats_url=host.nats.url, options=options)
+        starting = asyncio.create_task(asyncio.to_thread(following.start))
+        try:
+            assert await asyncio.to_thread(host.agent.terminate) == 0
+            await starting
+            assert following.status()["leases"]["lease"] == lease
+            await until([worker], lambda: worker.health().by_agent)
+            assert moves.count == before
+        finally:
+            await asyncio.wait({starting})
+            following.kill()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeVar
@@ -38,8 +38,8 @@ class Mirror:
         self._groups: dict[str, set[str]] = {}
         self.complete = False
         """Whether a first whole snapshot has arrived."""
-        self.snapshots = 0
-        """How many have."""
+        self.replaced: Callable[[], None] = lambda: None
+        """Called after each whole snapshot."""
         self._before: dict[str, bytes] = {}
         self.unreadable = 0
         """Records that could not be read, each counted once."""
@@ -53,8 +53,8 @@ class Mirror:
         for key in self.entries:
             self._group(key)
         self.complete = True
-        self.snapshots += 1
         self._before.clear()
+        self.replaced()
 
     def group(self, head: str) -> frozenset[str] | set[str]:
         """The keys whose first token is ``head``."""
@@ -161,7 +161,7 @@ class Membership:
     def __init__(self) -> None:
         self.nodes = Mirror()
         self.leases = Mirror()
-        self._snapshot = 0
+        self.leases.replaced = self.nodes.forget_before
 
     @property
     def complete(self) -> bool:
@@ -182,9 +182,6 @@ class Membership:
         """
         if self.alive(record.lease) or record.lease in self.leases.entries:
             return self.alive(record.lease)
-        if self._snapshot != self.leases.snapshots:
-            self._snapshot = self.leases.snapshots
-            self.nodes.forget_before()
         before: NodeRecord | SlotClaim | None
         if isinstance(record, NodeRecord):
             before = self.nodes.before(name, NodeRecord)

@@ -1,7 +1,9 @@
 """A standalone Spark cluster on this machine: a master and two workers on 127.0.0.1, from the pip package of Spark.
 
-Usage: standalone.py SCRIPT [ARGUMENT …]. Packs the connector, with its compiled core, into an archive; starts the
-cluster; submits the script with the archive; stops everything, and exits with what the script exited with.
+Usage: standalone.py [--logs DIRECTORY] SCRIPT [ARGUMENT …]. Packs the connector, with its compiled core, into an
+archive; starts the cluster; submits the script with the archive; stops everything, and exits with what the script
+exited with. `ringcast-pipeline` is the script pyspark_ringcast/pipeline/__main__.py. Spark's own settings are those of
+SPARK_CONF_DIR. With --logs, what the executors said is kept.
 
 On the nodes of a real cluster Python needs pyspark, pyarrow, grpcio, protobuf, msgspec and nats-py; what is ours comes
 with the job.
@@ -100,7 +102,10 @@ class _Daemon:
 
 
 class Cluster:
-    """A master, and workers of one core each that join it. Use as a context: nothing of it is left in the end."""
+    """A master, and workers of one core each that join it. Use as a context: nothing of it runs in the end.
+
+    What workers and executors write is in ``directory``.
+    """
 
     def __init__(self, directory: Path, *, workers: int = 2, memory: str = "700m") -> None:
         self._directory = directory
@@ -160,6 +165,7 @@ def _settings(address: str, archive: Path) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--logs", type=Path, metavar="DIRECTORY", help="keep the executors' working directories here")
     parser.add_argument("script", type=Path, help="what to run: a Python program that makes a SparkSession")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what it gets")
     given = parser.parse_args()
@@ -167,7 +173,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="rc-spark-") as temporary:
         directory = Path(temporary)
         archive = pack(directory)
-        with Cluster(directory) as cluster:
+        with Cluster(given.logs.resolve() if given.logs else directory) as cluster:
             return cluster.run(archive, given.script, given.arguments)
 
 

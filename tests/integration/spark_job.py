@@ -1,4 +1,6 @@
-"""What the cluster test submits: a write and a read, each with an executor killed in the middle. Prints what it found.
+"""What the cluster test submits: a write and a read, each with an executor killed in the middle, and a stream.
+
+The stream takes the list to the key ``copy``. The report has what was found.
 
 Usage: spark_job.py OPTIONS DIRECTORY, where OPTIONS are those of the connector as JSON.
 """
@@ -46,6 +48,14 @@ def where_it_came_from() -> list[str]:
     return [str(Path(str(module.__file__)).resolve()) for module in (pyspark_ringcast, ringcast_core._native)]
 
 
+def mirror(spark: Any, options: dict[str, str], checkpoint: Path) -> None:
+    """A stream from the list to another, that ends once all is there."""
+    changes = spark.readStream.format("ringcast").options(**options, maxRowsPerTrigger=ROWS // 2).load()
+    writer = changes.writeStream.format("ringcast").options(**{**options, "key": "copy"})
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    query.awaitTermination()
+
+
 def main() -> None:
     from pyspark.sql import SparkSession
 
@@ -65,6 +75,7 @@ def main() -> None:
     read = frame.mapInArrow(kill_once(directory / "read"), frame.schema)
     right = f"count_if(value = {value.format('substr(row_id, 5)')})"
     (found,) = read.selectExpr("count(*) AS rows", "count(DISTINCT row_id) AS ids", f"{right} AS right").collect()
+    mirror(spark, options, directory / "checkpoint")
     report = {"master": spark.sparkContext.master, **found.asDict()}
     (directory / "part.json").write_text(json.dumps(report))
     (directory / "part.json").rename(directory / "report.json")

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import grpc
-from ringcast_testkit import ConfigServiceProcess, ManagedProcess, NatsServer
+import pytest
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, ManagedProcess, NatsServer
 from ringcast_wire.grpc import ConfigServiceStub, pb
 
 from tests.integration import spark_job
@@ -15,6 +16,7 @@ from tests.integration import spark_job
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.timeout(540)  # six JVMs start in it
 def test_a_cluster_that_loses_executors(
     tmp_path: Path, nats_server: NatsServer, config_service: ConfigServiceProcess, store_name: str
 ) -> None:
@@ -31,15 +33,23 @@ def test_a_cluster_that_loses_executors(
         ]
         process = ManagedProcess("spark-cluster", [sys.executable, *words])
         try:
-            process.wait_until((tmp_path / "report.json").exists, timeout_s=110)
+            for step in ("write", "read", "checkpoint", "report.json"):
+                process.wait_until((tmp_path / step).exists, timeout_s=2 * PATIENCE_S)
         finally:
             process.terminate()
         heads = stub.Heads(pb.HeadsRequest(store=store_name, key="list")).heads
+        lists = [content(stub, store_name, key) for key in ("list", "copy")]
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["master"].startswith("spark://127.0.0.1:")
     assert {report[name] for name in ("rows", "ids", "right")} == {spark_job.ROWS}
     assert sum(heads) == 1 + spark_job.ROWS + 1, "a row was written twice"
+    assert lists[0] == lists[1], "the stream lost or changed rows"
     for step in ("write", "read"):
         files = json.loads((tmp_path / step).read_text())  # there: an executor was killed in the middle
         assert len(files) == 2
         assert all("/ringcast/" in file and "rc-spark-" in file for file in files), files
+
+
+def content(stub: ConfigServiceStub, store: str, key: str) -> dict[str, str]:
+    pages = stub.List(pb.ListRequest(store=store, key=key))
+    return {row.row_id: row.value for page in pages for row in page.rows}

@@ -23,7 +23,13 @@ T = TypeVar("T")
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def event_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where Spark writes down what the session does."""
+    return tmp_path_factory.mktemp("spark-events")
+
+
+@pytest.fixture(scope="session")
+def spark(event_log: Path) -> Iterator[SparkSession]:
     """Two cores, and each failed task is tried four times, as on a cluster."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     paths = os.pathsep.join(path for path in sys.path if path)
@@ -39,11 +45,22 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.executorEnv.PYTHONPATH", paths)
+        .config("spark.eventLog.enabled", "true")
+        .config("spark.eventLog.compress", "false")
+        .config("spark.eventLog.dir", event_log.as_uri())
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def small_batches(spark: SparkSession) -> Iterator[None]:
+    """Rows go from one step to the next a hundred at a time, so that a step can be in the middle."""
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+    yield
+    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 
 
 @pytest.fixture(scope="session")

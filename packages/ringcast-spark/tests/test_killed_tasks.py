@@ -13,7 +13,6 @@ import psutil
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext
-from pyspark.sql import SparkSession
 from pyspark_ringcast import prepare
 from pyspark_ringcast._options import parse_options
 from pyspark_ringcast._write import RingcastWriter
@@ -56,13 +55,6 @@ def killing(report: Path) -> Callable[[Batches], Batches]:
         (report / f"attempt-{context.attemptNumber()}").touch()
 
     return through
-
-
-@pytest.fixture
-def small_batches(spark: SparkSession) -> Iterator[None]:
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
-    yield
-    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 
 
 @pytest.mark.usefixtures("small_batches")

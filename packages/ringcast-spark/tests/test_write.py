@@ -9,8 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import ringcast_core
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark_ringcast import partition_count, prepare, with_reasons
+from pyspark_ringcast.pipeline._session import clear_error
 from ringcast_wire import InvalidInputError, UnknownStoreError, limits
 
 Store = Any  # of conftest.py
@@ -182,6 +184,19 @@ def test_rejected_rows_are_reported(store: Store, tmp_path: Path) -> None:
     assert with_reasons(frame).filter("reason IS NULL").drop("reason").count() == len(good)
 
 
+@pytest.mark.parametrize("row", [BAD[1], BAD[-1]], ids=["null row id", "oversized value"])
+def test_one_bad_row_fails_a_write_that_allows_none(store: Store, row: tuple[str | None, str]) -> None:
+    store.write_rows({"a": "1"})
+    with pytest.raises(PySparkException) as caught:
+        store.save(store.frame([row], "row_id STRING, value STRING"), mode="overwrite", user="u", password="hunter2")
+    said = str(clear_error(caught.value))
+    assert said.startswith(f"1 rows were rejected, and option max_rejected allows 0; one is {row[0]!r}: ")
+    assert REASONS[row[0]] in said
+    assert len(said.splitlines()) == 1
+    assert "hunter2" not in str(caught.value)
+    assert store.rows() == {"a": "1"}
+
+
 def test_too_many_rejected_rows_fail_the_write(store: Store, tmp_path: Path) -> None:
     store.write_rows({"old": "1"})
     frame = store.frame([("new", "v"), *BAD]).coalesce(1)
@@ -211,6 +226,7 @@ def test_too_many_rejected_rows_fail_the_write(store: Store, tmp_path: Path) -> 
         ("row_id BIGINT, value STRING", {}, "column row_id is a bigint: a string is wanted"),
         ("row_id STRING, value STRING, colour STRING", {}, "column 'colour' is unknown"),
         ("row_id STRING, value STRING", {"store": "nowhere"}, "there is no store 'nowhere'"),
+        ("row_id STRING, value STRING", {"key": ""}, "option key is missing: say which config key of the store"),
         ("row_id STRING, value STRING", {"key": "a b"}, "key 'a b' is not a valid name"),
         (
             "row_id STRING, value STRING",

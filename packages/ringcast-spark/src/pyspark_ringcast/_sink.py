@@ -21,7 +21,7 @@ from ringcast_wire import InvalidInputError, LimitExceededError, UnknownKeyError
 from ringcast_wire.grpc import pb
 
 from pyspark_ringcast._options import Options, parse_options
-from pyspark_ringcast._service import find_store, retried, shared_stub
+from pyspark_ringcast._service import retried, shared_stub
 from pyspark_ringcast._write import RingcastWriter, Written
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class RingcastStreamWriter(DataSourceStreamArrowWriter):
         """
         self._options = parse_options({name: text for name, text in given.items() if name.lower() not in _SPARKS_OWN})
         self._writer = RingcastWriter(self._options, schema, overwrite)
-        _check_room(self._options)
+        _check_room(self._options, self._writer.keys)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """One task: of rows with one id the last is written, or that with the greatest ``version`` if they have one.
@@ -102,11 +102,10 @@ def _running() -> tuple[str, int]:
     return query, int(batch)
 
 
-def _check_room(options: Options) -> None:
+def _check_room(options: Options, keys: frozenset[str]) -> None:
     """Looks whether what is done can be noted, before anything is done: the note takes a config key of the store."""
     if options.key == LEDGER_KEY:
         raise InvalidInputError(f"option key is {LEDGER_KEY}: there the sinks note which batches are done", field="key")
-    keys = {key.name for key in find_store(options.service, options.store, options.timeout_s).keys}
     wanted = keys | {options.key, LEDGER_KEY}
     if LEDGER_KEY not in keys and len(wanted) > limits.MAX_KEYS_PER_STORE:
         raise LimitExceededError(

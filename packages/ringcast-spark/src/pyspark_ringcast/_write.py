@@ -47,6 +47,8 @@ class RingcastWriter(DataSourceArrowWriter):
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         """Checks the columns and looks for the store, so that nothing is written where that is wrong.
 
+        ``keys`` are the names of the config keys that the store had.
+
         Raises:
             InvalidInputError: a column is missing, unknown or of another type, or an option does not go with the mode.
             UnknownStoreError: there is no such store.
@@ -60,7 +62,9 @@ class RingcastWriter(DataSourceArrowWriter):
         self._options = options
         self._overwrite = overwrite
         self._job = uuid.uuid4().hex
-        self._partition_count = find_store(options.service, options.store, options.timeout_s).partition_count
+        store = find_store(options.service, options.store, options.timeout_s)
+        self._partition_count = store.partition_count
+        self.keys = frozenset(key.name for key in store.keys)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """One task.

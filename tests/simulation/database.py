@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ringcast_config_service.repository import OutboxRecord, StoreRecord, WriteOutcome, WriteRequest
+from ringcast_config_service.repository import OutboxRecord, StoreRecord, WriteRequest, Written
 from ringcast_config_service.repository.mapping import wants_whole
 from ringcast_config_service.repository.writes import (
     CurrentState,
@@ -19,7 +19,7 @@ from ringcast_config_service.repository.writes import (
     touched_rows,
 )
 from ringcast_core import row_partitions
-from ringcast_wire import PartitionRows, RingcastError, Row, UnavailableError, UnknownKeyError
+from ringcast_wire import PartitionRows, Row, UnavailableError, UnknownKeyError
 
 Committed = Callable[[str, int, list[PlannedRow]], None]
 """Is told of each partition that a transaction wrote: key, partition, every revision in order."""
@@ -68,7 +68,7 @@ class Database:
 
     # ---- writes (as in SqliteRepository._write)
 
-    def write(self, requests: Sequence[WriteRequest], now_ms: int) -> list[WriteOutcome | RingcastError]:
+    def write(self, requests: Sequence[WriteRequest], now_ms: int) -> Written:
         """Commits a group of requests."""
         self.check()
         plan = plan_writes(requests, self._state(requests), now_ms)
@@ -78,15 +78,15 @@ class Database:
             self._partitions.setdefault(ref, _Partition()).head = head
         for planned in plan.rows.values():
             self._store(planned, now_ms)
-        for event in plan.events:
-            self._records += 1
-            self.outbox[self._records] = OutboxRecord(self._records, *event)
+        events = [OutboxRecord(self._records + number, *event) for number, event in enumerate(plan.events, 1)]
+        self._records += len(events)
+        self.outbox.update((event.id, event) for event in events)
         written: dict[tuple[str, int], list[PlannedRow]] = {}
         for row in plan.history:
             written.setdefault((row.key.name, row.partition), []).append(row)
         for (key_name, partition), rows in written.items():
             self._committed(key_name, partition, rows)
-        return plan.outcomes
+        return Written(plan.outcomes, events)
 
     def _state(self, requests: Sequence[WriteRequest]) -> CurrentState:
         state = CurrentState({self.store.name}, dict(self.keys), {self.store.name: len(self.keys)})

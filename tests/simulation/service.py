@@ -21,6 +21,9 @@ RELAY_POLL_S: Final = 0.25
 ACK_TIMEOUT_S: Final = 5.0
 RELAY_BATCH: Final = 8
 """Far fewer than the service's 1,000, so that paging through the outbox happens."""
+QUEUED_EVENTS: Final = 12
+"""Far fewer than the service's 8,192, so that some are left to the outbox."""
+DELETE_EVERY_S: Final = 0.1
 
 STEPS_THAT_MAY_CRASH: Final = ("commit", "outbox", "published", "answer")
 
@@ -60,14 +63,25 @@ class Service(Process):
         self._waiting: list[tuple[WriteRequest, Reply]] = []
         self._arrived = Signal()
         self._wake = Signal()
-        self._look = Signal()
+        self._look_for_streams = Signal()
+        self._queue: list[OutboxRecord] = []
+        self._mine: set[int] = set()
+        self._stored: list[int] = []
+        self._to_delete = Signal()
+        self._left = True
+        self._seen = 0
+        self._looks = 0
+        self._failures = 0
+        self._look_at = 0.0
 
     def start(self) -> None:
         """Begins all its tasks."""
-        self.link.on_back.append(self._look.set)  # App._on_reconnect
+        self.link.on_back.append(self._reconnected)
         self.soon(self._connect)
         self.spawn(self._writer())
+        self._look_at = self.clock() + RELAY_POLL_S
         self.spawn(self._relay())
+        self.spawn(self._deleter())
         self.spawn(self._provisioner())
         self.spawn(self._compactor())
 
@@ -76,6 +90,11 @@ class Service(Process):
         super().crash()
         self._database.release_outbox(self)
         self.link.cut()
+
+    def _reconnected(self) -> None:
+        self._look_at = self.clock()  # Relay.reconnected
+        self._wake.set()
+        self._look_for_streams.set()  # Provisioner.look_again
 
     def wall_ms(self) -> int:
         """Its wall clock."""
@@ -105,50 +124,108 @@ class Service(Process):
             yield self.random.uniform(0.001, 0.01)  # the round trips of a transaction
             group, self._waiting = self._waiting, []
             outcomes: Sequence[WriteOutcome | RingcastError]
+            events: list[OutboxRecord] = []
             try:
-                outcomes = self._database.write([request for request, _ in group], self.wall_ms())
+                outcomes, events = self._database.write([request for request, _ in group], self.wall_ms())
             except RingcastError as error:
                 outcomes = [error] * len(group)
             if self._dies_at("commit"):
                 return
-            self._wake.set()
+            if events:
+                self._queue_up(events)
             for (_, answer), outcome in zip(group, outcomes, strict=True):
                 answer(outcome)
 
-    # ---- the relay (Relay.run, _try_pass, _pass, _publish_batch, _publish)
+    # ---- the relay (Relay.committed, run, _publish_queued, _finish, _delete, _look, _pass, _publish_batch)
+
+    def _queue_up(self, events: list[OutboxRecord]) -> None:
+        if len(self._queue) + len(events) > QUEUED_EVENTS:
+            self._left = True
+        else:
+            self._queue += events
+            self._mine.update(event.id for event in events)
+        self._wake.set()
 
     def _relay(self) -> Steps:
-        failures = 0
         while True:
-            yield self._wake, self.clock() + RELAY_POLL_S
+            if not self._queue or not self._looks:
+                yield self._wake, self._look_at
             self._wake.clear()
-            done = False
-            if self.link.connected:
-                try:
-                    done = yield from self._pass()
-                except RingcastError:
-                    done = False
-                finally:
-                    self._database.release_outbox(self)
-            failures = 0 if done else failures + 1
-            if not done:
-                yield self.random.uniform(0.0, min(5.0, 0.05 * 2 ** min(failures, 10)))
+            if self.clock() >= self._look_at:
+                yield from self._look()
+            if self._queue and self._looks:
+                records, self._queue = self._queue[:RELAY_BATCH], self._queue[RELAY_BATCH:]
+                if self.link.connected:
+                    self.spawn(self._finish(records))
+                    yield self.random.uniform(0.0001, 0.001)  # as long as the sending takes
+                else:
+                    self._leave(records)
 
-    def _pass(self) -> Steps:
-        after, failed = 0, 0
+    def _finish(self, records: list[OutboxRecord]) -> Steps:
+        if self._dies_at("outbox"):
+            return
+        stored = yield from self._publish(records)
+        if self._dies_at("published"):
+            return
+        self._leave([record for record in records if record.id not in stored])
+        if stored:
+            self._stored += stored
+            self._to_delete.set()
+
+    def _leave(self, records: list[OutboxRecord]) -> None:
+        if records:
+            self._mine.difference_update(record.id for record in records)
+            self._left = True
+
+    def _deleter(self) -> Steps:
+        while True:
+            yield self._to_delete, None
+            yield DELETE_EVERY_S
+            self._to_delete.clear()
+            ids = list(self._stored)
+            try:
+                self._database.delete_outbox(ids)
+            except RingcastError:
+                self._to_delete.set()
+            else:
+                del self._stored[: len(ids)]
+                self._mine.difference_update(ids)
+
+    def _look(self) -> Steps:
+        left, self._left = self._left, False
+        self._looks += 1
+        done = False
+        if self.link.connected:
+            try:
+                done = yield from self._pass(everything=left)
+            except RingcastError:
+                done = False
+            finally:
+                self._database.release_outbox(self)
+        if done:
+            self._failures = 0
+            self._look_at = self.clock() + RELAY_POLL_S
+        else:
+            self._left |= left
+            self._failures += 1
+            self._look_at = self.clock() + self.random.uniform(0.0, min(5.0, 0.05 * 2 ** min(self._failures, 10)))
+
+    def _pass(self, *, everything: bool) -> Steps:
+        after, failed, seen_before = 0, 0, self._seen
         while True:
             records = self._database.take_outbox(self, after, RELAY_BATCH, lock=self._locks)
             if not records or self._dies_at("outbox"):
                 return failed == 0
             yield self.random.uniform(0.0005, 0.003)
-            stored = yield from self._publish(records)
+            taken = [r for r in records if r.id not in self._mine and (everything or r.id <= seen_before)]
+            stored = yield from self._publish(taken)
             if self._dies_at("published"):
                 return False
             if stored:
                 self._database.delete_outbox(stored)
             self._database.release_outbox(self)
-            failed += len(records) - len(stored)
-            after = records[-1].id
+            failed += len(taken) - len(stored)
+            self._seen = after = records[-1].id
             if len(records) < RELAY_BATCH:
                 return failed == 0
 
@@ -174,7 +251,7 @@ class Service(Process):
             self._published(record.subject, event)
         except TransientError as error:
             found = error
-            self.run(self._look.set, ())  # Provisioner.look_again
+            self.run(self._look_for_streams.set, ())  # Provisioner.look_again
         self.link.deliver(answer.settle, found, lossy=True)
 
     # ---- answers (FetchServer._work, Handlers.fetch)
@@ -205,11 +282,11 @@ class Service(Process):
     def _provisioner(self) -> Steps:
         """Mirrors ``Provisioner.run``."""
         while True:
-            self._look.clear()
+            self._look_for_streams.clear()
             if self.link.connected:
                 with contextlib.suppress(TransientError):
                     yield from self.link.request(self._provision)
-            looked = yield self._look, self.clock() + PROVISION_S
+            looked = yield self._look_for_streams, self.clock() + PROVISION_S
             if looked:
                 yield 0.1
 

@@ -74,7 +74,7 @@ class Bench:
         )
 
     async def group(self, requests: Sequence[WriteRequest]) -> list[WriteOutcome | RingcastError]:
-        return await self.repo.write(requests, next(self.clock_ms))
+        return (await self.repo.write(requests, next(self.clock_ms))).outcomes
 
     async def write(self, rows: Rows, key: str = "k", metadata: dict[str, str] | None = None) -> WriteOutcome:
         """Writes one request; raises what it was refused with."""

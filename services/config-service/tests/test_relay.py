@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ import grpc
 import nats
 import pytest
 from nats.js.errors import NotFoundError
+from ringcast_config_service import relay as relay_module
 from ringcast_config_service.provision import Provisioner
 from ringcast_config_service.relay import Relay
 from ringcast_testkit import PATIENCE_S, NatsServer
-from ringcast_wire import MismatchError, StoreSettings, decode_event, names
+from ringcast_wire import MismatchError, StoreSettings, UnavailableError, decode_event, names
 from ringcast_wire.grpc import error_from_rpc, pb
 
 Bench = Any  # of conftest.py
@@ -100,6 +101,83 @@ async def test_two_relays_share_the_work(bench: Bench, store: Any, nats_url: str
         await asyncio.gather(one.flush(), two.flush())
         found = await stored(js, store.name)
         assert len(found) == len(set(found)) == 200
+    assert await bench.events() == []
+
+
+async def commit(bench: Bench, relay: Relay, store: Any, *rows: str) -> list[tuple[str, int, int]]:
+    """Writes as an instance does, which tells its relay; subject, prev and rev of the events."""
+    written = await bench.repo.write([bench.request(dict.fromkeys(rows, "v"), store=store)], next(bench.clock_ms))
+    relay.committed(written.events)
+    events = [(record.subject, decode_event(record.payload)) for record in written.events]
+    return [(subject, event.prev, event.rev) for subject, event in events]
+
+
+async def test_what_was_just_committed_goes_out_in_order_and_leaves_the_outbox(
+    bench: Bench, store: Any, nats_url: str
+) -> None:
+    async with relaying(bench, nats_url, store, batch=7) as (relay, js):
+        await relay.flush()
+        expected = [event for turn in range(40) for event in await commit(bench, relay, store, "a", f"r{turn}")]
+        await relay.flush()
+        assert await stored(js, store.name) == expected
+        assert await bench.events() == []
+
+
+@pytest.mark.parametrize("bound", ["MAX_QUEUED_EVENTS", "MAX_QUEUED_BYTES"])
+async def test_what_does_not_fit_the_queue_goes_out_from_the_outbox(
+    bench: Bench, store: Any, nats_url: str, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    monkeypatch.setattr(relay_module, bound, 1)
+    async with relaying(bench, nats_url, store) as (relay, js):
+        expected = [event for turn in range(20) for event in await commit(bench, relay, store, "a", f"r{turn}")]
+        await relay.flush()
+        assert sorted(await stored(js, store.name)) == sorted(expected)
+    assert await bench.events() == []
+
+
+async def test_what_another_instance_left_is_found(bench: Bench, store: Any, nats_url: str) -> None:
+    """It died after a commit, while this one was at work with nothing of its own left."""
+    async with relaying(bench, nats_url, store) as (relay, js):
+        await relay.flush()
+        subscription = await js.subscribe(names.notify_stream_subjects(store.name))
+        await write(bench, store, "a")
+        assert decode_event((await subscription.next_msg(timeout=PATIENCE_S)).data).rev == 1
+
+
+async def test_what_the_broker_refused_goes_out_when_it_takes_it(
+    bench: Bench, store: Any, new_store: Any, nats_url: str
+) -> None:
+    lost = await bench.repo.create_store(new_store(f"{store.name}x"))
+    async with relaying(bench, nats_url, store) as (relay, js):
+        await relay.flush()
+        refused = await commit(bench, relay, lost, "a")  # it has no stream
+        taken = await commit(bench, relay, store, "a")
+        subscription = await js.subscribe(names.notify_stream_subjects(store.name))
+        await subscription.next_msg(timeout=PATIENCE_S)
+        await relay._provisioner.ensure(lost)
+        await relay.flush()
+        assert await stored(js, lost.name) == refused
+        assert await stored(js, store.name) == taken
+    assert await bench.events() == []
+
+
+async def test_a_database_that_is_away_is_asked_again_to_forget_events(
+    bench: Bench, store: Any, nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete, asked = bench.repo.delete_events, asyncio.Event()
+
+    async def away(_ids: Sequence[int]) -> None:
+        asked.set()
+        raise UnavailableError("the database does not answer")
+
+    async with relaying(bench, nats_url, store) as (relay, js):
+        await relay.flush()
+        monkeypatch.setattr(bench.repo, "delete_events", away)
+        expected = await commit(bench, relay, store, "a")
+        await asyncio.wait_for(asked.wait(), PATIENCE_S)
+        monkeypatch.setattr(bench.repo, "delete_events", delete)
+        await relay.flush()
+        assert await stored(js, store.name) == expected
     assert await bench.events() == []
 
 

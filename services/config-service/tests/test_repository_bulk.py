@@ -64,7 +64,9 @@ async def test_instances_that_race_for_new_partitions(postgres_bench: Bench) -> 
         results = await asyncio.gather(
             *(other.write([bench.request(some)], 5) for other, some in zip(others, rows, strict=True))
         )
-        assert not [outcome for (outcome,) in results if isinstance(outcome, RingcastError)]
+        assert not [
+            outcome for written in results for outcome in written.outcomes if isinstance(outcome, RingcastError)
+        ]
     finally:
         await asyncio.gather(*(other.close() for other in others))
     live = await bench.live()

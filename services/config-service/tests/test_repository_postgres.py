@@ -149,7 +149,7 @@ async def test_a_server_that_crashes_in_the_middle_of_writes() -> None:
                 row_id = f"w{number}-{turn}"
                 row = RowWrite(row_partition(row_id, 8), row_id, "v", None, 8)
                 try:
-                    (outcome,) = await repo.write([WriteRequest(store, "k", [row])], 1)
+                    (outcome,) = (await repo.write([WriteRequest(store, "k", [row])], 1)).outcomes
                 except UnavailableError:
                     return
                 assert isinstance(outcome, WriteOutcome)

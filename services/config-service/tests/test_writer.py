@@ -8,9 +8,16 @@ from typing import Any
 
 import pytest
 from ringcast_config_service import writer as writer_module
-from ringcast_config_service.repository import Chain, Repository, RowWrite, WriteOutcome, WriteRequest
+from ringcast_config_service.repository import (
+    Chain,
+    OutboxRecord,
+    Repository,
+    RowWrite,
+    WriteRequest,
+    Written,
+)
 from ringcast_config_service.writer import MAX_GROUP_ROWS, GroupWriter
-from ringcast_wire import InternalError, LimitExceededError, RingcastError, UnavailableError, limits
+from ringcast_wire import InternalError, LimitExceededError, UnavailableError, limits
 
 Bench = Any  # of conftest.py
 
@@ -25,7 +32,7 @@ class Gate:
         self.entered = asyncio.Event()
         self.fails: Exception | None = None
 
-    async def write(self, requests: Sequence[WriteRequest], now_ms: int) -> list[WriteOutcome | RingcastError]:
+    async def write(self, requests: Sequence[WriteRequest], now_ms: int) -> Written:
         self.groups.append(len(requests))
         self.entered.set()
         await self.open.wait()
@@ -42,7 +49,8 @@ class Writing:
         self.committed = 0
         self.writer = GroupWriter(self.gate, self._count)  # type: ignore[arg-type]  # the one method that it calls
 
-    def _count(self) -> None:
+    def _count(self, events: Sequence[OutboxRecord]) -> None:
+        assert events
         self.committed += 1
 
 

@@ -93,7 +93,7 @@ class App:
         self._relay = relay = Relay(
             repository, nc, js, provisioner, batch=config.relay_batch, poll_s=config.relay_poll_s, telemetry=telemetry
         )
-        writer = GroupWriter(repository, relay.wake, telemetry)
+        writer = GroupWriter(repository, relay.committed, telemetry)
         handlers = Handlers(repository, writer, provisioner, telemetry)
         fetches = FetchServer(nc, handlers, at_once=config.fetches, waiting=config.waiting_fetches, telemetry=telemetry)
         server = GrpcServer(handlers, writer, config.listen, telemetry, config.security)

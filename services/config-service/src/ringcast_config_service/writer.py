@@ -10,14 +10,14 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ringcast_wire import InternalError, RingcastError, UnavailableError, limits
 from ringcast_wire.tracing import end_span
 
-from ringcast_config_service.repository import Repository, WriteOutcome, WriteRequest
+from ringcast_config_service.repository import OutboxRecord, Repository, WriteOutcome, WriteRequest
 from ringcast_config_service.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -43,7 +43,10 @@ class GroupWriter:
     """Takes writes from any number of tasks; :meth:`run` commits them. What does not fit its bounds is refused."""
 
     def __init__(
-        self, repository: Repository, committed: Callable[[], None], telemetry: Telemetry | None = None
+        self,
+        repository: Repository,
+        committed: Callable[[Sequence[OutboxRecord]], None],
+        telemetry: Telemetry | None = None,
     ) -> None:
         self._repository = repository
         self._committed = committed
@@ -143,14 +146,16 @@ class GroupWriter:
             if waiting.span is not None:
                 waiting.span.add_event("transaction", {"requests": len(group)})
         try:
-            outcomes = await self._repository.write([waiting.request for waiting in group], int(time.time() * 1000))
+            written = await self._repository.write([waiting.request for waiting in group], int(time.time() * 1000))
         except RingcastError as error:
             outcomes = [error] * len(group)
         except Exception as error:
             log.exception("a write of %d requests failed", len(group))
             outcomes = [InternalError(f"the write failed: {type(error).__name__}")] * len(group)
         else:
-            self._committed()
+            outcomes = written.outcomes
+            if written.events:
+                self._committed(written.events)
         self._measures.write_group_size.observe(len(group))
         self._measures.transaction_duration.observe(time.perf_counter() - began_s)
         for waiting, outcome in zip(group, outcomes, strict=True):

@@ -20,6 +20,7 @@ from ringcast_config_service.repository.base import (
     StoreRecord,
     WriteOutcome,
     WriteRequest,
+    Written,
 )
 from ringcast_config_service.repository.connect import make_repository
 
@@ -41,5 +42,6 @@ __all__ = [
     "StoreRecord",
     "WriteOutcome",
     "WriteRequest",
+    "Written",
     "make_repository",
 ]

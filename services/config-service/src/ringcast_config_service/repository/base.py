@@ -103,6 +103,13 @@ class OutboxRecord(NamedTuple):
     traceparent: str | None = None
 
 
+class Written(NamedTuple):
+    """What became of a group: an outcome for each request, and the events that wait in the outbox because of it."""
+
+    outcomes: list[WriteOutcome | RingcastError]
+    events: list[OutboxRecord]
+
+
 class OutboxState(NamedTuple):
     """How many records wait, counted up to a bound, and when the oldest was written (Unix time)."""
 
@@ -200,7 +207,7 @@ class Repository(Protocol):
 
     async def list_stores(self) -> list[StoreInfo]: ...
 
-    async def write(self, requests: Sequence[WriteRequest], now_ms: int) -> list[WriteOutcome | RingcastError]:
+    async def write(self, requests: Sequence[WriteRequest], now_ms: int) -> Written:
         """Writes a group of requests in one transaction, in order; a refused one does not touch the others.
 
         A request is refused with ``UnknownStoreError``, ``UnknownKeyError`` (only deletes, and no such key) or
@@ -234,6 +241,9 @@ class Repository(Protocol):
 
     def outbox(self, after: int, limit: int) -> AbstractAsyncContextManager[OutboxBatch]:
         """Up to ``limit`` records with an id above ``after``, oldest first, none that another relay holds."""
+
+    async def delete_events(self, ids: Sequence[int]) -> None:
+        """Removes records that the broker has, whoever holds them; those that are gone already don't matter."""
 
     async def outbox_state(self) -> OutboxState:
         """What waits in the outbox, locked or not."""

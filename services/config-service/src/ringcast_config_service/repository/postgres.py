@@ -31,8 +31,8 @@ from ringcast_config_service.repository.base import (
     Revision,
     StoreInfo,
     StoreRecord,
-    WriteOutcome,
     WriteRequest,
+    Written,
 )
 from ringcast_config_service.repository.newness import Newness
 from ringcast_config_service.repository.sql import SCHEMA_VERSION
@@ -139,17 +139,15 @@ class PostgresRepository:
         async with self._snapshot(self._pool) as db:
             return mapping.to_infos(await db.fetch(Sql.LIST_STORES), await db.fetch(Sql.KEY_STATS, ""))
 
-    async def write(self, requests: Sequence[WriteRequest], now_ms: int) -> list[WriteOutcome | RingcastError]:
+    async def write(self, requests: Sequence[WriteRequest], now_ms: int) -> Written:
         if guessed := self._copies and self.newness.expects(requests):
             with suppress(postgres_write.StoredError):
                 return await self._serializable(lambda db: postgres_write.write_new(db, requests, now_ms))
             self.newness.miss(requests)
-        outcomes, all_new = await self._serializable(
-            lambda db: postgres_write.write(db, requests, now_ms, self._copies)
-        )
+        written, all_new = await self._serializable(lambda db: postgres_write.write(db, requests, now_ms, self._copies))
         if not guessed:
             self.newness.learn(requests, all_new)
-        return outcomes
+        return written
 
     async def read_partition(self, store: str, key: str, partition: int, since: int | None) -> PartitionRows:
         async with self._snapshot(self._pool) as db:
@@ -203,6 +201,11 @@ class PostgresRepository:
             async with self._use() as db, db.transaction(isolation="read_committed"):
                 records = await db.fetch(Sql.TAKE_OUTBOX, after, limit)
                 yield _OutboxBatch(db, [OutboxRecord(*record) for record in records])
+
+    async def delete_events(self, ids: Sequence[int]) -> None:
+        with _available():
+            async with self._use() as db:
+                await db.execute(Sql.DELETE_OUTBOX, list(ids))
 
     async def outbox_state(self) -> OutboxState:
         async with self._snapshot(self._pool) as db:

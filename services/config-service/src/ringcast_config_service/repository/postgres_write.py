@@ -9,7 +9,7 @@ import asyncpg
 from ringcast_wire import RingcastError
 
 from ringcast_config_service.repository import copying, mapping, writes
-from ringcast_config_service.repository.base import WriteOutcome, WriteRequest
+from ringcast_config_service.repository.base import OutboxRecord, WriteRequest, Written
 from ringcast_config_service.repository.newness import LEAST_ROWS
 from ringcast_config_service.repository.sql import Postgres as Sql
 
@@ -20,58 +20,68 @@ class StoredError(Exception):
     """A row that was taken for new may be there."""
 
 
-Outcomes = list[WriteOutcome | RingcastError]
-
-
-async def write(db: Connection, requests: Sequence[WriteRequest], now_ms: int, copies: bool) -> tuple[Outcomes, bool]:
+async def write(db: Connection, requests: Sequence[WriteRequest], now_ms: int, copies: bool) -> tuple[Written, bool]:
     """What became of the requests, and whether all was written and none of the rows stored before."""
     state = await _read_heads(db, requests)
     stored = await _read_rows(db, requests, state)
-    plan, key_ids = await _plan(db, requests, state, now_ms)
+    plan = writes.plan_writes(requests, state, now_ms)
+    key_ids = await _create_keys(db, plan, state)
+    ids: Sequence[Sequence[Any]] = ()
     if plan.rows:
-        if copies and len(plan.history) >= LEAST_ROWS:
-            await _store_many(db, plan, key_ids, now_ms, stored)
-        else:
-            await _upsert_rows(db, plan.rows.values(), key_ids, now_ms)
-            history = _columns([mapping.from_row(row, key_ids) for row in plan.history])
-            await db.execute(Sql.INSERT_HISTORY, *history, now_ms)
-        await db.execute(Sql.INSERT_OUTBOX, *_columns(plan.events), now_ms)
-    return plan.outcomes, not stored and not _refusals(plan)
+        await db.execute(Sql.UPSERT_HEADS, *_heads(plan, key_ids))
+    if copies and len(plan.history) >= LEAST_ROWS:
+        await _store_many(db, plan, key_ids, now_ms, stored)
+        ids = await db.fetch(Sql.INSERT_OUTBOX, *_columns(plan.events), now_ms)
+    elif plan.rows:
+        rows = (*_rows(plan.rows.values(), key_ids), now_ms)
+        history = (*_columns([mapping.from_row(row, key_ids) for row in plan.history]), now_ms)
+        ids = await db.fetch(Sql.WRITE, *rows, *history, *_columns(plan.events), now_ms)
+    return _written(plan, ids), not stored and not _refusals(plan)
 
 
-async def write_new(db: Connection, requests: Sequence[WriteRequest], now_ms: int) -> Outcomes:
+async def write_new(db: Connection, requests: Sequence[WriteRequest], now_ms: int) -> Written:
     """The same for puts of rows that are not stored, which nobody looked for.
 
     Raises:
         StoredError: one of them may be, and nothing is to be committed: what was planned would be wrong.
     """
-    plan, key_ids = await _plan(db, requests, await _read_heads(db, requests), now_ms)
+    state = await _read_heads(db, requests)
+    plan = writes.plan_writes(requests, state, now_ms)
     if _refusals(plan):  # a partition is too large, say, which it is not if its rows only change
         raise StoredError
+    key_ids = await _create_keys(db, plan, state)
+    await db.execute(Sql.UPSERT_HEADS, *_heads(plan, key_ids))
     try:
         await _store_many(db, plan, key_ids, now_ms, set())
     except asyncpg.UniqueViolationError as error:
         raise StoredError from error
-    await db.execute(Sql.INSERT_OUTBOX, *_columns(plan.events), now_ms)
-    return plan.outcomes
+    return _written(plan, await db.fetch(Sql.INSERT_OUTBOX, *_columns(plan.events), now_ms))
+
+
+def _written(plan: writes.Plan, ids: Iterable[Sequence[Any]]) -> Written:
+    """``ids``: those of the outbox records, each with its event's ``msg_id``."""
+    by_msg_id = {msg_id: number for number, msg_id in ids}
+    return Written(plan.outcomes, [OutboxRecord(by_msg_id[event.msg_id], *event) for event in plan.events])
 
 
 def _refusals(plan: writes.Plan) -> bool:
     return any(isinstance(outcome, RingcastError) for outcome in plan.outcomes)
 
 
-async def _plan(
-    db: Connection, requests: Sequence[WriteRequest], state: writes.CurrentState, now_ms: int
-) -> tuple[writes.Plan, dict[writes.KeyRef, int]]:
-    """Plans, and stores the new keys and heads; with the ids of all keys."""
-    plan = writes.plan_writes(requests, state, now_ms)
+async def _create_keys(db: Connection, plan: writes.Plan, state: writes.CurrentState) -> dict[writes.KeyRef, int]:
+    """Stores the keys that are new; the ids of all."""
     key_ids = dict(state.keys)
     for key in plan.new_keys:
         key_ids[key] = await db.fetchval(Sql.INSERT_KEY, *key)
-    if plan.rows:
-        heads = [(key_ids[ref.key], ref.partition, *head) for ref, head in plan.heads.items()]
-        await db.execute(Sql.UPSERT_HEADS, *_columns(heads))
-    return plan, key_ids
+    return key_ids
+
+
+def _heads(plan: writes.Plan, key_ids: dict[writes.KeyRef, int]) -> list[list[Any]]:
+    return _columns([(key_ids[ref.key], ref.partition, *head) for ref, head in plan.heads.items()])
+
+
+def _rows(rows: Iterable[writes.PlannedRow], key_ids: dict[writes.KeyRef, int]) -> list[list[Any]]:
+    return _columns([(*mapping.from_row(row, key_ids), row.size) for row in rows])
 
 
 async def _store_many(
@@ -102,8 +112,7 @@ async def _copy(db: Connection, table: str, columns: Sequence[str], lines: Async
 async def _upsert_rows(
     db: Connection, rows: Iterable[writes.PlannedRow], key_ids: dict[writes.KeyRef, int], now_ms: int
 ) -> None:
-    columns = _columns([(*mapping.from_row(row, key_ids), row.size) for row in rows])
-    await db.execute(Sql.UPSERT_ROWS, *columns, now_ms)
+    await db.execute(Sql.UPSERT_ROWS, *_rows(rows, key_ids), now_ms)
 
 
 async def _read_heads(db: Connection, requests: Sequence[WriteRequest]) -> writes.CurrentState:

@@ -18,6 +18,20 @@ def _sqlite(statement: str) -> str:
     return re.sub(r"\$(\d)", r"?\1", statement)
 
 
+def _at_once(*statements: str) -> str:
+    """One statement that does what all of them do, with their parameters one after the other; the last one's result.
+
+    A round trip to the database instead of several. No two of them may write to the same table.
+    """
+    found, used = [], 0
+    for statement in statements:
+        shifted = re.sub(r"\$(\d+)", lambda match, by=used: f"${int(match[1]) + by}", statement)  # type: ignore[misc]
+        used += max(int(number) for number in re.findall(r"\$(\d+)", statement))
+        found.append(shifted)
+    before = ",\n".join(f"step_{number} AS ({text})" for number, text in enumerate(found[:-1], 1))
+    return f"WITH {before}\n{found[-1]}"
+
+
 # --- Tables -----------------------------------------------------------------------------------------------------------
 # rows and history have no foreign key: their partition's head is locked by whoever writes them, and a check per row
 # costs more than the insert. metadata is JSON text, null where there is none. The size of a tombstone is 0.
@@ -300,7 +314,11 @@ FROM unnest($1::BIGINT[], $2::BIGINT[], $3::TEXT[], $4::TEXT[], $5::BIGINT[], $6
 INSERT INTO outbox (subject, msg_id, payload, traceparent, created_at_ms)
 SELECT q.subject, q.msg_id, q.payload, q.traceparent, $5::BIGINT
 FROM unnest($1::TEXT[], $2::TEXT[], $3::BYTEA[], $4::TEXT[]) AS q (subject, msg_id, payload, traceparent)
+RETURNING id, msg_id
 """
+    # Without the heads: nobody says which of these comes first, and whoever loses a race for a new partition has to
+    # learn it from its head, before its history is in the way.
+    WRITE = _at_once(UPSERT_ROWS, INSERT_HISTORY, INSERT_OUTBOX)
     # Two relays never take the same records, and neither waits for the other.
     TAKE_OUTBOX = """
 SELECT id, subject, msg_id, payload, traceparent FROM outbox

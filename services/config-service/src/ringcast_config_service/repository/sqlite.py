@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from ringcast_core import row_partitions
 from ringcast_store import Database, StoreError, StoreOpenError
-from ringcast_wire import PartitionRows, RingcastError, UnavailableError, names
+from ringcast_wire import PartitionRows, UnavailableError, names
 
 from ringcast_config_service.errors import ConfigError
 from ringcast_config_service.repository import mapping, paging, writes
@@ -25,8 +25,8 @@ from ringcast_config_service.repository.base import (
     Revision,
     StoreInfo,
     StoreRecord,
-    WriteOutcome,
     WriteRequest,
+    Written,
 )
 from ringcast_config_service.repository.sql import SCHEMA_VERSION
 from ringcast_config_service.repository.sql import Sqlite as Sql
@@ -78,7 +78,7 @@ class SqliteRepository:
             lambda db: mapping.to_infos(db.execute(Sql.LIST_STORES), db.execute(Sql.KEY_STATS, ("",)))
         )
 
-    async def write(self, requests: Sequence[WriteRequest], now_ms: int) -> list[WriteOutcome | RingcastError]:
+    async def write(self, requests: Sequence[WriteRequest], now_ms: int) -> Written:
         return await self._write(lambda db: _write(db, requests, now_ms))
 
     async def read_partition(self, store: str, key: str, partition: int, since: int | None) -> PartitionRows:
@@ -137,6 +137,10 @@ class SqliteRepository:
     async def outbox(self, after: int, limit: int) -> AsyncIterator[_OutboxBatch]:
         records = await self._read(lambda db: db.execute(Sql.TAKE_OUTBOX, (after, limit)).fetchall())
         yield _OutboxBatch(self, [OutboxRecord(*record) for record in records])
+
+    async def delete_events(self, ids: Sequence[int]) -> None:
+        words = [(number,) for number in ids]
+        await self._write(lambda db: db.executemany(Sql.DELETE_OUTBOX, words))
 
     async def outbox_state(self) -> OutboxState:
         return OutboxState(*await self._read(lambda db: db.execute(Sql.OUTBOX_STATE).fetchone()))
@@ -198,8 +202,7 @@ class _OutboxBatch:
         self._repository = repository
 
     async def delete(self, ids: Sequence[int]) -> None:
-        words = [(number,) for number in ids]
-        await self._repository._write(lambda db: db.executemany(Sql.DELETE_OUTBOX, words))
+        await self._repository.delete_events(ids)
 
 
 @contextmanager
@@ -228,7 +231,7 @@ def _create_store(db: sqlite3.Connection, record: StoreRecord) -> StoreRecord:
     return record
 
 
-def _write(db: sqlite3.Connection, requests: Sequence[WriteRequest], now_ms: int) -> list[WriteOutcome | RingcastError]:
+def _write(db: sqlite3.Connection, requests: Sequence[WriteRequest], now_ms: int) -> Written:
     state = _read_state(db, requests)
     plan = writes.plan_writes(requests, state, now_ms)
     key_ids = dict(state.keys)
@@ -238,8 +241,15 @@ def _write(db: sqlite3.Connection, requests: Sequence[WriteRequest], now_ms: int
     rows = plan.rows.values()
     db.executemany(Sql.UPSERT_ROW, ((*mapping.from_row(row, key_ids), row.size, now_ms) for row in rows))
     db.executemany(Sql.INSERT_HISTORY, ((*mapping.from_row(row, key_ids), now_ms) for row in plan.history))
-    db.executemany(Sql.INSERT_OUTBOX, ((*event, now_ms) for event in plan.events))
-    return plan.outcomes
+    events = [OutboxRecord(_inserted(db, Sql.INSERT_OUTBOX, (*event, now_ms)), *event) for event in plan.events]
+    return Written(plan.outcomes, events)
+
+
+def _inserted(db: sqlite3.Connection, statement: str, words: tuple[object, ...]) -> int:
+    """Inserts a row and returns its id."""
+    number = db.execute(statement, words).lastrowid
+    assert number is not None
+    return number
 
 
 def _read_state(db: sqlite3.Connection, requests: Sequence[WriteRequest]) -> writes.CurrentState:

@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import grpc.aio
 import msgspec
 import nats
 import pytest
 from ringcast import DeadLetter
+from ringcast_heartbeat_agent._proto import dispatch_pb2 as pb
+from ringcast_heartbeat_agent._proto.dispatch_pb2_grpc import DispatchStub
 from ringcast_heartbeat_agent.client import Consumer, ConsumerError, Delivery
 from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, ManagedProcess, NatsServer
 from ringcast_testkit.dispatch import Followed, following, hold, status_until
@@ -321,6 +324,26 @@ async def test_what_is_refused(agent: AgentProcess, put: Any, store_name: str) -
             error = await refused(**settings)
             assert error.code is grpc.StatusCode[code]
             assert said in str(error)
+
+
+async def test_answers_whose_columns_do_not_match(agent: AgentProcess, put: Any, store_name: str) -> None:
+    register = pb.Register(store=store_name, key="list", group="g", name="one")
+    async with grpc.aio.insecure_channel(agent.grpc_address) as channel:
+        call = DispatchStub(channel).Consume()
+        await call.write(pb.ConsumeRequest(register=register))
+        assert (await call.read()).registered.session
+        await put(a="1", b="1")
+        offsets: list[int] = []
+        while len(offsets) < 2:
+            offsets += [each.offset for each in (await call.read()).deliveries.deliveries]
+        one = pb.Answer(offset=offsets[1], attempt=1)
+        both = pb.Answers(done_offsets=offsets[:1], done_attempts=[1], answers=[one])
+        await call.write(pb.ConsumeRequest(answers=both))
+        await status_until(agent, store_name, lambda group: group["cursor"] == 2)
+        await call.write(pb.ConsumeRequest(answers=pb.Answers(done_offsets=[1, 2], done_attempts=[1])))
+        with pytest.raises(grpc.aio.AioRpcError, match="answers have 2 done_offsets and 1 done_attempts") as told:
+            await call.read()
+        assert told.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_no_token(tmp_path: Path, shared_nats: NatsServer, put: Any, store_name: str) -> None:

@@ -26,7 +26,7 @@ DEFAULT_ADDRESS: Final = "127.0.0.1:50001"
 ADDRESS_VARIABLE: Final = "RINGCAST_AGENT_ADDRESS"
 TOKEN_VARIABLE: Final = "DAPR_API_TOKEN"  # noqa: S105  # the name of the variable
 _MODES: Final = {"reliable": pb.MODE_RELIABLE, "lossy": pb.MODE_LOSSY}
-_ANSWERS: Final = 256
+_ANSWERS: Final = 1_024
 """Answers in one message."""
 _REASON_CHARS: Final = 512
 _RESOLVE_S: Final = 10.0
@@ -82,7 +82,7 @@ class Delivery:
         self.version = told.version
         self.partition = told.partition
         self.deleted = told.deleted
-        self.metadata = dict(told.metadata)
+        self.metadata = dict(told.metadata) if told.metadata else {}
         self.committed_at_ms: int | None = told.committed_at_ms if told.HasField("committed_at_ms") else None
 
     def __repr__(self) -> str:
@@ -150,7 +150,8 @@ class Consumer:
         self._lossy = mode == "lossy"
         self._waiting: deque[Delivery] = deque()
         self._open: dict[int, Delivery] = {}
-        self._answers: dict[tuple[int, int], pb.Answer] = {}
+        self._answers: dict[tuple[int, int], str | None] = {}
+        """What is still to be said of offset and attempt: why it was rejected, or nothing: it is done with."""
         self._to_say = asyncio.Event()
         self._news = asyncio.Event()
         self._room = asyncio.Event()
@@ -251,9 +252,7 @@ class Consumer:
         if self._open.get(delivery.offset) is not delivery:
             return  # it is not to be answered (any more)
         del self._open[delivery.offset]
-        self._answers[delivery.offset, delivery.attempt] = pb.Answer(
-            offset=delivery.offset, attempt=delivery.attempt, rejected=rejected, reason=reason[:_REASON_CHARS]
-        )
+        self._answers[delivery.offset, delivery.attempt] = reason[:_REASON_CHARS] if rejected else None
         self._to_say.set()
 
     async def _deliveries(self) -> AsyncIterator[Delivery]:
@@ -373,9 +372,9 @@ class Consumer:
                     await self._to_say.wait()
             self._to_say.clear()
             while self._answers:
-                batch = dict(itertools.islice(self._answers.items(), _ANSWERS))
-                await call.write(pb.ConsumeRequest(answers=pb.Answers(answers=batch.values())))
-                for at in batch:  # now, and not before: the next connection says what this one did not take
+                batch = list(itertools.islice(self._answers.items(), _ANSWERS))
+                await call.write(pb.ConsumeRequest(answers=_told(batch)))
+                for at, _ in batch:  # now, and not before: the next connection says what this one did not take
                     self._answers.pop(at, None)
             if self._leaving:
                 await call.write(pb.ConsumeRequest(leave=pb.Leave()))
@@ -386,3 +385,16 @@ class Consumer:
                 number += 1
                 await call.write(pb.ConsumeRequest(ping=pb.Ping(number=number)))
                 ping_at = loop.time() + self._ping_s
+
+
+def _told(batch: Sequence[tuple[tuple[int, int], str | None]]) -> pb.Answers:
+    done = [at for at, rejected in batch if rejected is None]
+    return pb.Answers(
+        done_offsets=[offset for offset, _ in done],
+        done_attempts=[attempt for _, attempt in done],
+        answers=[
+            pb.Answer(offset=offset, attempt=attempt, rejected=True, reason=rejected)
+            for (offset, attempt), rejected in batch
+            if rejected is not None
+        ],
+    )

@@ -56,5 +56,8 @@ class DaprMember:
             await asyncio.sleep(self._group.evict_after_s / 4)
 
     def _answer(self, delivery: Delivery, why_not: str) -> None:
-        at = (delivery.offset, delivery.attempt)
-        self._group.answer(self._member, [] if why_not else [at], [(*at, why_not)] if why_not else [])
+        offset, attempt = delivery.offset, delivery.attempt
+        if why_not:
+            self._group.answer(self._member, [], [], [(offset, attempt, why_not)])
+        else:
+            self._group.answer(self._member, [offset], [attempt])

@@ -40,8 +40,6 @@ EVENTS: Final = (
 """What the core counts, in groups of either mode."""
 
 
-Done: TypeAlias = tuple[int, int]
-"""Offset and attempt."""
 Rejected: TypeAlias = tuple[int, int, str]
 """Offset, attempt, and why."""
 
@@ -163,8 +161,10 @@ class Group:
         """Rows that poison blocks."""
         return 0
 
-    def answer(self, member: Member, done: Sequence[Done], rejected: Sequence[Rejected]) -> None:
-        """What a consumer says: (offset, attempt) are done with, (offset, attempt, reason) failed."""
+    def answer(
+        self, member: Member, offsets: Sequence[int], attempts: Sequence[int], rejected: Sequence[Rejected] = ()
+    ) -> None:
+        """What a consumer says: deliveries that are done with, in two columns, and those that failed."""
         raise NotImplementedError
 
     def seen(self, member: Member) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 from ringcast import Change
 from ringcast_core import Router
 
-from ringcast_heartbeat_agent.groups import LOSSY, Done, Group, Rejected, Source, Surroundings, milliseconds
-from ringcast_heartbeat_agent.members import Delivery, Member
+from ringcast_heartbeat_agent.groups import LOSSY, Group, Rejected, Source, Surroundings, milliseconds
+from ringcast_heartbeat_agent.members import Delivery, Member, size_of
 
 
 class LossyGroup(Group):
@@ -29,7 +29,9 @@ class LossyGroup(Group):
         self._router.leave(member.number)
         self._forget(member.number, None)
 
-    def answer(self, member: Member, done: Sequence[Done], rejected: Sequence[Rejected]) -> None:
+    def answer(
+        self, member: Member, offsets: Sequence[int], attempts: Sequence[int], rejected: Sequence[Rejected] = ()
+    ) -> None:
         self.seen(member)
 
     def seen(self, member: Member) -> None:
@@ -41,7 +43,7 @@ class LossyGroup(Group):
     def take(self, change: Change) -> None:
         (number,) = self._router.route([change.row_id])
         if number is not None:
-            self.members[number].give(Delivery(0, 0, change), to_be_answered=False)
+            self.members[number].give(Delivery(0, 0, change, size_of(change)), to_be_answered=False)
 
     def status(self) -> dict[str, Any]:
         consumers = [

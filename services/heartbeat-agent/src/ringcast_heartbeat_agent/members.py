@@ -14,21 +14,27 @@ from ringcast_heartbeat_agent.errors import StoppedError
 
 _BATCH_ITEMS: Final = 256
 _BATCH_BYTES: Final = 1024 * 1024
+_GATHER_ITEMS: Final = 64
+_QUIET_TURNS: Final = 4
+"""Turns of the event loop without another delivery after which what there is goes out."""
 _OVERHEAD: Final = 128
 
 
 def size_of(change: Change) -> int:
     """About how many bytes a change has."""
-    told = sum(len(name) + len(text) for name, text in (change.metadata or {}).items())
-    return len(change.row_id) + len(change.value or "") + told + _OVERHEAD
+    size = len(change.row_id) + len(change.value or "") + _OVERHEAD
+    if change.metadata:
+        size += sum(len(name) + len(text) for name, text in change.metadata.items())
+    return size
 
 
 class Delivery(NamedTuple):
-    """A change for a consumer; ``offset`` and ``attempt`` name it in the answer."""
+    """A change for a consumer; ``offset`` and ``attempt`` name it in the answer, ``size`` is about its bytes."""
 
     offset: int
     attempt: int
     change: Change
+    size: int
 
 
 class Frame(NamedTuple):
@@ -81,11 +87,9 @@ class Member:
         self._outbox.append(delivery)
         self._news.set()
 
-    def take_back(self, offset: int, attempt: int) -> None:
-        """A delivery is answered, or has had its time: it is not sent (again)."""
-        held = self._flight.get(offset)
-        if held is not None and held.attempt == attempt:
-            del self._flight[offset]
+    def answered(self, offset: int) -> None:
+        """What it has in flight under this offset is answered, or has had its time: it is not sent (again)."""
+        self._flight.pop(offset, None)
 
     def pong(self, number: int) -> None:
         """Has a ping answered; of several the newest."""
@@ -118,6 +122,7 @@ class Member:
             StoppedError: it ended with an error.
         """
         while not self._ended:
+            await self._gather()
             frame = Frame(self._take(), self._pong)
             self._pong = None
             if frame.deliveries or frame.pong is not None:
@@ -128,6 +133,19 @@ class Member:
         if self.error is not None:
             raise self.error
 
+    async def _gather(self) -> None:
+        """Lets more come while more does: a frame costs both sides far more than a delivery.
+
+        Turns of the event loop take as long as there is work, so this waits hardly at all where there is little.
+        """
+        before, quiet = 0, 0
+        while quiet < _QUIET_TURNS and len(self._outbox) < _GATHER_ITEMS:
+            quiet = quiet + 1 if len(self._outbox) == before else 0
+            before = len(self._outbox)
+            if not before:
+                return
+            await asyncio.sleep(0)
+
     def _take(self) -> list[Delivery]:
         batch: list[Delivery] = []
         total = 0
@@ -136,5 +154,5 @@ class Member:
             if delivery.attempt and self._flight.get(delivery.offset) is not delivery:
                 continue  # answered for, or timed out, before it could be sent
             batch.append(delivery)
-            total += size_of(delivery.change)
+            total += delivery.size
         return batch

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Collection, Coroutine, Iterable, Iterator, Sequence
+from itertools import compress
 from typing import Any, Final, NamedTuple
 
 from ringcast import Change
 from ringcast_core import Action, Dispatcher, KeyFilter, Ring
 
 from ringcast_heartbeat_agent.errors import StoppedError, StoppingError
-from ringcast_heartbeat_agent.groups import RELIABLE, Done, Group, Rejected, Source, Surroundings, milliseconds
+from ringcast_heartbeat_agent.groups import RELIABLE, Group, Rejected, Source, Surroundings, milliseconds
 from ringcast_heartbeat_agent.members import Delivery, Member, size_of
 
 log = logging.getLogger(__name__)
@@ -77,6 +78,8 @@ class SharedGroup(Group):
         self._bytes = 0
         self._reasons: dict[int, str] = {}
         self._last = 0
+        self._coming: list[str] = []
+        """Row ids of messages that the dispatcher hears of before this turn of the event loop is over."""
         self._room = asyncio.Event()
         self._waiting = 0
         self._present: dict[str, None] = {}
@@ -102,30 +105,33 @@ class SharedGroup(Group):
         member.leaving = True
         self._do(self._dispatcher.drain(member.number, self._now()) or [])
 
-    def answer(self, member: Member, done: Sequence[Done], rejected: Sequence[Rejected]) -> None:
+    def answer(
+        self, member: Member, offsets: Sequence[int], attempts: Sequence[int], rejected: Sequence[Rejected] = ()
+    ) -> None:
         now = self._now()
-        if done:
-            offsets, attempts = [offset for offset, _ in done], [attempt for _, attempt in done]
+        if offsets:
             counted, actions = self._dispatcher.acknowledge(member.number, offsets, attempts, now)
-            for (offset, attempt), counts in zip(done, counted, strict=True):
-                if counts:
-                    member.take_back(offset, attempt)
-                    self._settle(offset)
+            for offset in compress(offsets, counted):
+                member.answered(offset)
+                self._settle(offset)
             self._do(actions)
         if rejected:
-            before = {offset: self._reasons.get(offset, "") for offset, _, _ in rejected}
-            for offset, _, reason in rejected:
-                self._reasons[offset] = f"rejected by {member.name}: {reason[:_REASON_CHARS]}"
-            offsets, attempts = [offset for offset, _, _ in rejected], [attempt for _, attempt, _ in rejected]
-            counted, actions = self._dispatcher.reject(member.number, offsets, attempts, now)
-            for (offset, attempt, _), counts in zip(rejected, counted, strict=True):
-                if counts:
-                    member.take_back(offset, attempt)
-                elif before[offset]:
-                    self._reasons[offset] = before[offset]
-                else:
-                    self._reasons.pop(offset, None)
-            self._do(actions)
+            self._reject(member, rejected, now)
+
+    def _reject(self, member: Member, rejected: Sequence[Rejected], now: int) -> None:
+        before = {offset: self._reasons.get(offset, "") for offset, _, _ in rejected}
+        for offset, _, reason in rejected:
+            self._reasons[offset] = f"rejected by {member.name}: {reason[:_REASON_CHARS]}"
+        offsets, attempts = [offset for offset, _, _ in rejected], [attempt for _, attempt, _ in rejected]
+        counted, actions = self._dispatcher.reject(member.number, offsets, attempts, now)
+        for offset, counts in zip(offsets, counted, strict=True):
+            if counts:
+                member.answered(offset)
+            elif before[offset]:
+                self._reasons[offset] = before[offset]
+            else:
+                self._reasons.pop(offset, None)
+        self._do(actions)
 
     def seen(self, member: Member) -> None:
         self._dispatcher.heartbeat(member.number, self._now())
@@ -160,14 +166,23 @@ class SharedGroup(Group):
     @property
     def _has_room(self) -> bool:
         fits = self._bytes < self._around.config.window_bytes or not self._messages
-        return fits and self._dispatcher.room > 0
+        return fits and self._dispatcher.room > len(self._coming)
 
     def _offer(self, change: Change) -> None:
         self._last += 1
-        message = _Message(change, size_of(change))
-        self._messages[self._last] = message
-        self._bytes += message.size
-        _, actions = self._dispatcher.offer([self._last], [change.row_id], self._now())
+        size = size_of(change)
+        self._messages[self._last] = _Message(change, size)
+        self._bytes += size
+        if not self._coming:
+            asyncio.get_running_loop().call_soon(self._offer_all)
+        self._coming.append(change.row_id)
+
+    def _offer_all(self) -> None:
+        """Has the dispatcher take in what has come: together, since a call of it costs more than a message."""
+        if self.closed or not self._coming:
+            return
+        rows, self._coming = self._coming, []
+        _, actions = self._dispatcher.offer(range(self._last - len(rows) + 1, self._last + 1), rows, self._now())
         self._do(actions)
 
     def _tell_present(self, member: Member) -> None:
@@ -191,7 +206,7 @@ class SharedGroup(Group):
         count = 0
         try:
             while self._present:
-                while not self._has_room or self._dispatcher.unsettled > self._around.config.window // 2:
+                while not self._has_room or self._unsettled > self._around.config.window // 2:
                     self._room.clear()
                     await self._room.wait()
                 if not self._present:
@@ -270,7 +285,11 @@ class SharedGroup(Group):
 
     @property
     def lag(self) -> int:
-        return self._dispatcher.unsettled + len(self._present) + self._waiting
+        return self._unsettled + len(self._present) + self._waiting
+
+    @property
+    def _unsettled(self) -> int:
+        return self._dispatcher.unsettled + len(self._coming)
 
     @property
     def telling(self) -> bool:
@@ -285,6 +304,7 @@ class SharedGroup(Group):
         for task in self._tasks:
             task.cancel()
         self._messages.clear()
+        self._coming.clear()
         self._present.clear()
         self._reasons.clear()
         self._bytes = 0
@@ -310,7 +330,10 @@ class SharedGroup(Group):
         while actions:
             revoked: list[tuple[int, int, int]] = []
             for action in actions:
-                self._do_one(action, revoked)
+                if isinstance(action, Action.Deliver):  # nearly all are
+                    self._deliver(action.consumer, action.offset, action.attempt, revoked)
+                else:
+                    self._do_one(action)
             actions = []
             for number, offset, attempt in revoked:
                 actions += self._dispatcher.acknowledge(number, [offset], [attempt], self._now())[1]
@@ -318,17 +341,18 @@ class SharedGroup(Group):
         self._room.set()
         self._arm(self._dispatcher.next_deadline_ms)
 
-    def _do_one(self, action: Action, revoked: list[tuple[int, int, int]]) -> None:
+    def _deliver(self, number: int, offset: int, attempt: int, revoked: list[tuple[int, int, int]]) -> None:
+        change, size = self._messages[offset]
+        if self.source.owns(change.partition):
+            self.members[number].give(Delivery(offset, attempt, change, size))
+        else:  # another host has it, and begins with the rows as they are
+            revoked.append((number, offset, attempt))
+
+    def _do_one(self, action: Action) -> None:
         match action:
-            case Action.Deliver(number, offset, attempt):
-                change = self._messages[offset].change
-                if self.source.owns(change.partition):
-                    self.members[number].give(Delivery(offset, attempt, change))
-                else:  # another host has it, and begins with the rows as they are
-                    revoked.append((number, offset, attempt))
-            case Action.TimedOut(number, offset, attempt):
+            case Action.TimedOut(number, offset, _):
                 self._reasons[offset] = f"not answered within {self._around.config.ack_timeout_s:g} s"
-                self.members[number].take_back(offset, attempt)
+                self.members[number].answered(offset)
             case Action.DeadLetter(offset, deliveries, reason):
                 self._spawn(self._send_letter(offset, deliveries, reason))
             case Action.Drop(offset, deliveries, reason):

@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 import grpc
 import grpc.aio
-from ringcast import InvalidInputError, RingcastError
+from ringcast import Change, InvalidInputError, RingcastError
 from ringcast_wire.grpc import STATUS, error_trailers
 
 from ringcast_heartbeat_agent._proto import dispatch_pb2 as pb
@@ -20,7 +20,7 @@ from ringcast_heartbeat_agent._proto.dispatch_pb2_grpc import DispatchServicer a
 from ringcast_heartbeat_agent.dispatch import Dispatch, Registration
 from ringcast_heartbeat_agent.errors import StoppedError
 from ringcast_heartbeat_agent.groups import LOSSY, RELIABLE, Group
-from ringcast_heartbeat_agent.members import Delivery, Frame, Member
+from ringcast_heartbeat_agent.members import Frame, Member
 from ringcast_heartbeat_agent.telemetry import Measures
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class DispatchServicer(Servicer):
         try:
             await context.write(_registered(member, resumed, self._agent, group.evict_after_s))
             async for frame in member.frames():
-                for response in _responses(frame, group):
+                for response in responses(frame, group):
                     await context.write(response)
                 group.sent(member, len(frame.deliveries))
         except StoppedError as error:
@@ -107,23 +107,36 @@ async def _read(context: Context, group: Group, member: Member) -> None:
         while (request := await context.read()) is not grpc.aio.EOF:
             if member.ended:
                 return
-            match request.WhichOneof("body"):
-                case "answers":
-                    done, rejected = [], []
-                    for one in request.answers.answers:
-                        if one.rejected:
-                            rejected.append((one.offset, one.attempt, one.reason))
-                        else:
-                            done.append((one.offset, one.attempt))
-                    group.answer(member, done, rejected)
-                case "ping":
-                    group.seen(member)
-                    member.pong(request.ping.number)
-                case "leave":
-                    group.leave(member)
-                case _:
-                    member.end(_MisuseError("a consumer may answer, ping and leave, and register only once"))
-                    return
+            requested(request, group, member)
+
+
+def requested(request: pb.ConsumeRequest, group: Group, member: Member) -> None:
+    """Does what a registered consumer says."""
+    match request.WhichOneof("body"):
+        case "answers":
+            _answered(request.answers, group, member)
+        case "ping":
+            group.seen(member)
+            member.pong(request.ping.number)
+        case "leave":
+            group.leave(member)
+        case _:
+            member.end(_MisuseError("a consumer may answer, ping and leave, and register only once"))
+
+
+def _answered(answers: pb.Answers, group: Group, member: Member) -> None:
+    offsets, attempts = list(answers.done_offsets), list(answers.done_attempts)
+    if len(offsets) != len(attempts):
+        member.end(_MisuseError(f"answers have {len(offsets)} done_offsets and {len(attempts)} done_attempts"))
+        return
+    rejected = []
+    for one in answers.answers:
+        if one.rejected:
+            rejected.append((one.offset, one.attempt, one.reason))
+        else:
+            offsets.append(one.offset)
+            attempts.append(one.attempt)
+    group.answer(member, offsets, attempts, rejected)
 
 
 class _MisuseError(StoppedError):
@@ -138,30 +151,33 @@ def _registered(member: Member, resumed: bool, agent: str, evict_after_s: float)
     return pb.ConsumeResponse(registered=told)
 
 
-def _responses(frame: Frame, group: Group) -> list[pb.ConsumeResponse]:
-    responses = []
+def responses(frame: Frame, group: Group) -> list[pb.ConsumeResponse]:
+    """A frame as messages of the stream."""
+    told = []
     if frame.deliveries:
-        deliveries = pb.Deliveries(deliveries=map(_delivery, frame.deliveries))
-        responses.append(pb.ConsumeResponse(deliveries=deliveries))
+        deliveries = pb.ConsumeResponse()
+        add = deliveries.deliveries.deliveries.add
+        for offset, attempt, change, _ in frame.deliveries:
+            _tell(add(), offset, attempt, change)
+        told.append(deliveries)
     if frame.pong is not None:
         pong = pb.Pong(number=frame.pong, staleness_s=group.source.staleness_s)
-        responses.append(pb.ConsumeResponse(pong=pong))
-    return responses
+        told.append(pb.ConsumeResponse(pong=pong))
+    return told
 
 
-def _delivery(delivery: Delivery) -> pb.Delivery:
-    change = delivery.change
-    return pb.Delivery(
-        offset=delivery.offset,
-        attempt=delivery.attempt,
-        row_id=change.row_id,
-        value=None if change.deleted else change.value,
-        version=change.version,
-        partition=change.partition,
-        deleted=change.deleted,
-        metadata=change.metadata,
-        committed_at_ms=change.committed_at_ms,
-    )
+def _tell(told: pb.Delivery, offset: int, attempt: int, change: Change) -> None:
+    """Field by field, which takes a quarter of the time that the constructor does."""
+    told.offset, told.attempt = offset, attempt
+    told.row_id, told.version, told.partition = change.row_id, change.version, change.partition
+    if change.deleted:
+        told.deleted = True
+    elif change.value is not None:
+        told.value = change.value
+    if change.metadata:
+        told.metadata.update(change.metadata)
+    if change.committed_at_ms is not None:
+        told.committed_at_ms = change.committed_at_ms
 
 
 async def _abort(context: Context, error: RingcastError) -> NoReturn:

@@ -110,10 +110,14 @@ class Delivery(_message.Message):
     def __init__(self, offset: _Optional[int] = ..., attempt: _Optional[int] = ..., row_id: _Optional[str] = ..., value: _Optional[str] = ..., version: _Optional[int] = ..., partition: _Optional[int] = ..., deleted: _Optional[bool] = ..., metadata: _Optional[_Mapping[str, str]] = ..., committed_at_ms: _Optional[int] = ...) -> None: ...
 
 class Answers(_message.Message):
-    __slots__ = ("answers",)
+    __slots__ = ("answers", "done_offsets", "done_attempts")
     ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    DONE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    DONE_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     answers: _containers.RepeatedCompositeFieldContainer[Answer]
-    def __init__(self, answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ...) -> None: ...
+    done_offsets: _containers.RepeatedScalarFieldContainer[int]
+    done_attempts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ..., done_offsets: _Optional[_Iterable[int]] = ..., done_attempts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Answer(_message.Message):
     __slots__ = ("offset", "attempt", "rejected", "reason")

@@ -69,7 +69,7 @@ def _ratio(costs: dict[str, list[float]], bare: str) -> Figure:
     return median_of([ours / theirs for ours, theirs in zip(costs["worker"], costs[bare], strict=True)], "times")
 
 
-def _events(store: str, count: int, partitions: int, changes: int) -> list[tuple[str, bytes]]:
+def relayed(store: str, count: int, partitions: int, changes: int) -> list[tuple[str, bytes]]:
     """Subjects and payloads as the relay writes them. No row changes twice, so that none is left out as outdated."""
     found: list[tuple[str, bytes]] = []
     gathered: dict[int, list[Change]] = defaultdict(list)
@@ -90,7 +90,7 @@ def _events(store: str, count: int, partitions: int, changes: int) -> list[tuple
 async def _round(system: System, store: str, partitions: int, changes: int, count: int) -> dict[str, dict[str, float]]:
     """CPU and wall seconds of the worker and of each bare client, for all of the events."""
     await create_store(system.service.address, store, partitions)
-    published = _events(store, count, partitions, changes)
+    published = relayed(store, count, partitions, changes)
     found: dict[str, dict[str, float]] = {}
     settings: dict[str, Any] = {"servers": system.nats.url, "store": store, "count": count}
     of_worker = {**settings, "who": "worker", "count": count * changes}
@@ -98,7 +98,7 @@ async def _round(system: System, store: str, partitions: int, changes: int, coun
         await asyncio.to_thread(worker.wait_for, "ready", _START_S)
         worker.process.signal(signal.SIGSTOP)
         stopped_at = time.monotonic()
-        await _publish(system.nats.url, store, published)
+        await publish(system.nats.url, store, published)
         if time.monotonic() - stopped_at > _LEASE_SAFE_S:
             raise TimeoutError(f"publishing {len(published)} events took longer than the worker's lease lasts")
         worker.process.signal(signal.SIGCONT)
@@ -109,7 +109,8 @@ async def _round(system: System, store: str, partitions: int, changes: int, coun
     return found
 
 
-async def _publish(url: str, store: str, published: list[tuple[str, bytes]]) -> None:
+async def publish(url: str, store: str, published: list[tuple[str, bytes]]) -> None:
+    """Puts events into a store's stream, which keeps all of them from now on; returns when the broker has them."""
     connection = await nats.connect(url)
     try:
         stream = connection.jetstream()

@@ -54,6 +54,14 @@ GOALS = (
     Goal(
         "events/s in one worker process", "events", "256 partitions, 1 ", "events_per_s, worker", 30_000, at_least=True
     ),
+    Goal(
+        "changes/s through one agent to 8 consumers",
+        "dispatch",
+        "8 consumers, no filters",
+        "changes_per_s",
+        20_000,
+        at_least=True,
+    ),
     Goal("bootstrap of 8 MB beside the bare transport", "bootstrap", "8 MB", "worker over bare transport", 3),
     Goal(
         "partitions moved by a leaver of 50 workers, beside the ideal",

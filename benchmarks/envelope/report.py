@@ -114,6 +114,13 @@ SECTIONS = (
         _event_cost,
     ),
     Section(
+        "dispatch",
+        "Key-shared dispatch through an agent",
+        "Events of one change each wait in the stream and go through one agent to eight consumer processes, which "
+        "acknowledge each delivery. The time runs until the last of them was handled; then the agent is asked whether "
+        "all are settled. Consumers want every row, or each its own rows by filters.",
+    ),
+    Section(
         "bootstrap",
         "Bootstrap of a partition",
         "A worker that gains a partition: from the assignment until its handler has every row, one fetch of it without "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.envelope import bootstrap, changes, events, hard_limits, peers, rebalance, resources
+from benchmarks.envelope import bootstrap, changes, dispatch, events, hard_limits, peers, rebalance, resources
 from benchmarks.envelope.run import Scenario
 
 SCENARIOS = (
@@ -16,6 +16,7 @@ SCENARIOS = (
     Scenario(
         "events", "events/s that a worker process takes, and CPU an event, beside bare clients", 150, events.events
     ),
+    Scenario("dispatch", "changes/s through an agent to 8 consumers, and CPU a change", 120, dispatch.dispatch),
     Scenario("bootstrap", "loading a partition of 1 MB and 8 MB, beside the bare transport", 90, bootstrap.bootstrap),
     Scenario("peers", "one change to all subscribers, beside a NATS KV, etcd and Redis", 200, peers.peers),
     Scenario("resources", "memory by rows, start-up, CPU and messages when idle", 150, resources.resources),

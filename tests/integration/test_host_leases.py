@@ -148,18 +148,34 @@ async def _history(bucket: Any, key: str) -> AsyncIterator[Any]:
 
 
 class Moves:
-    """Counts what a worker is told of its partitions."""
+    """What a worker has been told of its partitions."""
 
     def __init__(self) -> None:
         self.count = 0
-
-    def __call__(self, _key: str, _partitions: frozenset[int]) -> None:
-        self.count += 1
+        self._held: frozenset[int] = frozenset()
 
     @property
     def settings(self) -> dict[str, Any]:
         """For a worker."""
-        return {"on_assigned": self, "on_revoked": self}
+        return {"on_assigned": self._assigned, "on_revoked": self._revoked}
+
+    def settled(self, worker: Worker) -> bool:
+        """Whether the worker has a part of all, and all has been told of it."""
+        owned = worker.owned("k")
+        return self._held == owned and 0 < len(owned) < PARTITIONS
+
+    def _assigned(self, _key: str, partitions: frozenset[int]) -> None:
+        self.count += 1
+        self._held |= partitions
+
+    def _revoked(self, _key: str, partitions: frozenset[int]) -> None:
+        self.count += 1
+        self._held -= partitions
+
+
+def shared(told: dict[Worker, Moves]) -> bool:
+    """Whether the workers share everything out, and have been told so."""
+    return sum(len(one.owned("k")) for one in told) == PARTITIONS and all(told[one].settled(one) for one in told)
 
 
 async def test_a_pause_of_eight_seconds_costs_no_rebalance(host: Host) -> None:
@@ -168,7 +184,7 @@ async def test_a_pause_of_eight_seconds_costs_no_rebalance(host: Host) -> None:
         victim = host.process("victim")
         await asyncio.to_thread(victim.wait_ready)
         await host.registered("victim")
-        await until([peer], lambda: moves.count == 2)  # all of it, and less again
+        await until([peer], lambda: moves.settled(peer))
         before = moves.count
         victim.pause()
         await asyncio.sleep(8.0)  # what is claimed
@@ -207,37 +223,39 @@ async def test_a_worker_that_is_silent_for_too_long_is_given_up_and_comes_back(h
 
 async def test_a_killed_agent_that_starts_again_goes_on_with_its_lease(host: Host) -> None:
     """Under load: nobody's partitions move, and no row is lost."""
-    moves = Moves()
+    ones, others = Moves(), Moves()
     async with (
-        host.worker("peer", **moves.settings) as peer,
-        host.worker("w", agent=host.socket, **moves.settings) as worker,
+        host.worker("peer", **ones.settings) as peer,
+        host.worker("w", agent=host.socket, **others.settings) as worker,
     ):
         both = [peer, worker]
-        await until(both, lambda: moves.count == 3)  # all to the one, less again, and a share for the other
-        before, lease = moves.count, host.lease()
+        await until(both, lambda: shared({peer: ones, worker: others}))
+        before, lease = (ones.count, others.count), host.lease()
         assert lease.startswith("host-1.")
-        written = asyncio.create_task(_write_on(host))
+        enough = asyncio.Event()
+        written = asyncio.create_task(_write_on(host, enough))
         await asyncio.to_thread(host.agent.kill)
         await until(both, lambda: not worker.health().by_agent)
         await asyncio.to_thread(host.agent.start)
         await until(both, lambda: worker.health().by_agent)
         await host.registered("w")
-        written.cancel()
-        await asyncio.wait({written})
+        enough.set()
+        await written
         await until(both, lambda: {r.row_id: r.value for one in both for r in one.rows("k")} == host.rows)
-        assert (moves.count, host.lease()) == (before, lease)
+        assert (ones.count, others.count) == before
+        assert host.lease() == lease
 
 
-async def _write_on(host: Host) -> None:
+async def _write_on(host: Host, enough: asyncio.Event) -> None:
     number = 0
-    while True:
+    while not enough.is_set():
         number += 1
         await host.put(f"row{number % ROWS}", str(number))
 
 
 async def test_workers_outlive_their_agent_and_go_back_to_the_next_one(host: Host, buckets: tuple[Any, Any]) -> None:
     leases, nodes = buckets
-    moves = Moves()
+    ones, others = Moves(), Moves()
 
     async def recorded(lease: str) -> None:
         async for entry in await nodes.watch(names.node_key("k", "w")):
@@ -253,11 +271,11 @@ async def test_workers_outlive_their_agent_and_go_back_to_the_next_one(host: Hos
                 return
 
     async with (
-        host.worker("peer", **moves.settings) as peer,
-        host.worker("w", agent=host.socket, **moves.settings) as worker,
+        host.worker("peer", **ones.settings) as peer,
+        host.worker("w", agent=host.socket, **others.settings) as worker,
     ):
-        await until([peer, worker], lambda: moves.count == 3)
-        before, lease = moves.count, host.lease()
+        await until([peer, worker], lambda: shared({peer: ones, worker: others}))
+        before, lease = (ones.count, others.count), host.lease()
         await asyncio.to_thread(host.agent.kill)
         await asyncio.wait_for(recorded("w"), PATIENCE_S)
         assert worker.health().lease_held
@@ -272,7 +290,7 @@ async def test_workers_outlive_their_agent_and_go_back_to_the_next_one(host: Hos
         partition, version = await host.put("row1", "at last")
         (owner,) = [one for one in (peer, worker) if partition in one.owned("k")]
         await owner.wait_for("k", partition, version, timeout_s=PATIENCE_S)
-        assert moves.count == before
+        assert (ones.count, others.count) == before
 
 
 async def test_a_worker_id_of_another_process_of_the_host_is_refused_with_its_pid(host: Host) -> None:

@@ -13,7 +13,7 @@ import nats
 import pytest
 from ringcast.admin import ConfigServiceClient
 from ringcast_heartbeat_agent.client import Delivery
-from ringcast_testkit import AgentProcess
+from ringcast_testkit import AgentProcess, History, WorkerProcess
 from ringcast_testkit.dispatch import following, status_until
 
 from tests.integration.infra_nats import NATS, WORKER_API, InfraNats
@@ -70,6 +70,49 @@ async def test_the_permissions_of_an_agent_are_enough(tmp_path: Path) -> None:
                     await one.values({"good": "2"})
                     assert await asyncio.to_thread(read_all, agent) == {"blocklist/good": "2", "blocklist/bad": "1"}
                 assert agent.terminate() == 0
+    assert server.violations() == []
+
+
+async def test_they_are_enough_to_keep_the_leases_of_workers(tmp_path: Path) -> None:
+    """A worker under it needs no more than any worker; when it dies the agent deletes its records."""
+    socket = tmp_path / "leases.sock"
+    made = make_accounts("--partitions", "4", "--agent", "host-1=gateway/blocklist", "worker-0=gateway/blocklist")
+    passwords = {"NATS_AGENT_HOST_1_PASSWORD": PASSWORD, "NATS_WORKER_WORKER_0_PASSWORD": PASSWORD}
+    server = InfraNats(tmp_path, env=passwords)
+    (server.configuration / "accounts.conf").write_text(made.stdout)
+    login = ("--nats-user", "host-1", "--nats-password", PASSWORD)
+    options = ("--agent-id", "host-1", "--jetstream-api", WORKER_API, "--lease-socket", str(socket), *login)
+    with server, server.service(tmp_path) as service:
+        async with ConfigServiceClient(service.address) as client:
+            await client.create_store("gateway", partition_count=4)
+        history = History()
+        worker = WorkerProcess(
+            "worker-0",
+            servers=server.url,
+            store="gateway",
+            keys=("blocklist",),
+            history=history,
+            agent=str(socket),
+            user="worker-0",
+            password=PASSWORD,
+            jetstream_api=WORKER_API,
+        )
+        with AgentProcess(tmp_path / "agent", nats_url=server.url, options=options) as agent:
+            worker.start()
+            try:
+                await asyncio.to_thread(worker.wait_ready)
+                (told,) = agent.status()["leases"]["workers"]
+                assert told["worker_id"] == "worker-0"
+            finally:
+                worker.kill()
+            deleted = 2  # the member and its slot
+            await asyncio.to_thread(
+                agent.process.wait_until, lambda: agent.status()["leases"]["deleted_records"] == deleted
+            )
+            lease = agent.status()["leases"]["lease"]
+            agent.kill()
+            agent.start()
+            assert agent.status()["leases"]["lease"] == lease
     assert server.violations() == []
 
 

@@ -213,4 +213,4 @@ class HostRecords:
             self._mirror.drop(name, revision)
 
 
-__all__ = ["HOST_REFRESH_S", "HostBus", "HostLease", "HostRecords"]
+__all__ = ["HOST_REFRESH_S", "Backoff", "HostBus", "HostLease", "HostRecords"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -11,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from ringcast import LimitExceededError, UnavailableError
-from ringcast.hosting import HostBus, HostLease, HostRecords
+from ringcast.hosting import Backoff, HostBus, HostLease, HostRecords
 from ringcast_wire import limits
 
 from ringcast_heartbeat_agent.lease_state import SocketPlace, State
@@ -28,16 +29,16 @@ _LOCK_S: Final = 1.0
 class HostLeases:
     """The registrations of one agent. :meth:`open` takes the lease and keeps it."""
 
-    def __init__(self, bus: HostBus, place: SocketPlace, state: State, most: int, tasks: asyncio.TaskGroup) -> None:
-        self.lease_id = state.lease
+    def __init__(self, bus: HostBus, place: SocketPlace, agent_id: str, most: int, tasks: asyncio.TaskGroup) -> None:
         self.refused: Counter[str] = Counter({"IN_USE": 0})
         """Registrations, by the error that they were refused with."""
         self.roster = Roster(most)
         self._bus = bus
         self._place = place
-        self._state = state
+        self._agent_id = agent_id
         self._tasks = tasks
-        self._lease = HostLease(bus, state.lease, state.incarnation, self._lost)
+        self._state: State | None = None
+        self._lease: HostLease | None = None
         self._records: dict[str, HostRecords] = {}
         self._watching: list[asyncio.Task[None]] = []
         self._told: dict[Held, asyncio.Event] = {}
@@ -50,34 +51,35 @@ class HostLeases:
     @classmethod
     @asynccontextmanager
     async def open(cls, bus: HostBus, place: SocketPlace, agent_id: str, most: int) -> AsyncIterator[HostLeases]:
-        """Goes on with the lease of the agent before this one if it lives, else takes a new one.
+        """Takes the lease, now or when NATS lets it, and keeps it.
 
         In the end neither the lease nor any record is given back: the next agent goes on with them.
-
-        Raises:
-            UnavailableError: the bucket can't be reached.
         """
-        state = await asyncio.to_thread(place.read)
-        if state is None or not await HostLease.lives(bus, state.lease, state.incarnation):
-            state = State.fresh(agent_id)
         async with asyncio.TaskGroup() as tasks:
-            hosted = cls(bus, place, state, most, tasks)
+            hosted = cls(bus, place, agent_id, most, tasks)
+            tried = asyncio.Event()
+            hosted._watching.append(tasks.create_task(hosted._keep(tried), name="host-lease"))
             try:
-                await hosted._start()
+                await tried.wait()
                 yield hosted
             finally:
                 hosted.stop()
                 hosted._end()
 
     @property
+    def lease_id(self) -> str:
+        """The lease, or nothing as long as there is none."""
+        return self._state.lease if self._state is not None else ""
+
+    @property
     def held(self) -> bool:
         """Whether the others count this host as alive, as far as it can tell."""
-        return self._lease.held
+        return self._lease is not None and self._lease.held
 
     @property
     def losses(self) -> int:
         """How often the lease was lost and taken again."""
-        return self._lease.losses
+        return self._lease.losses if self._lease is not None else 0
 
     @property
     def deleted(self) -> int:
@@ -93,7 +95,7 @@ class HostLeases:
             UnavailableError: the agent stops, or has no lease now, or is still deleting records of the store.
         """
         if self._stopping or not self.held:
-            raise UnavailableError("the agent stops" if self._stopping else "the agent's own lease has ended")
+            raise UnavailableError("the agent stops" if self._stopping else "the agent has no lease at the moment")
         records = self._records_of(registration.store)
         try:
             async with asyncio.timeout(_LOCK_S):
@@ -119,7 +121,8 @@ class HostLeases:
         """A worker sees that the lease is gone. Asked often, it is looked at once a second."""
         if (now := time.monotonic()) - self._doubted_at >= _DOUBT_S:
             self._doubted_at = now
-            self._lease.check()
+            if self._lease is not None:
+                self._lease.check()
 
     def left(self, held: Held) -> None:
         """The worker has given up what it had, or holds it by its own lease."""
@@ -148,7 +151,7 @@ class HostLeases:
         """For people: the lease, and who is registered."""
         now = time.monotonic()
         return {
-            "lease": self.lease_id,
+            "lease": self.lease_id or "-",
             "held": self.held,
             "losses": self.losses,
             "socket": str(self._place.path),
@@ -167,20 +170,42 @@ class HostLeases:
             ],
         }
 
-    async def _start(self) -> None:
-        self.roster.restore(list(self._state.registrations))
-        await self._lease.take()
-        self._write()
-        self._watching.append(self._tasks.create_task(self._lease.run(), name="host-lease"))
+    async def _keep(self, tried: asyncio.Event) -> None:
+        """Takes the lease and refreshes it until cancelled."""
+        backoff = Backoff(random.random, first_s=0.2, most_s=5.0)
+        while True:
+            try:
+                lease = await self._take()
+                break
+            except UnavailableError as error:
+                if not tried.is_set():
+                    log.warning("no lease for the workers of this host yet: %s", error)
+                tried.set()
+                await asyncio.sleep(backoff.next_s())
+        log.info("holding lease %s for the workers at %s", lease.id, self._place.path)
         self._watching.append(self._tasks.create_task(self._tick(), name="lease-ticks"))
+        tried.set()
+        await lease.run()
+
+    async def _take(self) -> HostLease:
+        """Goes on with the lease of the agent before this one if it lives, else takes a new one."""
+        state = await asyncio.to_thread(self._place.read)
+        if state is None or not await HostLease.lives(self._bus, state.lease, state.incarnation):
+            state = State.fresh(self._agent_id)
+        lease = HostLease(self._bus, state.lease, state.incarnation, self._lost)
+        await lease.take()
+        self.roster.restore(list(state.registrations))
+        self._state, self._lease = state, lease
         for store in self.roster.stores:
             self._records_of(store)
-        log.info("holding lease %s for the workers at %s", self.lease_id, self._place.path)
+        self._write()
+        return lease
 
     def _end(self) -> None:
         if self._dirty:
             self._write()
-        self._lease.let_go()
+        if self._lease is not None:
+            self._lease.let_go()
         for task in self._watching:
             task.cancel()
 
@@ -208,6 +233,8 @@ class HostLeases:
             records.look()
 
     def _write(self) -> None:
+        if self._state is None:
+            return
         self._dirty = False
         registrations = tuple(self.roster.registrations)
         self._state = State(lease=self.lease_id, incarnation=self._state.incarnation, registrations=registrations)

@@ -37,7 +37,7 @@ class Session:
         self.idle = Signal()
         self.application = Application(worker, key, machine.partitions.__contains__, self._job_done)
         self._worker = worker
-        self._full = worker.settings.full
+        self._wide = self._compared_wide = False
         self._head = names.notify_subject(worker.settings.store, key, 0)[:-1]
         self._wildcard = names.notify_key_subjects(worker.settings.store, key)
         self._check_heads = Signal()
@@ -55,19 +55,24 @@ class Session:
         for number in sorted(partitions - before):
             self._worker.note("own", self.key, number)
         self.assigned = True
-        wanted = {self._wildcard} if self._full else {f"{self._head}{number}" for number in partitions}
-        self._worker.consumers.want(self.key, frozenset(wanted))
+        self._wide = len(partitions) == self.machine.partition_count
+        self._compared_wide = self._compared_wide and self._wide
+        self._worker.consumers.want(self.key, frozenset({self._subject(number) for number in partitions}))
         self.pump()
 
     def filters_confirmed(self, subjects: frozenset[str]) -> None:
         """Mirrors ``KeySession.filters_confirmed``."""
         waiting = [number for number, partition in self.machine.partitions.items() if not partition.filtered]
-        if self._full:
-            ready = waiting if self._wildcard in subjects else []
-        else:
-            ready = [number for number in waiting if f"{self._head}{number}" in subjects]
+        ready = [number for number in waiting if self._subject(number) in subjects]
+        if self._wide and not self._compared_wide and self._wildcard in subjects:
+            self._compared_wide = True
+            self._check_heads.set()
         self.machine.filters_ready(ready, self._worker.clock())
         self.pump()
+
+    def _subject(self, partition: int) -> str:
+        """Mirrors ``KeySession._subject``."""
+        return self._wildcard if self._wide else f"{self._head}{partition}"
 
     def event(self, partition: int, event: Event, token: str) -> None:
         """Mirrors ``KeySession.event``."""
@@ -106,7 +111,7 @@ class Session:
             case FetchFull():
                 self._fetch(action.request, "full", None, self._full_reply)
             case Unheard():
-                self._worker.consumers.doubt(self._wildcard if self._full else f"{self._head}{action.partition}")
+                self._worker.consumers.doubt(self._subject(action.partition))
             case Restored():
                 self._worker.note("put_back", self.key, action.partition, action.applied, action.head)
 

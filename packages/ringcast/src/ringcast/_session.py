@@ -102,6 +102,7 @@ class KeySession:
         )
         self._subject_head = names.notify_subject(config.store, key, 0)[:-1]
         self._all_subjects = names.notify_key_subjects(config.store, key)
+        self._wide = self._compared_wide = False
         self._jobs: asyncio.Queue[Apply | Announce] = asyncio.Queue(1)
         self._busy = False
         self._timer: asyncio.TimerHandle | None = None
@@ -147,11 +148,14 @@ class KeySession:
         self.assigned = True
         if trigger is not None:
             self._rebalanced(trigger, partitions - before, before - partitions)
-        if self._full:
-            self._want(self.key, frozenset({self._all_subjects}))
-        else:
-            self._want(self.key, frozenset(f"{self._subject_head}{number}" for number in partitions))
+        self._wide = len(partitions) == self.machine.partition_count
+        self._compared_wide = self._compared_wide and self._wide
+        self._want(self.key, frozenset({self._subject(number) for number in partitions}))
         self.pump()
+
+    def _subject(self, partition: int) -> str:
+        """Where the events of a partition are asked for: with one filter if all are ours, as many cost the broker."""
+        return self._all_subjects if self._wide else f"{self._subject_head}{partition}"
 
     def _rebalanced(self, trigger: Trigger, gained: frozenset[int], lost: frozenset[int]) -> None:
         self.measures.rebalances[trigger] += 1
@@ -167,10 +171,10 @@ class KeySession:
     def filters_confirmed(self, subjects: frozenset[str]) -> None:
         """The server delivers these subjects, of any key."""
         waiting = [number for number, partition in self.machine.partitions.items() if not partition.filtered]
-        if self._full:
-            ready = waiting if self._all_subjects in subjects else []
-        else:
-            ready = [number for number in waiting if f"{self._subject_head}{number}" in subjects]
+        ready = [number for number in waiting if self._subject(number) in subjects]
+        if self._wide and not self._compared_wide and self._all_subjects in subjects:
+            self._compared_wide = True
+            self._heads.hurry()  # what went from several consumers to one may have been missed on the way
         self.machine.filters_ready(ready, self._now())
         self.pump()
 
@@ -224,7 +228,7 @@ class KeySession:
                 self._spawn(self._fetches.send(action))
             case Unheard():
                 self.log.warning("events were missed: the consumer is looked after", partition=action.partition)
-                self._doubt(self._all_subjects if self._full else f"{self._subject_head}{action.partition}")
+                self._doubt(self._subject(action.partition))
             case Restored():
                 self.log.error(
                     "revision went back: the database was restored, the partition is taken anew",

@@ -36,7 +36,7 @@ from ringcast_config_service.repository import (
 )
 from ringcast_config_service.security import Security
 from ringcast_config_service.telemetry import Telemetry
-from ringcast_config_service.transport_input import Context, RefuseUnreadable, Unreadable, abort, unforeseen
+from ringcast_config_service.transport_input import Context, RefusingServer, Unreadable, abort, unforeseen
 from ringcast_config_service.writer import GroupWriter
 
 log = logging.getLogger(__name__)
@@ -82,15 +82,16 @@ class GrpcServer:
         self.port = 0
         self.health = HealthServicer()
         self._server = grpc.aio.server(
-            interceptors=(*self._security.interceptors(), RefuseUnreadable()),
+            interceptors=self._security.interceptors(),
             maximum_concurrent_rpcs=_MAX_CALLS,
             options=(
                 ("grpc.max_receive_message_length", _MAX_REQUEST_BYTES),
                 ("grpc.so_reuseport", 0),  # a port that another instance has is an error, not a share
             ),
         )
-        add_ConfigServiceServicer_to_server(_Servicer(handlers, writer, telemetry or Telemetry()), self._server)
-        health_pb2_grpc.add_HealthServicer_to_server(self.health, self._server)
+        refusing: Any = RefusingServer(self._server)
+        add_ConfigServiceServicer_to_server(_Servicer(handlers, writer, telemetry or Telemetry()), refusing)
+        health_pb2_grpc.add_HealthServicer_to_server(self.health, refusing)
         services = (SERVICE_NAME, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(services, self._server)
 

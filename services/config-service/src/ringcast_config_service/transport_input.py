@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -25,32 +25,40 @@ class Unreadable:
     error: InvalidInputError
 
 
-class RefuseUnreadable(grpc.aio.ServerInterceptor):
-    """Answers INVALID_ARGUMENT and a sentence where gRPC would say UNKNOWN and log a traceback.
+class RefusingServer:
+    """What generated code registers the methods of a service with: it refuses requests that can't be read.
 
-    A stream gets the :class:`Unreadable` in its turn, and raises the error itself.
+    INVALID_ARGUMENT and a sentence is the answer, where gRPC would say UNKNOWN and log a traceback. A stream gets the
+    :class:`Unreadable` in its turn, and raises the error itself. An interceptor would cost every call a fifth more.
     """
 
-    async def intercept_service(
-        self, continuation: Callable[[Any], Awaitable[Any]], details: grpc.HandlerCallDetails
-    ) -> Any:
-        handler = await continuation(details)
-        if handler is None or handler.request_deserializer is None:
-            return handler
-        read = handler.request_deserializer
+    def __init__(self, server: grpc.aio.Server) -> None:
+        self._server = server
 
-        def deserialize(data: bytes) -> Any:
-            try:
-                return read(data)
-            except DecodeError as error:
-                reason = str(error).rpartition(": ")[2]
-                return Unreadable(InvalidInputError(f"the request of {len(data)} bytes can't be read: {reason}"))
+    def add_generic_rpc_handlers(self, _handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        """The same methods by another way; the server is told of them in the other call."""
 
-        return handler._replace(
-            request_deserializer=deserialize,
-            unary_unary=_checked(handler.unary_unary),
-            unary_stream=_checked(handler.unary_stream),
-        )
+    def add_registered_method_handlers(self, service: str, methods: Mapping[str, Any]) -> None:
+        """Registers the methods of a service."""
+        handlers = {name: _refusing(handler) for name, handler in methods.items()}
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+
+
+def _refusing(handler: Any) -> Any:
+    read = handler.request_deserializer
+
+    def deserialize(data: bytes) -> Any:
+        try:
+            return read(data)
+        except DecodeError as error:
+            reason = str(error).rpartition(": ")[2]
+            return Unreadable(InvalidInputError(f"the request of {len(data)} bytes can't be read: {reason}"))
+
+    return handler._replace(
+        request_deserializer=deserialize,
+        unary_unary=_checked(handler.unary_unary),
+        unary_stream=_checked(handler.unary_stream),
+    )
 
 
 def _checked(method: Callable[[Any, Any], Any] | None) -> Callable[[Any, Any], Any] | None:

@@ -55,7 +55,8 @@ def _known_ns(schedule: Schedule, numbers: Ints, at: Ints) -> Floats:
     """When one subscriber knew each change or a later one of its row, relative to the start."""
     rounds = -(-schedule.count // schedule.rows)
     first = np.full(rounds * schedule.rows, np.inf)
-    ours = (numbers >= 0) & (numbers < schedule.count)
+    # What was heard before the start is what an earlier load left, by the same numbers.
+    ours = (numbers >= 0) & (numbers < schedule.count) & (at >= schedule.start_ns)
     # At least once: the first time counts.
     np.minimum.at(first, numbers[ours], (at[ours] - schedule.start_ns).astype(np.float64))
     by_row = first.reshape(rounds, schedule.rows)

@@ -132,7 +132,8 @@ async def _hear_nats_kv(target: Mapping[str, Any], heard: Heard) -> AsyncIterato
     connection = await nats.connect(target["servers"])
     bucket = await connection.jetstream().key_value(BUCKET)
     watcher: Any = await bucket.watchall()
-    assert await watcher.updates() is None  # it was empty
+    while (entry := await watcher.updates()) is not None:  # what is there already
+        heard(entry.value.decode())
 
     async def listen() -> None:
         async for entry in watcher:

@@ -36,6 +36,11 @@ def test_what_comes_twice_counts_the_first_time() -> None:
     assert arrivals.latencies_ms(schedule, [heard((0, 7), (0, 3), (9, 1))], by_all=False).tolist() == [3]
 
 
+def test_what_an_earlier_load_left_is_not_heard_of() -> None:
+    schedule = Schedule(START, rate=1_000, count=2, rows=1)
+    assert arrivals.latencies_ms(schedule, [heard((1, -3), (0, 2), (1, 3))], by_all=False).tolist() == [2, 2]
+
+
 def test_known_to_one_of_them_or_to_all() -> None:
     schedule = Schedule(START, rate=1_000, count=2, rows=2)
     both = [heard((0, 1), (1, 4)), heard((0, 6))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -26,9 +27,19 @@ def beside(benchmark: Any, label: str, items: int, ours: Callable[[], object], p
     if benchmark.enabled:
         pairs = [(seconds(ours), seconds(peer)) for _ in range(ROUNDS)]
         best_ours, best_peer = (min(times) for times in zip(*pairs, strict=True))
-        ratio = best_peer / best_ours
+        ratio, around = best_peer / best_ours, spread([theirs / own for own, theirs in pairs])
         benchmark.extra_info.update(
-            peer_over_ours=round(ratio, 2), million_items_per_s=round(items / best_ours / 1e6, 1)
+            peer_over_ours=round(ratio, 2),
+            spread=f"± {around:.0%}",
+            million_items_per_s=float(f"{items / best_ours / 1e6:.3g}"),
         )
-        print(f"\n{label}: {ratio:.1f} times as fast as its peer, {best_ours / items * 1e9:.1f} ns an item")
+        print(
+            f"\n{label}: {ratio:.1f} ± {around:.0%} times as fast as its peer, {best_ours / items * 1e9:.1f} ns an item"
+        )
     return result
+
+
+def spread(ratios: list[float]) -> float:
+    """Half the distance between the quartiles, as a share of the median."""
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return (high - low) / 2 / middle

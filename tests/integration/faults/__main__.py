@@ -1,7 +1,8 @@
 """Faults without end: `make chaos`.
 
-Half of the faults are done to a system with one NATS server on a small disk, half to one with a cluster of three. The
-schedule comes from the seed; what happens in between is real, so a seed does not replay a run to the millisecond.
+Half of the faults are done to a system with one NATS server on a small disk, half to one with a cluster of three; with
+`--systems dispatch` they are done to one with an agent and the consumers of a group. The schedule comes from the seed;
+what happens in between is real, so a seed does not replay a run to the millisecond.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from ringcast_testkit import SmallDisk
 
 from tests.integration.faults.arena import Shape
+from tests.integration.faults.dispatch_run import dispatch_chaos
 from tests.integration.faults.kinds import KINDS
 from tests.integration.faults.run import Outcome, chaos, possible, schedule
 
@@ -29,7 +31,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the schedule (default: the time)")
     parser.add_argument("--faults", type=int, default=64, help="how many, on both systems together (default: 64)")
     parser.add_argument("--kinds", default="", help="only these kinds, separated by commas")
-    parser.add_argument("--systems", default="server,cluster", help="server, cluster or both")
+    parser.add_argument(
+        "--systems", default="server,cluster", help="server, cluster or dispatch, or several (default: the first two)"
+    )
     parser.add_argument("--overlap", type=float, default=0.2, help="how likely a fault gets another at the same time")
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--services", type=int, default=2)
@@ -59,7 +63,8 @@ async def main() -> int:
             workers=chosen.workers,
             services=chosen.services,
             partitions=chosen.partitions,
-            keys=("routes", "rules"),
+            keys=("routes",) if system == "dispatch" else ("routes", "rules"),
+            dispatch=system == "dispatch",
             cluster=system == "cluster",
             slow_workers=("worker1",),
             small_disk=system == "server" and SmallDisk.supported(),
@@ -70,7 +75,8 @@ async def main() -> int:
         say(f"{system}: {count} faults in {len(turns)} turns")
         with tempfile.TemporaryDirectory(prefix="rc-chaos-") as directory:
             try:
-                await chaos(Path(directory), shape, outcome, seed=chosen.seed + number, turns=turns, say=say)
+                do = dispatch_chaos if shape.dispatch else chaos
+                await do(Path(directory), shape, outcome, seed=chosen.seed + number, turns=turns, say=say)
             except* Exception as group:  # noqa: BLE001  # whatever it was, the figures are written
                 failure = "; ".join(f"{type(error).__name__}: {error}" for error in group.exceptions)
                 say(f"{system}: {failure}")

@@ -49,6 +49,8 @@ class Shape:
     full: bool = False
     """Mode FULL: every worker holds everything."""
     cluster: bool = False
+    dispatch: bool = False
+    """With an agent and the consumers of a group; see :mod:`tests.integration.faults.dispatch_arena`."""
     small_disk: bool = False
     own_postgres: bool = True
     service_options: tuple[str, ...] = ()

@@ -7,7 +7,12 @@ recovered, such as bringing a dead worker back.
 
 from __future__ import annotations
 
-from tests.integration.faults import bus_faults, process_faults, server_faults  # noqa: F401  # each registers its kinds
+from tests.integration.faults import (  # noqa: F401  # each registers its kinds
+    bus_faults,
+    dispatch_faults,
+    process_faults,
+    server_faults,
+)
 from tests.integration.faults.fault import KINDS, Kind
 
 __all__ = ["KINDS", "Kind"]

@@ -28,6 +28,13 @@ from tests.integration.faults.histories import (
 from tests.integration.faults.kinds import KINDS, Kind
 from tests.integration.faults.load import Load, Write
 
+DISPATCH_KINDS = frozenset(
+    {
+        *("agent_killed", "agent_replaced", "consumer_killed", "nats_killed", "service_killed"),
+        *("worker_killed", "worker_killed_and_restarted", "worker_replaced"),
+    }
+)
+"""What can be done where the partitions of the agent have an owner that reports nothing."""
 RECOVERY_S = 90.0
 """How long a system may take until all of it is served again after a fault."""
 Say = Callable[[str], None]
@@ -123,7 +130,6 @@ class Run:
     async def recovered(self) -> None:
         """Waits until each partition has exactly one owner, and a change to each has reached the owner's handler."""
         chance = random.Random(f"{self._seed} probes {self._done}")
-        mirror = self.arena.mirror
         async with asyncio.TaskGroup() as tasks:
             probes = [
                 tasks.create_task(self.load.put(key, row_id, chance)) for key, _, row_id in self.arena.probe_rows()
@@ -131,15 +137,23 @@ class Run:
         written = [probe.result() for probe in probes]
 
         def served() -> bool:
-            return mirror.owned_once() and not deaf()
+            return self.owned() and not deaf()
 
         def deaf() -> list[Write]:
-            return [w for w in written if mirror.heard(w.key, w.partition, w.row_id) < w.version]
+            return [write for write in written if not self.heard(write)]
 
         try:
-            await mirror.wait(served, RECOVERY_S, "not everything was served again")
+            await self.arena.mirror.wait(served, RECOVERY_S, "not everything was served again")
         except AssertionError as error:
             raise AssertionError(f"{error}; {len(deaf())} of {len(written)} probes unheard: {deaf()[:3]}") from None
+
+    def owned(self) -> bool:
+        """Whether each partition is owned as it should be."""
+        return self.arena.mirror.owned_once()
+
+    def heard(self, write: Write) -> bool:
+        """Whether the owner of a row has been given a write, or a later one."""
+        return self.arena.mirror.heard(write.key, write.partition, write.row_id) >= write.version
 
     async def judge(self) -> None:
         """Ends the load, waits for rest, and adds what is found to the outcome."""
@@ -153,7 +167,7 @@ class Run:
         dumps = {name: await off(worker.dump) for name, worker in arena.workers.items()}
         end_ns = time.monotonic_ns()
         reports = arena.history.reports()
-        revisions = [revision for key in arena.shape.keys for revision in await _revisions(client, key)]
+        revisions = [revision for key in arena.shape.keys for revision in await revisions_of(client, key)]
         for key in arena.shape.keys:
             truth = {row.row_id: (row.value, row.version, row.partition) async for row in client.list(STORE, key)}
             held = {name: dump.get(key, {}) for name, dump in dumps.items()}
@@ -173,7 +187,7 @@ class Run:
         outcome.uncertain += ledger.uncertain
 
 
-async def _revisions(client: ConfigServiceClient, key: str) -> list[Revision]:
+async def revisions_of(client: ConfigServiceClient, key: str) -> list[Revision]:
     """Every write to a key, as the system of record keeps it."""
     return [
         Revision(key, row.partition, row.version, row.row_id, None if row.deleted else row.value)
@@ -219,6 +233,8 @@ async def chaos(
 
 def possible(names: Sequence[str], shape: Shape) -> list[Kind]:
     """The kinds among those named that can be done to a system of that shape."""
-    system = "cluster" if shape.cluster else "server"
+    system = "dispatch" if shape.dispatch else "cluster" if shape.cluster else "server"
     found = [KINDS[name] for name in names if KINDS[name].only in ("", system)]
+    if shape.dispatch:
+        found = [kind for kind in found if kind.name in DISPATCH_KINDS]
     return [kind for kind in found if kind.name != "disk_full" or shape.small_disk]

@@ -163,6 +163,8 @@ class Consumer:
         self._error: ConsumerError | None = None
         self._task: asyncio.Task[None] | None = None
         self._call: Any = None
+        self.agent = ""
+        """The life of the agent that it is registered with: offsets count anew in each."""
         self.staleness_s = 0.0
         """For how many seconds changes may have been missed, as the agent said last; 0: none."""
 
@@ -323,6 +325,7 @@ class Consumer:
             self._waiting.clear()
             self._answers.clear()
         self._asked.session = told.session
+        self.agent = told.agent
         self._capacity = told.capacity
         self._ping_s = told.evict_after_s / 4
         self._registered.set()

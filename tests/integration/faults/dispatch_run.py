@@ -1,0 +1,82 @@
+"""A run against an agent and its consumers; its load, schedule and record are those of any run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.integration.faults.arena import STORE, Shape, off
+from tests.integration.faults.deliveries import judge_deliveries, judge_done, judge_group
+from tests.integration.faults.dispatch_arena import DispatchArena
+from tests.integration.faults.histories import judge_reports, judge_revisions, judge_state, judge_writes
+from tests.integration.faults.kinds import Kind
+from tests.integration.faults.load import Load, Write
+from tests.integration.faults.run import Outcome, Run, Say, revisions_of
+
+BUSY = 100
+"""Deliveries that are acknowledged before each fault."""
+
+
+class DispatchRun(Run):
+    """Faults on a system with an agent: who owns a partition is told by the workers alone, the agent has the rest."""
+
+    arena: DispatchArena
+
+    def owned(self) -> bool:
+        """That there is an owner shows in what was heard."""
+        return True
+
+    def heard(self, write: Write) -> bool:
+        """By a worker that owns the row, or acknowledged by a consumer."""
+        done = self.arena.answers.newest.get((write.key, write.row_id))
+        return super().heard(write) or (done is not None and done.version >= write.version)
+
+    async def judge(self) -> None:
+        """Ends the load, waits for rest, and adds what is found to the outcome."""
+        await self.load.stop()
+        await self.recovered()
+        arena, outcome, findings = self.arena, self.outcome, self.outcome.findings
+        (key,) = arena.shape.keys
+        client, ledger = next(iter(arena.clients.values())), self.load.ledger
+        for refusal in ledger.refused:
+            findings.add("refused", refusal)
+        judge_group(await arena.group(), findings)
+        held = {name: (await off(worker.dump)).get(key, {}) for name, worker in arena.workers.items()}
+        owned = {name: arena.mirror.owned(name, key) for name in arena.workers}
+        elsewhere = frozenset[int]().union(*owned.values())
+        reports, revisions = arena.history.reports(), await revisions_of(client, key)
+        truth = {row.row_id: (row.value, row.version, row.partition) async for row in client.list(STORE, key)}
+        theirs = {row_id: row for row_id, row in truth.items() if row[2] in elsewhere}
+        ours = {row_id: row for row_id, row in truth.items() if row[2] not in elsewhere}
+        judge_state(theirs, held, owned, findings)
+        judge_done(ours, key, arena.answers.newest, findings)
+        judge_deliveries(reports, revisions, findings)
+        judge_writes(ledger.writes, revisions, findings)
+        judge_revisions(revisions, findings)
+        judge_reports(reports, revisions, findings)
+        self._judge_processes()
+        outcome.rows += len(ours)
+        outcome.acknowledged += ledger.acknowledged
+        outcome.uncertain += ledger.uncertain
+
+    def _judge_processes(self) -> None:
+        for server in (self.arena.agent, *self.arena.consumers.values()):
+            assert server is not None
+            if server.process.returncode is not None:
+                self.outcome.ended_by_itself.append(server.process.describe("ended by itself"))
+
+
+async def dispatch_chaos(
+    directory: Path, shape: Shape, outcome: Outcome, *, seed: int, turns: Sequence[tuple[Kind, ...]], say: Say
+) -> None:
+    """As :func:`~tests.integration.faults.run.chaos`."""
+    began = time.monotonic()
+    async with DispatchArena(directory, shape) as arena, Load(arena, seed=seed) as load:
+        run = DispatchRun(arena, load, outcome, seed=seed, say=say)
+        for number, kinds in enumerate(turns, 1):
+            say(f"{number}/{len(turns)} {' and '.join(kind.name for kind in kinds)} …")
+            await arena.busy(BUSY)
+            await run.fault(*kinds)
+        await run.judge()
+    outcome.seconds += time.monotonic() - began

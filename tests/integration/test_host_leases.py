@@ -120,6 +120,10 @@ async def test_a_worker_under_an_agent_has_no_lease_of_its_own(host: Host, bucke
         assert await leases.keys() == [host.lease()]
         record = decode_record((await nodes.get(names.node_key("k", "w"))).value, NodeRecord)
         assert record.lease == host.lease()
+        info = await leases._js.stream_info(f"KV_{names.LEASES_BUCKET}", subjects_filter=">")
+        assert list(info.state.subjects) == [f"$KV.{names.LEASES_BUCKET}.{host.lease()}"], (
+            "nothing else was ever written"
+        )
         (told,) = host.agent.status()["leases"]["workers"]
         assert (told["worker_id"], told["store"], told["keys"], told["connected"]) == ("w", "s", ["k"], True)
     await host.registered()
@@ -291,6 +295,39 @@ async def test_workers_outlive_their_agent_and_go_back_to_the_next_one(host: Hos
         (owner,) = [one for one in (peer, worker) if partition in one.owned("k")]
         await owner.wait_for("k", partition, version, timeout_s=PATIENCE_S)
         assert (ones.count, others.count) == before
+
+
+async def test_an_agent_that_stands_still_costs_no_rebalance(host: Host) -> None:
+    ones, others = Moves(), Moves()
+    async with (
+        host.worker("peer", **ones.settings) as peer,
+        host.worker("w", agent=host.socket, **others.settings) as worker,
+    ):
+        await until([peer, worker], lambda: shared({peer: ones, worker: others}))
+        before = (ones.count, others.count)
+        host.agent.pause()
+        try:
+            await until([worker], lambda: not worker.health().by_agent)
+            await asyncio.sleep(12.0)  # its lease ends meanwhile
+            assert worker.health().lease_held
+        finally:
+            host.agent.resume()
+        await until([worker], lambda: worker.health().by_agent)
+        await host.registered("w")
+        assert (ones.count, others.count) == before
+
+
+async def test_when_the_hosts_lease_was_lost_everything_is_verified(
+    host: Host, buckets: tuple[Any, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with host.worker("w", agent=host.socket) as worker:
+        await worker.wait_ready(timeout_s=PATIENCE_S)
+        await buckets[0].delete(host.lease())
+        await until([worker], lambda: any("is held again" in record.message for record in caplog.records))
+        assert host.agent.status()["leases"]["losses"] == 1
+        partition, version = await host.put("row1", "new")
+        await worker.wait_for("k", partition, version, timeout_s=PATIENCE_S)
+        assert owns_all(worker)
 
 
 async def test_a_worker_id_of_another_process_of_the_host_is_refused_with_its_pid(host: Host) -> None:

@@ -53,6 +53,8 @@ def test_the_cache_directory_can_come_from_the_environment_or_be_a_path(tmp_path
         ({"RINGCAST_WINDOW_S": "soon"}, "window_s"),
         ({"RINGCAST_PARTITION_COUNT": "4097"}, "4096"),
         ({"RINGCAST_HANDLER_TRIES": "0"}, "handler_tries 0 is out of range: 1 to 100"),
+        ({"RINGCAST_AGENT": "leases.sock"}, "agent 'leases.sock' of 11 bytes is not the path of a socket"),
+        ({"RINGCAST_AGENT": "/" + "x" * 107}, "an absolute one of at most 107 bytes is"),
         ({"RINGCAST_CONFIG_FILE": "/does/not/exist.toml"}, "RINGCAST_CONFIG_FILE"),
     ],
 )
@@ -68,6 +70,13 @@ def test_a_bad_file_is_refused(tmp_path: Path, text: str) -> None:
     file.write_text(text)
     with pytest.raises(InvalidInputError):
         WorkerConfig.resolve(GIVEN, {"RINGCAST_CONFIG_FILE": str(file)})
+
+
+def test_the_agent_is_a_socket() -> None:
+    environ = {"RINGCAST_AGENT": "/run/ringcast-agent/leases.sock"}
+    assert WorkerConfig.resolve(GIVEN, environ).agent == "/run/ringcast-agent/leases.sock"
+    assert WorkerConfig.resolve({**GIVEN, "agent": ""}, environ).agent == ""
+    assert WorkerConfig.resolve({**GIVEN, "agent": Path("/s")}, environ).agent == "/s"
 
 
 def test_a_hundred_keys_and_no_more() -> None:

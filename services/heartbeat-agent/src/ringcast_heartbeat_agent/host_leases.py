@@ -189,12 +189,14 @@ class HostLeases:
 
     async def _take(self) -> HostLease:
         """Goes on with the lease of the agent before this one if it lives, else takes a new one."""
-        state = await asyncio.to_thread(self._place.read)
-        if state is None or not await HostLease.lives(self._bus, state.lease, state.incarnation):
-            state = State.fresh(self._agent_id)
+        found = await asyncio.to_thread(self._place.read)
+        if found is not None and not await HostLease.lives(self._bus, found.lease, found.incarnation):
+            found = None
+        state = found if found is not None else State.fresh(self._agent_id)
         lease = HostLease(self._bus, state.lease, state.incarnation, self._lost)
         await lease.take()
-        self.roster.restore(list(state.registrations))
+        if found is not None:
+            self.roster.restore(list(found.registrations))
         self._state, self._lease = state, lease
         for store in self.roster.stores:
             self._records_of(store)

@@ -13,6 +13,7 @@ from benchmarks.envelope.results import Case, Figure
 from benchmarks.envelope.run import Run
 from benchmarks.envelope.system import System, running
 from benchmarks.envelope.targets import KEY
+from benchmarks.envelope.values import value_of
 
 REBALANCE = "rebalance"
 STEPS = ("join", "leave", "crash")
@@ -60,7 +61,7 @@ def _measure(case: Case, system: System, directory: Path, *, gently: bool) -> No
 
 async def _fill(service: str, store: str, partitions: int) -> None:
     await create_store(service, store, partitions)
-    rows = (RowWrite(f"row-{number}", "value") for number in range(partitions * _ROWS_A_PARTITION))
+    rows = (RowWrite(f"row-{number}", value_of(number, 16)) for number in range(partitions * _ROWS_A_PARTITION))
     async with ConfigServiceClient(service) as client:
         async for _ in client.bulk_write(store, KEY, rows):
             pass

@@ -5,17 +5,22 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import psutil
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 from pyspark_ringcast import prepare
 from pyspark_ringcast._options import parse_options
-from pyspark_ringcast._write import RingcastWriter
+from pyspark_ringcast._repeated import RowsBefore
+from pyspark_ringcast._write import RingcastWriter, Written
+from ringcast_testkit import PATIENCE_S
+from ringcast_wire.grpc import ConfigServiceStub, pb
 
 Store = Any  # of conftest.py
 
@@ -39,8 +44,8 @@ def kill_other_python_workers() -> int:
     return len(others)
 
 
-def killing(report: Path) -> Callable[[Batches], Batches]:
-    """A step that lets rows through; the first attempt of the task loses its neighbours on the way."""
+def killing(report: Path, at: int = 500, before: Callable[[], None] = lambda: None) -> Callable[[Batches], Batches]:
+    """A step that lets rows through; the first attempt loses its neighbours on the way, after ``before``."""
 
     def through(batches: Batches) -> Batches:
         context = TaskContext.get()
@@ -49,7 +54,8 @@ def killing(report: Path) -> Callable[[Batches], Batches]:
         for batch in batches:
             yield batch
             seen += batch.num_rows
-            if context.attemptNumber() == 0 and seen >= 500 and not killed:
+            if context.attemptNumber() == 0 and seen >= at and not killed:
+                before()
                 killed = kill_other_python_workers()
                 assert killed
         (report / f"attempt-{context.attemptNumber()}").touch()
@@ -74,10 +80,37 @@ def test_a_write_whose_worker_is_killed(store: Store, tmp_path: Path) -> None:
     numbers = store.spark.range(len(ROWS), numPartitions=1)
     rows = numbers.selectExpr("concat('row-', id) AS row_id", "rpad(concat('value ', id), 5000, '.') AS value")
     store.write_rows({"old": "1"})
-    store.save(rows.mapInArrow(killing(tmp_path), store.frame({}).schema), mode="overwrite")
+    step = killing(tmp_path, len(ROWS) // 2)
+    store.save(rows.mapInArrow(step, store.frame({}).schema), mode="overwrite")
     assert (tmp_path / "attempt-1").exists(), "the task was not tried again"
     assert store.rows() == ROWS
     assert sum(store.heads()) == 1 + len(ROWS) + 1, "a row was written twice"
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_what_somebody_else_writes_between_two_attempts_stays(store: Store, tmp_path: Path) -> None:
+    """The first attempt has written a row: the second leaves it alone, whatever became of it meanwhile."""
+    names = {"address": store.address, "store": store.name, "key": store.key}
+    store.write_rows({"row-0": "old"})
+    numbers = store.spark.range(len(ROWS), numPartitions=1)
+    rows = numbers.selectExpr("concat('row-', id) AS row_id", "rpad(concat('value ', id), 5000, '.') AS value")
+    step = killing(tmp_path, len(ROWS) // 2, lambda: change_once_written(**names))
+    store.save(rows.mapInArrow(step, rows.schema))
+    assert (tmp_path / "attempt-1").exists(), "the task was not tried again"
+    assert store.rows() == {**ROWS, "row-0": "somebody else's"}
+    assert sum(store.heads()) == 1 + len(ROWS) + 1, "a row was written twice"
+
+
+def change_once_written(address: str, store: str, key: str) -> None:
+    """In a task: waits until it has written its first row, and then writes another value to it."""
+    deadline = time.monotonic() + PATIENCE_S
+    with grpc.insecure_channel(address) as channel:
+        stub = ConfigServiceStub(channel)
+        get = pb.GetRequest(store=store, key=key, row_ids=["row-0"])
+        while [row.value for row in stub.Get(get).rows] == ["old"]:
+            assert time.monotonic() < deadline, "the first attempt writes nothing"
+            time.sleep(0.02)
+        stub.Put(pb.PutRequest(store=store, key=key, row_id="row-0", value="somebody else's"))
 
 
 def test_attempts_and_commits_that_are_repeated(store: Store) -> None:
@@ -98,3 +131,26 @@ def test_attempts_and_commits_that_are_repeated(store: Store) -> None:
     writer.abort([None, *messages])
     assert store.heads() == heads
     assert store.rows() == {"a": "1", "b": "2", "c": "3"}
+
+
+def test_a_further_attempt_writes_rows_as_old_as_the_job(store: Store) -> None:
+    """Whatever the batch does with them; also where what is there is more than one answer can hold."""
+    large = {f"large-{number}": "x" * 1_000_000 for number in range(20)}
+    store.write_rows({"old": "1", **large}, at_once=2)
+    heads = store.heads()
+    store.write_rows({"changed": "2", "large-7": "2"})
+    rows = [pb.RowWrite(row_id="old", delete=True), pb.RowWrite(row_id="changed", delete=True)]
+    plain = {"old": "3", "changed": "3", "not there": "3", **dict.fromkeys(large, "3")}
+    batches = [
+        pb.WriteBatch(rows=rows),
+        pb.WriteBatch(row_ids=plain, values=plain.values()),
+        pb.WriteBatch(row_ids=["changed"], values=["3"]),
+    ]
+    done = Written()
+    first, second = RowsBefore(parse_options(store.options), heads).only(iter(batches), done)
+    assert list(first.rows) == rows[:1]
+    assert set(second.row_ids) == set(plain) - {"changed", "large-7"}
+    assert list(second.values) == ["3"] * len(second.row_ids)
+    assert done.unchanged == 4
+    nothing = parse_options({**store.options, "key": "never-written"})
+    assert [len(batch.rows) for batch in RowsBefore(nothing, []).only(iter([pb.WriteBatch(rows=rows)]), done)] == [2]

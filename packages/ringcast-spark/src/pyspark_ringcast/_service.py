@@ -139,7 +139,9 @@ class BulkWrite:
                 if len(self._unanswered) >= WINDOW:
                     yield self._receive()
                 self._unanswered.append(batch)
-                if self._stream is not None:
+                if self._stream is None:
+                    self._stream = _Stream(self._stub, self._unanswered)
+                else:
                     self._stream.send(batch)
             while self._unanswered:
                 yield self._receive()

@@ -2,6 +2,9 @@
 
 Every batch is sent with ``skip_unchanged``: a row that is as it should be is left alone. So a task that is tried again
 or runs twice, and a commit that is repeated, change nothing twice, and a job that failed half-way can be run again.
+
+A further attempt of a task also leaves alone what was written since the job began, by an attempt before it or by
+somebody else after that. Not so an overwrite, whose rows are to be those of the DataFrame in the end.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from ringcast_core import row_partitions
 from ringcast_wire import InvalidInputError, UnknownKeyError, shown
@@ -20,6 +24,7 @@ from ringcast_wire import InvalidInputError, UnknownKeyError, shown
 from pyspark_ringcast._batches import BatchMaker, Rejected
 from pyspark_ringcast._options import Operation, Options
 from pyspark_ringcast._rejects import check_path, write_rejects
+from pyspark_ringcast._repeated import RowsBefore
 from pyspark_ringcast._service import BulkWrite, find_store, list_row_ids, read_heads, shared_stub
 
 if TYPE_CHECKING:
@@ -65,6 +70,7 @@ class RingcastWriter(DataSourceArrowWriter):
         store = find_store(options.service, options.store, options.timeout_s)
         self._partition_count = store.partition_count
         self.keys = frozenset(key.name for key in store.keys)
+        self._heads = self._read_heads()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """One task.
@@ -75,7 +81,10 @@ class RingcastWriter(DataSourceArrowWriter):
         """
         options = self._options
         maker, done = BatchMaker(options, keep_ids=self._overwrite), Written()
-        for _, result in BulkWrite(shared_stub(options.service), options.timeout_s).results(maker.batches(iterator)):
+        batches = maker.batches(iterator)
+        if not self._overwrite and _was_tried_before():
+            batches = RowsBefore(options, self._heads).only(batches, done)
+        for _, result in BulkWrite(shared_stub(options.service), options.timeout_s).results(batches):
             done.written += result.written
             done.deleted += result.deleted
             done.unchanged += result.unchanged
@@ -115,15 +124,19 @@ class RingcastWriter(DataSourceArrowWriter):
     def _others(self, done: Sequence[Written]) -> Iterator[list[str]]:
         """Their ids, a partition at a time."""
         options = self._options
-        try:
-            heads = read_heads(options.service, options.store, options.key, options.timeout_s)
-        except UnknownKeyError:
-            return  # nothing was ever written to it, and an empty DataFrame has nothing to add
-        for partition, head in enumerate(heads):
+        for partition, head in enumerate(self._read_heads()):
             if head:
                 kept = _unpacked(done, partition)
                 live = list_row_ids(options.service, options.store, options.key, partition, options.timeout_s)
                 yield [row_id for row_id in live if row_id not in kept]
+
+    def _read_heads(self) -> list[int]:
+        """The revision of each partition, none where the key was never written."""
+        options = self._options
+        try:
+            return read_heads(options.service, options.store, options.key, options.timeout_s)
+        except UnknownKeyError:
+            return []
 
     def _check_rejected(self, rejected: Sequence[Rejected]) -> None:
         if len(rejected) > self._options.max_rejected:
@@ -133,6 +146,12 @@ class RingcastWriter(DataSourceArrowWriter):
                 f"one is {row.row_id!r}: {row.reason}",
                 field="max_rejected",
             )
+
+
+def _was_tried_before() -> bool:
+    """Whether this is a further attempt of a task, or a copy of one that is slow."""
+    context = TaskContext.get()
+    return context is not None and context.attemptNumber() > 0
 
 
 def _packed(row_ids: Sequence[str], partition_count: int) -> dict[int, bytes]:

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import grpc.aio
 import pytest
 from dapr.aio.clients import DaprClient as AsyncDaprClient
 from dapr.clients import DaprClient
 from dapr.proto.runtime.v1 import configuration_pb2, dapr_pb2_grpc
 from ringcast_core import row_partition
-from ringcast_testkit import AgentProcess, ConfigServiceProcess, NatsServer
+from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, NatsServer
 
 PARTITIONS = 16
 
@@ -114,10 +115,39 @@ async def test_the_asynchronous_client(shared_agent: AgentProcess, sidecar: Any,
         assert (second.id, second.items["a"].value, second.items["a"].version) == (first.id, "1", str(put.version))
         read = await client.get_configuration(store_name=store_name, keys=["list/a"])
         assert read.items["list/a"].value == "1"
+        gone = await asyncio.to_thread(writer.delete, store_name, "list", "a")
+        third = (await anext(aiter(stream))).items["a"]
+        assert (third.value, third.version, third.metadata["ringcast.deleted"]) == ("", str(gone.version), "true")
+        assert (await client.get_configuration(store_name=store_name, keys=["list"])).items == {}
         assert await client.unsubscribe_configuration(store_name=store_name, id=first.id) is True
         assert [each async for each in stream] == []
         assert await stream.code() is grpc.StatusCode.OK
         assert await client.unsubscribe_configuration(store_name=store_name, id=first.id) is False
+
+
+async def test_the_asynchronous_client_when_the_agent_is_killed_and_started_again(
+    tmp_path: Path, shared_nats: NatsServer, sidecar: Any, writer: Any, store_name: str
+) -> None:
+    """One client through both lives: its stream ends with an error, and another one goes on."""
+    await asyncio.to_thread(writer.create, store_name)
+    request = configuration_pb2.SubscribeConfigurationRequest(store_name=store_name, keys=["list"])
+    with AgentProcess(tmp_path, nats_url=shared_nats.url) as agent:
+        sidecar(agent)
+        async with AsyncDaprClient() as client, asyncio.timeout(2 * PATIENCE_S):
+            stream = client._stub.SubscribeConfiguration(request, wait_for_ready=True)
+            first = await anext(aiter(stream))
+            await asyncio.to_thread(agent.kill)
+            with pytest.raises(grpc.aio.AioRpcError) as told:
+                await anext(aiter(stream))
+            assert told.value.code() is grpc.StatusCode.UNAVAILABLE
+            await asyncio.to_thread(agent.restart)
+            stream = client._stub.SubscribeConfiguration(request, wait_for_ready=True)
+            again = await anext(aiter(stream))
+            assert first.id != again.id
+            await asyncio.to_thread(writer.put, store_name, "list", "a", "1")
+            assert (await anext(aiter(stream))).items["a"].value == "1"
+            assert (await client.get_configuration(store_name=store_name, keys=["list"])).items["a"].value == "1"
+            assert await client.unsubscribe_configuration(store_name=store_name, id=again.id) is True
 
 
 def test_nats_is_killed_and_comes_back(

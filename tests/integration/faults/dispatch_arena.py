@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -42,10 +43,11 @@ class ConsumerProcess(ManagedServer):
         """Starts a life. It registers when it can."""
         self.life += 1
         life = self.life
+        path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         self._process = ManagedProcess(
             self.name,
             [sys.executable, "-m", "tests.integration.faults.consumer_main", self._words],
-            env={"PYTHONPATH": str(_ROOT)},
+            env={"PYTHONPATH": path},
             take_line=lambda line: self._take(life, line),
         )
 

@@ -182,7 +182,8 @@ class SharedGroup(Group):
         if self.closed or not self._coming:
             return
         rows, self._coming = self._coming, []
-        _, actions = self._dispatcher.offer(range(self._last - len(rows) + 1, self._last + 1), rows, self._now())
+        taken, actions = self._dispatcher.offer(range(self._last - len(rows) + 1, self._last + 1), rows, self._now())
+        assert taken == len(rows), "no more come than there is room for"
         self._do(actions)
 
     def _tell_present(self, member: Member) -> None:

@@ -18,12 +18,12 @@ def test_who_lives_is_who_registered_and_has_not_left_or_closed() -> None:
     roster = Roster(10)
     a, b = roster.register(of("a", keys=("k", "l")), 1), roster.register(of("b"), 2)
     roster.register(of("a", store="t"), 3)
-    assert roster.living("s") == {("k", "a"), ("l", "a"), ("k", "b")}
-    assert roster.living("t") == {("k", "a")}
+    assert roster.living("s") == frozenset({("k", "a"), ("l", "a"), ("k", "b")})
+    assert roster.living("t") == frozenset({("k", "a")})
     roster.left(b)
     assert not roster.closed(b)
     assert roster.closed(a)
-    assert (roster.living("s"), roster.living("t")) == (frozenset(), {("k", "a")})
+    assert (roster.living("s"), roster.living("t")) == (frozenset(), frozenset({("k", "a")}))
     assert roster.given_up == {CLOSED: 1, SILENT: 0, NOT_BACK: 0}
 
 
@@ -41,7 +41,7 @@ def test_the_later_stream_of_a_worker_counts() -> None:
     roster = Roster(1)
     first, second = roster.register(of("a"), 1), roster.register(of("a"), 2)
     assert not roster.closed(first)
-    assert roster.living("s") == {("k", "a")}
+    assert roster.living("s") == frozenset({("k", "a")})
     assert roster.closed(second)
 
 
@@ -63,7 +63,7 @@ def test_silence_is_counted_in_ticks_of_the_agent() -> None:
     assert roster.tick() == [quiet]
     assert not roster.closed(quiet)
     assert roster.given_up == {CLOSED: 0, SILENT: 1, NOT_BACK: 0}
-    assert roster.living("s") == {("k", "loud")}
+    assert roster.living("s") == frozenset({("k", "loud")})
 
 
 def test_workers_of_the_agent_before_are_waited_for() -> None:
@@ -81,7 +81,7 @@ def test_workers_of_the_agent_before_are_waited_for() -> None:
         gone += [one.registration.worker_id for one in roster.tick()]
     assert gone == ["lost"]
     assert not roster.waiting
-    assert roster.living("s") == {("k", "back")}
+    assert roster.living("s") == frozenset({("k", "back")})
     assert roster.given_up[NOT_BACK] == 1
 
 

@@ -27,6 +27,10 @@ REQUEST_TIMEOUT_S: Final = 5.0
 TRANSIENT: Final = (nats.errors.Error, js_errors.Error, UnavailableError, asyncio.TimeoutError, OSError)
 """What a call over the connection may fail with and is worth another try."""
 
+_MANY_ACKS: Final = 64
+_ACK_DELAY_S: Final = 0.005
+"""How long fewer acknowledgements wait for others: nobody waits for them, and sending each alone costs both sides."""
+
 
 @contextmanager
 def translated(what: str) -> Iterator[None]:
@@ -68,6 +72,7 @@ class Connection:
         self._back: list[Callable[[], None]] = []
         self._acks: list[str] = []
         self._acks_waiting = asyncio.Event()
+        self._many_acks = 0
         self._last_error = ""
         self._refused = False
         self._established = False
@@ -135,6 +140,7 @@ class Connection:
         }
         servers = without_passwords(config.servers)
         self._refused = False
+        self._many_acks = min(_MANY_ACKS, config.max_ack_pending // 2)
         try:
             async with asyncio.timeout(config.connect_timeout_s):
                 await self.nc.connect(**options)
@@ -231,6 +237,8 @@ class Connection:
         """Sends acknowledgements until cancelled."""
         while True:
             await self._acks_waiting.wait()
+            if len(self._acks) < self._many_acks:
+                await asyncio.sleep(_ACK_DELAY_S)
             await self.flush_acks()
 
     async def flush_acks(self) -> None:

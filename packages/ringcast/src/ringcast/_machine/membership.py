@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from ringcast_wire import (
     LeaseRecord,
@@ -44,11 +44,14 @@ class Mirror:
         self.unreadable = 0
         """Records that could not be read, each counted once."""
         self._unreadable: dict[str, int] = {}
+        self._read: dict[str, tuple[int, Any]] = {}
+        """Records as they were read, and at which revision: everything that happens is a reason to look at all."""
 
     def replace(self, entries: Mapping[str, Entry]) -> None:
         """Takes a whole snapshot: what it does not name is gone."""
         self.entries = dict(entries)
         self._groups = {}
+        self._read = {}
         self._unreadable = {key: at for key, at in self._unreadable.items() if key in self.entries}
         for key in self.entries:
             self._group(key)
@@ -95,11 +98,15 @@ class Mirror:
         entry = self.entries.get(key)
         if entry is None or entry.value is None:
             return None
-        try:
-            return decode_record(entry.value, kind)
-        except ProtocolError:
-            self.pass_over(key)
-            return None  # whoever wrote it is not a member that this build can know
+        at, record = self._read.get(key, (None, None))
+        if at != entry.revision:
+            try:
+                record = decode_record(entry.value, kind)
+            except ProtocolError:
+                self.pass_over(key)
+                record = None  # whoever wrote it is not a member that this build can know
+            self._read[key] = entry.revision, record
+        return record
 
     def before(self, key: str, kind: type[T]) -> T | None:
         """The record that the one under a key took the place of, if that was seen."""
@@ -233,7 +240,7 @@ class Membership:
             LimitExceededError: as many workers as a key may have are there already.
         """
         claims = self._claims(key)
-        if mine := self.slots_of(key, worker_id):
+        if mine := _slots_in(claims, worker_id):
             return SlotChoice(mine[0], self._claim_revision(key, mine[0]), True, tuple(mine[1:]))
         taken = {
             slot
@@ -249,7 +256,7 @@ class Membership:
 
     def slots_of(self, key: str, worker_id: str) -> list[int]:
         """The slots of a key that a worker claims, lowest first."""
-        return sorted(slot for slot, claim in self._claims(key).items() if claim and claim.worker_id == worker_id)
+        return _slots_in(self._claims(key), worker_id)
 
     def _claims(self, key: str) -> dict[int, SlotClaim | None]:
         return {slot: self._claim(key, slot) for slot in self._slots(key)}
@@ -295,3 +302,7 @@ def strays(nodes: Mirror, lease: str, living: Collection[tuple[str, str]]) -> li
 def _process(record: NodeRecord | SlotClaim) -> str:
     """Whose record it is, as far as it says."""
     return record.incarnation if isinstance(record, NodeRecord) else record.worker_id
+
+
+def _slots_in(claims: Mapping[int, SlotClaim | None], worker_id: str) -> list[int]:
+    return sorted(slot for slot, claim in claims.items() if claim is not None and claim.worker_id == worker_id)

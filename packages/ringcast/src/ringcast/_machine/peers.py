@@ -44,6 +44,8 @@ class Peers:
         found = []
         if self.membership.complete:
             for key, assigner in self._assigners.items():
+                if assigner.wake_at is None or now < assigner.wake_at:
+                    continue  # who takes part is not looked at more often than it counts
                 before, members = assigner.members, self.membership.members(key)
                 assignment = assigner.poll(members, now)
                 if assignment is not None:

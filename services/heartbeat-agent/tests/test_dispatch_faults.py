@@ -150,6 +150,25 @@ async def test_nothing_is_lost_when_the_agent_is_killed(
             await one.values({"answered": "3"})
 
 
+async def test_a_delivery_that_is_not_answered_in_time(
+    tmp_path: Path, shared_nats: NatsServer, writer: Any, store_name: str
+) -> None:
+    """It comes again after a pause, and a late answer to the first counts no more."""
+    await asyncio.to_thread(writer.create, store_name)
+    options = ("--ack-timeout", "0.5", "--retry-first", "0.02", "--max-tries", "2", "--poison-policy", "block")
+    with AgentProcess(tmp_path, nats_url=shared_nats.url, options=options) as agent:
+        async with following(agent, store_name, answer=hold, changes_only=True) as one:
+            await asyncio.to_thread(writer.put, store_name, "list", "a", "1")
+            group = await status_until(agent, store_name, lambda group: group["blocked"])
+            assert group["blocked"] == [{"row_id": "a", "offset": 1, "reason": "not answered within 0.5 s"}]
+            assert (group["counts"]["timed_out"], group["cursor"], group["in_flight"]) == (2, 0, 0)
+            deliveries = await one.until(bool)
+            assert [delivery.attempt for delivery in deliveries] == [*range(1, len(deliveries) + 1)]
+            deliveries[-1].ack()
+            group = await status_until(agent, store_name, lambda group: group["counts"]["stale"] > 0)
+            assert (group["counts"]["acked"], len(group["blocked"])) == (0, 1)
+
+
 async def test_stopping_waits_for_answers(
     tmp_path: Path, shared_nats: NatsServer, writer: Any, store_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -163,7 +163,8 @@ async def test_a_delivery_that_is_not_answered_in_time(
             assert group["blocked"] == [{"row_id": "a", "offset": 1, "reason": "not answered within 0.5 s"}]
             assert (group["counts"]["timed_out"], group["cursor"], group["in_flight"]) == (2, 0, 0)
             deliveries = await one.until(bool)
-            assert [delivery.attempt for delivery in deliveries] == [*range(1, len(deliveries) + 1)]
+            attempts = [delivery.attempt for delivery in deliveries]
+            assert attempts in ([1, 2], [1], [2])  # one that waits here for too long is not handed out any more
             deliveries[-1].ack()
             group = await status_until(agent, store_name, lambda group: group["counts"]["stale"] > 0)
             assert (group["counts"]["acked"], len(group["blocked"])) == (0, 1)

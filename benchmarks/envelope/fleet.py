@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import ringcast
+from ringcast_wire import limits
 
 from benchmarks.envelope.processes import Child
 from benchmarks.envelope.reporting import say
@@ -129,6 +130,9 @@ async def main(settings: dict[str, Any]) -> None:
             "leave", fleet.stop(middle), owners, sum(owner == middle for owner in owners.values())
         )
         owners = await fleet.timed("join", fleet.start("w-new"), owners, partitions / count)
+        if count == limits.MAX_WORKERS_PER_KEY:  # the one that is to crash needs a place
+            await fleet.stop("w-new")
+            owners = await fleet.settled()
         await crash(fleet, settings, owners)
     say("done")
 

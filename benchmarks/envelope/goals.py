@@ -10,7 +10,10 @@ from benchmarks.envelope.results import Case
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A bound on one figure of the cases whose name begins with ``case``."""
+    """A bound on one figure of the cases whose name begins with ``case``.
+
+    ``why``: what is known to stand in the way, for reports of runs that have not reached it.
+    """
 
     what: str
     scenario: str
@@ -18,6 +21,7 @@ class Goal:
     figure: str
     bound: float
     at_least: bool = False
+    why: str = ""
 
     def judge(self, cases: Sequence[Case]) -> Iterator[Verdict]:
         """One verdict for each case that has the figure."""
@@ -42,6 +46,11 @@ class Verdict:
     def share(self) -> float:
         """How many times the bound the figure is."""
         return self.value / self.goal.bound
+
+    @property
+    def missed_by(self) -> float:
+        """How many times better the figure would have to be."""
+        return 1 / self.share if self.goal.at_least else self.share
 
 
 GOALS = (

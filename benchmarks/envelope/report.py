@@ -214,6 +214,12 @@ def _goals(cases: Sequence[Case]) -> Iterator[str]:
         mark = "reached" if verdict.reached else "**not reached**"
         yield f"| {verdict.goal.what} | {verdict.case} | {bound} | {found} | {shown(verdict.share)} | {mark} |"
     yield ""
+    missed = [verdict for verdict in verdicts if not verdict.reached]
+    for verdict in missed:
+        why = verdict.goal.why or "The reason is not known yet."
+        yield f"- {verdict.goal.what} ({verdict.case}): missed by {shown(verdict.missed_by)} times. {why}"
+    if missed:
+        yield ""
 
 
 def _section(directory: Path, section: Section, cases: Sequence[Case]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Events and fetch replies as bytes and back, beside the standard `json` and protobuf; and replies cut into chunks.
+"""Events and fetch replies as bytes and back, beside `json`, `orjson` and protobuf; and replies cut into chunks.
 
 The protobuf message is the gRPC API's own list of rows, which has the same fields. Chunking stands beside slices that
 are joined again with no header and no checksum: a floor, no rival.
@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import orjson
 import pytest
 from ringcast_wire import (
     WIRE_VERSION,
@@ -29,7 +30,7 @@ from ringcast_wire.grpc import pb
 
 from benchmarks.micro.core_peer import beside
 
-PEERS = ("json", "protobuf")
+PEERS = ("json", "orjson", "protobuf")
 TIMES = 200
 MAX_PAYLOAD = 1 * limits.MIB
 
@@ -95,6 +96,8 @@ def test_encode(benchmark: Any, name: str, peer: str) -> None:
     def theirs() -> bytes:
         if peer == "json":
             return json.dumps(as_json(message), separators=(",", ":")).encode()
+        if peer == "orjson":
+            return orjson.dumps(as_json(message))
         return as_protobuf(message).SerializeToString()
 
     found = beside(
@@ -107,13 +110,18 @@ def test_encode(benchmark: Any, name: str, peer: str) -> None:
 @pytest.mark.parametrize("peer", PEERS)
 @pytest.mark.parametrize("name", MESSAGES)
 def test_decode(benchmark: Any, name: str, peer: str) -> None:
-    """To typed and checked objects; json gives lists of whatever came, protobuf objects as its fields are read."""
+    """To typed and checked objects; JSON gives lists of whatever came, protobuf objects as its fields are read."""
     message = MESSAGES[name]
     times = TIMES if isinstance(message, Event) else 1
     read: Callable[[bytes], object] = decode_event if isinstance(message, Event) else decode_fetch_reply
     ours = encode(message)
-    theirs = json.dumps(as_json(message)).encode() if peer == "json" else as_protobuf(message).SerializeToString()
-    decode: Callable[[bytes], object] = json.loads if peer == "json" else read_protobuf
+    theirs = as_protobuf(message).SerializeToString() if peer == "protobuf" else orjson.dumps(as_json(message))
+    readers: dict[str, Callable[[bytes], object]] = {
+        "json": json.loads,
+        "orjson": orjson.loads,
+        "protobuf": read_protobuf,
+    }
+    decode = readers[peer]
     calls = repeated(lambda: read(ours), times), repeated(lambda: decode(theirs), times)
     assert beside(benchmark, f"decode {name}, {peer}", times, *calls) == message
 

@@ -18,7 +18,7 @@ from ringcast_config_service import relay as relay_module
 from ringcast_config_service.provision import Provisioner
 from ringcast_config_service.relay import Relay
 from ringcast_testkit import PATIENCE_S, NatsServer
-from ringcast_wire import MismatchError, StoreSettings, UnavailableError, decode_event, names
+from ringcast_wire import MismatchError, RingcastError, StoreSettings, UnavailableError, decode_event, names
 from ringcast_wire.grpc import error_from_rpc, pb
 
 Bench = Any  # of conftest.py
@@ -71,6 +71,17 @@ async def test_events_go_out_in_order_and_leave_the_outbox(bench: Bench, store: 
         await relay.flush()
         assert await stored(js, store.name) == expected
     assert await bench.events() == []
+
+
+async def test_a_write_gives_the_outbox_records_that_it_has_made(bench: Bench) -> None:
+    written = await bench.repo.write([bench.request(dict.fromkeys("abcdef", "v"))], 1)
+    async with bench.repo.outbox(0, 100) as batch:
+        assert sorted(written.events) == batch.records
+    await bench.repo.delete_events([written.events[0].id, 1_000_000])
+    async with bench.repo.outbox(0, 100) as batch:
+        assert batch.records == sorted(written.events[1:])
+    (outcome,) = (await bench.repo.write([bench.request({"a": None}, key="none")], 2)).outcomes
+    assert isinstance(outcome, RingcastError)
 
 
 async def test_a_repeated_publish_is_stored_once(bench: Bench, store: Any, nats_url: str) -> None:

@@ -330,17 +330,6 @@ async def test_the_outbox_keeps_what_was_not_deleted(bench: Bench) -> None:
         assert len(batch.records) == 2
 
 
-async def test_a_write_gives_the_outbox_records_that_it_has_made(bench: Bench) -> None:
-    written = await bench.repo.write([bench.request(dict.fromkeys("abcdef", "v"))], 1)
-    async with bench.repo.outbox(0, 100) as batch:
-        assert sorted(written.events) == batch.records
-    await bench.repo.delete_events([written.events[0].id, 1_000_000])
-    async with bench.repo.outbox(0, 100) as batch:
-        assert batch.records == sorted(written.events[1:])
-    (outcome,) = (await bench.repo.write([bench.request({"a": None}, key="none")], 2)).outcomes
-    assert isinstance(outcome, RingcastError)
-
-
 async def test_an_event_keeps_the_trace_of_the_first_request_that_made_it(bench: Bench) -> None:
     requests = [bench.request({"a": str(turn)}) for turn in range(4)]
     traced = [

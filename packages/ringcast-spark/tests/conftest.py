@@ -1,4 +1,4 @@
-"""One Spark session, one NATS server and one config service for all tests; each test has a store of its own."""
+"""One Spark session and NATS server for all tests, a config service a file; each test has a store of its own."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def service_nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServe
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def service(service_nats: NatsServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConfigServiceProcess]:
-    """A config service beside it; no test may stop it either."""
+    """A config service beside it; no test may stop it either. One a file: it takes 50 stores, and each test has one."""
     directory = tmp_path_factory.mktemp("service")
     database = f"sqlite:{directory / 'ringcast.db'}"
     with ConfigServiceProcess(directory, nats_url=service_nats.url, database=database) as process:

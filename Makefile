@@ -79,11 +79,12 @@ demo-spark: setup ## Bring half a million real IP ranges into a store by Spark, 
 	@$(PYTHON) -m demo.spark
 
 .PHONY: bench
-bench: setup ## Measure, each against a peer in the same run
-	@mkdir -p build
+bench: setup ## Measure single operations, each against a peer in the same run, and report
+	@mkdir -p build/bench
 	@$(PYTHON) -m pytest benchmarks/micro --benchmark-enable --benchmark-only --benchmark-group-by=group \
-	  --benchmark-columns=min,median,ops,rounds --benchmark-json=build/bench.json
-	@$(PYTHON) benchmarks/ratios.py build/bench.json
+	  --benchmark-columns=min,median,ops,rounds --benchmark-json=build/bench/bench.json
+	@$(PYTHON) benchmarks/ratios.py build/bench/bench.json
+	@$(PYTHON) -m benchmarks.envelope.report
 
 .PHONY: envelope
 ENVELOPE ?=

@@ -1,6 +1,7 @@
 """report.md of a run: what was measured on what, every figure with its spread, and plots.
 
-Usage: python -m benchmarks.envelope.report [DIRECTORY], which holds the envelope.json of a run (default: build/bench).
+Usage: python -m benchmarks.envelope.report [DIRECTORY], which holds the envelope.json of a `make envelope`, the
+bench.json of a `make bench`, or both (default: build/bench).
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from benchmarks.envelope import plots
 from benchmarks.envelope.arrivals import spread
 from benchmarks.envelope.goals import GOALS
 from benchmarks.envelope.processes import ROOT
-from benchmarks.envelope.results import Case, Figure, read, shown
+from benchmarks.envelope.results import FILE_NAME as RESULTS
+from benchmarks.envelope.results import Case, Figure, about_now, read, shown
 
 FILE_NAME = "report.md"
 MICRO = "bench.json"
@@ -164,12 +166,18 @@ SECTIONS = (
 
 
 def write_report(directory: Path) -> Path:
-    """Writes the report and its plots beside the results in ``directory``, and returns where it is."""
-    about, cases = read(directory)
+    """Writes the report and its plots beside the results in ``directory``, and returns where it is.
+
+    It has what the last `make envelope` and the last `make bench` found, as far as there is either.
+    """
+    if (directory / RESULTS).is_file():
+        about, cases = read(directory)
+    else:  # only `make bench` was run
+        about, cases = {**about_now(quick=False, command=[]), "command": None, "complete": True}, []
     lines = [*_head(about)] if about["quick"] else [*_head(about), *_goals(cases)]
     for section in SECTIONS:
         lines += _section(directory, section, [case for case in cases if case.scenario == section.scenario])
-    lines += _micro(ROOT / "build" / MICRO)
+    lines += _micro(directory / MICRO)
     path = directory / FILE_NAME
     path.write_text("\n".join(lines).rstrip() + "\n")
     return path
@@ -177,7 +185,7 @@ def write_report(directory: Path) -> Path:
 
 def _head(about: Mapping[str, Any]) -> Iterator[str]:
     machine, versions = about["machine"], about["versions"]
-    yield "# The operating envelope, measured"
+    yield "# Ringcast, measured"
     yield ""
     if about["quick"]:
         yield "**Sizes that only prove that everything runs: no figure here means anything.**"
@@ -185,8 +193,9 @@ def _head(about: Mapping[str, Any]) -> Iterator[str]:
     if not about["complete"]:
         yield "**The run was stopped before its end: what is missing was not measured.**"
         yield ""
-    command = " ".join(["python -m benchmarks.envelope", *about["command"]])
-    yield f"{about['started_at']}, commit `{versions['commit']}`, by `{command}`."
+    words = about["command"]
+    by = "" if words is None else f", by `{' '.join(['python -m benchmarks.envelope', *words])}`"
+    yield f"{about['started_at']}, commit `{versions['commit']}`{by}."
     yield ""
     yield (
         f"{machine['cores']} cores ({machine['processor']}), {machine['memory_gib']} GiB, {machine['distribution']}, "

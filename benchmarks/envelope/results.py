@@ -62,15 +62,7 @@ class Results:
         directory.mkdir(parents=True, exist_ok=True)
         self.path = directory / FILE_NAME
         self.cases: list[Case] = []
-        self.about: dict[str, Any] = {
-            "format": FORMAT,
-            "quick": quick,
-            "command": list(command),
-            "started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "complete": False,
-            "machine": machine(),
-            "versions": versions(),
-        }
+        self.about = about_now(quick=quick, command=command)
 
     def add(self, case: Case) -> None:
         """Keeps a case."""
@@ -89,6 +81,19 @@ class Results:
         with tempfile.NamedTemporaryFile("w", dir=self.path.parent, suffix=".json", delete=False) as file:
             json.dump(document, file, indent=1)
         Path(file.name).replace(self.path)
+
+
+def about_now(*, quick: bool, command: Sequence[str]) -> dict[str, Any]:
+    """The facts about a run that begins now."""
+    return {
+        "format": FORMAT,
+        "quick": quick,
+        "command": list(command),
+        "started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "complete": False,
+        "machine": machine(),
+        "versions": versions(),
+    }
 
 
 def _plain(value: Any) -> Any:

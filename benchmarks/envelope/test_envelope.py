@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,9 +15,10 @@ import psutil
 import pytest
 
 from benchmarks.envelope.__main__ import arguments
+from benchmarks.envelope.goals import GOALS, Goal
 from benchmarks.envelope.processes import ROOT
-from benchmarks.envelope.report import SECTIONS
-from benchmarks.envelope.results import Case, read
+from benchmarks.envelope.report import SECTIONS, write_report
+from benchmarks.envelope.results import Case, Figure, read
 from benchmarks.envelope.scenarios import SCENARIOS
 
 MAY_BE_SKIPPED = {"peers"}
@@ -77,6 +79,23 @@ def test_stops_when_asked_to(tmp_path: Path) -> None:
     assert not about["complete"]
     assert [case.status for case in cases] == ["stopped"]
     assert "was stopped before its end" in (tmp_path / "report.md").read_text()
+
+
+def test_a_report_of_single_operations_alone(tmp_path: Path) -> None:
+    found = {"name": "test_encode", "group": "wire", "stats": {"median": 0.002}, "extra_info": {"peer_over_ours": 3}}
+    (tmp_path / "bench.json").write_text(json.dumps({"datetime": "2026-11-22T05:00:00.1", "benchmarks": [found]}))
+    report = write_report(tmp_path).read_text()
+    assert "| `test_encode` | wire | 2 ms | peer_over_ours 3 |" in report
+    assert "was stopped" not in report
+
+
+def test_a_goal_that_was_missed_says_by_how_much_and_why() -> None:
+    goals = [Goal("speed", "s", "c", "f", 10, at_least=True, why="It is slow."), Goal("wait", "s", "c", "f", 1)]
+    case = Case("s", "c", figures={"f": Figure(5, "1/s")})
+    fast, short = (next(goal.judge([case])) for goal in goals)
+    assert [fast.reached, short.reached] == [False, False]
+    assert [fast.missed_by, short.missed_by] == [2, 5]
+    assert all(goal.why for goal in GOALS if goal.scenario in ("latency", "peers"))
 
 
 def test_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:

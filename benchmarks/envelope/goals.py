@@ -60,7 +60,7 @@ _ONE_CALL_EACH = (
 )
 _MORE_IS_DONE = (
     "A change goes to another process by gRPC, and is committed to a database with its revision and its history, "
-    "before anyone is told. A put into this peer is one message to the process that tells the subscribers, and no history."
+    "before anyone is told. A put into this peer is one message to the process that tells the subscribers; no history."
 )
 
 GOALS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from ringcast_wire import limits
 from ringcast_wire.grpc import pb
 
 SCHEMA = "row_id STRING, value STRING, deleted BOOLEAN"
+_FIRST_FILE_S = 1_700_000_000
 Rows = list[tuple[str | None, str | None, bool]]
 
 
@@ -29,8 +31,11 @@ def feed(tmp_path: Path) -> Callable[[Rows], None]:
     def add(rows: Rows) -> None:
         columns = [pa.array(column) for column in zip(*rows, strict=True)]
         table = pa.table({"row_id": columns[0], "value": columns[1], "deleted": columns[2]})
+        number = len(list(directory.iterdir()))
         pq.write_table(table, tmp_path / "new.parquet")
-        (tmp_path / "new.parquet").rename(directory / f"{len(list(directory.iterdir())):03}.parquet")
+        # Spark takes files by their time, and two that are written at once may have the same.
+        os.utime(tmp_path / "new.parquet", (_FIRST_FILE_S + number,) * 2)
+        (tmp_path / "new.parquet").rename(directory / f"{number:03}.parquet")
 
     return add
 

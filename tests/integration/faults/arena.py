@@ -133,8 +133,13 @@ class Arena:
             history=self.history,
             handler_delay_s=0.003 if slow else 0.0,
             handler_fails=0.02 if slow else 0.0,
+            **self._worker_settings(),
         )
         return worker
+
+    def _worker_settings(self) -> dict[str, Any]:
+        """Further arguments of every worker."""
+        return {}
 
     async def revive(self) -> list[str]:
         """Starts every process that has ended by itself, as a supervisor does; returns what each of them said.

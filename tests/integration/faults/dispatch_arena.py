@@ -92,10 +92,18 @@ class DispatchArena(Arena):
         enough = self.answers.count + deliveries
         await self.mirror.wait(lambda: self.answers.count >= enough, PATIENCE_S, "consumers got too little")
 
+    @property
+    def _lease_socket(self) -> Path:
+        return self.directory / "leases.sock"
+
+    def _worker_settings(self) -> dict[str, Any]:
+        return {"agent": str(self._lease_socket)}  # which keeps their leases while it lives
+
     async def _start(self) -> None:
         await super()._start()
         (key,) = self.shape.keys
-        self.agent = AgentProcess(self.directory / "agent", nats_url=self._linked("agent"), options=_OPTIONS)
+        options = (*_OPTIONS, "--lease-socket", str(self._lease_socket))
+        self.agent = AgentProcess(self.directory / "agent", nats_url=self._linked("agent"), options=options)
         await off(self.agent.start)
         for name in CONSUMERS:
             self.consumers[name] = ConsumerProcess(name, address=self.agent.grpc_address, key=key, history=self.history)

@@ -321,7 +321,7 @@ SERVICE: Final = (
         "gauge",
         (),
         "events",
-        "Events that were committed and are not published yet, counted up to 100,000.",
+        "Events whose records are in the outbox, counted up to 100,000: not published yet, or not deleted yet (0.1 s).",
     ),
     _service(
         "config_service_outbox_age_seconds", "gauge", (), "seconds", "Age of the oldest of them; 0 when there is none."

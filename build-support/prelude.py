@@ -81,12 +81,12 @@ def sources(data=()):
     resources(name="data", sources=["**/py.typed", *data])
 
 
-def tests(launches=(), batch=None):
+def tests(launches=()):
     """The tests of a distribution, in its `tests` directory.
 
     They import what the distribution may import, and the testkit. `launches` are the distributions that they start
-    as processes, so that no import tells Pants of them. Files with one `batch` run in one process, and share the
-    fixtures of the session, where Pants gives each file a process of its own otherwise.
+    as processes, so that no import tells Pants of them. Several files run in one process, and share the fixtures of the
+    session: to start Python and the servers for each file costs more than most of them do.
     """
     here = str(build_file_dir().parent)
     allowed = dict(MAY_IMPORT)[here]
@@ -122,5 +122,5 @@ def tests(launches=(), batch=None):
             *(f"//{_source_dir(directory)}:src" for directory in launches),
             *(f"//{directory}:docs" for directory in launches),
         ],
-        batch_compatibility_tag=batch,
+        batch_compatibility_tag=here,
     )

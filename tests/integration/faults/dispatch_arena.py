@@ -67,7 +67,7 @@ class DispatchArena(Arena):
     def __init__(self, directory: Path, shape: Shape, *, database: str = "") -> None:
         super().__init__(directory, shape, database=database)
         self.answers = Answers()
-        self.history.listen(self.answers.take)
+        self.history.listen(self._take)
         self.agent: AgentProcess | None = None
         self.consumers: dict[str, ConsumerProcess] = {}
 
@@ -77,6 +77,10 @@ class DispatchArena(Arena):
         for server in (*self.consumers.values(), *filter(None, [self.agent])):
             server.__exit__(None, None, None)
         await super().__aexit__(kind, error, trace)
+
+    def _take(self, report: Report) -> None:
+        self.answers.take(report)
+        self.mirror.look()  # it was told of the report before the answers were
 
     async def group(self) -> Any:
         """The status of the group once every consumer is there and everything is settled."""

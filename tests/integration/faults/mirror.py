@@ -26,6 +26,10 @@ class Mirror:
         """The listener for a :class:`~ringcast_testkit.History`."""
         self._loop.call_soon_threadsafe(self._take, report)
 
+    def look(self) -> None:
+        """Has who waits look again, from any thread: something that is not kept here has changed."""
+        self._loop.call_soon_threadsafe(self._grown.set)
+
     def owned_once(self) -> bool:
         """Whether every partition has exactly one owner that lives (or as many as it should have in mode FULL)."""
         return all(len(owners) == self._owners_each for owners in self._owners.values())

@@ -20,6 +20,6 @@ SCENARIOS = (
     Scenario("bootstrap", "loading a partition of 1 MB and 8 MB, beside the bare transport", 90, bootstrap.bootstrap),
     Scenario("peers", "one change to all subscribers, beside a NATS KV, etcd and Redis", 200, peers.peers),
     Scenario("resources", "memory by rows, start-up, CPU and messages when idle", 150, resources.resources),
-    Scenario("rebalance", "join, leave and crash at 10, 50 and 200 workers", 450, rebalance.rebalance),
+    Scenario("rebalance", "join, leave and crash at 10, 50 and 200 workers", 300, rebalance.rebalance),
     Scenario("limits", "every hard limit of the envelope reached, and one more refused", 60, hard_limits.hard_limits),
 )

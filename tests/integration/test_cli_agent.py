@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ringcast.admin import ConfigServiceClient
@@ -54,7 +55,7 @@ async def test_it_shows_workers_groups_consumers_and_blocked_rows(
         assert out.startswith("here: connected, up for ")
         assert "it follows no config key" in out
 
-        settings = {"poison_policy": "block", "token": "hush", "filters": ["*d"], "capacity": 5}
+        settings: dict[str, Any] = {"poison_policy": "block", "token": "hush", "filters": ["*d"], "capacity": 5}
         async with following(agent, "gateway", "worker-1", answer=reject_bad, **settings):
             group = await status_until(agent, "gateway", lambda group: group["blocked"], token="hush")
             code, out, _ = await ask()

@@ -20,7 +20,7 @@ from ringcast import DeadLetter
 from ringcast_heartbeat_agent._proto import dispatch_pb2 as pb
 from ringcast_heartbeat_agent._proto.dispatch_pb2_grpc import DispatchStub
 from ringcast_heartbeat_agent.client import Consumer, ConsumerError, Delivery
-from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, ManagedProcess, NatsServer
+from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, ManagedProcess, NatsServer, TcpProxy
 from ringcast_testkit.dispatch import Followed, following, hold, status_until
 from ringcast_wire import names
 
@@ -280,11 +280,42 @@ async def test_a_connection_that_is_lost_for_a_moment_goes_on(agent: AgentProces
         one.consumer._call.cancel()  # as when the connection breaks
         a.ack()
         b.reject("again")
-        deliveries = await one.until(lambda deliveries: len(deliveries) == 3)
-        assert (deliveries[2].row_id, deliveries[2].attempt) == (b.row_id, 2)
-        deliveries[2].ack()
-        group = await status_until(agent, store_name, lambda group: group["cursor"] == 2)
-        assert (group["counts"]["evicted"], group["counts"]["deliveries"]) == (0, 3)
+        await told_once(agent, store_name, one, b)
+
+
+async def test_answers_that_a_lost_connection_took_along_are_said_again(
+    agent: AgentProcess, put: Any, store_name: str
+) -> None:
+    with TcpProxy(int(agent.grpc_address.rpartition(":")[2])) as network:
+        async with following(agent, store_name, address=f"127.0.0.1:{network.port}", answer=hold) as one:
+            await put(a="1", b="1")
+            a, b = await one.until(lambda deliveries: len(deliveries) == 2)
+            network.silence()
+            a.ack()
+            b.reject("again")
+            await unconfirmed(one, 2)
+            network.sever()
+            network.resume()
+            await told_once(agent, store_name, one, b)
+            await unconfirmed(one, 0)
+
+
+async def unconfirmed(one: Followed, count: int) -> None:
+    """Waits until so many answers are said of which the consumer does not know that the agent has heard them."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            if len(one.consumer._said) == count and not one.consumer._answers:
+                return
+            await asyncio.sleep(0.01)
+
+
+async def told_once(agent: AgentProcess, store_name: str, one: Followed, rejected: Delivery) -> None:
+    """Of two deliveries, the rejected one comes a second time, and the other does not."""
+    deliveries = await one.until(lambda deliveries: len(deliveries) >= 3)
+    assert [(again.row_id, again.attempt) for again in deliveries[2:]] == [(rejected.row_id, 2)]
+    deliveries[2].ack()
+    group = await status_until(agent, store_name, lambda group: group["cursor"] == 2)
+    assert (group["counts"]["evicted"], group["counts"]["deliveries"]) == (0, 3)
 
 
 async def test_lossy(agent: AgentProcess, put: Any, store_name: str) -> None:

@@ -61,12 +61,16 @@ async def following(
     store: str,
     name: str = "one",
     *,
+    address: str = "",
     answer: Callable[[Delivery], object] = Delivery.ack,
     **settings: Any,
 ) -> AsyncIterator[Followed]:
-    """A registered consumer of store/list, group g, whose deliveries are taken in the background."""
+    """A registered consumer of store/list, group g, whose deliveries are taken in the background.
+
+    ``address``: of a way to the agent that is not its own address.
+    """
     place = {"store": store, "key": "list", "group": "g", **settings}
-    async with Consumer(agent.grpc_address, name=name, **place) as consumer:
+    async with Consumer(address or agent.grpc_address, name=name, **place) as consumer:
         followed = Followed(consumer, answer)
         running = asyncio.create_task(followed.run())
         try:

@@ -28,6 +28,8 @@ TOKEN_VARIABLE: Final = "DAPR_API_TOKEN"  # noqa: S105  # the name of the variab
 _MODES: Final = {"reliable": pb.MODE_RELIABLE, "lossy": pb.MODE_LOSSY}
 _ANSWERS: Final = 1_024
 """Answers in one message."""
+_SAID: Final = 4 * _ANSWERS
+"""After so many answers the agent is asked whether it has heard them."""
 _REASON_CHARS: Final = 512
 _RESOLVE_S: Final = 10.0
 _FIRST_WAIT_S: Final = 0.1
@@ -152,6 +154,8 @@ class Consumer:
         self._open: dict[int, Delivery] = {}
         self._answers: dict[tuple[int, int], str | None] = {}
         """What is still to be said of offset and attempt: why it was rejected, or nothing: it is done with."""
+        self._said: dict[tuple[int, int], tuple[str | None, int]] = {}
+        """What was said, in order, and the ping after it: a connection may break before the agent has heard of it."""
         self._to_say = asyncio.Event()
         self._news = asyncio.Event()
         self._room = asyncio.Event()
@@ -324,6 +328,9 @@ class Consumer:
             self._open.clear()
             self._waiting.clear()
             self._answers.clear()
+        else:
+            self._answers = {at: answer for at, (answer, _) in self._said.items()} | self._answers
+        self._said.clear()
         self._asked.session = told.session
         self.agent = told.agent
         self._capacity = told.capacity
@@ -344,6 +351,7 @@ class Consumer:
                     return
                 if response.HasField("pong"):
                     self.staleness_s = response.pong.staleness_s
+                    self._heard(response.pong.number)
                 elif not self._leaving:
                     self._take(response.deliveries.deliveries)
             await speaking
@@ -355,8 +363,8 @@ class Consumer:
     def _take(self, deliveries: Sequence[pb.Delivery]) -> None:
         for told in deliveries:
             if not self._lossy:
-                held = self._open.get(told.offset)
-                if (held is not None and held.attempt == told.attempt) or (told.offset, told.attempt) in self._answers:
+                held, at = self._open.get(told.offset), (told.offset, told.attempt)
+                if (held is not None and held.attempt == told.attempt) or at in self._answers or at in self._said:
                     continue  # it came over the lost connection, too
             delivery = Delivery(self, told)
             if not self._lossy:
@@ -364,30 +372,37 @@ class Consumer:
             self._waiting.append(delivery)
         self._news.set()
 
+    def _heard(self, number: int) -> None:
+        """The agent has answered this ping, so it has heard what was said before."""
+        known = list(itertools.takewhile(lambda at: self._said[at][1] <= number, self._said))
+        for at in known:
+            del self._said[at]
+
     async def _speak(self, call: Any) -> None:
         """Sends answers, pings, and in the end that it leaves."""
         loop = asyncio.get_running_loop()
-        number, ping_at = 0, loop.time()
-        self._to_say.set()  # what an earlier connection did not take
+        number, ping_at, said = 1, loop.time(), 0
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(ping_at):
-                    await self._to_say.wait()
+            if not self._answers:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(ping_at):
+                        await self._to_say.wait()
             self._to_say.clear()
-            while self._answers:
-                batch = list(itertools.islice(self._answers.items(), _ANSWERS))
+            batch = list(itertools.islice(self._answers.items(), _ANSWERS))
+            if batch:
                 await call.write(pb.ConsumeRequest(answers=_told(batch)))
-                for at, _ in batch:  # now, and not before: the next connection says what this one did not take
-                    self._answers.pop(at, None)
-            if self._leaving:
+                for at, answer in batch:  # now, and not before: the next connection says what this one did not take
+                    del self._answers[at]
+                    self._said[at] = answer, number
+                said += len(batch)
+            if self._leaving and not self._answers:
                 await call.write(pb.ConsumeRequest(leave=pb.Leave()))
                 if self._hurried:
                     call.cancel()
                     return
-            if loop.time() >= ping_at:
-                number += 1
+            if loop.time() >= ping_at or said >= _SAID:
                 await call.write(pb.ConsumeRequest(ping=pb.Ping(number=number)))
-                ping_at = loop.time() + self._ping_s
+                number, ping_at, said = number + 1, loop.time() + self._ping_s, 0
 
 
 def _told(batch: Sequence[tuple[tuple[int, int], str | None]]) -> pb.Answers:

@@ -236,6 +236,25 @@ async def test_a_bulk_write_carries_its_trace_too(
     assert dict(found["config.commit"].attributes or {}) == {"store": store_name, "key": "k", "rows": 1}
 
 
+async def test_changes_of_one_stream_carry_a_trace_each(
+    traced: tuple[Running, InMemorySpanExporter], store_name: str
+) -> None:
+    running, exporter = traced
+    await running.create(store_name, partition_count=1)
+    call = running.stub.Change()
+    rows = [
+        pb.RowChange(number=0, row_id="a", traceparent="?"),
+        pb.RowChange(number=1, row_id="b", traceparent=INCOMING),
+    ]
+    await call.write(pb.Changes(store=store_name, key="k", changes=rows[1:]))
+    await spans_of(exporter, "config.publish")
+    found = await spans_of(exporter, "config.commit")
+    assert parent(found["config.commit"]) == int(INCOMING.split("-")[2], 16)
+    await call.write(pb.Changes(store=store_name, key="k", changes=rows[:1]))  # what is no trace is left out
+    assert not (await call.read()).results[0].error
+    call.cancel()
+
+
 async def test_a_refused_write_ends_its_spans_as_failed(traced: tuple[Running, InMemorySpanExporter]) -> None:
     running, exporter = traced
     with pytest.raises(Exception, match="no store"):

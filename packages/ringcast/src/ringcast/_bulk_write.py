@@ -16,15 +16,13 @@ from ringcast._bulk_batches import Batch, BatchBuilder, InvalidRowError, build_b
 from ringcast._from_thread import from_thread
 
 Rows = AsyncIterable[RowWrite] | Iterable[RowWrite]
-_STATUS_LOST: Final = "Internal error from Core"
+STATUS_LOST: Final = "Internal error from Core"
+"""What grpc.aio says where a write fails after the end of a call, whose status is lost then (grpc issue 36066)."""
 WriteCall = grpc.aio.StreamStreamCall[pb.WriteBatch, pb.WriteResult]
 
 
 class _StatusLostError(UnavailableError):
-    """The call has ended while a batch was being sent, and why is lost.
-
-    grpc.aio overwrites the status of the server with one of its own when a write fails after it (grpc issue 36066).
-    """
+    """The call has ended while a batch was being sent, and why is lost."""
 
     def __init__(self) -> None:
         super().__init__("the connection to the config service broke")
@@ -136,7 +134,7 @@ class BulkWrite:
             async with asyncio.timeout(self._timeout_s):
                 return await call.read()
         except grpc.aio.AioRpcError as error:
-            if error.details() == _STATUS_LOST:
+            if error.details() == STATUS_LOST:
                 raise _StatusLostError from error
             raise self._to_error(error) from error
         except TimeoutError:

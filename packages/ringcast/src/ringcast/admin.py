@@ -49,6 +49,7 @@ from ringcast._admin_records import (
 )
 from ringcast._bulk_batches import BatchBuilder, InvalidRowError
 from ringcast._bulk_write import BulkWrite, Rows
+from ringcast._change_writer import ChangeWriter
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -258,6 +259,22 @@ class ConfigServiceClient:
         reply = await self._unary(self._rpc().Heads, pb.HeadsRequest(**_where(store, key)))
         return tuple(reply.heads)
 
+    def changes(self, store: str, key: str, *, max_in_flight: int = limits.MAX_BATCH_ROWS) -> ChangeWriter:
+        """Puts and deletes over one stream: ``async with client.changes(store, key) as writer: await writer.put(…)``.
+
+        At most ``max_in_flight`` of them (1 to 1,000) wait for an answer at once.
+        """
+        return ChangeWriter(
+            self._rpc().Change,
+            names.check_name("store", store),
+            names.check_name("key", key),
+            max_in_flight=_check_range("max_in_flight", max_in_flight, 1, limits.MAX_BATCH_ROWS),
+            timeout_s=self._timeout_s,
+            to_error=self._error,
+            silent=self._silent,
+            tracing=self._tracing,
+        )
+
     def bulk_write(
         self,
         store: str,
@@ -400,6 +417,7 @@ def _slices(items: Sequence[str], size: int) -> Iterator[Sequence[str]]:
 __all__ = [
     "BatchResult",
     "BulkWrite",
+    "ChangeWriter",
     "ConfigServiceClient",
     "DEFAULT_SERVICE",
     "DEFAULT_TIMEOUT_S",

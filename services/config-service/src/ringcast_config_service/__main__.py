@@ -68,6 +68,7 @@ class _Duration(click.ParamType[int]):
 @click.option("--log-level", type=click.Choice(_LEVELS), default="info")
 @click.option("--start-timeout", type=float, default=30.0, help="Seconds to wait for NATS and the database.")
 @click.option("--stop-timeout", type=float, default=10.0, help="Seconds that each phase of stopping may take.")
+@click.option("--change-stream", type=_Duration(), default="60s", help="How long a stream of changes lasts at most.")
 @click.option("--tombstone-retention", type=_Duration(), default="24h", help="How long deletes can be caught up with.")
 @click.option("--history-retention", type=_Duration(), default="7d", help="How long old revisions are kept.")
 @click.option("--compaction-interval", type=_Duration(), default="10m", help="How often both are looked at.")
@@ -99,6 +100,7 @@ def main(config: Path | None, nats: str, **options: Any) -> None:
             log_level=options["log_level"],
             start_timeout_s=options["start_timeout"],
             stop_timeout_s=options["stop_timeout"],
+            change_stream_s=options["change_stream"] / 1000,
             tombstone_retention_ms=options["tombstone_retention"],
             history_retention_ms=options["history_retention"],
             compaction_interval_s=options["compaction_interval"] / 1000,

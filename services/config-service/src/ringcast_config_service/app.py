@@ -96,7 +96,14 @@ class App:
         writer = GroupWriter(repository, relay.committed, telemetry)
         handlers = Handlers(repository, writer, provisioner, telemetry)
         fetches = FetchServer(nc, handlers, at_once=config.fetches, waiting=config.waiting_fetches, telemetry=telemetry)
-        server = GrpcServer(handlers, writer, config.listen, telemetry, config.security)
+        server = GrpcServer(
+            handlers,
+            writer,
+            config.listen,
+            telemetry,
+            config.security,
+            change_stream_s=config.change_stream_s,
+        )
         self._measure(repository, nc, writer, fetches)
         async with self._metrics_server(), asyncio.TaskGroup() as tasks:
             running = [

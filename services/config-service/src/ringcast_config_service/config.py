@@ -30,6 +30,8 @@ class Config:
     log_level: str = "info"
     start_timeout_s: float = 30.0
     stop_timeout_s: float = 10.0
+    change_stream_s: float = 60.0
+    """How long a stream of changes lasts: a token that is withdrawn, or an instance that is new, counts by then."""
     tombstone_retention_ms: int = 24 * 3_600_000
     history_retention_ms: int = 7 * 86_400_000
     compaction_interval_s: float = 600.0
@@ -63,7 +65,7 @@ class Config:
         except InvalidInputError as error:
             raise ConfigError(f"nats: {error}") from error
         self.security.check()
-        for name in ("start_timeout_s", "stop_timeout_s", "compaction_interval_s", "relay_poll_s"):
+        for name in ("start_timeout_s", "stop_timeout_s", "change_stream_s", "compaction_interval_s", "relay_poll_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it must be above 0")
 

@@ -111,13 +111,27 @@ class Handlers:
         traceparent: str | None = None,
     ) -> tuple[int, WriteOutcome]:
         """Writes one row; returns its partition and the outcome."""
-        return await self._write_one(store, key, RowInput(row_id, value, metadata), traceparent)
+        partition, request = await self.check_one(store, key, RowInput(row_id, value, metadata), traceparent)
+        return partition, await self._writer.write(request)
 
     async def delete(
         self, store: str, key: str, row_id: str, traceparent: str | None = None
     ) -> tuple[int, WriteOutcome]:
         """Deletes one row; returns its partition and the outcome."""
-        return await self._write_one(store, key, RowInput(row_id, None, None), traceparent)
+        partition, request = await self.check_one(store, key, RowInput(row_id, None, None), traceparent)
+        return partition, await self._writer.write(request)
+
+    async def check_one(self, store: str, key: str, row: RowInput, traceparent: str | None) -> tuple[int, WriteRequest]:
+        """Checks one row for :meth:`GroupWriter.submit`; returns its partition too.
+
+        Raises:
+            InvalidInputError: the row is invalid.
+        """
+        record = await self._check_key(store, key)
+        size = check_row(row.row_id, row.value or "", row.metadata)
+        partition = row_partition(row.row_id, record.partition_count)
+        write = RowWrite(partition, row.row_id, row.value, dict(row.metadata) if row.metadata else None, size)
+        return partition, WriteRequest(record, key, [write], None, traceparent)
 
     async def check_batch(
         self,
@@ -218,15 +232,6 @@ class Handlers:
             async with self._full_fetches:
                 return encode(FetchReply(WIRE_VERSION, await read(repository.read_full(store, key))))
         return encode(HeadsReply(WIRE_VERSION, await read(repository.heads(store, key))))
-
-    async def _write_one(
-        self, store: str, key: str, row: RowInput, traceparent: str | None
-    ) -> tuple[int, WriteOutcome]:
-        record = await self._check_key(store, key)
-        size = check_row(row.row_id, row.value or "", row.metadata)
-        partition = row_partition(row.row_id, record.partition_count)
-        write = RowWrite(partition, row.row_id, row.value, dict(row.metadata) if row.metadata else None, size)
-        return partition, await self._writer.write(WriteRequest(record, key, [write], None, traceparent))
 
     async def _check_key(self, store: str, key: str) -> StoreRecord:
         names.check_name("store", store)

@@ -23,6 +23,7 @@ from ringcast_wire.grpc import (
 )
 
 from ringcast_config_service.batches import CheckedBatch, PlainRows, RowInput
+from ringcast_config_service.change_stream import ChangeStreams
 from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.repository import (
     Chain,
@@ -76,6 +77,8 @@ class GrpcServer:
         listen: str,
         telemetry: Telemetry | None = None,
         security: Security | None = None,
+        *,
+        change_stream_s: float = 60.0,
     ) -> None:
         self._listen = listen
         self._security = security or Security()
@@ -90,7 +93,9 @@ class GrpcServer:
             ),
         )
         refusing: Any = RefusingServer(self._server)
-        add_ConfigServiceServicer_to_server(_Servicer(handlers, writer, telemetry or Telemetry()), refusing)
+        self._changes = ChangeStreams(handlers, writer, change_stream_s)
+        servicer = _Servicer(handlers, writer, self._changes, telemetry or Telemetry())
+        add_ConfigServiceServicer_to_server(servicer, refusing)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, refusing)
         services = (SERVICE_NAME, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(services, self._server)
@@ -121,15 +126,17 @@ class GrpcServer:
 
     async def stop(self, grace_s: float) -> None:
         """Takes no new calls, lets the running ones finish for so long, then ends them."""
+        self._changes.stop()
         await self._server.stop(grace_s)
 
 
 class _Servicer(ConfigServiceServicer):
     """Every method hands its work to :func:`_answer` or :func:`_stream`, which map errors."""
 
-    def __init__(self, handlers: Handlers, writer: GroupWriter, telemetry: Telemetry) -> None:
+    def __init__(self, handlers: Handlers, writer: GroupWriter, changes: ChangeStreams, telemetry: Telemetry) -> None:
         self._handlers = handlers
         self._writer = writer
+        self._changes = changes
         self._telemetry = telemetry
 
     async def CreateStore(self, request: pb.CreateStoreRequest, context: Context) -> pb.Store:
@@ -163,6 +170,9 @@ class _Servicer(ConfigServiceServicer):
             call = self._handlers.delete(request.store, request.key, request.row_id, traceparent)
             partition, outcome = await _answer(context, call)
         return pb.DeleteResponse(existed=outcome.deleted > 0, partition=partition, version=outcome.versions[0])
+
+    async def Change(self, _requests: AsyncIterator[pb.Changes], context: Context) -> None:
+        await _answer(context, self._changes.serve(context))
 
     async def Write(self, requests: AsyncIterator[pb.WriteBatch], context: Context) -> AsyncIterator[pb.WriteResult]:
         with self._telemetry.call("config.service.write", context.invocation_metadata()) as traceparent:

@@ -143,6 +143,63 @@ class DeleteResponse(_message.Message):
     version: int
     def __init__(self, existed: _Optional[bool] = ..., partition: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
+class Changes(_message.Message):
+    __slots__ = ("store", "key", "changes")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    key: str
+    changes: _containers.RepeatedCompositeFieldContainer[RowChange]
+    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., changes: _Optional[_Iterable[_Union[RowChange, _Mapping]]] = ...) -> None: ...
+
+class RowChange(_message.Message):
+    __slots__ = ("number", "row_id", "value", "metadata", "delete", "traceparent")
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ROW_ID_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    DELETE_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    row_id: str
+    value: str
+    metadata: _containers.ScalarMap[str, str]
+    delete: bool
+    traceparent: str
+    def __init__(self, number: _Optional[int] = ..., row_id: _Optional[str] = ..., value: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., delete: _Optional[bool] = ..., traceparent: _Optional[str] = ...) -> None: ...
+
+class ChangeResults(_message.Message):
+    __slots__ = ("results", "last")
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[ChangeResult]
+    last: bool
+    def __init__(self, results: _Optional[_Iterable[_Union[ChangeResult, _Mapping]]] = ..., last: _Optional[bool] = ...) -> None: ...
+
+class ChangeResult(_message.Message):
+    __slots__ = ("number", "partition", "version", "error", "field", "message")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    partition: int
+    version: int
+    error: str
+    field: str
+    message: str
+    def __init__(self, number: _Optional[int] = ..., partition: _Optional[int] = ..., version: _Optional[int] = ..., error: _Optional[str] = ..., field: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+
 class RowWrite(_message.Message):
     __slots__ = ("row_id", "value", "metadata", "delete")
     class MetadataEntry(_message.Message):

@@ -1,0 +1,174 @@
+"""Single changes over one stream: each is committed and answered by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from functools import partial
+from typing import Any, Final
+
+import grpc.aio
+from ringcast_wire import InvalidInputError, LimitExceededError, RingcastError, limits
+from ringcast_wire.grpc import pb
+from ringcast_wire.tracing import checked_traceparent
+
+from ringcast_config_service.batches import RowInput
+from ringcast_config_service.handlers import Handlers
+from ringcast_config_service.repository import WriteOutcome
+from ringcast_config_service.transport_input import Context, Unreadable
+from ringcast_config_service.writer import GroupWriter
+
+log = logging.getLogger(__name__)
+
+MAX_STREAMS: Final = 256
+"""Streams of one instance: well below the calls that it takes, so that there is always room for others."""
+MAX_UNANSWERED: Final = 2 * limits.MAX_BATCH_ROWS
+"""Changes of one stream: while there are more, nothing is read from it."""
+_GOODBYE_S: Final = 5.0
+"""How long a client may go on sending after it was told that nothing more is read."""
+
+
+class ChangeStreams:
+    """The streams of one instance. Each ends after ``life_s`` at the latest, and its client opens another."""
+
+    def __init__(self, handlers: Handlers, writer: GroupWriter, life_s: float) -> None:
+        self._handlers = handlers
+        self._writer = writer
+        self._life_s = life_s
+        self._open: set[_ChangeStream] = set()
+        self._stopping = False
+
+    async def serve(self, context: Context) -> None:
+        """Serves one stream to its end.
+
+        Raises:
+            LimitExceededError: there are too many.
+            InvalidInputError: what came is no message, or has too many changes.
+        """
+        if len(self._open) >= MAX_STREAMS:
+            raise LimitExceededError(f"{len(self._open)} streams of changes are open: at most {MAX_STREAMS} may be")
+        stream = _ChangeStream(self._handlers, self._writer, context)
+        self._open.add(stream)
+        # Not all at once: their clients come back at once.
+        life_s = 0.0 if self._stopping else self._life_s * random.uniform(0.5, 1.0)  # noqa: S311
+        timer = asyncio.get_running_loop().call_later(life_s, stream.end)
+        try:
+            await stream.run()
+        finally:
+            timer.cancel()
+            self._open.discard(stream)
+
+    def stop(self) -> None:
+        """Has all streams end well: what was read is answered, and nothing more is read."""
+        self._stopping = True
+        for stream in self._open:
+            stream.end()
+
+
+class _ChangeStream:
+    def __init__(self, handlers: Handlers, writer: GroupWriter, context: Context) -> None:
+        self._handlers = handlers
+        self._writer = writer
+        self._context = context
+        self._waiting: set[asyncio.Future[WriteOutcome]] = set()
+        self._results: list[pb.ChangeResult] = []
+        self._news = asyncio.Event()
+        self._room = asyncio.Event()
+        self._ended = False
+        self._submitting = False
+
+    def end(self) -> None:
+        """What was read is answered, and nothing that comes after it is written."""
+        self._ended = True
+        self._news.set()
+
+    async def run(self) -> None:
+        await self._context.send_initial_metadata(())  # the client waits for this before it sends anything
+        reading = asyncio.create_task(self._read())
+        reading.add_done_callback(lambda _: self._news.set())
+        try:
+            await self._answer(reading)
+            if not reading.done():
+                await self._context.write(pb.ChangeResults(last=True))
+                await asyncio.wait({reading}, timeout=_GOODBYE_S)
+            if reading.done():
+                await reading  # raises what it ended with
+        finally:
+            reading.cancel()
+            for future in self._waiting:
+                future.cancel()  # nobody waits for it any more: what has not begun is not written
+
+    async def _answer(self, reading: asyncio.Task[None]) -> None:
+        """Sends what is done, until everything that was read is answered and nothing more is to be read."""
+        while True:
+            results, self._results = self._results, []
+            if results:
+                await self._context.write(pb.ChangeResults(results=results))
+                self._room.set()
+            elif not self._waiting and (reading.done() or (self._ended and not self._submitting)):
+                return
+            else:
+                await self._news.wait()
+            self._news.clear()
+
+    async def _read(self) -> None:
+        """Takes changes until the client ends its side; once ``end`` was called they are dropped."""
+        while (message := await self._next()) is not grpc.aio.EOF:
+            if self._ended:
+                continue
+            if isinstance(message, Unreadable):
+                raise message.error
+            if len(message.changes) > limits.MAX_BATCH_ROWS:
+                raise InvalidInputError(
+                    f"changes has {len(message.changes)} entries: at most {limits.MAX_BATCH_ROWS} are allowed",
+                    field="changes",
+                )
+            self._submitting = True
+            for change in message.changes:
+                await self._submit(message.store, message.key, change)
+            self._submitting = False
+            self._news.set()
+            while len(self._waiting) + len(self._results) >= MAX_UNANSWERED:
+                self._room.clear()
+                await self._room.wait()
+
+    async def _next(self) -> Any:
+        try:
+            return await self._context.read()
+        except Exception as error:  # noqa: BLE001  # gRPC raises errors of its own, of no common kind
+            log.debug("a stream of changes broke off: %r", error)
+            return grpc.aio.EOF
+
+    async def _submit(self, store: str, key: str, change: pb.RowChange) -> None:
+        row = RowInput(change.row_id, None if change.delete else change.value, change.metadata)
+        try:
+            partition, request = await self._handlers.check_one(
+                store, key, row, checked_traceparent(change.traceparent or None)
+            )
+        except RingcastError as error:
+            self._refuse(change.number, error)
+            return
+        await self._writer.room(request)
+        future = self._writer.submit(request)
+        self._waiting.add(future)
+        future.add_done_callback(partial(self._done, change.number, partition))
+
+    def _done(self, number: int, partition: int, future: asyncio.Future[WriteOutcome]) -> None:
+        self._waiting.discard(future)
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is None:
+            version = future.result().versions[0]
+            self._results.append(pb.ChangeResult(number=number, partition=partition, version=version))
+            self._news.set()
+        else:
+            assert isinstance(error, RingcastError)  # the writer knows no others
+            self._refuse(number, error)
+
+    def _refuse(self, number: int, error: RingcastError) -> None:
+        self._results.append(
+            pb.ChangeResult(number=number, error=str(error.code), field=error.field or "", message=str(error))
+        )
+        self._news.set()

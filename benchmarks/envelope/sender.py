@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.envelope.reporting import say
-from benchmarks.envelope.targets import RingcastWriter, Writer, writing
+from benchmarks.envelope.targets import RingcastStream, Writer, writing
 from benchmarks.envelope.values import value_of
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Sender:
         self._start_ns = time.monotonic_ns() + int(_LEAD_S * 1e9)
         say("started", start_ns=self._start_ns)
         began_s = time.process_time()
-        if isinstance(writer, RingcastWriter) and self._rate >= _MANY_A_SECOND:
+        if isinstance(writer, RingcastStream) and self._rate >= _MANY_A_SECOND:
             batch_rows = max(1, round(self._rate / _BATCHES_A_SECOND))
             self.written = await writer.write_stream(self._due_rows(batch_rows), batch_rows)
         else:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import ringcast
-    from ringcast.admin import ConfigServiceClient, RowWrite
+    from ringcast.admin import ChangeWriter, ConfigServiceClient, RowWrite
 
 
 KEY = "list"
@@ -28,7 +28,7 @@ class Writer(Protocol):
     async def put(self, row_id: str, value: str) -> None: ...
 
 
-class RingcastWriter:
+class RingcastCalls:
     """One call of the config service a change."""
 
     def __init__(self, client: ConfigServiceClient, store: str) -> None:
@@ -37,6 +37,18 @@ class RingcastWriter:
 
     async def put(self, row_id: str, value: str) -> None:
         await self._client.put(self._store, KEY, row_id, value)
+
+
+class RingcastStream:
+    """One stream of the config service for all changes."""
+
+    def __init__(self, client: ConfigServiceClient, changes: ChangeWriter, store: str) -> None:
+        self._client = client
+        self._changes = changes
+        self._store = store
+
+    async def put(self, row_id: str, value: str) -> None:
+        await self._changes.put(row_id, value)
 
     async def write_stream(self, rows: AsyncIterator[RowWrite], batch_rows: int) -> int:
         """Writes rows as they come, in batches; returns how many were committed."""
@@ -83,8 +95,13 @@ async def writing(target: Mapping[str, Any]) -> AsyncIterator[Writer]:
     if kind == "ringcast":
         from ringcast.admin import ConfigServiceClient
 
+        store = target["store"]
         async with ConfigServiceClient(target["service"]) as client:
-            yield RingcastWriter(client, target["store"])
+            if target.get("calls"):
+                yield RingcastCalls(client, store)
+            else:
+                async with client.changes(store, KEY) as changes:
+                    yield RingcastStream(client, changes, store)
     elif kind == "nats-kv":
         import nats
 

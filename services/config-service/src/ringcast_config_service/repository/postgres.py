@@ -82,13 +82,14 @@ class PostgresRepository:
         self._write: Any = None
         self._copies = False
         self.newness = Newness()
+        self._keys: postgres_write.KeyIds = {}
         self.retries: Counter[str] = Counter(dict.fromkeys((error.sqlstate for error in _RETRIED), 0))
 
     async def open(self) -> None:
         try:
             self._pool = await self._connect(self._sizes[0])
             self._long = await self._connect(self._sizes[1], idle=0)
-            self._write = await self._connect(self._sizes[2], **_LOCK_HOLDERS)
+            self._write = await self._connect(self._sizes[2], first=self._forget_keys, **_LOCK_HOLDERS)
             version = await self._create_schema()
             # CockroachDB knows COPY too, but not everything about it within a transaction.
             self._copies = "CockroachDB" not in await self._pool.fetchval(Sql.SERVER)
@@ -140,11 +141,21 @@ class PostgresRepository:
             return mapping.to_infos(await db.fetch(Sql.LIST_STORES), await db.fetch(Sql.KEY_STATS, ""))
 
     async def write(self, requests: Sequence[WriteRequest], now_ms: int) -> Written:
+        try:
+            return await self._written(requests, now_ms)
+        except Exception:
+            self._keys.clear()  # whatever it was, they are looked up again
+            raise
+
+    async def _written(self, requests: Sequence[WriteRequest], now_ms: int) -> Written:
+        keys = self._keys
         if guessed := self._copies and self.newness.expects(requests):
             with suppress(postgres_write.StoredError):
-                return await self._serializable(lambda db: postgres_write.write_new(db, requests, now_ms))
+                return await self._serializable(lambda db: postgres_write.write_new(db, requests, now_ms, keys))
             self.newness.miss(requests)
-        written, all_new = await self._serializable(lambda db: postgres_write.write(db, requests, now_ms, self._copies))
+        written, all_new = await self._serializable(
+            lambda db: postgres_write.write(db, requests, now_ms, keys, copies=self._copies)
+        )
         if not guessed:
             self.newness.learn(requests, all_new)
         return written
@@ -237,7 +248,11 @@ class PostgresRepository:
                     return 0
                 return _count(await db.execute(Sql.DELETE_HISTORY, key_id, partition, revision, before_ms))
 
-    async def _connect(self, size: int, *, idle: int = 1, **settings: str) -> Any:
+    async def _forget_keys(self, _: Connection) -> None:
+        """A connection is new: the database may have been restored since the others were made."""
+        self._keys.clear()
+
+    async def _connect(self, size: int, *, idle: int = 1, first: Any = None, **settings: str) -> Any:
         return await asyncpg.create_pool(
             self._url,
             min_size=idle,
@@ -245,6 +260,7 @@ class PostgresRepository:
             timeout=_CONNECT_TIMEOUT_S,
             command_timeout=_COMMAND_TIMEOUT_S,
             reset=_leave_as_it_is,
+            init=first,
             server_settings={"application_name": "ringcast-config-service", **settings},
         )
 

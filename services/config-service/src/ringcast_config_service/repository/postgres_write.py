@@ -20,32 +20,43 @@ class StoredError(Exception):
     """A row that was taken for new may be there."""
 
 
-async def write(db: Connection, requests: Sequence[WriteRequest], now_ms: int, copies: bool) -> tuple[Written, bool]:
+KeyIds = dict[writes.KeyRef, int]
+"""Of the keys that an instance has seen in the database: they are never removed."""
+
+
+async def write(
+    db: Connection, requests: Sequence[WriteRequest], now_ms: int, known: KeyIds, *, copies: bool
+) -> tuple[Written, bool]:
     """What became of the requests, and whether all was written and none of the rows stored before."""
-    state = await _read_heads(db, requests)
-    stored = await _read_rows(db, requests, state)
+    state = await _locate(db, requests, known)
+    stored = await _read_heads_and_rows(db, requests, state)
     plan = writes.plan_writes(requests, state, now_ms)
     key_ids = await _create_keys(db, plan, state)
     ids: Sequence[Sequence[Any]] = ()
-    if plan.rows:
-        await db.execute(Sql.UPSERT_HEADS, *_heads(plan, key_ids))
-    if copies and len(plan.history) >= LEAST_ROWS:
+    heads = _heads(plan, key_ids) if plan.rows else []
+    many = copies and len(plan.history) >= LEAST_ROWS
+    at_once = not many and plan.heads.keys() <= state.heads.keys()
+    if plan.rows and not at_once:
+        await db.execute(Sql.UPSERT_HEADS, *heads)
+    if many:
         await _store_many(db, plan, key_ids, now_ms, stored)
         ids = await db.fetch(Sql.INSERT_OUTBOX, *_columns(plan.events), now_ms)
     elif plan.rows:
         rows = (*_rows(plan.rows.values(), key_ids), now_ms)
         history = (*_columns([mapping.from_row(row, key_ids) for row in plan.history]), now_ms)
-        ids = await db.fetch(Sql.WRITE, *rows, *history, *_columns(plan.events), now_ms)
+        words = (*rows, *history, *_columns(plan.events), now_ms)
+        ids = await (db.fetch(Sql.WRITE_WITH_HEADS, *heads, *words) if at_once else db.fetch(Sql.WRITE, *words))
     return _written(plan, ids), not stored and not _refusals(plan)
 
 
-async def write_new(db: Connection, requests: Sequence[WriteRequest], now_ms: int) -> Written:
+async def write_new(db: Connection, requests: Sequence[WriteRequest], now_ms: int, known: KeyIds) -> Written:
     """The same for puts of rows that are not stored, which nobody looked for.
 
     Raises:
         StoredError: one of them may be, and nothing is to be committed: what was planned would be wrong.
     """
-    state = await _read_heads(db, requests)
+    state = await _locate(db, requests, known)
+    await _read_heads(db, requests, state)
     plan = writes.plan_writes(requests, state, now_ms)
     if _refusals(plan):  # a partition is too large, say, which it is not if its rows only change
         raise StoredError
@@ -115,24 +126,53 @@ async def _upsert_rows(
     await db.execute(Sql.UPSERT_ROWS, *_rows(rows, key_ids), now_ms)
 
 
-async def _read_heads(db: Connection, requests: Sequence[WriteRequest]) -> writes.CurrentState:
-    """What the requests touch but for the rows, with the heads locked."""
+async def _locate(db: Connection, requests: Sequence[WriteRequest], known: KeyIds) -> writes.CurrentState:
+    """The stores and keys that the requests name; those that are found are ``known`` from then on."""
     state = writes.CurrentState()
-    keys = sorted({writes.KeyRef(request.store.name, request.key) for request in requests})
-    for store, name, key_id in await db.fetch(Sql.LOCATE_MANY, *_columns(keys)):
-        state.stores.add(store)
-        if key_id is not None:
-            state.keys[writes.KeyRef(store, name)] = key_id
-        elif store not in state.key_counts:
-            state.key_counts[store] = await db.fetchval(Sql.COUNT_KEYS, store)
+    keys = {writes.KeyRef(request.store.name, request.key) for request in requests}
+    state.keys = {key: known[key] for key in keys if key in known}
+    state.stores = {key.store for key in state.keys}
+    if unknown := sorted(keys - state.keys.keys()):
+        for store, name, key_id in await db.fetch(Sql.LOCATE_MANY, *_columns(unknown)):
+            state.stores.add(store)
+            if key_id is not None:
+                key = writes.KeyRef(store, name)
+                state.keys[key] = known[key] = key_id
+            elif store not in state.key_counts:
+                state.key_counts[store] = await db.fetchval(Sql.COUNT_KEYS, store)
+    return state
+
+
+async def _read_heads(db: Connection, requests: Sequence[WriteRequest], state: writes.CurrentState) -> None:
+    """Adds the heads of what is touched, and locks them."""
     names_of = {key_id: key for key, key_id in state.keys.items()}
-    places = [
-        (state.keys[ref.key], ref.partition) for ref in writes.touched_partitions(requests) if ref.key in state.keys
-    ]
-    if places:
+    if places := _partitions(state, requests):
         for key_id, partition, *head in await db.fetch(Sql.LOCK_HEADS, *_columns(places)):
             state.heads[writes.PartitionRef(names_of[key_id], partition)] = writes.Head(*head)
-    return state
+
+
+async def _read_heads_and_rows(
+    db: Connection, requests: Sequence[WriteRequest], state: writes.CurrentState
+) -> set[writes.RowRef]:
+    """Adds heads and rows that the requests touch, and returns which rows are stored, tombstones included."""
+    if any(request.skip_unchanged for request in requests):
+        await _read_heads(db, requests, state)
+        return await _read_rows(db, requests, state)
+    stored: set[writes.RowRef] = set()
+    names_of = {key_id: key for key, key_id in state.keys.items()}
+    if not (places := _partitions(state, requests)):
+        return stored
+    words = (*_columns(places), *_columns(_places(state, requests)))
+    for key_id, partition, row_id, deleted, number, *live in await db.fetch(Sql.LOCK_HEADS_AND_SIZES, *words):
+        key = names_of[key_id]
+        if row_id is None:
+            state.heads[writes.PartitionRef(key, partition)] = writes.Head(number, *live)
+            continue
+        ref = writes.RowRef(key, row_id)
+        stored.add(ref)
+        if not deleted:
+            state.live[ref] = number
+    return stored
 
 
 async def _read_rows(
@@ -153,15 +193,19 @@ async def _read_rows(
     return stored
 
 
+def _partitions(state: writes.CurrentState, requests: Sequence[WriteRequest]) -> list[tuple[int, int]]:
+    """Where the heads stand, in the order in which everybody locks them."""
+    touched = writes.touched_partitions(requests)
+    return [(state.keys[ref.key], ref.partition) for ref in touched if ref.key in state.keys]
+
+
 def _places(state: writes.CurrentState, requests: Sequence[WriteRequest]) -> list[tuple[int, int, str]]:
-    """Where the rows of requests would stand: there are none in a partition that was never written."""
+    """Where the rows of requests would stand."""
     found: list[tuple[int, int, str]] = []
     for request in requests:
-        key = writes.KeyRef(request.store.name, request.key)
-        written = {ref.partition for ref in state.heads if ref.key == key}
-        if written:
-            key_id = state.keys[key]
-            found += [(key_id, row.partition, row.row_id) for row in request.rows if row.partition in written]
+        key_id = state.keys.get(writes.KeyRef(request.store.name, request.key))
+        if key_id is not None:
+            found += [(key_id, row.partition, row.row_id) for row in request.rows]
     return found
 
 

@@ -256,6 +256,23 @@ CROSS JOIN LATERAL (
     SELECT * FROM rows r WHERE r.key_id = q.key_id AND r.partition = q.partition AND r.row_id = q.row_id LIMIT 1
 ) AS found
 """
+    # Both at once: they are of one snapshot, and a head that others have changed since then can't be locked any more.
+    LOCK_HEADS_AND_SIZES = """
+WITH locked AS (
+    SELECT p.key_id, p.partition, p.head, p.live_rows, p.live_bytes
+    FROM unnest($1::BIGINT[], $2::BIGINT[]) AS q (key_id, partition)
+    JOIN partitions p ON p.key_id = q.key_id AND p.partition = q.partition
+    ORDER BY p.key_id, p.partition
+    FOR UPDATE OF p
+)
+SELECT key_id, partition, NULL AS row_id, false AS deleted, head AS number, live_rows, live_bytes FROM locked
+UNION ALL
+SELECT q.key_id, q.partition, q.row_id, found.deleted, found.size, 0, 0
+FROM unnest($3::BIGINT[], $4::BIGINT[], $5::TEXT[]) AS q (key_id, partition, row_id)
+CROSS JOIN LATERAL (
+    SELECT * FROM rows r WHERE r.key_id = q.key_id AND r.partition = q.partition AND r.row_id = q.row_id LIMIT 1
+) AS found
+"""
     ROW_CONTENTS = """
 SELECT q.key_id, q.row_id, found.deleted, found.size, found.value, found.metadata
 FROM unnest($1::BIGINT[], $2::BIGINT[], $3::TEXT[]) AS q (key_id, partition, row_id)
@@ -316,9 +333,10 @@ SELECT q.subject, q.msg_id, q.payload, q.traceparent, $5::BIGINT
 FROM unnest($1::TEXT[], $2::TEXT[], $3::BYTEA[], $4::TEXT[]) AS q (subject, msg_id, payload, traceparent)
 RETURNING id, msg_id
 """
-    # Without the heads: nobody says which of these comes first, and whoever loses a race for a new partition has to
-    # learn it from its head, before its history is in the way.
+    # The heads too only where they are there, and locked: nobody says which of these comes first, and whoever loses a
+    # race for a new partition has to learn it from its head, before its history is in the way.
     WRITE = _at_once(UPSERT_ROWS, INSERT_HISTORY, INSERT_OUTBOX)
+    WRITE_WITH_HEADS = _at_once(UPSERT_HEADS, UPSERT_ROWS, INSERT_HISTORY, INSERT_OUTBOX)
     # Two relays never take the same records, and neither waits for the other.
     TAKE_OUTBOX = """
 SELECT id, subject, msg_id, payload, traceparent FROM outbox

@@ -81,7 +81,7 @@ class Fleet:
     async def settled(self, shares: int = 1) -> dict[int, str]:
         """Waits until nothing has moved for a while; returns the owner of each partition.
 
-        ``shares`` above 1: others own partitions too, so that not all need an owner here.
+        ``shares`` above 1: others own partitions too, so that some have no owner here.
 
         Raises:
             TimeoutError: partitions stay without an owner, or with two.
@@ -90,7 +90,7 @@ class Fleet:
         while True:
             owners = {partition: worker_id for worker_id, owned in self._owned.items() for partition in owned}
             held = sum(map(len, self._owned.values()))
-            whole = held == len(owners) and (held == self._partitions or shares > 1)
+            whole = held == len(owners) and (held == self._partitions if shares == 1 else held < self._partitions)
             if whole and not self._loads and time.monotonic() > self._event_at + _QUIET_S:
                 return owners
             if time.monotonic() > deadline:

@@ -35,6 +35,8 @@ class Mirror:
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
+        self.generation = 0
+        """Counts what it took: as long as it is the same, so is what can be read here."""
         self._groups: dict[str, set[str]] = {}
         self.complete = False
         """Whether a first whole snapshot has arrived."""
@@ -50,6 +52,7 @@ class Mirror:
     def replace(self, entries: Mapping[str, Entry]) -> None:
         """Takes a whole snapshot: what it does not name is gone."""
         self.entries = dict(entries)
+        self.generation += 1
         self._groups = {}
         self._read = {}
         self._unreadable = {key: at for key, at in self._unreadable.items() if key in self.entries}
@@ -65,6 +68,7 @@ class Mirror:
 
     def correct(self, key: str, entry: Entry | None) -> None:
         """Takes what a read has found: a marker can expire with nobody telling the watch."""
+        self.generation += 1
         if entry is not None:
             self.entries[key] = entry
             self._group(key)
@@ -77,6 +81,7 @@ class Mirror:
         entry = self.entries.get(key)
         if entry is not None and entry.revision == revision:
             self.entries[key] = Entry(revision, None)
+            self.generation += 1
             self._before.pop(key, None)
 
     def put(self, key: str, entry: Entry) -> bool:
@@ -85,6 +90,7 @@ class Mirror:
         if held is not None and held.revision >= entry.revision:
             return False
         self.entries[key] = entry
+        self.generation += 1
         self._group(key)
         changed = held is None or held.value != entry.value
         if changed and held is not None and held.value is not None and entry.value is not None:
@@ -162,12 +168,21 @@ class SlotChoice:
     surplus: tuple[int, ...] = ()
 
 
+class _Records(NamedTuple):
+    """What can be read of a key: claims by slot, and nodes by worker id."""
+
+    claims: dict[int, SlotClaim]
+    nodes: dict[str, NodeRecord]
+
+
 class Membership:
     """The two mirrors together."""
 
     def __init__(self) -> None:
         self.nodes = Mirror()
         self.leases = Mirror()
+        self._records: dict[str, tuple[int, _Records]] = {}
+        """Of each key, and at which generation of the nodes they were read: they are asked for at every wake-up."""
         self.leases.replaced = self.nodes.forget_before
 
     @property
@@ -213,18 +228,11 @@ class Membership:
         lower id: every worker that sees the same buckets comes to the same members.
         """
         by_slot: dict[int, list[str]] = {}
-        for name in self.nodes.group(key):
-            worker_id = name.removeprefix(f"{key}.")
-            if "." in worker_id:
-                continue  # a slot claim
-            node = self.nodes.get(name, NodeRecord)
-            if node is None:
-                continue
-            if not 0 <= node.slot < limits.MAX_WORKERS_PER_KEY:
-                self.nodes.pass_over(name)
-            elif self._lives(name, node):
+        claims, nodes = self._records_of(key)
+        for worker_id, node in nodes.items():
+            if self._lives(names.node_key(key, worker_id), node):
                 by_slot.setdefault(node.slot, []).append(worker_id)
-        return tuple(sorted(Member(self._winner(key, slot, ids), slot) for slot, ids in by_slot.items()))
+        return tuple(sorted(Member(_winner(claims.get(slot), ids), slot) for slot, ids in by_slot.items()))
 
     def trigger(self, key: str, before: tuple[Member, ...], after: tuple[Member, ...]) -> Trigger:
         """Why the members of a key are others now: who goes in order deletes the node record, who dies leaves it."""
@@ -239,14 +247,10 @@ class Membership:
         Raises:
             LimitExceededError: as many workers as a key may have are there already.
         """
-        claims = self._claims(key)
+        claims = self._records_of(key).claims
         if mine := _slots_in(claims, worker_id):
             return SlotChoice(mine[0], self._claim_revision(key, mine[0]), True, tuple(mine[1:]))
-        taken = {
-            slot
-            for slot, claim in claims.items()
-            if claim is not None and self._lives(names.slot_key(key, slot), claim)
-        }
+        taken = {slot for slot, claim in claims.items() if self._lives(names.slot_key(key, slot), claim)}
         if len(taken) >= limits.MAX_WORKERS_PER_KEY:
             raise LimitExceededError(
                 f"key {key!r} has {len(taken)} workers: at most {limits.MAX_WORKERS_PER_KEY} are allowed"
@@ -256,27 +260,33 @@ class Membership:
 
     def slots_of(self, key: str, worker_id: str) -> list[int]:
         """The slots of a key that a worker claims, lowest first."""
-        return _slots_in(self._claims(key), worker_id)
-
-    def _claims(self, key: str) -> dict[int, SlotClaim | None]:
-        return {slot: self._claim(key, slot) for slot in self._slots(key)}
-
-    def _winner(self, key: str, slot: int, worker_ids: list[str]) -> str:
-        claim = self._claim(key, slot)
-        if claim is not None and claim.worker_id in worker_ids:
-            return claim.worker_id
-        return min(worker_ids)
-
-    def _claim(self, key: str, slot: int) -> SlotClaim | None:
-        return self.nodes.get(names.slot_key(key, slot), SlotClaim)
+        return _slots_in(self._records_of(key).claims, worker_id)
 
     def _claim_revision(self, key: str, slot: int) -> int:
         return self.nodes.revision(names.slot_key(key, slot))
 
-    def _slots(self, key: str) -> list[int]:
-        prefix = f"{key}.slot."
-        numbers = (name.removeprefix(prefix) for name in self.nodes.group(key) if name.startswith(prefix))
-        return [int(number) for number in numbers if number.isascii() and number.isdigit() and len(number) <= _DIGITS]
+    def _records_of(self, key: str) -> _Records:
+        at, records = self._records.get(key, (-1, None))
+        if records is None or at != self.nodes.generation:
+            records = self._read_records(key)
+            self._records[key] = self.nodes.generation, records
+        return records
+
+    def _read_records(self, key: str) -> _Records:
+        records = _Records({}, {})
+        for name in self.nodes.group(key):
+            worker_id = name.removeprefix(f"{key}.")
+            if "." not in worker_id:
+                node = self.nodes.get(name, NodeRecord)
+                if node is not None and 0 <= node.slot < limits.MAX_WORKERS_PER_KEY:
+                    records.nodes[worker_id] = node
+                elif node is not None:
+                    self.nodes.pass_over(name)
+            elif (slot := _slot_of(worker_id)) is not None and name == names.slot_key(key, slot):
+                claim = self.nodes.get(name, SlotClaim)
+                if claim is not None:
+                    records.claims[slot] = claim
+        return records
 
 
 def strays(nodes: Mirror, lease: str, living: Collection[tuple[str, str]]) -> list[tuple[str, int]]:
@@ -304,5 +314,16 @@ def _process(record: NodeRecord | SlotClaim) -> str:
     return record.incarnation if isinstance(record, NodeRecord) else record.worker_id
 
 
-def _slots_in(claims: Mapping[int, SlotClaim | None], worker_id: str) -> list[int]:
-    return sorted(slot for slot, claim in claims.items() if claim is not None and claim.worker_id == worker_id)
+def _winner(claim: SlotClaim | None, worker_ids: list[str]) -> str:
+    return claim.worker_id if claim is not None and claim.worker_id in worker_ids else min(worker_ids)
+
+
+def _slot_of(rest: str) -> int | None:
+    """The slot of a claim's name, without the key."""
+    number = rest.removeprefix("slot.")
+    is_slot = number != rest and number.isascii() and number.isdigit() and len(number) <= _DIGITS
+    return int(number) if is_slot else None
+
+
+def _slots_in(claims: Mapping[int, SlotClaim], worker_id: str) -> list[int]:
+    return sorted(slot for slot, claim in claims.items() if claim.worker_id == worker_id)

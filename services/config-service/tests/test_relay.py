@@ -43,7 +43,7 @@ async def relaying(bench: Bench, url: str, store: Any, *, batch: int = 1000) -> 
     js = nc.jetstream()
     provisioner = Provisioner(js, bench.repo, replicas=1, interval_s=30)
     await provisioner.ensure(store)
-    relay = Relay(bench.repo, nc, js, provisioner, batch=batch, poll_s=0.05)
+    relay = Relay(bench.repo, nc, provisioner, batch=batch, poll_s=0.05)
     task = asyncio.create_task(relay.run())
     try:
         yield relay, js

@@ -86,12 +86,12 @@ class App:
 
     async def _serve(self, repository: Repository, nc: Client) -> None:
         config = self._config
-        js = nc.jetstream(publish_async_max_pending=config.relay_batch)
+        js = nc.jetstream()
         telemetry = self._telemetry
         provisioner = Provisioner(js, repository, replicas=config.nats_replicas, interval_s=config.provision_interval_s)
         self._provisioner = provisioner
         self._relay = relay = Relay(
-            repository, nc, js, provisioner, batch=config.relay_batch, poll_s=config.relay_poll_s, telemetry=telemetry
+            repository, nc, provisioner, batch=config.relay_batch, poll_s=config.relay_poll_s, telemetry=telemetry
         )
         writer = GroupWriter(repository, relay.committed, telemetry)
         handlers = Handlers(repository, writer, provisioner, telemetry)

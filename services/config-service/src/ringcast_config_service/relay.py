@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import nats.errors
 from nats.aio.client import Client
-from nats.js import JetStreamContext
-from nats.js.api import PubAck
 from nats.js.errors import NoStreamResponseError
 from ringcast_wire import RingcastError, decode_event, encode, limits, names
 from ringcast_wire.tracing import end_span
 
 from ringcast_config_service.provision import Provisioner
+from ringcast_config_service.publisher import EventPublisher, Stored
 from ringcast_config_service.repository import OutboxBatch, OutboxRecord, Repository
 from ringcast_config_service.telemetry import Telemetry
 
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_Sent: TypeAlias = tuple[OutboxRecord, "asyncio.Future[PubAck]"]
+_Sent: TypeAlias = tuple[OutboxRecord, Stored]
 """An event, and what tells that the broker has it."""
 
 _ACK_TIMEOUT_S: Final = 5.0
@@ -59,7 +58,6 @@ class Relay:
         self,
         repository: Repository,
         nc: Client,
-        js: JetStreamContext,
         provisioner: Provisioner,
         *,
         batch: int,
@@ -70,7 +68,7 @@ class Relay:
         self._measures = self._telemetry.measures
         self._repository = repository
         self._nc = nc
-        self._js = js
+        self._publisher = EventPublisher(nc)
         self._provisioner = provisioner
         self._batch = batch
         self._poll_s = poll_s
@@ -87,7 +85,6 @@ class Relay:
         self._failures = 0
         self._look_at = 0.0
         self._wake = asyncio.Event()
-        self._broken = asyncio.Event()
         self._to_delete = asyncio.Event()
         self._deleting = asyncio.Lock()
         self._underway = asyncio.Semaphore(_BATCHES_UNDERWAY)
@@ -109,11 +106,10 @@ class Relay:
 
     def disconnected(self) -> None:
         """The connection broke: acknowledgements that are still awaited can't come any more."""
-        self._broken.set()
+        self._publisher.give_up()
 
     def reconnected(self) -> None:
         """The broker is back: no need to wait for the next try."""
-        self._broken.clear()
         self._look_at = _now()
         self._wake.set()
 
@@ -280,20 +276,16 @@ class Relay:
         if not waiting:
             return []
         futures = [future for _, future in waiting]
-        acknowledged = asyncio.create_task(_all_done(futures, _ACK_TIMEOUT_S))
-        broken = asyncio.create_task(self._broken.wait())
         try:
-            await asyncio.wait((acknowledged, broken), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(futures, timeout=_ACK_TIMEOUT_S)
         finally:
-            acknowledged.cancel()
-            broken.cancel()
             for future in futures:
                 future.cancel()  # which leaves those that are done as they are
         stored = [record.id for record, future in waiting if self._is_stored(record, future)]
         self._measures.events_published += len(stored)
         return stored
 
-    async def _send(self, record: OutboxRecord) -> asyncio.Future[PubAck]:
+    async def _send(self, record: OutboxRecord) -> Stored:
         payload = record.payload
         if len(payload) > self._nc.max_payload:
             payload = _without_changes(payload)
@@ -302,7 +294,7 @@ class Relay:
         if record.traceparent is not None:
             headers[names.HEADER_TRACE] = record.traceparent
             span = self._start_span(record, headers)
-        future = await self._js.publish_async(record.subject, payload, headers=headers)
+        future = await self._publisher.send(record.subject, payload, headers)
         if span is not None:
             future.add_done_callback(partial(_end_span, span))
         return future
@@ -316,7 +308,7 @@ class Relay:
         headers.update(tracing.headers(span))
         return span
 
-    def _is_stored(self, record: OutboxRecord, future: asyncio.Future[PubAck]) -> bool:
+    def _is_stored(self, record: OutboxRecord, future: Stored) -> bool:
         if future.cancelled():
             self._measures.publish_failures["unacknowledged"] += 1
             log.warning("subject=%s the broker did not acknowledge an event", record.subject)
@@ -331,17 +323,12 @@ class Relay:
         return False
 
 
-def _end_span(span: Span, future: asyncio.Future[PubAck]) -> None:
+def _end_span(span: Span, future: Stored) -> None:
     if future.cancelled():
         end_span(span, "not acknowledged")
     else:
         error = future.exception()
         end_span(span, None if error is None else str(error))
-
-
-async def _all_done(futures: Sequence[asyncio.Future[PubAck]], timeout_s: float) -> None:
-    """Returns when every future is done, however it ended, or the time is over."""
-    await asyncio.wait(futures, timeout=timeout_s)
 
 
 def _now() -> float:

@@ -16,6 +16,7 @@ SUSTAINED = "sustained"
 _WORKERS = 2
 _RATES = ((1, 20), (100, 12), (1_000, 15), (5_000, 15))
 """Changes a second, and for how many seconds."""
+_CALLS_RATE = 1_000
 _QUICK_RATES = {"sqlite": _RATES[-1:], "postgresql": _RATES[1:2]}
 """One of each way of writing."""
 _SUSTAINED_RATE = 5_000
@@ -24,12 +25,15 @@ _PARTITIONS = 256
 
 
 def change_to_handler(run: Run) -> None:
-    """At 1, 100, 1,000 and 5,000 changes/s, on each database."""
+    """At 1, 100, 1,000 and 5,000 changes/s, on each database; at 1,000 also with a call for each change."""
     for database in DATABASES:
         with run.directory() as directory, running(directory, database) as system:
             for number, (rate, seconds) in enumerate(_RATES if not run.quick else _QUICK_RATES[database]):
                 load = Load(rate=rate, count=run.size(rate * seconds, rate // 10), rows=_ROWS)
                 _measure(run, LATENCY, f"{database}, {rate}/s", system, f"latency{number}", _PARTITIONS, load)
+                if rate == _CALLS_RATE:
+                    name = f"{database} by calls, {rate}/s"
+                    _measure(run, LATENCY, name, system, f"calls{number}", _PARTITIONS, load, calls=True)
 
 
 def sustained(run: Run) -> None:
@@ -42,14 +46,24 @@ def sustained(run: Run) -> None:
             _measure(run, SUSTAINED, name, system, f"sustained{partitions}", partitions, load)
 
 
-def _measure(run: Run, scenario: str, name: str, system: System, store: str, partitions: int, load: Load) -> None:
+def _measure(
+    run: Run,
+    scenario: str,
+    name: str,
+    system: System,
+    store: str,
+    partitions: int,
+    load: Load,
+    *,
+    calls: bool = False,
+) -> None:
     with run.case(scenario, name, load.params) as case, run.directory() as directory:
         run_coroutine(create_store(system.service.address, store, partitions))
         where = {"kind": "ringcast", "servers": system.nats.url, "service": system.service.address, "store": store}
         found = drive(
             directory,
             load,
-            target=where,
+            target={**where, "calls": calls},
             subscribers=workers(where, min(_WORKERS, partitions)),
             by_all=False,
             servers=system.pids(),

@@ -14,6 +14,7 @@ import numpy as np
 
 from benchmarks.envelope import arrivals
 from benchmarks.envelope.arrivals import Schedule
+from benchmarks.envelope.disk import flushing
 from benchmarks.envelope.processes import Child, CpuMeter
 from benchmarks.envelope.results import Case, Figure
 
@@ -64,6 +65,7 @@ def drive(
         for listener in listeners:
             listener.wait_for("ready", _START_S)
         meter = CpuMeter({**servers, "subscribers": [listener.process.pid for listener in listeners]})
+        flushes = stack.enter_context(flushing(directory))
         settings = {"target": target, "rate": load.rate, "count": load.count, "rows": load.rows}
         sender = stack.enter_context(
             Child("sender", "benchmarks.envelope.sender", {**settings, "value_bytes": load.value_bytes})
@@ -77,7 +79,7 @@ def drive(
     schedule = Schedule(start_ns, load.rate, load.count, load.rows)
     heard = [(found[0], found[1]) for found in map(np.load, files)]
     case = Case("", "", {**load.params, "subscribers": len(subscribers)})
-    case.figures = _figures(schedule, heard, by_all=by_all, sent=sent, cpu_s=cpu_s)
+    case.figures = _figures(schedule, heard, by_all=by_all, sent=sent, cpu_s=cpu_s) | flushes
     latencies = arrivals.latencies_ms(schedule, heard, by_all=by_all)
     case.histogram = arrivals.histogram(latencies)
     if sent["failures"]:

@@ -53,21 +53,22 @@ class Verdict:
         return 1 / self.share if self.goal.at_least else self.share
 
 
-_ONE_CALL_EACH = (
-    "Each change is a gRPC call of its own: Python's server takes 0.32 ms of CPU time for a call that does nothing, "
-    "and its client 0.3 ms, so that 1,000 a second keep more than half a core busy before anything is written. Changes "
-    "that go through one stream (the cases at 5,000/s) cost less than a fifth of that."
+_DISK = "No commit is faster than the disk flushes, and at 1,000/s a flush that takes long holds up all behind it."
+_SHARED = (
+    "Sender, service, database, broker and workers share two cores, of which a change keeps 1.6 ms busy: at 1,000/s one "
+    "waits for the other. "
 )
+
 _MORE_IS_DONE = (
     "A change goes to another process by gRPC, and is committed to a database with its revision and its history, "
     "before anyone is told. A put into this peer is one message to the process that tells the subscribers; no history."
 )
 
 GOALS = (
-    Goal("change to handler, p50 at 1,000/s", "latency", "sqlite, 1000/s", "p50_ms", 5, why=_ONE_CALL_EACH),
-    Goal("change to handler, p99 at 1,000/s", "latency", "sqlite, 1000/s", "p99_ms", 25, why=_ONE_CALL_EACH),
-    Goal("change to handler, p50 at 1,000/s", "latency", "postgresql, 1000/s", "p50_ms", 5, why=_ONE_CALL_EACH),
-    Goal("change to handler, p99 at 1,000/s", "latency", "postgresql, 1000/s", "p99_ms", 25, why=_ONE_CALL_EACH),
+    Goal("change to handler, p50 at 1,000/s", "latency", "sqlite, 1000/s", "p50_ms", 5, why=_SHARED),
+    Goal("change to handler, p99 at 1,000/s", "latency", "sqlite, 1000/s", "p99_ms", 25, why=_DISK),
+    Goal("change to handler, p50 at 1,000/s", "latency", "postgresql, 1000/s", "p50_ms", 5, why=_SHARED),
+    Goal("change to handler, p99 at 1,000/s", "latency", "postgresql, 1000/s", "p99_ms", 25, why=_DISK),
     Goal("5,000 changes/s into one partition for 60 s, p99", "sustained", "5000/s into 1 partition", "p99_ms", 250),
     Goal("CPU an event beside the bare client's", "events", "256 partitions, 1 ", "cpu, worker over raw pull", 2),
     Goal(

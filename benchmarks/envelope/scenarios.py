@@ -9,7 +9,7 @@ SCENARIOS = (
     Scenario(
         "latency",
         "change to handler at 1, 100, 1,000 and 5,000 changes/s, SQLite and PostgreSQL",
-        240,
+        300,
         changes.change_to_handler,
     ),
     Scenario("sustained", "5,000 changes/s held into one partition, and into 256", 180, changes.sustained),
@@ -20,6 +20,6 @@ SCENARIOS = (
     Scenario("bootstrap", "loading a partition of 1 MB and 8 MB, beside the bare transport", 90, bootstrap.bootstrap),
     Scenario("peers", "one change to all subscribers, beside a NATS KV, etcd and Redis", 200, peers.peers),
     Scenario("resources", "memory by rows, start-up, CPU and messages when idle", 150, resources.resources),
-    Scenario("rebalance", "join, leave and crash at 10, 50 and 200 workers", 300, rebalance.rebalance),
+    Scenario("rebalance", "join, leave and crash at 10, 50 and 200 workers", 900, rebalance.rebalance),
     Scenario("limits", "every hard limit of the envelope reached, and one more refused", 60, hard_limits.hard_limits),
 )

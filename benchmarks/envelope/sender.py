@@ -27,8 +27,8 @@ _LEAD_S = 0.2
 _MOST_WAITING = 2_000
 """Changes under way at once; more wait for their turn here, which counts."""
 _MANY_A_SECOND = 2_000
-"""From this rate on changes go through a stream, in batches of what is due in 5 ms: one call a change would measure
-the client of this process."""
+"""From this rate on changes go as a bulk write, in batches of what is due in 5 ms: a task for each would measure this
+process."""
 _BATCHES_A_SECOND = 200
 
 

@@ -55,8 +55,8 @@ class Verdict:
 
 _DISK = "No commit is faster than the disk flushes, and at 1,000/s a flush that takes long holds up all behind it."
 _SHARED = (
-    "Sender, service, database, broker and workers share two cores, of which a change keeps 1.6 ms busy: at 1,000/s one "
-    "waits for the other. "
+    "Sender, service, database, broker and workers share two cores, of which a change keeps one busy for 1.5 ms: at "
+    "1,000/s each waits for the others."
 )
 
 _MORE_IS_DONE = (

@@ -97,9 +97,9 @@ SECTIONS = (
         "Change to handler",
         "One process makes changes at a fixed rate, whether the system keeps up or not; two worker processes own the "
         "partitions. The time runs from when a change was due to when the owner's handler has it, so waiting counts. "
-        "Changes go through one stream of the config service, or where a case says so as a gRPC call each. From 2,000/s "
-        "on they go as a bulk write, in batches of what is due in 5 ms, and that waiting counts as well. What the disk "
-        "alone takes to flush a page was measured beside it.",
+        "Changes go through one stream of the config service, or where a case says so as a gRPC call each. From "
+        "2,000/s on they go as a bulk write, in batches of what is due in 5 ms, and that waiting counts as well. What "
+        "the disk alone takes to flush a page was measured beside it.",
         _latency,
     ),
     Section(

@@ -19,25 +19,11 @@ from ringcast_heartbeat_agent.groups import Group, Surroundings
 from ringcast_heartbeat_agent.members import Member
 from ringcast_heartbeat_agent.shared_group import SharedGroup
 from ringcast_heartbeat_agent.transport_dispatch import requested, responses
+from ringcast_testkit.dispatch import OwnsAll
 
 CONSUMERS = 8
 PARTITIONS = 256
 MESSAGES = 40_000
-
-
-class _Source:
-    """A config key of which the host owns everything."""
-
-    store, key, worker_id, staleness_s = "s", "k", "w", 0.0
-
-    def owns(self, partition: int) -> bool:
-        return True
-
-    def row_ids(self) -> list[str]:
-        return []
-
-    def change_of(self, row_id: str) -> Change | None:
-        return None
 
 
 class Left:
@@ -92,7 +78,7 @@ async def measure(messages: int, at_once: int) -> float:
     ]
     async with asyncio.TaskGroup() as tasks:
         around = Surroundings(Config(), tasks.create_task, cast(Any, None))
-        group = SharedGroup(_Source(), "g", around, "drop")
+        group = SharedGroup(OwnsAll("k"), "g", around, "drop")
         consumers, left = [], Left(messages)
         for number in range(CONSUMERS):
             member, _ = group.join(f"c{number}", (), capacity=0, changes_only=True, session="", api="stream")

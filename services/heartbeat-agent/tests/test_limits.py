@@ -23,6 +23,7 @@ from ringcast_heartbeat_agent.shared_group import SharedGroup
 from ringcast_heartbeat_agent.subscription import Subscription
 from ringcast_heartbeat_agent.telemetry import Measures
 from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, NatsServer
+from ringcast_testkit.dispatch import OwnsAll
 from ringcast_wire import limits
 
 
@@ -224,26 +225,11 @@ async def test_reads_at_once_and_reads_that_wait(
         assert await asyncio.gather(*reads) == [{}] * 5
 
 
-class Everything:
-    """A config key of which this host owns all."""
-
-    store, key, worker_id, staleness_s = "s", "list", "w", 0.0
-
-    def owns(self, partition: int) -> bool:
-        return True
-
-    def row_ids(self) -> list[str]:
-        return []
-
-    def change_of(self, row_id: str) -> Change | None:
-        return None
-
-
 @pytest.mark.parametrize(("limit", "fits"), [({"window": 4}, 4), ({"window_bytes": 1_000}, 8)])
 async def test_changes_of_one_turn_of_the_loop_do_not_exceed_a_window(limit: dict[str, int], fits: int) -> None:
     """They reach the dispatcher together, at the end of the turn, and count before that."""
     around = Surroundings(Config(**cast(Any, limit)), asyncio.create_task, cast(Any, None))
-    group = SharedGroup(Everything(), "g", around, "drop")
+    group = SharedGroup(OwnsAll(), "g", around, "drop")
     member, _ = group.join("one", (), capacity=0, changes_only=True, session="", api="stream")
     changes = [Change("s", "list", 0, f"row{number}", "1", 1) for number in range(fits + 1)]
     assert [group.take(change) for change in changes[:fits]] == [None] * fits

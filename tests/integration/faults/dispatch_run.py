@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,8 +10,8 @@ from tests.integration.faults.deliveries import judge_deliveries, judge_done, ju
 from tests.integration.faults.dispatch_arena import DispatchArena
 from tests.integration.faults.histories import judge_reports, judge_revisions, judge_state, judge_writes
 from tests.integration.faults.kinds import Kind
-from tests.integration.faults.load import Load, Write
-from tests.integration.faults.run import Outcome, Run, Say, revisions_of
+from tests.integration.faults.load import Write
+from tests.integration.faults.run import Outcome, Run, Say, chaos, revisions_of
 
 BUSY = 100
 """Deliveries that are acknowledged before each fault."""
@@ -31,6 +30,9 @@ class DispatchRun(Run):
         """By a worker that owns the row, or acknowledged by a consumer."""
         done = self.arena.answers.newest.get((write.key, write.row_id))
         return super().heard(write) or (done is not None and done.version >= write.version)
+
+    async def before_fault(self) -> None:
+        await self.arena.busy(BUSY)
 
     async def judge(self) -> None:
         """Ends the load, waits for rest, and adds what is found to the outcome."""
@@ -71,12 +73,4 @@ async def dispatch_chaos(
     directory: Path, shape: Shape, outcome: Outcome, *, seed: int, turns: Sequence[tuple[Kind, ...]], say: Say
 ) -> None:
     """As :func:`~tests.integration.faults.run.chaos`."""
-    began = time.monotonic()
-    async with DispatchArena(directory, shape) as arena, Load(arena, seed=seed) as load:
-        run = DispatchRun(arena, load, outcome, seed=seed, say=say)
-        for number, kinds in enumerate(turns, 1):
-            say(f"{number}/{len(turns)} {' and '.join(kind.name for kind in kinds)} …")
-            await arena.busy(BUSY)
-            await run.fault(*kinds)
-        await run.judge()
-    outcome.seconds += time.monotonic() - began
+    await chaos(directory, shape, outcome, seed=seed, turns=turns, say=say, arena_of=DispatchArena, run_of=DispatchRun)

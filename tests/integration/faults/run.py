@@ -105,6 +105,9 @@ class Run:
         self.spans: list[tuple[str, int, int]] = []
         """What was done from when to when (monotonic, ns)."""
 
+    async def before_fault(self) -> None:
+        """What a schedule waits for before each fault."""
+
     async def fault(self, *kinds: Kind) -> float:
         """Does faults, several at once; returns how many seconds after their end everything was served again."""
         self._done += 1
@@ -218,14 +221,23 @@ def schedule(seed: int, count: int, kinds: Sequence[Kind], *, overlap: float) ->
 
 
 async def chaos(
-    directory: Path, shape: Shape, outcome: Outcome, *, seed: int, turns: Sequence[tuple[Kind, ...]], say: Say
+    directory: Path,
+    shape: Shape,
+    outcome: Outcome,
+    *,
+    seed: int,
+    turns: Sequence[tuple[Kind, ...]],
+    say: Say,
+    arena_of: type[Arena] = Arena,
+    run_of: type[Run] = Run,
 ) -> None:
     """One system through a schedule of faults, judged at the end whatever happened before."""
     began = time.monotonic()
-    async with Arena(directory, shape) as arena, Load(arena, seed=seed) as load:
-        run = Run(arena, load, outcome, seed=seed, say=say)
+    async with arena_of(directory, shape) as arena, Load(arena, seed=seed) as load:
+        run = run_of(arena, load, outcome, seed=seed, say=say)
         for number, kinds in enumerate(turns, 1):
             say(f"{number}/{len(turns)} {' and '.join(kind.name for kind in kinds)} …")
+            await run.before_fault()
             await run.fault(*kinds)
         await run.judge()
     outcome.seconds += time.monotonic() - began

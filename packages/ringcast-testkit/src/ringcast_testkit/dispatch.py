@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from ringcast import Change
 from ringcast_heartbeat_agent.client import Consumer, Delivery
 
 from ringcast_testkit._agent import AgentProcess
@@ -49,6 +50,24 @@ class Followed:
             return wanted.items() <= newest.items()
 
         await self.until(reached)
+
+
+class OwnsAll:
+    """A source of a group whose host owns everything, without a worker behind it."""
+
+    store, worker_id, staleness_s = "s", "w", 0.0
+
+    def __init__(self, key: str = "list") -> None:
+        self.key = key
+
+    def owns(self, _partition: int) -> bool:
+        return True
+
+    def row_ids(self) -> list[str]:
+        return []
+
+    def change_of(self, _row_id: str) -> Change | None:
+        return None
 
 
 def hold(_delivery: Delivery) -> None:

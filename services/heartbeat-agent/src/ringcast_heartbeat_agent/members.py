@@ -17,6 +17,9 @@ _BATCH_BYTES: Final = 1024 * 1024
 _GATHER_ITEMS: Final = 64
 _QUIET_TURNS: Final = 4
 """Turns of the event loop without another delivery after which what there is goes out."""
+_SPACING_S: Final = 0.005
+_MANY: Final = 4
+"""After a frame of so many deliveries the next one waits: more is to come, and can join it."""
 _OVERHEAD: Final = 128
 
 
@@ -62,6 +65,7 @@ class Member:
         self._outbox: deque[Delivery] = deque()
         self._flight: dict[int, Delivery] = {}
         self._pong: int | None = None
+        self._next_at = 0.0
         self._news = asyncio.Event()
         self._ended = False
         self.over = asyncio.Event()
@@ -127,6 +131,8 @@ class Member:
             self._pong = None
             if frame.deliveries or frame.pong is not None:
                 yield frame
+                if len(frame.deliveries) >= _MANY:
+                    self._next_at = asyncio.get_running_loop().time() + _SPACING_S
             elif not self._outbox:
                 self._news.clear()
                 await self._news.wait()
@@ -138,6 +144,9 @@ class Member:
 
         Turns of the event loop take as long as there is work, so this waits hardly at all where there is little.
         """
+        pause_s = self._next_at - asyncio.get_running_loop().time()
+        if pause_s > 0 and len(self._outbox) < _GATHER_ITEMS:
+            await asyncio.sleep(pause_s)
         before, quiet = 0, 0
         while quiet < _QUIET_TURNS and len(self._outbox) < _GATHER_ITEMS:
             quiet = quiet + 1 if len(self._outbox) == before else 0

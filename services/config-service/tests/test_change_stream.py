@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,10 @@ import grpc
 import pytest
 from ringcast_config_service import change_stream
 from ringcast_core import row_partition
-from ringcast_testkit import PATIENCE_S
 from ringcast_wire import ErrorCode, limits
 from ringcast_wire.grpc import SERVICE_NAME, error_from_rpc, pb
 
 Running = Any  # of conftest.py
-
-
-@pytest.fixture(autouse=True)
-async def _in_time() -> AsyncIterator[None]:
-    async with asyncio.timeout(PATIENCE_S):
-        yield
 
 
 def changes(store: str, *values: str, first: int = 0) -> pb.Changes:

@@ -137,7 +137,8 @@ async def test_closing_waits_for_what_was_asked_for(client: ConfigServiceClient,
 
 async def test_a_service_that_hangs_dies_and_comes_back(tmp_path: Path, nats_server: NatsServer) -> None:
     database = f"sqlite:{tmp_path / 'ringcast.db'}"
-    with ConfigServiceProcess(tmp_path, nats_url=nats_server.url, database=database) as service:
+    options = ("--stop-timeout", "60")  # far more than a stop is waited for here
+    with ConfigServiceProcess(tmp_path, nats_url=nats_server.url, database=database, options=options) as service:
         async with (
             ConfigServiceClient(service.address, timeout_s=0.5) as client,
             client.changes("s", "list") as writer,
@@ -160,10 +161,7 @@ async def test_a_service_that_hangs_dies_and_comes_back(tmp_path: Path, nats_ser
                     except UnavailableError:
                         continue
                     break
-            # A stream that is open and idle does not hold up a stop.
-            took_s = asyncio.get_running_loop().time()
-            await asyncio.to_thread(service.terminate)
-            assert asyncio.get_running_loop().time() - took_s < 8
+            await asyncio.to_thread(service.terminate)  # which a stream that is open and idle does not hold up
             service.start()
             rows = [row.row_id async for row in client.list("s", "list")]
             assert {"a", "c", "e"} <= set(rows)

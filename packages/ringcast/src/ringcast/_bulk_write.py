@@ -16,13 +16,14 @@ from ringcast._bulk_batches import Batch, BatchBuilder, InvalidRowError, build_b
 from ringcast._from_thread import from_thread
 
 Rows = AsyncIterable[RowWrite] | Iterable[RowWrite]
-STATUS_LOST: Final = "Internal error from Core"
-"""What grpc.aio says where a write fails after the end of a call, whose status is lost then (grpc issue 36066)."""
 WriteCall = grpc.aio.StreamStreamCall[pb.WriteBatch, pb.WriteResult]
 
 
-class _StatusLostError(UnavailableError):
-    """The call has ended while a batch was being sent, and why is lost."""
+class StatusLostError(UnavailableError):
+    """The call has ended while something was being sent, and why is lost (grpc issue 36066)."""
+
+    SAID: Final = "Internal error from Core"
+    """What grpc.aio says in the place of the status."""
 
     def __init__(self) -> None:
         super().__init__("the connection to the config service broke")
@@ -74,7 +75,7 @@ class BulkWrite:
             while (batch := await self._sent.get()) is not None:
                 try:
                     result = await (self._again(batch) if lost else self._result(call, batch))
-                except _StatusLostError:
+                except StatusLostError:
                     lost = True
                     result = await self._again(batch)
                 self.confirmed_rows = batch.first + batch.rows
@@ -134,8 +135,6 @@ class BulkWrite:
             async with asyncio.timeout(self._timeout_s):
                 return await call.read()
         except grpc.aio.AioRpcError as error:
-            if error.details() == STATUS_LOST:
-                raise _StatusLostError from error
             raise self._to_error(error) from error
         except TimeoutError:
             raise UnavailableError(f"the config service did not answer a batch within {self._timeout_s:g} s") from None

@@ -15,7 +15,6 @@ from ringcast_wire.grpc import pb
 from ringcast_wire.tracing import Tracing
 
 from ringcast._admin_records import DeleteResult, PutResult
-from ringcast._bulk_write import STATUS_LOST
 
 ChangeCall = grpc.aio.StreamStreamCall[pb.Changes, pb.ChangeResults]
 
@@ -214,8 +213,6 @@ class ChangeWriter:
                 if reply.last:
                     return answered, None
         except grpc.aio.AioRpcError as error:
-            if error.details() == STATUS_LOST:
-                return answered, UnavailableError("the connection to the config service broke")
             return answered, self._to_error(error)
         finally:
             if sending is not None:

@@ -48,7 +48,7 @@ from ringcast._admin_records import (
     store_info,
 )
 from ringcast._bulk_batches import BatchBuilder, InvalidRowError
-from ringcast._bulk_write import BulkWrite, Rows
+from ringcast._bulk_write import BulkWrite, Rows, StatusLostError
 from ringcast._change_writer import ChangeWriter
 
 if TYPE_CHECKING:
@@ -361,6 +361,8 @@ class ConfigServiceClient:
 
     def _error(self, error: grpc.aio.AioRpcError) -> RingcastError:
         """What the service refused with, or a sentence that says it can't be reached."""
+        if error.details() == StatusLostError.SAID:
+            return StatusLostError()
         if any(key == names.GRPC_ERROR_KEY for key, _ in error.trailing_metadata() or ()):
             return error_from_rpc(error)
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:

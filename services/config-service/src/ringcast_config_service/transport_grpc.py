@@ -78,7 +78,7 @@ class GrpcServer:
         telemetry: Telemetry | None = None,
         security: Security | None = None,
         *,
-        change_stream_s: float = 60.0,
+        change_stream_s: float,
     ) -> None:
         self._listen = listen
         self._security = security or Security()

@@ -195,6 +195,13 @@ DELETE FROM history WHERE key_id = $1 AND partition = $2 AND revision <= $3 AND 
 """
 
 
+_FOUND_ROWS: Final = """
+CROSS JOIN LATERAL (
+    SELECT * FROM rows r WHERE r.key_id = q.key_id AND r.partition = q.partition AND r.row_id = q.row_id LIMIT 1
+) AS found
+"""
+
+
 class Postgres:
     """Statements for PostgreSQL and CockroachDB. Sets travel as arrays, one a column."""
 
@@ -249,37 +256,25 @@ JOIN partitions p ON p.key_id = q.key_id AND p.partition = q.partition
 ORDER BY p.key_id, p.partition
 FOR UPDATE OF p
 """
-    ROW_SIZES = """
+    ROW_SIZES = f"""
 SELECT q.key_id, q.row_id, found.deleted, found.size
 FROM unnest($1::BIGINT[], $2::BIGINT[], $3::TEXT[]) AS q (key_id, partition, row_id)
-CROSS JOIN LATERAL (
-    SELECT * FROM rows r WHERE r.key_id = q.key_id AND r.partition = q.partition AND r.row_id = q.row_id LIMIT 1
-) AS found
-"""
+{_FOUND_ROWS}
+"""  # noqa: S608
     # Both at once: they are of one snapshot, and a head that others have changed since then can't be locked any more.
-    LOCK_HEADS_AND_SIZES = """
-WITH locked AS (
-    SELECT p.key_id, p.partition, p.head, p.live_rows, p.live_bytes
-    FROM unnest($1::BIGINT[], $2::BIGINT[]) AS q (key_id, partition)
-    JOIN partitions p ON p.key_id = q.key_id AND p.partition = q.partition
-    ORDER BY p.key_id, p.partition
-    FOR UPDATE OF p
-)
+    LOCK_HEADS_AND_SIZES = f"""
+WITH locked AS ({LOCK_HEADS})
 SELECT key_id, partition, NULL AS row_id, false AS deleted, head AS number, live_rows, live_bytes FROM locked
 UNION ALL
 SELECT q.key_id, q.partition, q.row_id, found.deleted, found.size, 0, 0
 FROM unnest($3::BIGINT[], $4::BIGINT[], $5::TEXT[]) AS q (key_id, partition, row_id)
-CROSS JOIN LATERAL (
-    SELECT * FROM rows r WHERE r.key_id = q.key_id AND r.partition = q.partition AND r.row_id = q.row_id LIMIT 1
-) AS found
-"""
-    ROW_CONTENTS = """
+{_FOUND_ROWS}
+"""  # noqa: S608
+    ROW_CONTENTS = f"""
 SELECT q.key_id, q.row_id, found.deleted, found.size, found.value, found.metadata
 FROM unnest($1::BIGINT[], $2::BIGINT[], $3::TEXT[]) AS q (key_id, partition, row_id)
-CROSS JOIN LATERAL (
-    SELECT * FROM rows r WHERE r.key_id = q.key_id AND r.partition = q.partition AND r.row_id = q.row_id LIMIT 1
-) AS found
-"""
+{_FOUND_ROWS}
+"""  # noqa: S608
     INSERT_KEY = _INSERT_KEY
     UPSERT_HEADS = """
 INSERT INTO partitions (key_id, partition, head, floor, live_rows, live_bytes)

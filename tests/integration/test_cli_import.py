@@ -56,7 +56,7 @@ def test_csv_and_its_summary(cli: Cli, store: str, tmp_path: Path) -> None:
     assert _rows(cli, store) == {"1": 'x "y", z', "2": "two\nlines"}
     assert cli.ok("get", store, "list", "2", "--json").document["metadata"] == {"why": "b"}
     again = cli.ok("import", store, "list", file, "--json").document
-    assert (again["rows"], again["written"], again["complete"]) == (2, 2, True)
+    assert (again["rows"], again["written"], again["complete"]) == (2, 2, True), "without the metadata now"
     assert again["rows_per_s"] > 0
 
 
@@ -69,7 +69,7 @@ def test_json_lines_take_back_what_list_gives(cli: Cli, store: str, tmp_path: Pa
     file = tmp_path / "rows.jsonl"
     file.write_text(listed + '{"id": "never", "deleted": true}\n')
     done = cli.ok("import", store, "list", file, "--json").document
-    assert (done["rows"], done["written"], done["deleted"], done["unchanged"]) == (3, 1, 1, 1)
+    assert (done["rows"], done["written"], done["deleted"], done["unchanged"]) == (3, 0, 1, 2)
     assert _rows(cli, store) == {"a": "1"}
     assert cli.ok("get", store, "list", "a", "--json").document["metadata"] == {"m": "n"}
 
@@ -86,7 +86,20 @@ def test_parquet_from_a_file_and_from_standard_input(cli: Cli, store: str, tmp_p
     assert cli.ok("import", store, "list", file, "--json").document["written"] == 3_000
     assert _rows(cli, store) == {row_id: f"v{row_id}" for row_id in ids}
     done = cli.ok("import", store, "list", "-", "--format", "parquet", "--json", stdin=file.read_bytes())
-    assert done.document["written"] == 3_000
+    assert (done.document["written"], done.document["unchanged"]) == (0, 3_000)
+
+
+def test_rows_that_are_as_the_file_has_them_are_left_alone(cli: Cli, store: str, tmp_path: Path) -> None:
+    file = tmp_path / "rows.txt"
+    file.write_text("".join(f"domain{number}.example\n" for number in range(3_000)))
+    cli.ok("import", store, "list", file)
+    before = cli.ok("history", store, "list").out
+    file.write_text("".join(f"domain{number}.example\n" for number in range(1, 3_001)))
+    done = cli.ok("import", store, "list", file, "--json").document
+    assert (done["written"], done["unchanged"]) == (1, 2_999)
+    assert len(cli.ok("history", store, "list").out.splitlines()) == len(before.splitlines()) + 1
+    done = cli.ok("import", store, "list", file, "--write-unchanged", "--json").document
+    assert (done["written"], done["unchanged"]) == (3_000, 0)
 
 
 def test_a_malformed_line_stops_and_everything_before_its_batch_is_written(

@@ -75,6 +75,7 @@ class Importer:
         key: str,
         *,
         on_error: OnError,
+        skip_unchanged: bool,
         unit: str,
         on_progress: Callable[[Summary], None],
         on_skip: Callable[[str], None],
@@ -82,6 +83,7 @@ class Importer:
         self.summary = Summary(store, key, unit)
         self._client = client
         self._on_error = on_error
+        self._skip_unchanged = skip_unchanged
         self._on_progress = on_progress
         self._on_skip = on_skip
         self._lines: deque[int] = deque()  # of the rows handed out and not yet confirmed
@@ -97,7 +99,13 @@ class Importer:
         summary = self.summary
         started = time.monotonic()
         invalid = OnInvalid.REJECT_BATCH if self._on_error is OnError.STOP else OnInvalid.SKIP_ROW
-        write = self._client.bulk_write(summary.store, summary.key, self._rows(parsed), on_invalid=invalid)
+        write = self._client.bulk_write(
+            summary.store,
+            summary.key,
+            self._rows(parsed),
+            on_invalid=invalid,
+            skip_unchanged=self._skip_unchanged,
+        )
         try:
             async for result in write:
                 self._confirm(result)

@@ -67,6 +67,12 @@ _READERS: Final = {Format.CSV: read_csv, Format.JSONL: read_jsonl, Format.TEXT: 
     show_default=True,
     help="Text: lines that begin so are left out; empty: none.",
 )
+@click.option(
+    "--skip-unchanged/--write-unchanged",
+    default=True,
+    show_default=True,
+    help="Whether rows that are as FILE has them are left alone, or get a new version, of which workers hear.",
+)
 @click.option("--progress/--no-progress", default=None, help="Show a progress bar [default: on a terminal].")
 @shared_options("service", "timeout")
 @click.pass_context
@@ -84,6 +90,7 @@ def import_rows(
     header: bool,
     delimiter: str | None,
     comment: str,
+    skip_unchanged: bool,
     progress: bool | None,
 ) -> int:
     """Write the rows of FILE (-: standard input) to KEY in STORE.
@@ -95,7 +102,8 @@ def import_rows(
     parquet  columns row_id (or id) and value, both strings
 
     Rows are written in batches of up to 1,000, each of them whole or not at all. A malformed line stops the import,
-    or with --on-error skip is reported and left out; the exit code is then 3. Importing the same file again is safe.
+    or with --on-error skip is reported and left out; the exit code is then 3. Importing the same file again
+    is safe, and writes what differs only. Rows that FILE does not have stay: `ringcast sync` deletes them.
     """
     chosen = _format(context, file, kind)
     delimiter = delimiter or ("\t" if file.lower().endswith(".tsv") else ",")
@@ -103,7 +111,7 @@ def import_rows(
         raise click.BadParameter(f"{delimiter!r} is not one character", context, param_hint="--delimiter")
     layout = Layout(id_column, value_column, metadata_columns, value, header, delimiter, comment)
     config = settings_of(context)
-    return asyncio.run(_run(config, store, key, file, chosen, OnError(on_error), layout, progress))
+    return asyncio.run(_run(config, store, key, file, chosen, OnError(on_error), skip_unchanged, layout, progress))
 
 
 def _format(context: click.Context, file: str, kind: str | None) -> Format:
@@ -124,6 +132,7 @@ async def _run(
     file: str,
     kind: Format,
     on_error: OnError,
+    skip_unchanged: bool,
     layout: Layout,
     progress: bool | None,
 ) -> int:
@@ -135,7 +144,16 @@ async def _run(
         show = stack.enter_context(_progress_bar(source, position)) if progress else _no_progress
         async with service_client(config) as client:
             await client.get_store(store)  # an unknown store is found out before the input is read
-            importer = Importer(client, store, key, on_error=on_error, unit=unit, on_progress=show, on_skip=_note_skip)
+            importer = Importer(
+                client,
+                store,
+                key,
+                on_error=on_error,
+                skip_unchanged=skip_unchanged,
+                unit=unit,
+                on_progress=show,
+                on_skip=_note_skip,
+            )
             try:
                 await importer.run(parsed)
             except asyncio.CancelledError:

@@ -50,12 +50,22 @@ class Batch:
 class BatchBuilder:
     """Collects rows; a batch is full at ``max_rows``, and when the next row would take it past ``max_bytes``."""
 
-    def __init__(self, store: str, key: str, on_invalid: OnInvalid, *, max_rows: int, max_bytes: int) -> None:
+    def __init__(
+        self,
+        store: str,
+        key: str,
+        on_invalid: OnInvalid,
+        *,
+        max_rows: int,
+        max_bytes: int,
+        skip_unchanged: bool = False,
+    ) -> None:
         self._store = store
         self._key = key
         self._on_invalid = on_invalid
         self._max_rows = max_rows
         self._max_bytes = max_bytes
+        self._skip_unchanged = skip_unchanged
         self._first = 0
         self._sequence = 0
         self._start()
@@ -94,6 +104,7 @@ class BatchBuilder:
             key=self._key,
             sequence=self._sequence,
             on_invalid=_ON_INVALID[self._on_invalid],
+            skip_unchanged=self._skip_unchanged,
         )
         if any(row.metadata or row.delete for row in self._rows):
             message.rows.extend(map(_message, self._rows))

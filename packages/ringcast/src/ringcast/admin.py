@@ -282,13 +282,16 @@ class ConfigServiceClient:
         rows: Rows,
         *,
         on_invalid: OnInvalid = OnInvalid.REJECT_BATCH,
+        skip_unchanged: bool = False,
         batch_rows: int = limits.MAX_BATCH_ROWS,
         batch_bytes: int = limits.MAX_BATCH_BYTES,
         max_in_flight: int = 4,
     ) -> BulkWrite:
         """Writes many rows; iterate over the result to make it happen: it yields each batch once it is committed.
 
-        A plain iterable is read in a thread, so it may block. At most ``max_in_flight`` batches wait for an answer.
+        With ``skip_unchanged`` a row whose value and metadata are already those given is left alone: it gets no new
+        version, and workers hear nothing. A plain iterable is read in a thread, so it may block. At most
+        ``max_in_flight`` batches wait for an answer.
 
         Raises (while iterating):
             InvalidRowError: a row breaks a rule and ``on_invalid`` is ``REJECT_BATCH``. Its ``index`` says which; the
@@ -301,6 +304,7 @@ class ConfigServiceClient:
             on_invalid,
             max_rows=_check_range("batch_rows", batch_rows, 1, limits.MAX_BATCH_ROWS),
             max_bytes=_check_range("batch_bytes", batch_bytes, 1, limits.MAX_BATCH_BYTES),
+            skip_unchanged=skip_unchanged,
         )
         return BulkWrite(
             partial(self._rpc().Write, metadata=self._here()),

@@ -120,7 +120,7 @@ def test_read_rows(benchmark: BenchmarkFixture, tmp_path: Path, count: int) -> N
             lambda: [peers.cache.get(row_id) for row_id in wanted],
             lambda: [peers.dict[row_id] for row_id in wanted],
         )
-        found = await peers.repository.read_rows("bench", KEY, wanted)
+        found = (await peers.repository.read_rows("bench", KEY, wanted)).partitions
         assert sorted(row.row_id for part in found for row in part.rows) == sorted(wanted)
 
     run(benchmark, tmp_path, job)
@@ -139,7 +139,7 @@ def test_read_partition(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
             lambda: [peers.cache.get(row_id) for row_id in members],
             lambda: [peers.dict[row_id] for row_id in members],
         )
-        found = await peers.repository.read_partition("bench", KEY, 7, None)
+        (found,) = (await peers.repository.read_partition("bench", KEY, 7, None)).partitions
         assert sorted(row.row_id for row in found.rows) == sorted(members)
 
     run(benchmark, tmp_path, job)
@@ -156,6 +156,6 @@ def test_write(benchmark: BenchmarkFixture, tmp_path: Path, count: int) -> None:
             lambda: peers.put_cache(some),
             lambda: peers.dict.update(dict.fromkeys(some, VALUE)),
         )
-        assert sum(await peers.repository.heads("bench", KEY)) >= len(peers.row_ids) + count
+        assert sum((await peers.repository.heads("bench", KEY)).heads) >= len(peers.row_ids) + count
 
     run(benchmark, tmp_path, job)

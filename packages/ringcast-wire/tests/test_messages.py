@@ -49,7 +49,7 @@ def events(draw: st.DrawFn) -> Event:
         Change(draw(IDS), prev + 1 + index, draw(st.booleans()), draw(st.none() | st.text(max_size=20)), draw(METADATA))
         for index in range(count)
     ]
-    return Event(WIRE_VERSION, prev, prev + count, draw(REVISIONS), draw(st.sampled_from([changes, None])))
+    return Event(WIRE_VERSION, prev, prev + count, draw(REVISIONS), draw(st.sampled_from([changes, None])), draw(IDS))
 
 
 @given(events())
@@ -59,7 +59,7 @@ def test_events_survive_the_wire(event: Event) -> None:
 
 @given(st.lists(st.builds(PartitionRows, st.integers(0, 4095), REVISIONS, st.booleans(), st.lists(ROWS, max_size=5))))
 def test_fetch_replies_survive_the_wire(partitions: list[PartitionRows]) -> None:
-    reply = FetchReply(WIRE_VERSION, partitions)
+    reply = FetchReply(WIRE_VERSION, partitions, "h1")
     assert decode_fetch_reply(encode(reply)) == reply
 
 
@@ -68,7 +68,7 @@ def test_requests_and_heads_survive_the_wire() -> None:
     assert decode_partition_request(b"") == PartitionRequest(since=None)
     batch = BatchRequest(WIRE_VERSION, ["a", "é"])
     assert decode_batch_request(encode(batch)) == batch
-    heads = HeadsReply(WIRE_VERSION, [0, 5, 2**60])
+    heads = HeadsReply(WIRE_VERSION, [0, 5, 2**60], "h1", [0, 3, 1])
     assert decode_heads_reply(encode(heads)) == heads
 
 
@@ -102,8 +102,8 @@ def test_a_negative_since_is_refused() -> None:
 
 
 def test_fields_appended_by_a_later_build_are_ignored() -> None:
-    appended = msgspec.msgpack.encode([WIRE_VERSION, 0, 1, 99, [["a", 1, False, "v", None, "new"]], "new"])
-    assert decode_event(appended) == Event(WIRE_VERSION, 0, 1, 99, [Change("a", 1, False, "v")])
+    appended = msgspec.msgpack.encode([WIRE_VERSION, 0, 1, 99, [["a", 1, False, "v", None, "new"]], "h", "new"])
+    assert decode_event(appended) == Event(WIRE_VERSION, 0, 1, 99, [Change("a", 1, False, "v")], "h")
 
 
 def test_mutated_messages_are_refused_or_valid_never_a_crash() -> None:

@@ -90,3 +90,15 @@ def test_answers_go_to_inboxes_only() -> None:
         assert names.is_inbox(inbox)
     for other in ("config.notify.s.k.0", "$KV.config_leases.w1", "_INBOXES", ""):
         assert not names.is_inbox(other)
+
+
+def test_the_message_id_of_an_event_says_revision_and_history() -> None:
+    msg_id = names.event_msg_id("gateway", "block-list", 7, 2**62, "9f")
+    assert names.parse_event_msg_id(msg_id) == (2**62, "9f")
+    assert msg_id != names.event_msg_id("gateway", "block-list", 7, 2**62, "a0")
+
+
+@pytest.mark.parametrize("msg_id", ["", "a.b.0.1", "a.b.0.x.h", "a.b.0.-1.h", "a.b.0.1.h.i", "a.b.0.²."])
+def test_another_message_id_is_refused(msg_id: str) -> None:
+    with pytest.raises(ProtocolError, match="is not of the form"):
+        names.parse_event_msg_id(msg_id)

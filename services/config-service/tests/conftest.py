@@ -97,7 +97,7 @@ class Bench:
 
     async def check_gap_free(self, key: str = "k") -> None:
         """Every revision from 1 to the head stands in the history once, and the events cover each exactly once."""
-        heads = await self.repo.heads(self.store.name, key)
+        heads = (await self.repo.heads(self.store.name, key)).heads
         written: dict[int, list[int]] = {}
         async for page in self.repo.history(self.store.name, key, HistoryFilter()):
             for revision in page:

@@ -34,7 +34,8 @@ async def test_every_kind(service: Running, store_name: str) -> None:
     await service.create(store_name)
     await service.write(store_name, [pb.RowWrite(row_id=f"r{n}", value=str(n)) for n in range(100)])
     await service.stub.Delete(pb.DeleteRequest(store=store_name, key="k", row_id="r1"))
-    heads = decode_heads_reply(await service.fetch(store_name, "heads")).heads
+    reply = decode_heads_reply(await service.fetch(store_name, "heads"))
+    heads, history = reply.heads, reply.history
     assert sum(heads) == 101
     home = row_partition("r1", 8)
 
@@ -44,7 +45,7 @@ async def test_every_kind(service: Running, store_name: str) -> None:
         f"r{n}" for n in range(100) if n != 1 and row_partition(f"r{n}", 8) == home
     }
 
-    since = encode(PartitionRequest(since=heads[home] - 1))
+    since = encode(PartitionRequest(since=heads[home] - 1, history=history))
     (delta,) = decode_fetch_reply(await service.fetch(store_name, home, since)).partitions
     assert (delta.whole, [(row.row_id, row.deleted) for row in delta.rows]) == (False, [("r1", True)])
 
@@ -125,14 +126,16 @@ async def test_deletes_past_their_retention(start: Any, nats_url: str, tmp_path:
         await service.create(store_name, 1)
         await service.write(store_name, [pb.RowWrite(row_id="a", value="1"), pb.RowWrite(row_id="b", value="1")])
         await service.stub.Delete(pb.DeleteRequest(store=store_name, key="k", row_id="a"))
-        since = encode(PartitionRequest(since=2))
+        history = decode_heads_reply(await service.fetch(store_name, "heads")).history
+        since = encode(PartitionRequest(since=2, history=history))
         (delta,) = decode_fetch_reply(await service.fetch(store_name, 0, since)).partitions
         assert (delta.whole, [(row.row_id, row.deleted) for row in delta.rows]) == (False, [("a", True)])
         async with asyncio.timeout(PATIENCE_S):
             while not delta.whole:
                 (delta,) = decode_fetch_reply(await service.fetch(store_name, 0, since)).partitions
         assert (delta.revision, [(row.row_id, row.deleted) for row in delta.rows]) == (3, [("b", False)])
-        (none,) = decode_fetch_reply(await service.fetch(store_name, 0, encode(PartitionRequest(since=3)))).partitions
+        since = encode(PartitionRequest(since=3, history=history))
+        (none,) = decode_fetch_reply(await service.fetch(store_name, 0, since)).partitions
         assert (none.whole, none.rows) == (False, [])
 
 

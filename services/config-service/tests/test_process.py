@@ -240,7 +240,7 @@ async def check_import(database: str, store: str, acknowledged: dict[str, list[i
         async for revision_page in repo.history(store, "k", HistoryFilter()):
             for revision in revision_page:
                 revisions.setdefault(revision.partition, []).append(revision.row.version)
-        for partition, head in enumerate(await repo.heads(store, "k")):
+        for partition, head in enumerate((await repo.heads(store, "k")).heads):
             assert revisions.get(partition, []) == list(range(1, head + 1))
         async with repo.outbox(0, 10) as left:
             assert left.records == []

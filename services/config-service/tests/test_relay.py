@@ -218,7 +218,7 @@ async def test_events_of_a_running_service_arrive(service: Running, store_name: 
     assert msg.subject == names.notify_subject(store_name, "k", put.partition)
     assert (event.prev, event.rev) == (0, 1)
     assert [(c.row_id, c.version, c.value) for c in event.changes or []] == [("a", 1, "hello")]
-    assert msg.headers == {names.HEADER_MSG_ID: names.event_msg_id(store_name, "k", put.partition, 1)}
+    assert msg.headers == {names.HEADER_MSG_ID: names.event_msg_id(store_name, "k", put.partition, 1, event.history)}
 
 
 async def test_writes_go_on_while_the_broker_is_away(

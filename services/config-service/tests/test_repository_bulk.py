@@ -38,7 +38,7 @@ async def test_many_rows_of_every_kind_against_a_model(bench: Bench) -> None:
     latest: dict[str, Any] = {}
     async for page in bench.repo.history("s", "k", HistoryFilter()):
         latest.update((revision.row.row_id, revision.row) for revision in page)
-    found = await bench.repo.read_full("s", "k")
+    found = (await bench.repo.read_full("s", "k")).partitions
     assert {row.row_id: row for entry in found for row in entry.rows} == {
         row_id: row for row_id, row in latest.items() if not row.deleted
     }

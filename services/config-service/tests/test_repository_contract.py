@@ -30,6 +30,7 @@ from ringcast_wire import (
     UnavailableError,
     UnknownKeyError,
     UnknownStoreError,
+    decode_event,
     limits,
     names,
 )
@@ -53,21 +54,74 @@ def same_partition(count: int, partition: int = 3, partitions: int = 8) -> list[
 
 
 async def read(bench: Bench, partition: int, since: int | None = None) -> Any:
-    return await bench.repo.read_partition("s", "k", partition, since)
+    history = (await bench.repo.heads("s", "k")).history
+    (found,) = (await bench.repo.read_partition("s", "k", partition, since, history)).partitions
+    return found
 
 
 # --- Stores -----------------------------------------------------------------------------------------------------------
 
 
 async def test_creating_a_store_again(bench: Bench, new_store: Callable[..., StoreRecord]) -> None:
-    assert (await bench.repo.create_store(new_store())).created_at_ms == 1
+    first = (await bench.repo.get_store("s")).record
+    assert await bench.repo.create_store(new_store()) == first
     with pytest.raises(AlreadyExistsError, match=r"'s' exists with partition_count 8: .* with partition_count 9"):
         await bench.repo.create_store(new_store(partition_count=9))
     with pytest.raises(AlreadyExistsError, match="inline_max_bytes 256"):
         await bench.repo.create_store(new_store(inline_max_bytes=0))
-    assert (await bench.repo.get_store("s")).record == new_store()
+    assert (await bench.repo.get_store("s")).record == first
     with pytest.raises(UnknownStoreError, match="'none'"):
         await bench.repo.get_store("none")
+
+
+async def test_everything_names_the_history_of_its_key(bench: Bench) -> None:
+    await bench.write({"a": "1"})
+    await bench.write({"a": "1"}, key="other")
+    histories = {}
+    for key in ("k", "other"):
+        history = histories[key] = (await bench.repo.heads("s", key)).history
+        replies = [
+            await bench.repo.read_partition("s", key, partition_of("a"), None),
+            await bench.repo.read_rows("s", key, ["a"]),
+            await bench.repo.read_full("s", key),
+        ]
+        assert {reply.history for reply in replies} == {history}
+    async with bench.repo.outbox(0, 10) as batch:
+        named = [(decode_event(record.payload).history, record.msg_id) for record in batch.records]
+    assert [history for history, _ in named] == list(histories.values())
+    assert [names.parse_event_msg_id(msg_id) for _, msg_id in named] == [(1, history) for history in histories.values()]
+    assert len({*histories.values(), (await bench.repo.get_store("s")).record.history_id}) == 3
+
+
+async def test_heads_count_the_live_rows(bench: Bench) -> None:
+    await bench.write({"a": "1", "b": "1", "c": "1"})
+    await bench.write({"a": None})
+    rows = (await bench.repo.heads("s", "k")).rows
+    assert (sum(rows), len(rows)) == (2, 8)
+
+
+async def test_a_new_history_is_named_by_all_that_comes_after_it(bench: Bench) -> None:
+    await bench.write({"a": "1"})
+    before, home = await bench.repo.heads("s", "k"), partition_of("a")
+    store = (await bench.repo.get_store("s")).record.history_id
+    assert await bench.repo.new_history("s", instead_of="another") == store
+    assert (await bench.repo.heads("s", "k")).history == before.history
+
+    new = await bench.repo.new_history("s", instead_of=store)
+    after = await bench.repo.heads("s", "k")
+    assert new == (await bench.repo.get_store("s")).record.history_id != store
+    assert after.history != before.history
+    assert after.heads == before.heads  # the revisions go on
+    since_old = await bench.repo.read_partition("s", "k", home, 1, before.history)
+    since_new = await bench.repo.read_partition("s", "k", home, 1, after.history)
+    assert (since_old.partitions[0].whole, since_new.partitions[0].whole) == (True, False)
+
+    await bench.write({"a": "2"})
+    async with bench.repo.outbox(0, 10) as batch:
+        assert [decode_event(record.payload).history for record in batch.records] == [before.history, after.history]
+    assert await bench.repo.new_history("s") != new
+    with pytest.raises(UnknownStoreError, match="'none'"):
+        await bench.repo.new_history("none")
 
 
 async def test_racing_creators_agree(bench: Bench, new_store: Callable[..., StoreRecord]) -> None:
@@ -108,7 +162,7 @@ async def test_a_write_of_n_rows_takes_n_revisions(bench: Bench) -> None:
         second: ("b", 2),
         third: ("c", 3),
     }
-    assert (await bench.repo.heads("s", "k")) == [0, 0, 0, 4, 0, 0, 0, 0]
+    assert (await bench.repo.heads("s", "k")).heads == [0, 0, 0, 4, 0, 0, 0, 0]
     await bench.check_gap_free()
 
 
@@ -174,10 +228,10 @@ async def test_a_refused_request_of_a_group_leaves_the_others_alone(
 async def test_metadata_and_awkward_text(bench: Bench) -> None:
     row = "smörgås\u2028🐟' OR 1=1 --"
     await bench.write({row: 'välue\n\t"\\'}, metadata={"tenant": "é", "": "empty name"})
-    (found,) = (await bench.repo.read_rows("s", "k", [row]))[0].rows
+    (found,) = (await bench.repo.read_rows("s", "k", [row])).partitions[0].rows
     assert (found.value, found.metadata) == ('välue\n\t"\\', {"tenant": "é", "": "empty name"})
     await bench.write({row: "plain"})
-    (found,) = (await bench.repo.read_rows("s", "k", [row]))[0].rows
+    (found,) = (await bench.repo.read_rows("s", "k", [row])).partitions[0].rows
     assert found.metadata is None
 
 
@@ -188,10 +242,10 @@ async def test_reading_named_rows(bench: Bench) -> None:
     rows = {f"r{number}": str(number) for number in range(40)}
     await bench.write(rows)
     await bench.write({"r1": None})
-    found = await bench.repo.read_rows("s", "k", ["r0", "r1", "absent", "r0"])
+    found = (await bench.repo.read_rows("s", "k", ["r0", "r1", "absent", "r0"])).partitions
     assert [entry.partition for entry in found] == sorted({partition_of(row) for row in ("r0", "r1", "absent")})
     assert {row.row_id: row.deleted for entry in found for row in entry.rows} == {"r0": False, "r1": True}
-    heads = await bench.repo.heads("s", "k")
+    heads = (await bench.repo.heads("s", "k")).heads
     assert all(entry.revision == heads[entry.partition] and not entry.whole for entry in found)
 
 
@@ -199,10 +253,10 @@ async def test_reading_a_whole_key(bench: Bench) -> None:
     rows: dict[str, str | None] = {f"r{number}": str(number) for number in range(40)}
     await bench.write(rows)
     await bench.write({"r1": None})
-    found = await bench.repo.read_full("s", "k")
+    found = (await bench.repo.read_full("s", "k")).partitions
     live = {row.row_id: row.value for entry in found for row in entry.rows}
     assert live == {row_id: value for row_id, value in rows.items() if row_id != "r1"}
-    heads = await bench.repo.heads("s", "k")
+    heads = (await bench.repo.heads("s", "k")).heads
     assert [(entry.partition, entry.revision) for entry in found] == [(p, head) for p, head in enumerate(heads) if head]
     assert all(entry.whole for entry in found)
 
@@ -340,7 +394,10 @@ async def test_an_event_keeps_the_trace_of_the_first_request_that_made_it(bench:
     await bench.group([requests[3]])
     async with bench.repo.outbox(0, 10) as batch:
         traces = {record.msg_id: record.traceparent for record in batch.records}
-    ids = [names.event_msg_id("s", "k", partition_of(row), rev) for row, rev in (("a", 3), (other, 1), ("a", 4))]
+    history = (await bench.repo.heads("s", "k")).history
+    ids = [
+        names.event_msg_id("s", "k", partition_of(row), rev, history) for row, rev in (("a", 3), (other, 1), ("a", 4))
+    ]
     assert traces == dict(zip(ids, ("t1", None, None), strict=True))
 
 
@@ -467,8 +524,8 @@ async def test_racing_writers_of_two_instances(bench: Bench) -> None:
         await other.close()
     live = await bench.live()
     assert set(live) == {*acknowledged, "hot"}
-    assert len(await bench.repo.heads("s", "k")) == 8
-    assert sum(await bench.repo.heads("s", "k")) == 2 * 4 * 12
+    assert len((await bench.repo.heads("s", "k")).heads) == 8
+    assert sum((await bench.repo.heads("s", "k")).heads) == 2 * 4 * 12
     await bench.check_gap_free()
     rows = [f.row async for page in bench.repo.list_rows("s", "k", ListFilter()) for f in page]
     assert {row.row_id: row.version for row in rows if row.row_id != "hot"} == acknowledged

@@ -164,7 +164,7 @@ async def test_a_server_that_crashes_in_the_middle_of_writes() -> None:
                 await enough.wait()
                 await asyncio.to_thread(server.kill)
             await asyncio.to_thread(server.restart)
-            heads = await repo.heads("s", "k")
+            heads = (await repo.heads("s", "k")).heads
             revisions: list[Revision] = [r async for page in repo.history("s", "k", HistoryFilter()) for r in page]
         finally:
             await repo.close()

@@ -17,7 +17,7 @@ async def again(bench: Bench, *writes: tuple[dict[str, str | None], dict[str, st
 
 
 async def state(bench: Bench, *row_ids: str) -> dict[str, Row]:
-    entries = await bench.repo.read_rows("s", "k", row_ids)
+    entries = (await bench.repo.read_rows("s", "k", row_ids)).partitions
     return {row.row_id: row for entry in entries for row in entry.rows}
 
 

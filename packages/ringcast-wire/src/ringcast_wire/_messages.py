@@ -137,7 +137,8 @@ class Event(msgspec.Struct, frozen=True, array_like=True):
     """A write to one partition took it from revision ``prev`` to ``rev``.
 
     ``changes`` lists its rows with versions ``prev`` < v ≤ ``rev``, or is ``None`` when they are too many: fetch
-    ``since`` then. ``committed_at_ms`` is the wall clock of the service at the write.
+    ``since`` then. ``committed_at_ms`` is the wall clock of the service at the write. ``history``: the history id that
+    the revisions belong to.
     """
 
     wire_version: int
@@ -145,13 +146,18 @@ class Event(msgspec.Struct, frozen=True, array_like=True):
     rev: int
     committed_at_ms: int
     changes: list[Change] | None
+    history: str = ""
 
 
 class PartitionRequest(msgspec.Struct, frozen=True, array_like=True):
-    """Asks for a partition: whole, or (``since``) the rows changed after that revision."""
+    """Asks for a partition: whole, or (``since``) the rows changed after that revision of that ``history``.
+
+    Where the history is another now, the answer is the whole partition.
+    """
 
     wire_version: int = WIRE_VERSION
     since: int | None = None
+    history: str = ""
 
 
 class BatchRequest(msgspec.Struct, frozen=True, array_like=True):
@@ -175,17 +181,26 @@ class PartitionRows(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FetchReply(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to a fetch of a partition (one entry), a batch (an entry a partition touched) or a whole key."""
+    """The answer to a fetch of a partition (one entry), a batch (an entry a partition touched) or a whole key.
+
+    ``history``: the history id that all its revisions belong to.
+    """
 
     wire_version: int
     partitions: list[PartitionRows]
+    history: str = ""
 
 
 class HeadsReply(msgspec.Struct, frozen=True, array_like=True):
-    """The revision of each partition of a key, by partition number."""
+    """The revision of each partition of a key, and how many live rows it has, by partition number.
+
+    ``history``: the history id that the revisions belong to.
+    """
 
     wire_version: int
     heads: list[int]
+    history: str = ""
+    rows: list[int] = []
 
 
 _pack = msgspec.msgpack.Encoder()

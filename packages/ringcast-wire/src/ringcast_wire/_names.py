@@ -29,6 +29,9 @@ HEADER_TRACE: Final = "traceparent"
 GRPC_ERROR_KEY: Final = "ringcast-error"
 GRPC_FIELD_KEY: Final = "ringcast-field"
 
+SETTING_HISTORY: Final = "history_id"
+"""The entry of a store's metadata bucket that names its history; the one entry there that may change."""
+
 FETCH_BATCH: Final = "batch"
 FETCH_FULL: Final = "full"
 FETCH_HEADS: Final = "heads"
@@ -146,9 +149,21 @@ def fetch_subject(store: str, config_key: str, what: int | str) -> str:
     return f"config.fetch.{store}.{config_key}.{what}"
 
 
-def event_msg_id(store: str, config_key: str, partition: int, rev: int) -> str:
-    """``Nats-Msg-Id`` of an event: the same event published twice has the same id."""
-    return f"{store}.{config_key}.{partition}.{rev}"
+def event_msg_id(store: str, config_key: str, partition: int, rev: int, history: str) -> str:
+    """``Nats-Msg-Id`` of an event: published twice it has the same id, and in another history another one."""
+    return f"{store}.{config_key}.{partition}.{rev}.{history}"
+
+
+def parse_event_msg_id(msg_id: str) -> tuple[int, str]:
+    """The revision and the history id in the ``Nats-Msg-Id`` of an event.
+
+    Raises:
+        ProtocolError: it is not one.
+    """
+    parts = msg_id.split(".")
+    if len(parts) != 5 or not (parts[3].isascii() and parts[3].isdigit() and len(parts[3]) <= 19):
+        raise ProtocolError(f"message id {shown(msg_id)} is not of the form <store>.<key>.<partition>.<rev>.<history>")
+    return int(parts[3]), parts[4]
 
 
 def consumer_name(prefix: str, worker_id: str, index: int = 0) -> str:

@@ -29,7 +29,6 @@ def caller_of(context: Context) -> Caller:
         if name == "authorization" and str(value).lower().startswith(_SCHEME):
             token = str(value)[len(_SCHEME) :].strip()
             return Caller("token:" + hashlib.sha256(token.encode()).hexdigest()[:16], connection)
-    names = context.auth_context().get("x509_common_name") or ()
-    for name in names:
-        return Caller("certificate:" + bytes(name).decode(errors="replace"), connection)
+    for common_name in context.auth_context().get("x509_common_name") or ():
+        return Caller("certificate:" + common_name.decode(errors="replace"), connection)
     return Caller("host:" + connection.rpartition(":")[0], connection)

@@ -12,8 +12,6 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from ringcast_core import row_partition
 from ringcast_wire import (
     DEFAULT_LOAD_FACTOR,
-    WIRE_VERSION,
-    FetchReply,
     HeadsReply,
     InvalidInputError,
     Mode,
@@ -171,7 +169,7 @@ class Handlers:
     async def get(self, store: str, key: str, row_ids: Sequence[str]) -> list[ListedRow]:
         """Live rows in the order asked for; a row that is not there is left out."""
         await self._check_key(store, key)
-        found = await self._repository.read_rows(store, key, _check_row_ids(row_ids))
+        found = (await self._repository.read_rows(store, key, _check_row_ids(row_ids))).partitions
         live = {row.row_id: ListedRow(entry.partition, row) for entry in found for row in entry.rows if not row.deleted}
         rows = [live[row_id] for row_id in row_ids if row_id in live]
         size = sum(_size(listed.row) for listed in rows)
@@ -207,7 +205,7 @@ class Handlers:
             partition = home
         return self._repository.history(store, key, HistoryFilter(partition, row_id or None, since, limit))
 
-    async def heads(self, store: str, key: str) -> list[int]:
+    async def heads(self, store: str, key: str) -> HeadsReply:
         """The revision of each partition."""
         await self._check_key(store, key)
         return await self._repository.heads(store, key)
@@ -220,18 +218,17 @@ class Handlers:
         store, key, what = target.store, target.config_key, target.what
         repository, read = self._repository, self._telemetry.read
         if isinstance(what, int):
-            since = decode_partition_request(payload).since
-            rows = await read(repository.read_partition(store, key, what, since))
-            return encode(FetchReply(WIRE_VERSION, [rows]))
+            asked = decode_partition_request(payload)
+            return encode(await read(repository.read_partition(store, key, what, asked.since, asked.history)))
         if what == names.FETCH_BATCH:
             row_ids = _check_row_ids(decode_batch_request(payload).row_ids)
-            return encode(FetchReply(WIRE_VERSION, await read(repository.read_rows(store, key, row_ids))))
+            return encode(await read(repository.read_rows(store, key, row_ids)))
         if payload:
             raise ProtocolError(f"a fetch of {what} has no payload: {len(payload)} bytes came")
         if what == names.FETCH_FULL:
             async with self._full_fetches:
-                return encode(FetchReply(WIRE_VERSION, await read(repository.read_full(store, key))))
-        return encode(HeadsReply(WIRE_VERSION, await read(repository.heads(store, key))))
+                return encode(await read(repository.read_full(store, key)))
+        return encode(await read(repository.heads(store, key)))
 
     async def _check_key(self, store: str, key: str) -> StoreRecord:
         names.check_name("store", store)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+import msgspec
 import nats.errors
 from nats.aio.client import Client
 from nats.js.errors import NoStreamResponseError
@@ -345,4 +346,4 @@ async def _wait(event: asyncio.Event, timeout_s: float) -> None:
 def _without_changes(payload: bytes) -> bytes:
     """The same event with nothing but its revisions, for a broker with a small payload limit."""
     event = decode_event(payload)
-    return encode(type(event)(event.wire_version, event.prev, event.rev, event.committed_at_ms, None))
+    return encode(msgspec.structs.replace(event, changes=None))

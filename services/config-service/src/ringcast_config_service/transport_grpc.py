@@ -204,7 +204,8 @@ class _Servicer(ConfigServiceServicer):
         await _send(context, pages, _chars, lambda part: pb.HistoryResponse(revisions=map(_revision, part)))
 
     async def Heads(self, request: pb.HeadsRequest, context: Context) -> pb.HeadsResponse:
-        return pb.HeadsResponse(heads=await _answer(context, self._handlers.heads(request.store, request.key)))
+        found = await _answer(context, self._handlers.heads(request.store, request.key))
+        return pb.HeadsResponse(heads=found.heads, history_id=found.history)
 
 
 class _BulkStream:

@@ -49,7 +49,7 @@ class CreateStoreRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., partition_count: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., strategy: _Optional[_Union[Strategy, str]] = ..., inline_max_bytes: _Optional[int] = ...) -> None: ...
 
 class Store(_message.Message):
-    __slots__ = ("name", "partition_count", "mode", "strategy", "hash", "inline_max_bytes", "created_at_ms", "keys")
+    __slots__ = ("name", "partition_count", "mode", "strategy", "hash", "inline_max_bytes", "created_at_ms", "keys", "history_id")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PARTITION_COUNT_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +58,7 @@ class Store(_message.Message):
     INLINE_MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_ID_FIELD_NUMBER: _ClassVar[int]
     name: str
     partition_count: int
     mode: Mode
@@ -66,7 +67,8 @@ class Store(_message.Message):
     inline_max_bytes: int
     created_at_ms: int
     keys: _containers.RepeatedCompositeFieldContainer[KeyInfo]
-    def __init__(self, name: _Optional[str] = ..., partition_count: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., strategy: _Optional[_Union[Strategy, str]] = ..., hash: _Optional[str] = ..., inline_max_bytes: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[KeyInfo, _Mapping]]] = ...) -> None: ...
+    history_id: str
+    def __init__(self, name: _Optional[str] = ..., partition_count: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., strategy: _Optional[_Union[Strategy, str]] = ..., hash: _Optional[str] = ..., inline_max_bytes: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[KeyInfo, _Mapping]]] = ..., history_id: _Optional[str] = ...) -> None: ...
 
 class KeyInfo(_message.Message):
     __slots__ = ("name", "rows", "bytes")
@@ -87,6 +89,12 @@ class GetStoreRequest(_message.Message):
 class ListStoresRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class NewHistoryRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class ListStoresResponse(_message.Message):
     __slots__ = ("stores",)
@@ -361,7 +369,9 @@ class HeadsRequest(_message.Message):
     def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ...) -> None: ...
 
 class HeadsResponse(_message.Message):
-    __slots__ = ("heads",)
+    __slots__ = ("heads", "history_id")
     HEADS_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_ID_FIELD_NUMBER: _ClassVar[int]
     heads: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, heads: _Optional[_Iterable[int]] = ...) -> None: ...
+    history_id: str
+    def __init__(self, heads: _Optional[_Iterable[int]] = ..., history_id: _Optional[str] = ...) -> None: ...

@@ -49,6 +49,11 @@ class ConfigServiceStub:
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.ListStoresRequest.SerializeToString,
                 response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ListStoresResponse.FromString,
                 _registered_method=True)
+        self.NewHistory = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/NewHistory',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.NewHistoryRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.Store.FromString,
+                _registered_method=True)
         self.Put = channel.unary_unary(
                 '/ringcast.config.v1.ConfigService/Put',
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.PutRequest.SerializeToString,
@@ -110,6 +115,14 @@ class ConfigServiceServicer:
 
     def ListStores(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def NewHistory(self, request, context):
+        """After the database was restored to an earlier state: the revisions of the store and of its keys begin a new history.
+        Workers then take every partition whole, and hand over what differs from what they have.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -185,6 +198,11 @@ def add_ConfigServiceServicer_to_server(servicer, server):
                     servicer.ListStores,
                     request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ListStoresRequest.FromString,
                     response_serializer=ringcast__wire_dot___proto_dot_config__pb2.ListStoresResponse.SerializeToString,
+            ),
+            'NewHistory': grpc.unary_unary_rpc_method_handler(
+                    servicer.NewHistory,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.NewHistoryRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.Store.SerializeToString,
             ),
             'Put': grpc.unary_unary_rpc_method_handler(
                     servicer.Put,
@@ -308,6 +326,33 @@ class ConfigService:
             '/ringcast.config.v1.ConfigService/ListStores',
             ringcast__wire_dot___proto_dot_config__pb2.ListStoresRequest.SerializeToString,
             ringcast__wire_dot___proto_dot_config__pb2.ListStoresResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def NewHistory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/NewHistory',
+            ringcast__wire_dot___proto_dot_config__pb2.NewHistoryRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.Store.FromString,
             options,
             channel_credentials,
             insecure,

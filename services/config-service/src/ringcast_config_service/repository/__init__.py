@@ -21,6 +21,7 @@ from ringcast_config_service.repository.base import (
     WriteOutcome,
     WriteRequest,
     Written,
+    new_history_id,
 )
 from ringcast_config_service.repository.connect import make_repository
 
@@ -44,4 +45,5 @@ __all__ = [
     "WriteRequest",
     "Written",
     "make_repository",
+    "new_history_id",
 ]

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from ringcast_wire import PartitionRows, RingcastError, Row, StoreSettings
+from ringcast_wire import FetchReply, HeadsReply, RingcastError, Row, StoreSettings
+
+
+def new_history_id() -> str:
+    """A random name for an unbroken run of revisions."""
+    return secrets.token_hex(8)
 
 
 @dataclass(frozen=True, slots=True)
 class StoreRecord:
-    """A store: what is locked at its creation. ``created_at_ms`` is Unix time."""
+    """A store: what is locked at its creation. ``created_at_ms`` is Unix time.
+
+    ``history_id`` names the history of the whole store; each key has one of its own, which its revisions belong to.
+    """
 
     name: str
     settings: StoreSettings
     inline_max_bytes: int
     created_at_ms: int
+    history_id: str = field(default_factory=new_history_id)
 
     @property
     def partition_count(self) -> int:
@@ -217,21 +227,32 @@ class Repository(Protocol):
             UnavailableError: nothing was written, unless the sentence says that the commit itself may have happened.
         """
 
-    async def read_partition(self, store: str, key: str, partition: int, since: int | None) -> PartitionRows:
-        """A whole partition, or what changed after a revision; whole as well where the tombstones are gone."""
+    async def read_partition(
+        self, store: str, key: str, partition: int, since: int | None, history: str = ""
+    ) -> FetchReply:
+        """A whole partition, or what changed after a revision of a history.
 
-    async def read_rows(self, store: str, key: str, row_ids: Sequence[str]) -> list[PartitionRows]:
+        Whole as well where the tombstones are gone, or the history is another now.
+        """
+
+    async def read_rows(self, store: str, key: str, row_ids: Sequence[str]) -> FetchReply:
         """The named rows, tombstones included, an entry for each partition asked about."""
 
-    async def read_full(self, store: str, key: str) -> list[PartitionRows]:
+    async def read_full(self, store: str, key: str) -> FetchReply:
         """Every partition that was ever written, whole.
 
         Raises:
             LimitExceededError: they are larger than one reply may be.
         """
 
-    async def heads(self, store: str, key: str) -> list[int]:
-        """The revision of each partition."""
+    async def heads(self, store: str, key: str) -> HeadsReply:
+        """The revision of each partition, and how many live rows it has."""
+
+    async def new_history(self, store: str, *, instead_of: str | None = None) -> str:
+        """Gives a store and each of its keys a new history, and returns the store's.
+
+        ``instead_of``: only if the store's history is still this one; otherwise the one that it has is returned.
+        """
 
     def list_rows(self, store: str, key: str, query: ListFilter) -> AsyncGenerator[list[ListedRow], None]:
         """Pages of rows by partition and row id, all from one snapshot."""

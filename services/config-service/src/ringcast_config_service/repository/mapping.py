@@ -6,7 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ringcast_wire import (
+    WIRE_VERSION,
     AlreadyExistsError,
+    FetchReply,
+    HeadsReply,
     LimitExceededError,
     Mode,
     PartitionRows,
@@ -28,7 +31,7 @@ Record = Sequence[Any]
 
 
 def to_store(record: Record) -> StoreRecord:
-    name, count, mode, hash_name, strategy, load_factor, wire_version, inline_max_bytes, created_at_ms = record
+    name, count, mode, hash_name, strategy, load_factor, wire_version, inline_max_bytes, created_at_ms, history = record
     settings = StoreSettings(
         partition_count=count,
         mode=Mode(mode),
@@ -37,7 +40,7 @@ def to_store(record: Record) -> StoreRecord:
         load_factor=load_factor,
         wire_version=wire_version,
     )
-    return StoreRecord(name, settings, inline_max_bytes, created_at_ms)
+    return StoreRecord(name, settings, inline_max_bytes, created_at_ms, history)
 
 
 def from_store(store: StoreRecord) -> tuple[object, ...]:
@@ -53,6 +56,7 @@ def from_store(store: StoreRecord) -> tuple[object, ...]:
         found.wire_version,
         store.inline_max_bytes,
         store.created_at_ms,
+        store.history_id,
     )
 
 
@@ -69,6 +73,13 @@ def only_store(found: Sequence[StoreInfo], name: str) -> StoreInfo:
     if not found:
         raise UnknownStoreError(f"there is no store {name!r}", field="store")
     return found[0]
+
+
+def only_record(record: Record | None, name: str) -> StoreRecord:
+    """The store of a look-up by name."""
+    if record is None:
+        raise UnknownStoreError(f"there is no store {name!r}", field="store")
+    return to_store(record)
 
 
 def check_same(existing: StoreRecord, wanted: StoreRecord) -> StoreRecord:
@@ -159,11 +170,17 @@ def within_reply(records: Iterable[Record]) -> Iterator[Record]:
         yield record
 
 
-def dense_heads(heads: Iterable[Record], partition_count: int) -> list[int]:
-    found = [0] * partition_count
-    for partition, head, _ in heads:
-        found[partition] = head
-    return found
+def fetch_reply(history: str, partitions: list[PartitionRows]) -> FetchReply:
+    """Partitions of one snapshot."""
+    return FetchReply(WIRE_VERSION, partitions, history)
+
+
+def dense_heads(heads: Iterable[Record], partition_count: int, history: str) -> HeadsReply:
+    """Heads with an entry for every partition."""
+    revisions, rows = [0] * partition_count, [0] * partition_count
+    for partition, head, _, live_rows in heads:
+        revisions[partition], rows[partition] = head, live_rows
+    return HeadsReply(WIRE_VERSION, revisions, history, rows)
 
 
 def to_listed(records: Iterable[Record]) -> list[ListedRow]:

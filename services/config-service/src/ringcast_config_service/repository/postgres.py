@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 from ringcast_core import row_partitions
-from ringcast_wire import PartitionRows, RingcastError, UnavailableError, limits, names
+from ringcast_wire import FetchReply, HeadsReply, PartitionRows, RingcastError, UnavailableError, limits, names
 
 from ringcast_config_service.errors import ConfigError
 from ringcast_config_service.repository import mapping, paging, postgres_write
@@ -33,6 +33,7 @@ from ringcast_config_service.repository.base import (
     StoreRecord,
     WriteRequest,
     Written,
+    new_history_id,
 )
 from ringcast_config_service.repository.newness import Newness
 from ringcast_config_service.repository.sql import SCHEMA_VERSION
@@ -160,20 +161,24 @@ class PostgresRepository:
             self.newness.learn(requests, all_new)
         return written
 
-    async def read_partition(self, store: str, key: str, partition: int, since: int | None) -> PartitionRows:
+    async def read_partition(
+        self, store: str, key: str, partition: int, since: int | None, history: str = ""
+    ) -> FetchReply:
         async with self._snapshot(self._pool) as db:
             found = await db.fetchrow(Sql.LOCATE_PARTITION, store, key, partition)
-            count, key_id, head, floor, live_rows = mapping.located(found, store, key)
+            count, key_id, current, head, floor, live_rows = mapping.located(found, store, key)
             names.check_partition(partition, count)
-            if mapping.wants_whole(since, head or 0, floor or 0, live_rows or 0):
-                rows = mapping.to_rows(await db.fetch(Sql.READ_WHOLE, key_id, partition))
-                return PartitionRows(partition, head or 0, True, rows)
-            rows = mapping.to_rows(await db.fetch(Sql.READ_SINCE, key_id, partition, since))
-            return PartitionRows(partition, head or 0, False, rows)
+            after = since if history == current else None
+            whole = mapping.wants_whole(after, head or 0, floor or 0, live_rows or 0)
+            statement, place = (
+                (Sql.READ_WHOLE, (key_id, partition)) if whole else (Sql.READ_SINCE, (key_id, partition, after))
+            )
+            rows = mapping.to_rows(await db.fetch(statement, *place))
+            return mapping.fetch_reply(current, [PartitionRows(partition, head or 0, whole, rows)])
 
-    async def read_rows(self, store: str, key: str, row_ids: Sequence[str]) -> list[PartitionRows]:
+    async def read_rows(self, store: str, key: str, row_ids: Sequence[str]) -> FetchReply:
         async with self._snapshot(self._pool) as db:
-            count, key_id = mapping.located(await db.fetchrow(Sql.LOCATE, store, key), store, key)
+            count, key_id, history = mapping.located(await db.fetchrow(Sql.LOCATE, store, key), store, key)
             ids = list(dict.fromkeys(row_ids))
             partitions = list(row_partitions(ids, count))
             if len(ids) * limits.MAX_ROW_BYTES > limits.MAX_REPLY_BYTES:
@@ -181,19 +186,33 @@ class PostgresRepository:
             rows = await db.fetch(Sql.READ_ROWS, key_id, partitions, ids)
             found = {head[0]: head[1] for head in await db.fetch(Sql.HEADS, key_id)}
             heads = [(partition, found.get(partition, 0)) for partition in sorted(set(partitions))]
-            return mapping.by_partition(heads, rows, whole=False)
+            return mapping.fetch_reply(history, mapping.by_partition(heads, rows, whole=False))
 
-    async def read_full(self, store: str, key: str) -> list[PartitionRows]:
+    async def read_full(self, store: str, key: str) -> FetchReply:
         async with self._snapshot(self._pool) as db:
-            _, key_id = mapping.located(await db.fetchrow(Sql.LOCATE, store, key), store, key)
+            _, key_id, history = mapping.located(await db.fetchrow(Sql.LOCATE, store, key), store, key)
             heads = await db.fetch(Sql.HEADS, key_id)
             mapping.check_full_size(heads, store, key)
-            return mapping.by_partition(heads, await db.fetch(Sql.READ_FULL, key_id), whole=True)
+            rows = await db.fetch(Sql.READ_FULL, key_id)
+            return mapping.fetch_reply(history, mapping.by_partition(heads, rows, whole=True))
 
-    async def heads(self, store: str, key: str) -> list[int]:
+    async def heads(self, store: str, key: str) -> HeadsReply:
         async with self._snapshot(self._pool) as db:
-            count, key_id = mapping.located(await db.fetchrow(Sql.LOCATE, store, key), store, key)
-            return mapping.dense_heads(await db.fetch(Sql.HEADS, key_id), count)
+            count, key_id, history = mapping.located(await db.fetchrow(Sql.LOCATE, store, key), store, key)
+            return mapping.dense_heads(await db.fetch(Sql.HEADS, key_id), count, history)
+
+    async def new_history(self, store: str, *, instead_of: str | None = None) -> str:
+        async def work(db: Connection) -> str:
+            current = mapping.only_record(await db.fetchrow(Sql.GET_STORE, store), store).history_id
+            if instead_of not in (None, current):
+                return current
+            history = new_history_id()
+            await db.execute(Sql.SET_STORE_HISTORY, store, history, current)
+            key_ids = [record[0] for record in await db.fetch(Sql.KEY_IDS, store)]
+            await db.executemany(Sql.SET_KEY_HISTORY, [(key_id, new_history_id()) for key_id in key_ids])
+            return history
+
+        return await self._serializable(work)
 
     async def list_rows(self, store: str, key: str, query: ListFilter) -> AsyncGenerator[list[ListedRow], None]:
         async with self._pages(store, key) as (count, fetch):
@@ -302,7 +321,7 @@ class PostgresRepository:
     ) -> AsyncIterator[tuple[int, Callable[[str, tuple[object, ...]], Awaitable[list[mapping.Record]]]]]:
         """One snapshot, and how to fetch a page from it."""
         async with self._snapshot(self._long) as db:
-            count, key_id = mapping.located(await db.fetchrow(Sql.LOCATE, store, key), store, key)
+            count, key_id, _ = mapping.located(await db.fetchrow(Sql.LOCATE, store, key), store, key)
 
             async def fetch(statement: str, words: tuple[object, ...]) -> list[mapping.Record]:
                 return list(await db.fetch(statement, key_id, *words))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import asyncpg
 from ringcast_wire import RingcastError
 
 from ringcast_config_service.repository import copying, mapping, writes
-from ringcast_config_service.repository.base import OutboxRecord, WriteRequest, Written
+from ringcast_config_service.repository.base import OutboxRecord, WriteRequest, Written, new_history_id
 from ringcast_config_service.repository.newness import LEAST_ROWS
 from ringcast_config_service.repository.sql import Postgres as Sql
 
@@ -20,8 +20,19 @@ class StoredError(Exception):
     """A row that was taken for new may be there."""
 
 
-KeyIds = dict[writes.KeyRef, int]
-"""Of the keys that an instance has seen in the database: they are never removed."""
+class KnownKey(NamedTuple):
+    """A key that an instance has seen in the database.
+
+    ``history`` may be out of date where another instance gave the key a new one. It counts only for a partition that
+    has no head yet: its event then names a history that is over, and the workers fetch.
+    """
+
+    key_id: int
+    history: str
+
+
+KeyIds = dict[writes.KeyRef, KnownKey]
+"""The keys that an instance has seen."""
 
 
 async def write(
@@ -83,7 +94,7 @@ async def _create_keys(db: Connection, plan: writes.Plan, state: writes.CurrentS
     """Stores the keys that are new; the ids of all."""
     key_ids = dict(state.keys)
     for key in plan.new_keys:
-        key_ids[key] = await db.fetchval(Sql.INSERT_KEY, *key)
+        key_ids[key] = await db.fetchval(Sql.INSERT_KEY, *key, state.histories[key])
     return key_ids
 
 
@@ -130,14 +141,17 @@ async def _locate(db: Connection, requests: Sequence[WriteRequest], known: KeyId
     """The stores and keys that the requests name; those that are found are ``known`` from then on."""
     state = writes.CurrentState()
     keys = {writes.KeyRef(request.store.name, request.key) for request in requests}
-    state.keys = {key: known[key] for key in keys if key in known}
+    state.keys = {key: known[key].key_id for key in keys if key in known}
+    state.histories = {key: known[key].history for key in state.keys}
     state.stores = {key.store for key in state.keys}
     if unknown := sorted(keys - state.keys.keys()):
-        for store, name, key_id in await db.fetch(Sql.LOCATE_MANY, *_columns(unknown)):
+        for store, name, key_id, history in await db.fetch(Sql.LOCATE_MANY, *_columns(unknown)):
             state.stores.add(store)
+            key = writes.KeyRef(store, name)
+            state.histories[key] = history or new_history_id()
             if key_id is not None:
-                key = writes.KeyRef(store, name)
-                state.keys[key] = known[key] = key_id
+                state.keys[key] = key_id
+                known[key] = KnownKey(key_id, history)
             elif store not in state.key_counts:
                 state.key_counts[store] = await db.fetchval(Sql.COUNT_KEYS, store)
     return state
@@ -147,8 +161,10 @@ async def _read_heads(db: Connection, requests: Sequence[WriteRequest], state: w
     """Adds the heads of what is touched, and locks them."""
     names_of = {key_id: key for key, key_id in state.keys.items()}
     if places := _partitions(state, requests):
-        for key_id, partition, *head in await db.fetch(Sql.LOCK_HEADS, *_columns(places)):
-            state.heads[writes.PartitionRef(names_of[key_id], partition)] = writes.Head(*head)
+        for key_id, partition, *head, history in await db.fetch(Sql.LOCK_HEADS, *_columns(places)):
+            key = names_of[key_id]
+            state.heads[writes.PartitionRef(key, partition)] = writes.Head(*head)
+            state.histories[key] = history
 
 
 async def _read_heads_and_rows(
@@ -163,10 +179,12 @@ async def _read_heads_and_rows(
     if not (places := _partitions(state, requests)):
         return stored
     words = (*_columns(places), *_columns(_places(state, requests)))
-    for key_id, partition, row_id, deleted, number, *live in await db.fetch(Sql.LOCK_HEADS_AND_SIZES, *words):
+    records = await db.fetch(Sql.LOCK_HEADS_AND_SIZES, *words)
+    for key_id, partition, row_id, deleted, number, live_rows, live_bytes, history in records:
         key = names_of[key_id]
         if row_id is None:
-            state.heads[writes.PartitionRef(key, partition)] = writes.Head(number, *live)
+            state.heads[writes.PartitionRef(key, partition)] = writes.Head(number, live_rows, live_bytes)
+            state.histories[key] = history
             continue
         ref = writes.RowRef(key, row_id)
         stored.add(ref)

@@ -15,7 +15,7 @@ SCHEMA_VERSION: Final = 1
 
 def _sqlite(statement: str) -> str:
     """The statement with SQLite's numbered parameters."""
-    return re.sub(r"\$(\d)", r"?\1", statement)
+    return re.sub(r"\$(\d+)", r"?\1", statement)
 
 
 def _at_once(*statements: str) -> str:
@@ -52,12 +52,14 @@ CREATE TABLE IF NOT EXISTS stores (
     load_factor DOUBLE PRECISION NOT NULL,
     wire_version BIGINT NOT NULL,
     inline_max_bytes BIGINT NOT NULL,
-    created_at_ms BIGINT NOT NULL
+    created_at_ms BIGINT NOT NULL,
+    history_id TEXT NOT NULL
 );
 CREATE TABLE IF NOT EXISTS config_keys (
     key_id {id},
     store TEXT NOT NULL REFERENCES stores (name),
     name TEXT NOT NULL,
+    history_id TEXT NOT NULL,
     UNIQUE (store, name)
 );
 CREATE TABLE IF NOT EXISTS partitions (
@@ -112,14 +114,14 @@ def _tables(**types: object) -> tuple[str, ...]:
 
 # --- Stores -----------------------------------------------------------------------------------------------------------
 
-_STORE_COLUMNS: Final = (
-    "name, partition_count, mode, hash, strategy, load_factor, wire_version, inline_max_bytes, created_at_ms"
-)
+_STORE_COLUMNS: Final = """
+name, partition_count, mode, hash, strategy, load_factor, wire_version, inline_max_bytes, created_at_ms, history_id
+"""
 _GET_SCHEMA: Final = "SELECT version FROM schema_version WHERE one = 1"
 _GET_STORE: Final = f"SELECT {_STORE_COLUMNS} FROM stores WHERE name = $1"  # noqa: S608
 _LIST_STORES: Final = f"SELECT {_STORE_COLUMNS} FROM stores ORDER BY name"  # noqa: S608
 _COUNT_STORES: Final = "SELECT count(*) FROM stores"
-_INSERT_STORE: Final = f"INSERT INTO stores ({_STORE_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)"  # noqa: S608
+_INSERT_STORE: Final = f"INSERT INTO stores ({_STORE_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"  # noqa: S608
 # sum() is NUMERIC in PostgreSQL, hence the casts.
 _KEY_STATS: Final = """
 SELECT k.store, k.name, CAST(coalesce(sum(p.live_rows), 0) AS BIGINT), CAST(coalesce(sum(p.live_bytes), 0) AS BIGINT)
@@ -131,12 +133,12 @@ GROUP BY k.store, k.name ORDER BY k.store, k.name
 # --- Reads ------------------------------------------------------------------------------------------------------------
 
 _LOCATE: Final = """
-SELECT s.partition_count, k.key_id
+SELECT s.partition_count, k.key_id, k.history_id
 FROM stores s LEFT JOIN config_keys k ON k.store = s.name AND k.name = $2
 WHERE s.name = $1
 """
 _LOCATE_PARTITION: Final = """
-SELECT s.partition_count, k.key_id, p.head, p.floor, p.live_rows
+SELECT s.partition_count, k.key_id, k.history_id, p.head, p.floor, p.live_rows
 FROM stores s
 LEFT JOIN config_keys k ON k.store = s.name AND k.name = $2
 LEFT JOIN partitions p ON p.key_id = k.key_id AND p.partition = $3
@@ -148,7 +150,7 @@ _READ_SINCE: Final = f"""
 SELECT {_ROW_COLUMNS} FROM rows WHERE key_id = $1 AND partition + 0 = $2 AND version > $3 ORDER BY version
 """  # noqa: S608
 _READ_FULL: Final = f"SELECT partition, {_ROW_COLUMNS} FROM rows WHERE key_id = $1 AND NOT deleted"  # noqa: S608
-_HEADS: Final = "SELECT partition, head, live_bytes FROM partitions WHERE key_id = $1 ORDER BY partition"
+_HEADS: Final = "SELECT partition, head, live_bytes, live_rows FROM partitions WHERE key_id = $1 ORDER BY partition"
 # Keyset paging: a page goes on behind the last row of the one before. The bounds on the first column alone let an index
 # be used where the planner does not see through the comparison of pairs.
 _LIST_PAGE: Final = f"""
@@ -166,7 +168,13 @@ ORDER BY partition, revision LIMIT $7
 # --- Writes -----------------------------------------------------------------------------------------------------------
 
 _COUNT_KEYS: Final = "SELECT count(*) FROM config_keys WHERE store = $1"
-_INSERT_KEY: Final = "INSERT INTO config_keys (store, name) VALUES ($1, $2) RETURNING key_id"
+_INSERT_KEY: Final = "INSERT INTO config_keys (store, name, history_id) VALUES ($1, $2, $3) RETURNING key_id"
+
+# --- Histories --------------------------------------------------------------------------------------------------------
+
+_SET_STORE_HISTORY: Final = "UPDATE stores SET history_id = $2 WHERE name = $1 AND history_id = $3"
+_KEY_IDS: Final = "SELECT key_id FROM config_keys WHERE store = $1"
+_SET_KEY_HISTORY: Final = "UPDATE config_keys SET history_id = $2 WHERE key_id = $1"
 
 # --- Outbox -----------------------------------------------------------------------------------------------------------
 
@@ -242,7 +250,7 @@ CROSS JOIN LATERAL (
 """
 
     LOCATE_MANY = """
-SELECT s.name, q.name, k.key_id
+SELECT s.name, q.name, k.key_id, k.history_id
 FROM unnest($1::TEXT[], $2::TEXT[]) AS q (store, name)
 JOIN stores s ON s.name = q.store
 LEFT JOIN config_keys k ON k.store = q.store AND k.name = q.name
@@ -250,9 +258,10 @@ LEFT JOIN config_keys k ON k.store = q.store AND k.name = q.name
     COUNT_KEYS = _COUNT_KEYS
     # Locked in one order by everybody: no deadlocks.
     LOCK_HEADS = """
-SELECT p.key_id, p.partition, p.head, p.live_rows, p.live_bytes
+SELECT p.key_id, p.partition, p.head, p.live_rows, p.live_bytes, k.history_id
 FROM unnest($1::BIGINT[], $2::BIGINT[]) AS q (key_id, partition)
 JOIN partitions p ON p.key_id = q.key_id AND p.partition = q.partition
+JOIN config_keys k ON k.key_id = q.key_id
 ORDER BY p.key_id, p.partition
 FOR UPDATE OF p
 """
@@ -264,9 +273,10 @@ FROM unnest($1::BIGINT[], $2::BIGINT[], $3::TEXT[]) AS q (key_id, partition, row
     # Both at once: they are of one snapshot, and a head that others have changed since then can't be locked any more.
     LOCK_HEADS_AND_SIZES = f"""
 WITH locked AS ({LOCK_HEADS})
-SELECT key_id, partition, NULL AS row_id, false AS deleted, head AS number, live_rows, live_bytes FROM locked
+SELECT key_id, partition, NULL AS row_id, false AS deleted, head AS number, live_rows, live_bytes, history_id
+FROM locked
 UNION ALL
-SELECT q.key_id, q.partition, q.row_id, found.deleted, found.size, 0, 0
+SELECT q.key_id, q.partition, q.row_id, found.deleted, found.size, 0, 0, NULL
 FROM unnest($3::BIGINT[], $4::BIGINT[], $5::TEXT[]) AS q (key_id, partition, row_id)
 {_FOUND_ROWS}
 """  # noqa: S608
@@ -276,6 +286,9 @@ FROM unnest($1::BIGINT[], $2::BIGINT[], $3::TEXT[]) AS q (key_id, partition, row
 {_FOUND_ROWS}
 """  # noqa: S608
     INSERT_KEY = _INSERT_KEY
+    SET_STORE_HISTORY = _SET_STORE_HISTORY
+    KEY_IDS = _KEY_IDS
+    SET_KEY_HISTORY = _SET_KEY_HISTORY
     UPSERT_HEADS = """
 INSERT INTO partitions (key_id, partition, head, floor, live_rows, live_bytes)
 SELECT q.key_id, q.partition, q.head, 0, q.live_rows, q.live_bytes
@@ -382,6 +395,9 @@ SELECT size, value, metadata FROM rows WHERE key_id = ?1 AND partition = ?2 AND 
 """
     LIVE_SIZE = "SELECT size FROM rows WHERE key_id = ?1 AND partition = ?2 AND row_id = ?3 AND NOT deleted"
     INSERT_KEY = _sqlite(_INSERT_KEY)
+    SET_STORE_HISTORY = _sqlite(_SET_STORE_HISTORY)
+    KEY_IDS = _sqlite(_KEY_IDS)
+    SET_KEY_HISTORY = _sqlite(_SET_KEY_HISTORY)
     UPSERT_HEAD = """
 INSERT INTO partitions (key_id, partition, head, floor, live_rows, live_bytes) VALUES (?1, ?2, ?3, 0, ?4, ?5)
 ON CONFLICT (key_id, partition) DO UPDATE

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from ringcast_core import row_partitions
 from ringcast_store import Database, StoreError, StoreOpenError
-from ringcast_wire import PartitionRows, UnavailableError, names
+from ringcast_wire import FetchReply, HeadsReply, PartitionRows, UnavailableError, names
 
 from ringcast_config_service.errors import ConfigError
 from ringcast_config_service.repository import mapping, paging, writes
@@ -27,6 +27,7 @@ from ringcast_config_service.repository.base import (
     StoreRecord,
     WriteRequest,
     Written,
+    new_history_id,
 )
 from ringcast_config_service.repository.sql import SCHEMA_VERSION
 from ringcast_config_service.repository.sql import Sqlite as Sql
@@ -81,47 +82,56 @@ class SqliteRepository:
     async def write(self, requests: Sequence[WriteRequest], now_ms: int) -> Written:
         return await self._write(lambda db: _write(db, requests, now_ms))
 
-    async def read_partition(self, store: str, key: str, partition: int, since: int | None) -> PartitionRows:
-        def work(db: sqlite3.Connection) -> PartitionRows:
+    async def read_partition(
+        self, store: str, key: str, partition: int, since: int | None, history: str = ""
+    ) -> FetchReply:
+        def work(db: sqlite3.Connection) -> FetchReply:
             found = db.execute(Sql.LOCATE_PARTITION, (store, key, partition)).fetchone()
-            count, key_id, head, floor, live_rows = mapping.located(found, store, key)
+            count, key_id, current, head, floor, live_rows = mapping.located(found, store, key)
             names.check_partition(partition, count)
-            if mapping.wants_whole(since, head or 0, floor or 0, live_rows or 0):
-                rows = mapping.to_rows(db.execute(Sql.READ_WHOLE, (key_id, partition)))
-                return PartitionRows(partition, head or 0, True, rows)
-            rows = mapping.to_rows(db.execute(Sql.READ_SINCE, (key_id, partition, since)))
-            return PartitionRows(partition, head or 0, False, rows)
+            after = since if history == current else None
+            whole = mapping.wants_whole(after, head or 0, floor or 0, live_rows or 0)
+            statement, place = (
+                (Sql.READ_WHOLE, (key_id, partition)) if whole else (Sql.READ_SINCE, (key_id, partition, after))
+            )
+            rows = mapping.to_rows(db.execute(statement, place))
+            return mapping.fetch_reply(current, [PartitionRows(partition, head or 0, whole, rows)])
 
         return await self._read(work)
 
-    async def read_rows(self, store: str, key: str, row_ids: Sequence[str]) -> list[PartitionRows]:
-        def work(db: sqlite3.Connection) -> list[PartitionRows]:
-            count, key_id = mapping.located(db.execute(Sql.LOCATE, (store, key)).fetchone(), store, key)
+    async def read_rows(self, store: str, key: str, row_ids: Sequence[str]) -> FetchReply:
+        def work(db: sqlite3.Connection) -> FetchReply:
+            count, key_id, history = mapping.located(db.execute(Sql.LOCATE, (store, key)).fetchone(), store, key)
             wanted = set(zip(row_partitions(row_ids, count), row_ids, strict=True))
             heads = dict.fromkeys(sorted({partition for partition, _ in wanted}), 0)
             for partition in heads:
                 found = db.execute(Sql.GET_HEAD, (key_id, partition)).fetchone()
                 heads[partition] = found[0] if found else 0
             rows = (db.execute(Sql.READ_ROW, (key_id, *ref)).fetchone() for ref in wanted)
-            return mapping.by_partition(heads.items(), mapping.within_reply(row for row in rows if row), whole=False)
+            found = mapping.within_reply(row for row in rows if row)
+            return mapping.fetch_reply(history, mapping.by_partition(heads.items(), found, whole=False))
 
         return await self._read(work)
 
-    async def read_full(self, store: str, key: str) -> list[PartitionRows]:
-        def work(db: sqlite3.Connection) -> list[PartitionRows]:
-            _, key_id = mapping.located(db.execute(Sql.LOCATE, (store, key)).fetchone(), store, key)
+    async def read_full(self, store: str, key: str) -> FetchReply:
+        def work(db: sqlite3.Connection) -> FetchReply:
+            _, key_id, history = mapping.located(db.execute(Sql.LOCATE, (store, key)).fetchone(), store, key)
             heads = db.execute(Sql.HEADS, (key_id,)).fetchall()
             mapping.check_full_size(heads, store, key)
-            return mapping.by_partition(heads, db.execute(Sql.READ_FULL, (key_id,)), whole=True)
+            rows = db.execute(Sql.READ_FULL, (key_id,))
+            return mapping.fetch_reply(history, mapping.by_partition(heads, rows, whole=True))
 
         return await self._read(work)
 
-    async def heads(self, store: str, key: str) -> list[int]:
-        def work(db: sqlite3.Connection) -> list[int]:
-            count, key_id = mapping.located(db.execute(Sql.LOCATE, (store, key)).fetchone(), store, key)
-            return mapping.dense_heads(db.execute(Sql.HEADS, (key_id,)), count)
+    async def heads(self, store: str, key: str) -> HeadsReply:
+        def work(db: sqlite3.Connection) -> HeadsReply:
+            count, key_id, history = mapping.located(db.execute(Sql.LOCATE, (store, key)).fetchone(), store, key)
+            return mapping.dense_heads(db.execute(Sql.HEADS, (key_id,)), count, history)
 
         return await self._read(work)
+
+    async def new_history(self, store: str, *, instead_of: str | None = None) -> str:
+        return await self._write(lambda db: _new_history(db, store, instead_of))
 
     async def list_rows(self, store: str, key: str, query: ListFilter) -> AsyncGenerator[list[ListedRow], None]:
         async with self._pages(store, key) as (count, fetch):
@@ -180,7 +190,7 @@ class SqliteRepository:
         with _available():
             async with self._database.snapshot() as snapshot:
                 found = await snapshot.read(lambda db: db.execute(Sql.LOCATE, (store, key)).fetchone())
-                count, key_id = mapping.located(found, store, key)
+                count, key_id, _ = mapping.located(found, store, key)
 
                 async def fetch(statement: str, words: tuple[object, ...]) -> list[mapping.Record]:
                     return await snapshot.read(lambda db: db.execute(statement, (key_id, *words)).fetchall())
@@ -231,12 +241,23 @@ def _create_store(db: sqlite3.Connection, record: StoreRecord) -> StoreRecord:
     return record
 
 
+def _new_history(db: sqlite3.Connection, store: str, instead_of: str | None) -> str:
+    current = mapping.only_record(db.execute(Sql.GET_STORE, (store,)).fetchone(), store).history_id
+    if instead_of not in (None, current):
+        return current
+    history = new_history_id()
+    db.execute(Sql.SET_STORE_HISTORY, (store, history, current))
+    key_ids = db.execute(Sql.KEY_IDS, (store,)).fetchall()
+    db.executemany(Sql.SET_KEY_HISTORY, [(key_id, new_history_id()) for (key_id,) in key_ids])
+    return history
+
+
 def _write(db: sqlite3.Connection, requests: Sequence[WriteRequest], now_ms: int) -> Written:
     state = _read_state(db, requests)
     plan = writes.plan_writes(requests, state, now_ms)
     key_ids = dict(state.keys)
     for key in plan.new_keys:
-        key_ids[key] = db.execute(Sql.INSERT_KEY, key).fetchone()[0]
+        key_ids[key] = db.execute(Sql.INSERT_KEY, (*key, state.histories[key])).fetchone()[0]
     db.executemany(Sql.UPSERT_HEAD, ((key_ids[ref.key], ref.partition, *head) for ref, head in plan.heads.items()))
     rows = plan.rows.values()
     db.executemany(Sql.UPSERT_ROW, ((*mapping.from_row(row, key_ids), row.size, now_ms) for row in rows))
@@ -259,6 +280,7 @@ def _read_state(db: sqlite3.Connection, requests: Sequence[WriteRequest]) -> wri
         if found is None:
             continue
         state.stores.add(key.store)
+        state.histories[key] = found[2] or new_history_id()
         if found[1] is not None:
             state.keys[key] = found[1]
         elif key.store not in state.key_counts:

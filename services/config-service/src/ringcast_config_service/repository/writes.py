@@ -89,6 +89,7 @@ class CurrentState:
     """What the database holds of everything that a group of requests touches, read with the heads locked.
 
     ``stores``: names that exist. ``keys``: ids of the keys that exist. ``key_counts``: keys of each store.
+    ``histories``: the history id of each key, for one that does not exist the one that it is to be created with.
     ``heads``: of the partitions that were ever written. ``live``: size of each row touched that is there and not a
     tombstone. ``contents``: of those among them that a request with ``skip_unchanged`` touches.
     """
@@ -96,6 +97,7 @@ class CurrentState:
     stores: set[str] = field(default_factory=set)
     keys: dict[KeyRef, int] = field(default_factory=dict)
     key_counts: dict[str, int] = field(default_factory=dict)
+    histories: dict[KeyRef, str] = field(default_factory=dict)
     heads: dict[PartitionRef, Head] = field(default_factory=dict)
     live: dict[RowRef, int] = field(default_factory=dict)
     contents: dict[RowRef, Content] = field(default_factory=dict)
@@ -270,16 +272,16 @@ def _events(plan: Plan, state: CurrentState, stores: dict[str, StoreRecord], now
     for place, rows in by_partition.items():
         ref = PartitionRef(*place)
         key = ref.key
-        inline = stores[key.store].inline_max_bytes
+        inline, history = stores[key.store].inline_max_bytes, state.histories.get(key, "")
         prev, rev = (state.heads.get(ref) or Head()).revision, plan.heads[ref].revision
         listed = len(rows) <= limits.MAX_EVENT_CHANGES
         changes = sorted((_change(row, inline) for row in rows), key=_version) if listed else None
-        payload = encode(Event(WIRE_VERSION, prev, rev, now_ms, changes))
+        payload = encode(Event(WIRE_VERSION, prev, rev, now_ms, changes, history))
         if len(payload) > limits.MAX_EVENT_BYTES:
-            payload = encode(Event(WIRE_VERSION, prev, rev, now_ms, None))
+            payload = encode(Event(WIRE_VERSION, prev, rev, now_ms, None, history))
         yield PlannedEvent(
             names.notify_subject(key.store, key.name, ref.partition),
-            names.event_msg_id(key.store, key.name, ref.partition, rev),
+            names.event_msg_id(key.store, key.name, ref.partition, rev, history),
             payload,
             plan.traceparents.get(ref),
         )

@@ -27,6 +27,7 @@ from ringcast_config_service.repository import (
     WriteRequest,
     make_repository,
 )
+from ringcast_config_service.repository.sql import Postgres
 from ringcast_core import row_partition
 from ringcast_testkit import PATIENCE_S
 from ringcast_wire import (
@@ -147,6 +148,14 @@ async def bench(database: str) -> AsyncIterator[Bench]:
 
 @pytest.fixture
 async def postgres_bench(postgres_url: str) -> AsyncIterator[Bench]:
+    async for bench in _bench(postgres_url):
+        yield bench
+
+
+@pytest.fixture
+async def serializable_bench(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+    """PostgreSQL, taken for CockroachDB: writes are SERIALIZABLE, and nothing is copied."""
+    monkeypatch.setattr(Postgres, "SERVER", "SELECT 'CockroachDB CCL v25.2.1'")
     async for bench in _bench(postgres_url):
         yield bench
 

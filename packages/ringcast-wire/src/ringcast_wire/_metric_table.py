@@ -312,7 +312,7 @@ SERVICE: Final = (
         "counter",
         ("sqlstate",),
         "transactions",
-        "Transactions that began again: 40001 could not be serialised, 40P01 was a deadlock.",
+        "Transactions that began again: 40001 not serialised, 40P01 deadlocked, 23505 second to a new partition.",
     ),
     _service("config_service_writes_waiting", "gauge", (), "requests", "Write requests that wait for the database."),
     _service("config_service_write_bytes_waiting", "gauge", (), "bytes", "Their rows."),
@@ -362,7 +362,7 @@ SERVICE: Final = (
         "gauge",
         ("pool", "state"),
         "connections",
-        "Connections of each pool (fetches, snapshots, writes), busy and idle; none on SQLite.",
+        "Connections of each pool (fetches, snapshots, writes, upkeep), busy and idle; none on SQLite.",
     ),
 )
 

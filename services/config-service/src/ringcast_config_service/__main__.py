@@ -72,6 +72,8 @@ class _Duration(click.ParamType[int]):
 @click.option("--tombstone-retention", type=_Duration(), default="24h", help="How long deletes can be caught up with.")
 @click.option("--history-retention", type=_Duration(), default="7d", help="How long old revisions are kept.")
 @click.option("--compaction-interval", type=_Duration(), default="10m", help="How often both are looked at.")
+@click.option("--lock-timeout", type=_Duration(), default="5s", help="How long a write waits for another's lock.")
+@click.option("--write-connections", type=int, default=4, help="Writes that run at once in PostgreSQL.")
 @click.option("--nats-user", default="", help="User on NATS.")
 @click.option("--nats-password", default="", help="Best given by the environment, where no process list shows it.")
 @click.option("--nats-credentials", default="", metavar="FILE", help="Credentials file (JWT), instead of a user.")
@@ -104,6 +106,8 @@ def main(config: Path | None, nats: str, **options: Any) -> None:
             tombstone_retention_ms=options["tombstone_retention"],
             history_retention_ms=options["history_retention"],
             compaction_interval_s=options["compaction_interval"] / 1000,
+            lock_timeout_ms=options["lock_timeout"],
+            write_connections=options["write_connections"],
             nats_replicas=options["nats_replicas"],
             security=Security(
                 tls_cert_file=options["tls_cert"],

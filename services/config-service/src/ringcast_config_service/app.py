@@ -238,7 +238,11 @@ class App:
     @asynccontextmanager
     async def _repository(self, deadline: float) -> AsyncIterator[Repository]:
         while True:
-            repository = make_repository(self._config.database)
+            repository = make_repository(
+                self._config.database,
+                lock_timeout_ms=self._config.lock_timeout_ms,
+                write_connections=self._config.write_connections,
+            )
             try:
                 await repository.open()
                 break

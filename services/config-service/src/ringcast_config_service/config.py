@@ -10,6 +10,7 @@ from ringcast_wire import InvalidInputError, NatsLogin
 from ringcast_wire.prometheus import OFF, parse_listen
 
 from ringcast_config_service.errors import ConfigError
+from ringcast_config_service.repository.base import DEFAULT_LOCK_TIMEOUT_MS, DEFAULT_WRITE_CONNECTIONS
 from ringcast_config_service.security import Security
 
 _DURATION = re.compile(r"(\d{1,9})(ms|s|m|h|d)", re.ASCII)
@@ -35,6 +36,10 @@ class Config:
     tombstone_retention_ms: int = 24 * 3_600_000
     history_retention_ms: int = 7 * 86_400_000
     compaction_interval_s: float = 600.0
+    lock_timeout_ms: int = DEFAULT_LOCK_TIMEOUT_MS
+    """How long a write waits for a lock that another instance, or an operator, holds in PostgreSQL."""
+    write_connections: int = DEFAULT_WRITE_CONNECTIONS
+    """Transactions of writes that PostgreSQL has from this instance at once."""
     nats_replicas: int = 1
     nats_login: NatsLogin = field(default_factory=NatsLogin)
     security: Security = field(default_factory=Security)
@@ -56,6 +61,10 @@ class Config:
         for name in ("tombstone_retention_ms", "history_retention_ms"):
             if getattr(self, name) < 1_000:
                 raise ConfigError(f"{name} is {getattr(self, name)}: at least 1000 ms are needed")
+        if not 1 <= self.lock_timeout_ms <= 3_600_000:
+            raise ConfigError(f"lock_timeout_ms is {self.lock_timeout_ms}: 1 ms to 1 h are possible")
+        if not 1 <= self.write_connections <= 64:
+            raise ConfigError(f"write_connections is {self.write_connections}: 1 to 64 are possible")
         if not 1 <= self.nats_replicas <= 5:
             raise ConfigError(f"nats_replicas is {self.nats_replicas}: 1 to 5 are possible")
         if not self.nats:

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ringcast_wire import FetchReply, HeadsReply, RingcastError, Row, StoreSettings
 
@@ -14,6 +14,10 @@ from ringcast_wire import FetchReply, HeadsReply, RingcastError, Row, StoreSetti
 def new_history_id() -> str:
     """A random name for an unbroken run of revisions."""
     return secrets.token_hex(8)
+
+
+DEFAULT_LOCK_TIMEOUT_MS: Final = 5_000
+DEFAULT_WRITE_CONNECTIONS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +226,7 @@ class Repository(Protocol):
 
         A request is refused with ``UnknownStoreError``, ``UnknownKeyError`` (only deletes, and no such key) or
         ``LimitExceededError``. The rows, their history, the revisions and the outbox records are committed together.
+        Any number of tasks may write at once, to the same partitions too: those are written one after the other.
 
         Raises:
             UnavailableError: nothing was written, unless the sentence says that the commit itself may have happened.

@@ -5,13 +5,21 @@ from __future__ import annotations
 from ringcast_wire import shown
 
 from ringcast_config_service.errors import ConfigError
-from ringcast_config_service.repository.base import Repository
+from ringcast_config_service.repository.base import DEFAULT_LOCK_TIMEOUT_MS, DEFAULT_WRITE_CONNECTIONS, Repository
 
 _POSTGRES = ("postgresql://", "postgres://", "cockroachdb://")
 
 
-def make_repository(database: str) -> Repository:
+def make_repository(
+    database: str,
+    *,
+    lock_timeout_ms: int = DEFAULT_LOCK_TIMEOUT_MS,
+    write_connections: int = DEFAULT_WRITE_CONNECTIONS,
+) -> Repository:
     """The repository for ``sqlite:PATH`` or ``postgresql://…``; it is not opened yet.
+
+    ``lock_timeout_ms``: how long a write waits for a lock that another instance holds. ``write_connections``: how many
+    writes run at a time. SQLite has no such locks, and one write at a time.
 
     Raises:
         ConfigError: the address is neither.
@@ -24,7 +32,11 @@ def make_repository(database: str) -> Repository:
         if database.startswith(scheme):
             from ringcast_config_service.repository.postgres import PostgresRepository
 
-            return PostgresRepository("postgresql://" + database.removeprefix(scheme))
+            return PostgresRepository(
+                "postgresql://" + database.removeprefix(scheme),
+                lock_timeout_ms=lock_timeout_ms,
+                writes=write_connections,
+            )
     # Not the whole of it: it may hold a password.
     raise ConfigError(
         f"database {shown(database.partition(':')[0])} is of no known kind: sqlite:PATH and postgresql://… are"

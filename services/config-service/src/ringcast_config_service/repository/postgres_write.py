@@ -1,4 +1,7 @@
-"""A write in PostgreSQL or CockroachDB, within a transaction: lock the heads, read, plan, store."""
+"""A write in PostgreSQL or CockroachDB, within a transaction: lock the heads, read, plan, store.
+
+:mod:`~ringcast_config_service.repository.postgres_session` says why that is right while others write too.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,8 @@ from ringcast_wire import RingcastError
 from ringcast_config_service.repository import copying, mapping, writes
 from ringcast_config_service.repository.base import OutboxRecord, WriteRequest, Written, new_history_id
 from ringcast_config_service.repository.newness import LEAST_ROWS
+from ringcast_config_service.repository.postgres_session import Connection, LostRaceError
 from ringcast_config_service.repository.sql import Postgres as Sql
-
-Connection = Any  # asyncpg has no types
 
 
 class StoredError(Exception):
@@ -44,11 +46,10 @@ async def write(
     plan = writes.plan_writes(requests, state, now_ms)
     key_ids = await _create_keys(db, plan, state)
     ids: Sequence[Sequence[Any]] = ()
-    heads = _heads(plan, key_ids) if plan.rows else []
     many = copies and len(plan.history) >= LEAST_ROWS
     at_once = not many and plan.heads.keys() <= state.heads.keys()
     if plan.rows and not at_once:
-        await db.execute(Sql.UPSERT_HEADS, *heads)
+        await _store_heads(db, plan, key_ids, state)
     if many:
         await _store_many(db, plan, key_ids, now_ms, stored)
         ids = await db.fetch(Sql.INSERT_OUTBOX, *_columns(plan.events), now_ms)
@@ -56,7 +57,10 @@ async def write(
         rows = (*_rows(plan.rows.values(), key_ids), now_ms)
         history = (*_columns([mapping.from_row(row, key_ids) for row in plan.history]), now_ms)
         words = (*rows, *history, *_columns(plan.events), now_ms)
-        ids = await (db.fetch(Sql.WRITE_WITH_HEADS, *heads, *words) if at_once else db.fetch(Sql.WRITE, *words))
+        if at_once:
+            ids = await db.fetch(Sql.WRITE_WITH_HEADS, *_heads(plan.heads, key_ids), *words)
+        else:
+            ids = await db.fetch(Sql.WRITE, *words)
     return _written(plan, ids), not stored and not _refusals(plan)
 
 
@@ -72,7 +76,7 @@ async def write_new(db: Connection, requests: Sequence[WriteRequest], now_ms: in
     if _refusals(plan):  # a partition is too large, say, which it is not if its rows only change
         raise StoredError
     key_ids = await _create_keys(db, plan, state)
-    await db.execute(Sql.UPSERT_HEADS, *_heads(plan, key_ids))
+    await _store_heads(db, plan, key_ids, state)
     try:
         await _store_many(db, plan, key_ids, now_ms, set())
     except asyncpg.UniqueViolationError as error:
@@ -98,8 +102,29 @@ async def _create_keys(db: Connection, plan: writes.Plan, state: writes.CurrentS
     return key_ids
 
 
-def _heads(plan: writes.Plan, key_ids: dict[writes.KeyRef, int]) -> list[list[Any]]:
-    return _columns([(key_ids[ref.key], ref.partition, *head) for ref, head in plan.heads.items()])
+async def _store_heads(
+    db: Connection, plan: writes.Plan, key_ids: dict[writes.KeyRef, int], state: writes.CurrentState
+) -> None:
+    """The heads of what is written: those that are locked, and new ones.
+
+    Raises:
+        LostRaceError: another transaction was first to write one of the new ones.
+    """
+    new = {ref: head for ref, head in plan.heads.items() if ref not in state.heads}
+    if new and count(await db.execute(Sql.INSERT_HEADS, *_heads(new, key_ids))) < len(new):
+        raise LostRaceError([(key_ids[ref.key], ref.partition) for ref in new if ref.key in state.keys])
+    if len(new) < len(plan.heads):
+        locked = {ref: head for ref, head in plan.heads.items() if ref in state.heads}
+        await db.execute(Sql.UPSERT_HEADS, *_heads(locked, key_ids))
+
+
+def _heads(heads: dict[writes.PartitionRef, writes.Head], key_ids: dict[writes.KeyRef, int]) -> list[list[Any]]:
+    return _columns([(key_ids[ref.key], ref.partition, *head) for ref, head in heads.items()])
+
+
+def count(status: str) -> int:
+    """The number at the end of a command's status, such as ``INSERT 0 3``."""
+    return int(status.rpartition(" ")[2])
 
 
 def _rows(rows: Iterable[writes.PlannedRow], key_ids: dict[writes.KeyRef, int]) -> list[list[Any]]:
@@ -111,8 +136,7 @@ async def _store_many(
 ) -> None:
     """The last state of each row, and its history. ``stored``: what has a row already; the others are copied.
 
-    A row that is not stored can't be by the time it is copied: whoever stores one has the lock of its partition's head,
-    or was the first to write that head, which fails for the second.
+    A row that is not stored can't be by the time it is copied: we have the lock of its partition's head.
     """
     new = [row for ref, row in plan.rows.items() if ref not in stored] if stored else list(plan.rows.values())
     common: list[str] = []
@@ -138,23 +162,35 @@ async def _upsert_rows(
 
 
 async def _locate(db: Connection, requests: Sequence[WriteRequest], known: KeyIds) -> writes.CurrentState:
-    """The stores and keys that the requests name; those that are found are ``known`` from then on."""
+    """The stores and keys that the requests name; those that are found are ``known`` from then on.
+
+    A store in which one is not found is locked until the end of the transaction: nobody else adds keys to it.
+    """
     state = writes.CurrentState()
     keys = {writes.KeyRef(request.store.name, request.key) for request in requests}
     state.keys = {key: known[key].key_id for key in keys if key in known}
     state.histories = {key: known[key].history for key in state.keys}
     state.stores = {key.store for key in state.keys}
     if unknown := sorted(keys - state.keys.keys()):
-        for store, name, key_id, history in await db.fetch(Sql.LOCATE_MANY, *_columns(unknown)):
-            state.stores.add(store)
-            key = writes.KeyRef(store, name)
-            state.histories[key] = history or new_history_id()
-            if key_id is not None:
-                state.keys[key] = key_id
-                known[key] = KnownKey(key_id, history)
-            elif store not in state.key_counts:
+        await _find_keys(db, unknown, state, known)
+        if missing := [key for key in unknown if key.store in state.stores and key not in state.keys]:
+            stores = sorted({key.store for key in missing})
+            await db.execute(Sql.LOCK_STORES, stores)
+            await _find_keys(db, missing, state, known)
+            for store in stores:
                 state.key_counts[store] = await db.fetchval(Sql.COUNT_KEYS, store)
     return state
+
+
+async def _find_keys(db: Connection, keys: Sequence[writes.KeyRef], state: writes.CurrentState, known: KeyIds) -> None:
+    """Adds the stores and keys that are there."""
+    for store, name, key_id, history in await db.fetch(Sql.LOCATE_MANY, *_columns(keys)):
+        key = writes.KeyRef(store, name)
+        state.stores.add(store)
+        state.histories[key] = history or new_history_id()
+        if key_id is not None:
+            state.keys[key] = key_id
+            known[key] = KnownKey(key_id, history)
 
 
 async def _read_heads(db: Connection, requests: Sequence[WriteRequest], state: writes.CurrentState) -> None:
@@ -175,6 +211,7 @@ async def _read_heads_and_rows(
         await _read_heads(db, requests, state)
         return await _read_rows(db, requests, state)
     stored: set[writes.RowRef] = set()
+    seen: dict[writes.PartitionRef, int] = {}
     names_of = {key_id: key for key, key_id in state.keys.items()}
     if not (places := _partitions(state, requests)):
         return stored
@@ -183,13 +220,20 @@ async def _read_heads_and_rows(
     for key_id, partition, row_id, deleted, number, live_rows, live_bytes, history in records:
         key = names_of[key_id]
         if row_id is None:
-            state.heads[writes.PartitionRef(key, partition)] = writes.Head(number, live_rows, live_bytes)
-            state.histories[key] = history
+            place = writes.PartitionRef(key, partition)
+            if deleted:
+                seen[place] = number
+            else:
+                state.heads[place] = writes.Head(number, live_rows, live_bytes)
+                state.histories[key] = history
             continue
         ref = writes.RowRef(key, row_id)
         stored.add(ref)
         if not deleted:
             state.live[ref] = number
+    if any(head.revision != seen.get(place) for place, head in state.heads.items()):  # others wrote while we waited
+        state.live.clear()
+        return await _read_rows(db, requests, state)
     return stored
 
 

@@ -150,7 +150,10 @@ _READ_SINCE: Final = f"""
 SELECT {_ROW_COLUMNS} FROM rows WHERE key_id = $1 AND partition + 0 = $2 AND version > $3 ORDER BY version
 """  # noqa: S608
 _READ_FULL: Final = f"SELECT partition, {_ROW_COLUMNS} FROM rows WHERE key_id = $1 AND NOT deleted"  # noqa: S608
-_HEADS: Final = "SELECT partition, head, live_bytes, live_rows FROM partitions WHERE key_id = $1 ORDER BY partition"
+# A head of 0 was created for a write that has not come.
+_HEADS: Final = """
+SELECT partition, head, live_bytes, live_rows FROM partitions WHERE key_id = $1 AND head > 0 ORDER BY partition
+"""
 # Keyset paging: a page goes on behind the last row of the one before. The bounds on the first column alone let an index
 # be used where the planner does not see through the comparison of pairs.
 _LIST_PAGE: Final = f"""
@@ -233,8 +236,7 @@ class Postgres:
     HEADS = _HEADS
     LIST_PAGE = _LIST_PAGE.replace("$5", "$5::BOOLEAN")
     HISTORY_PAGE = _HISTORY_PAGE.replace("$6", "$6::TEXT")
-    # Look-ups of many rows: a subquery for each keeps to the primary key, where a join may read the whole table, which
-    # makes a SERIALIZABLE transaction conflict with everybody.
+    # Look-ups of many rows: a subquery for each keeps to the primary key, where a join may read the whole table.
     SIZE_OF_ROWS = """
 SELECT CAST(coalesce(sum(
     (SELECT r.size FROM rows r WHERE r.key_id = $1 AND r.partition = q.partition AND r.row_id = q.row_id)
@@ -256,6 +258,9 @@ JOIN stores s ON s.name = q.store
 LEFT JOIN config_keys k ON k.store = q.store AND k.name = q.name
 """
     COUNT_KEYS = _COUNT_KEYS
+    # Held by whoever counts before it adds one. NO KEY: the foreign keys of others may go on pointing at the store.
+    LOCK_STORE_COUNT = "SELECT version FROM schema_version WHERE one = 1 FOR UPDATE"
+    LOCK_STORES = "SELECT name FROM stores WHERE name = ANY ($1::TEXT[]) ORDER BY name FOR NO KEY UPDATE"
     # Locked in one order by everybody: no deadlocks.
     LOCK_HEADS = """
 SELECT p.key_id, p.partition, p.head, p.live_rows, p.live_bytes, k.history_id
@@ -270,11 +275,19 @@ SELECT q.key_id, q.row_id, found.deleted, found.size
 FROM unnest($1::BIGINT[], $2::BIGINT[], $3::TEXT[]) AS q (key_id, partition, row_id)
 {_FOUND_ROWS}
 """  # noqa: S608
-    # Both at once: they are of one snapshot, and a head that others have changed since then can't be locked any more.
+    # All at once. Without row_id: the heads as they were locked, and (deleted is true) as the snapshot has them, from
+    # which the rows are. postgres_session.py says what the difference means.
     LOCK_HEADS_AND_SIZES = f"""
 WITH locked AS ({LOCK_HEADS})
-SELECT key_id, partition, NULL AS row_id, false AS deleted, head AS number, live_rows, live_bytes, history_id
+SELECT
+    key_id, partition, CAST(NULL AS TEXT) AS row_id, false AS deleted, head AS number, live_rows, live_bytes, history_id
 FROM locked
+UNION ALL
+SELECT q.key_id, q.partition, NULL, true, seen.head, 0, 0, NULL
+FROM unnest($1::BIGINT[], $2::BIGINT[]) AS q (key_id, partition)
+CROSS JOIN LATERAL (
+    SELECT p.head FROM partitions p WHERE p.key_id = q.key_id AND p.partition = q.partition LIMIT 1
+) AS seen
 UNION ALL
 SELECT q.key_id, q.partition, q.row_id, found.deleted, found.size, 0, 0, NULL
 FROM unnest($3::BIGINT[], $4::BIGINT[], $5::TEXT[]) AS q (key_id, partition, row_id)
@@ -289,6 +302,16 @@ FROM unnest($1::BIGINT[], $2::BIGINT[], $3::TEXT[]) AS q (key_id, partition, row
     SET_STORE_HISTORY = _SET_STORE_HISTORY
     KEY_IDS = _KEY_IDS
     SET_KEY_HISTORY = _SET_KEY_HISTORY
+    # Of partitions that were never written; in one order, since it waits for others who insert the same.
+    INSERT_HEADS = """
+INSERT INTO partitions (key_id, partition, head, floor, live_rows, live_bytes)
+SELECT q.key_id, q.partition, q.head, 0, q.live_rows, q.live_bytes
+FROM unnest($1::BIGINT[], $2::BIGINT[], $3::BIGINT[], $4::BIGINT[], $5::BIGINT[])
+    AS q (key_id, partition, head, live_rows, live_bytes)
+ORDER BY q.key_id, q.partition
+ON CONFLICT (key_id, partition) DO NOTHING
+"""
+    # Of partitions whose heads are locked.
     UPSERT_HEADS = """
 INSERT INTO partitions (key_id, partition, head, floor, live_rows, live_bytes)
 SELECT q.key_id, q.partition, q.head, 0, q.live_rows, q.live_bytes
@@ -341,8 +364,8 @@ SELECT q.subject, q.msg_id, q.payload, q.traceparent, $5::BIGINT
 FROM unnest($1::TEXT[], $2::TEXT[], $3::BYTEA[], $4::TEXT[]) AS q (subject, msg_id, payload, traceparent)
 RETURNING id, msg_id
 """
-    # The heads too only where they are there, and locked: nobody says which of these comes first, and whoever loses a
-    # race for a new partition has to learn it from its head, before its history is in the way.
+    # The heads too only where they are there, and locked: nobody says which of these comes first, and a transaction
+    # that loses a race for a new partition has to learn it from its head, before its history is in the way.
     WRITE = _at_once(UPSERT_ROWS, INSERT_HISTORY, INSERT_OUTBOX)
     WRITE_WITH_HEADS = _at_once(UPSERT_HEADS, UPSERT_ROWS, INSERT_HISTORY, INSERT_OUTBOX)
     # Two relays never take the same records, and neither waits for the other.

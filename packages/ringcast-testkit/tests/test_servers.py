@@ -11,7 +11,7 @@ import asyncpg
 import nats
 import psutil
 import pytest
-from ringcast_testkit import ManagedProcess, NatsServer, PostgresServer, ServerFailedError
+from ringcast_testkit import ManagedProcess, NatsServer, PostgresServer, PostgresStandby, ServerFailedError, TcpProxy
 
 
 async def test_nats_keeps_address_and_data_over_a_crash(nats_server: NatsServer) -> None:
@@ -42,6 +42,37 @@ async def test_postgres_keeps_committed_rows_over_a_crash(tmp_path: Path) -> Non
         connection = await asyncpg.connect(url)
         assert await connection.fetchval("SELECT x FROM t") == 7
         await connection.close()
+
+
+async def test_a_standby_that_lags_takes_over_without_the_last_commits() -> None:
+    with PostgresServer() as primary, TcpProxy(primary.socket) as link:
+        name = primary.create_database().partition("?")[0].rpartition("/")[2]
+        url = f"postgresql://postgres@127.0.0.1:{link.port}/{name}?sslmode=disable"
+        connection = await asyncpg.connect(url)
+        await connection.execute("CREATE TABLE t (x INT)")
+        await connection.execute("INSERT INTO t VALUES (1)")
+        with PostgresStandby(primary) as standby:
+            await connection.execute("INSERT INTO t VALUES (2)")
+            standby.wait_caught_up()
+            standby.fall_behind()
+            await connection.execute("INSERT INTO t VALUES (3)")
+            primary.kill()
+            link.redirect(standby.promote().socket)
+            with pytest.raises((OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError)):
+                await connection.execute("INSERT INTO t VALUES (4)")
+            connection = await asyncpg.connect(url)
+            await connection.execute("INSERT INTO t VALUES (5)")
+            assert [row[0] for row in await connection.fetch("SELECT x FROM t ORDER BY x")] == [1, 2, 5]
+            await connection.close()
+            primary.restart()  # what was lost can still be looked at
+            old = await asyncpg.connect(primary.url(name))
+            assert [row[0] for row in await old.fetch("SELECT x FROM t ORDER BY x")] == [1, 2, 3]
+            await old.close()
+
+
+def test_a_statement_that_the_database_refuses(shared_postgres: PostgresServer) -> None:
+    with pytest.raises(ServerFailedError, match="does not exist"):
+        shared_postgres.ask("SELECT * FROM nowhere")
 
 
 async def test_postgres_databases_are_fresh(postgres_url: str) -> None:

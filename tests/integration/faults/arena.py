@@ -1,19 +1,22 @@
 """The system that faults are done to: NATS, PostgreSQL, config services and workers, each a process of its own.
 
-Every service and worker reaches each NATS server over a proxy of its own, so that the network of one process can be bad
-while that of the others is well.
+Every service and worker reaches each NATS server over a proxy of its own, and every service the database too, so that
+the network of one process can be bad while that of the others is well. The proxies of the database are also the address
+that leads to another server after a failover.
 """
 
 from __future__ import annotations
 
 import asyncio
 import shutil
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import parse_qs, urlsplit
 
 import nats
 from nats.aio.client import Client
@@ -33,8 +36,14 @@ from ringcast_testkit import (
 from ringcast_wire import Mode
 
 from tests.integration.faults.mirror import Mirror
+from tests.integration.faults.record import Revision
+
+if TYPE_CHECKING:
+    from tests.integration.faults.load import Load
 
 DISK_BYTES = 64 << 20
+BROKER_BYTES = 48 << 20
+"""What one server may store, less than its disk has."""
 STORE = "gateway"
 
 
@@ -53,6 +62,8 @@ class Shape:
     """With an agent and the consumers of a group; see :mod:`tests.integration.faults.dispatch_arena`."""
     small_disk: bool = False
     own_postgres: bool = True
+    sqlite: bool = False
+    """The database is a file, for the one service that there then is."""
     service_options: tuple[str, ...] = ()
     hold: float = 1.0
     """What the times of faults that last are multiplied by."""
@@ -73,19 +84,29 @@ class Arena:
         self.disk: SmallDisk | None = None
         self.postgres: PostgresServer | None = None
         self.database = database
+        """Its URL, past any proxy."""
+        self.former: list[list[Revision]] = []
+        """Records that the database has gone back from, oldest first: all that each of them ever had."""
         self.services: dict[str, ConfigServiceProcess] = {}
         self.workers: dict[str, WorkerProcess] = {}
         self.links: dict[str, list[TcpProxy]] = {}
+        """To NATS, by process."""
+        self.database_links: dict[str, TcpProxy] = {}
+        """To the database, by service."""
+        self.load: Load | None = None
+        self.met: Counter[str] = Counter()
+        """What faults have seen of what they are made for."""
         self.clients: dict[str, ConfigServiceClient] = {}
         self.down: set[str] = set()
         """Processes that a fault has ended and will bring back itself."""
-        self._stack = AsyncExitStack()
+        self.stack = AsyncExitStack()
+        """What ends with the system."""
 
     async def __aenter__(self) -> Self:
         try:
             await self._start()
         except BaseException:
-            await self._stack.aclose()
+            await self.stack.aclose()
             raise
         return self
 
@@ -94,7 +115,7 @@ class Arena:
     ) -> None:
         for server in (*self.workers.values(), *self.services.values()):
             server.__exit__(None, None, None)  # at once: nobody waits for orderly ends here
-        await self._stack.aclose()
+        await self.stack.aclose()
 
     @property
     def url(self) -> str:
@@ -196,35 +217,52 @@ class Arena:
         await self.mirror.wait(self.mirror.owned_once, 30, "the partitions were not shared out")
 
     def _start_servers(self) -> None:
-        shape, enter = self.shape, self._stack.enter_context
+        shape, enter = self.shape, self.stack.enter_context
         if shape.cluster:
             self.servers = enter(NatsCluster(self.directory / "nats")).servers
         elif shape.small_disk:
             self.disk = enter(SmallDisk(self.directory / "disk", DISK_BYTES))
-            store = {"store_dir": str(self.disk.path / "jetstream"), "max_file_store": DISK_BYTES}
+            store = {"store_dir": str(self.disk.path / "jetstream"), "max_file_store": BROKER_BYTES}
             server = NatsServer(self.directory / "nats", prefix=self.disk.prefix, jetstream=store)
             self.servers = {"nats": enter(server)}
         else:
-            self.servers = {"nats": enter(NatsServer(self.directory / "nats"))}
-        if shape.own_postgres:
+            store = {"store_dir": str(self.directory / "nats" / "jetstream"), "max_file_store": BROKER_BYTES}
+            self.servers = {"nats": enter(NatsServer(self.directory / "nats", jetstream=store))}
+        if shape.sqlite:
+            self.database = f"sqlite:{self.directory / 'ringcast.db'}"
+        elif shape.own_postgres:
             self.postgres = enter(PostgresServer())
             self.database = self.postgres.create_database()
 
     async def _start_service(self, name: str) -> None:
         options = (*self.shape.service_options, *(("--nats-replicas", "3") if self.shape.cluster else ()))
         service = ConfigServiceProcess(
-            self.directory / name, nats_url=self._linked(name), database=self.database, options=options
+            self.directory / name, nats_url=self._linked(name), database=self._database_of(name), options=options
         )
         self.services[name] = service
         await off(service.start)
-        self.clients[name] = await self._stack.enter_async_context(ConfigServiceClient(service.address, timeout_s=5.0))
+        self.clients[name] = await self.stack.enter_async_context(ConfigServiceClient(service.address, timeout_s=5.0))
 
     def _linked(self, name: str) -> str:
         """New proxies for one process; the addresses that it connects to."""
         if name not in self.links:
-            proxies = [self._stack.enter_context(TcpProxy(server.port)) for server in self.servers.values()]
+            proxies = [self.stack.enter_context(TcpProxy(server.port)) for server in self.servers.values()]
             self.links[name] = proxies
         return ",".join(f"nats://127.0.0.1:{proxy.port}" for proxy in self.links[name])
+
+    def _database_of(self, name: str) -> str:
+        """The address of the database for one service: that of a new proxy, but for a file."""
+        if self.shape.sqlite:
+            return self.database
+        socket, database = located(self.database)
+        link = self.database_links[name] = self.stack.enter_context(TcpProxy(socket))
+        return f"postgresql://postgres@127.0.0.1:{link.port}/{database}?sslmode=disable"
+
+
+def located(url: str) -> tuple[Path, str]:
+    """The socket and the name of a database that is reached over a Unix socket."""
+    parts = urlsplit(url)
+    return Path(parse_qs(parts.query)["host"][0]) / ".s.PGSQL.5432", parts.path.removeprefix("/")
 
 
 async def _expected(error: Exception) -> None:

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from ringcast_testkit import Report
 
-from tests.integration.faults.histories import Findings, Revision
+from tests.integration.faults.histories import Findings
+from tests.integration.faults.record import Revision
 
 
 class Done(NamedTuple):

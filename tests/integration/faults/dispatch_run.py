@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.integration.faults.arena import STORE, Shape, off
 from tests.integration.faults.deliveries import judge_deliveries, judge_done, judge_group
 from tests.integration.faults.dispatch_arena import DispatchArena
-from tests.integration.faults.histories import judge_reports, judge_revisions, judge_state, judge_writes
+from tests.integration.faults.histories import judge_order, judge_reports, judge_revisions, judge_state, judge_writes
 from tests.integration.faults.kinds import Kind
 from tests.integration.faults.load import Write
 from tests.integration.faults.run import Outcome, Run, Say, chaos, revisions_of
@@ -55,12 +55,12 @@ class DispatchRun(Run):
         judge_done(ours, key, arena.answers.newest, findings)
         judge_deliveries(reports, revisions, findings)
         judge_writes(ledger.writes, revisions, findings)
+        judge_order(ledger.writes, revisions, findings)
         judge_revisions(revisions, findings)
         judge_reports(reports, revisions, findings)
         self._judge_processes()
         outcome.rows += len(ours)
-        outcome.acknowledged += ledger.acknowledged
-        outcome.uncertain += ledger.uncertain
+        outcome.count(ledger)
 
     def _judge_processes(self) -> None:
         for server in (self.arena.agent, *self.arena.consumers.values()):

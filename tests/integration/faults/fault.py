@@ -24,23 +24,28 @@ _TRIES_S = 60.0
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of fault; ``only`` says which system it needs: "server", "cluster", or either."""
+    """One kind of fault.
+
+    ``only`` says which system it needs: "server", "cluster", or either; ``database`` which of those: "postgres",
+    "sqlite", or either.
+    """
 
     name: str
     group: str
     action: Action
     only: str = ""
+    database: str = ""
 
 
 KINDS: dict[str, Kind] = {}
 
 
-def kind(group: str, only: str = "") -> Callable[[Action], Action]:
+def kind(group: str, only: str = "", *, database: str = "") -> Callable[[Action], Action]:
     """Registers a fault under the name of its function."""
 
     def register(action: Action) -> Action:
         name = action.__name__
-        KINDS[name] = Kind(name, group, action, only)
+        KINDS[name] = Kind(name, group, action, only, database)
         return action
 
     return register

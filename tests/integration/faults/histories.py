@@ -9,25 +9,16 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ringcast_testkit import Report
 
 from demo.judge import Held, Verdict, judge
-from tests.integration.faults.load import Write
+from tests.integration.faults.load import Landed, Write
 from tests.integration.faults.mirror import Place
+from tests.integration.faults.record import Revision
 
 _MOST_SHOWN = 20
-
-
-class Revision(NamedTuple):
-    """One write as the system of record keeps it."""
-
-    key: str
-    partition: int
-    version: int
-    row_id: str
-    value: str | None
 
 
 @dataclass
@@ -47,25 +38,47 @@ class Findings:
 def judge_writes(writes: Iterable[Write], revisions: Sequence[Revision], findings: Findings) -> None:
     """Every acknowledged write is in the record where the service said; nothing is there that nobody asked for.
 
-    A write that got no answer may be there as often as it was sent, or not at all.
+    A write that got no answer may be there as often as it was sent, or not at all. So may one that a database has
+    acknowledged and lost since.
     """
-    at = {(revision.key, revision.partition, revision.version): revision for revision in revisions}
-    landed = Counter((revision.key, revision.row_id, revision.value) for revision in revisions)
+    record = Landed(revisions)
     allowed: Counter[tuple[str, str, str | None]] = Counter()
     for write in writes:
         what = (write.key, write.row_id, write.value)
         allowed[what] += write.attempts
-        if not write.acknowledged:
+        if not write.acknowledged or write.taken_back or write in record:
             continue
-        if write.version:
-            found = at.get((write.key, write.partition, write.version))
-            if found is None or (found.row_id, found.value) != what[1:]:
-                findings.add("lost_write", f"{what} was acknowledged at {write.version}, the record has {found}")
-        elif write.value is not None and not landed[what]:
-            findings.add("lost_write", f"{what} was acknowledged, the record does not have it")
-    for what, times in landed.items():
+        found = record.at.get((write.key, write.partition, write.version)) if write.version else None
+        findings.add("lost_write", f"{what} was acknowledged at {write.version}, the record has {found}")
+    for what, times in record.times.items():
         if times > allowed[what]:
             findings.add("invented_write", f"{what} is {times} times in the record, and was sent {allowed[what]} times")
+
+
+def judge_order(writes: Iterable[Write], revisions: Sequence[Revision], findings: Findings) -> None:
+    """A write that was begun after another of its partition was acknowledged has the higher revision.
+
+    Of two that were under way together, either may come first, whoever they went through.
+    """
+    landed: dict[tuple[str, str, str], tuple[int, int]] = {}
+    for revision in revisions:
+        if revision.value is not None:
+            landed.setdefault((revision.key, revision.row_id, revision.value), (revision.partition, revision.version))
+    moments: list[tuple[int, bool, Place, int, Write]] = []
+    for write in writes:
+        at = (write.partition, write.version)
+        if not at[1]:  # a bulk write is known by its values, and by where they landed first
+            at = landed.get((write.key, write.row_id, write.value or ""), (0, 0))
+        if write.acknowledged and not write.taken_back and at[1]:
+            place = (write.key, at[0])
+            moments += [(write.begun, False, place, at[1], write), (write.ended, True, place, at[1], write)]
+    reached: defaultdict[Place, int] = defaultdict(int)
+    for _, over, place, version, write in sorted(moments, key=lambda moment: moment[0]):
+        if over:
+            reached[place] = max(reached[place], version)
+        elif version <= reached[place]:
+            what = f"{write.row_id} of {place} at {version}"
+            findings.add("misordered_write", f"{what} was begun when {reached[place]} was acknowledged")
 
 
 def judge_revisions(revisions: Iterable[Revision], findings: Findings) -> None:
@@ -78,30 +91,78 @@ def judge_revisions(revisions: Iterable[Revision], findings: Findings) -> None:
             findings.add("revision_gap", f"{place} has {len(versions)} revisions up to {max(versions)}")
 
 
-def judge_reports(reports: Iterable[Report], revisions: Iterable[Revision], findings: Findings) -> None:
-    """What each life of a worker was given: only what it owned, only what is in the record, and nothing falling."""
-    record = {(r.key, r.partition, r.version): r.row_id for r in revisions if r.value is not None}
+def judge_reports(
+    reports: Iterable[Report],
+    revisions: Iterable[Revision],
+    findings: Findings,
+    former: Sequence[Sequence[Revision]] = (),
+) -> None:
+    """What each life of a worker was given: only what it owned, only what is in the record, and nothing falling.
+
+    Where the record has gone back, ``former`` has what it was before, oldest first. In the life of each partition there
+    may then be one moment for each of them at which the worker goes over from that record to the next, and never back.
+    """
+    records = [_by_place(record) for record in (*former, revisions)]
     owned: defaultdict[tuple[str, int], set[Place]] = defaultdict(set)
-    newest: dict[tuple[str, int, str, int, str], int] = {}
+    holdings: defaultdict[tuple[str, int], dict[Place, _Holding]] = defaultdict(dict)
     for report in reports:
         who = (report.worker_id, report.life)
         fields = report.fields
         if report.event == "assigned":
             owned[who].update((fields["key"], number) for number in fields["partitions"])
         elif report.event == "revoked":
-            gone = {(fields["key"], number) for number in fields["partitions"]}
-            owned[who] -= gone
-            newest = {row: version for row, version in newest.items() if row[:2] != who or (row[2], row[3]) not in gone}
+            for number in fields["partitions"]:
+                owned[who].discard((fields["key"], number))
+                holdings[who].pop((fields["key"], number), None)
         elif report.event == "row":
             place = (fields["key"], fields["partition"])
-            row = (*who, *place, fields["row_id"])
             if place not in owned[who]:
                 findings.add("foreign_row", f"{who} was given {place} {fields['row_id']} without owning the partition")
-            if fields["version"] < newest.get(row, 0):
-                findings.add("fallen_version", f"{row} went from {newest[row]} to {fields['version']}")
-            if not fields["deleted"] and record.get((*place, fields["version"])) != fields["row_id"]:
-                findings.add("invented_row", f"{row} was given at {fields['version']}, which the record does not have")
-            newest[row] = fields["version"]
+            if wrong := holdings[who].setdefault(place, _Holding(records, place)).take(fields):
+                findings.add(wrong[0], f"{who} {place} {wrong[1]}")
+
+
+_Record = dict[tuple[str, int, int], tuple[str, str | None]]
+
+
+def _by_place(revisions: Iterable[Revision]) -> _Record:
+    return {(r.key, r.partition, r.version): (r.row_id, r.value) for r in revisions}
+
+
+class _Holding:
+    """One partition in the hands of one life of a worker."""
+
+    def __init__(self, records: Sequence[_Record], place: Place) -> None:
+        self._records = records
+        self._place = place
+        self._record = 0
+        self._newest: dict[str, int] = {}
+
+    def take(self, fields: dict[str, Any]) -> tuple[str, str] | None:
+        """Takes a row; says what is wrong with it in every record that the worker may be at."""
+        first: tuple[str, str] | None = None
+        for number in range(self._record, len(self._records)):
+            newest = self._newest if number == self._record else {}
+            wrong = self._check(fields, self._records[number], newest.get(fields["row_id"], 0))
+            if wrong is None:
+                self._record, self._newest = number, newest
+                newest[fields["row_id"]] = fields["version"]
+                return None
+            first = first or wrong
+        self._newest[fields["row_id"]] = fields["version"]
+        return first
+
+    def _check(self, fields: dict[str, Any], record: _Record, newest: int) -> tuple[str, str] | None:
+        row_id, version = fields["row_id"], fields["version"]
+        if version < newest:
+            return "fallen_version", f"{row_id} went from {newest} to {version}"
+        found = record.get((*self._place, version))
+        if fields["deleted"]:
+            # Of a row that a whole partition lacks, no revision says when it went.
+            return None
+        if found != (row_id, fields["value"]):
+            return "invented_row", f"{row_id} was given at {version}, where the record has {found}"
+        return None
 
 
 def judge_state(truth: Held, held: dict[str, Held], owned: dict[str, frozenset[int]], findings: Findings) -> Verdict:

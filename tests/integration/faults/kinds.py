@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tests.integration.faults import (  # noqa: F401  # each registers its kinds
     bus_faults,
+    database_faults,
     dispatch_faults,
     process_faults,
     server_faults,

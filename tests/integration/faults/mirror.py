@@ -18,7 +18,7 @@ class Mirror:
         self._places = frozenset((key, number) for key in keys for number in range(partitions))
         self._owners: dict[Place, set[tuple[str, int]]] = {place: set() for place in self._places}
         self._owners_each = owners_each
-        self._heard: dict[tuple[tuple[str, int], Place], dict[str, int]] = {}
+        self._heard: dict[tuple[tuple[str, int], Place], dict[str, tuple[int, str | None]]] = {}
         self._grown = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
@@ -48,9 +48,16 @@ class Mirror:
 
     def heard(self, key: str, partition: int, row_id: str) -> int:
         """The highest version of a row that every owner of its partition was given; 0 without an owner."""
+        return min((version for version, _ in self._given(key, partition, row_id)), default=0)
+
+    def given(self, key: str, partition: int, row_id: str, value: str | None) -> bool:
+        """Whether that value is the last of a row that every owner of its partition was given."""
+        given = self._given(key, partition, row_id)
+        return bool(given) and all(version > 0 and last == value for version, last in given)
+
+    def _given(self, key: str, partition: int, row_id: str) -> list[tuple[int, str | None]]:
         place = (key, partition)
-        given = (self._heard.get((who, place), {}).get(row_id, 0) for who in self._owners[place])
-        return min(given, default=0)
+        return [self._heard.get((who, place), {}).get(row_id, (0, None)) for who in self._owners[place]]
 
     async def wait(self, condition: Callable[[], bool], timeout_s: float, otherwise: str) -> None:
         """Waits until a condition, looked at after each report, is true.
@@ -88,5 +95,5 @@ class Mirror:
                     owners.discard(who)
             case "row":
                 rows = self._heard.setdefault((who, (report.fields["key"], report.fields["partition"])), {})
-                rows[report.fields["row_id"]] = report.fields["version"]
+                rows[report.fields["row_id"]] = (report.fields["version"], report.fields["value"])
         self._grown.set()

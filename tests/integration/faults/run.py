@@ -17,16 +17,17 @@ from ringcast.admin import ConfigServiceClient
 from tests.integration.faults.arena import STORE, Arena, Shape, off
 from tests.integration.faults.histories import (
     Findings,
-    Revision,
     covered,
     double_ownership,
+    judge_order,
     judge_reports,
     judge_revisions,
     judge_state,
     judge_writes,
 )
 from tests.integration.faults.kinds import KINDS, Kind
-from tests.integration.faults.load import Load, Write
+from tests.integration.faults.load import Ledger, Load, Write
+from tests.integration.faults.record import Revision
 
 DISPATCH_KINDS = frozenset(
     {
@@ -49,6 +50,10 @@ class Outcome:
     findings: Findings = field(default_factory=Findings)
     acknowledged: int = 0
     uncertain: int = 0
+    unanswered: Counter[str] = field(default_factory=Counter)
+    """The attempts without an answer by the code of the error."""
+    taken_back: int = 0
+    """Acknowledged writes that the database itself has lost, by a failover or from a backup."""
     rows: int = 0
     ended_by_itself: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -62,6 +67,13 @@ class Outcome:
         """Whether every promise was."""
         return not self.findings.counts and not self.ended_by_itself
 
+    def count(self, ledger: Ledger) -> None:
+        """Adds what the writers of a run were told."""
+        self.acknowledged += ledger.acknowledged
+        self.uncertain += ledger.uncertain
+        self.unanswered += ledger.unanswered
+        self.taken_back += ledger.taken_back
+
     def figures(self) -> dict[str, Any]:
         """For a file; times in the unit of their names."""
         counts = self.findings.counts
@@ -69,7 +81,9 @@ class Outcome:
             "faults": self.faults.total(),
             "faults_by_kind": dict(sorted(self.faults.items())),
             "writes_acknowledged": self.acknowledged,
+            "writes_the_database_took_back": self.taken_back,
             "attempts_without_answer": self.uncertain,
+            "attempts_without_answer_by_code": dict(self.unanswered),
             "live_rows": self.rows,
             "lost": counts["lost"] + counts["lost_write"],
             "stale": counts["stale"] + counts["fallen_version"],
@@ -89,7 +103,7 @@ class Outcome:
         }
 
 
-_OTHERS = ("invented_write", "invented_row", "revision_gap", "refused")
+_OTHERS = ("invented_write", "invented_row", "misordered_write", "revision_gap", "refused")
 
 
 class Run:
@@ -156,7 +170,10 @@ class Run:
 
     def heard(self, write: Write) -> bool:
         """Whether the owner of a row has been given a write, or a later one."""
-        return self.arena.mirror.heard(write.key, write.partition, write.row_id) >= write.version
+        mirror = self.arena.mirror
+        if self.arena.former:  # versions of different records can't be compared
+            return mirror.given(write.key, write.partition, write.row_id, write.value)
+        return mirror.heard(write.key, write.partition, write.row_id) >= write.version
 
     async def judge(self) -> None:
         """Ends the load, waits for rest, and adds what is found to the outcome."""
@@ -179,15 +196,16 @@ class Run:
                 judge_state(truth, {name: held[name] for name in group}, owned, findings)
             outcome.rows += len(truth)
         judge_writes(ledger.writes, revisions, findings)
-        judge_revisions(revisions, findings)
-        judge_reports(reports, revisions, findings)
+        judge_order(ledger.writes, revisions, findings)
+        for record in (*arena.former, revisions):
+            judge_revisions(record, findings)
+        judge_reports(reports, revisions, findings, arena.former)
         overlaps = [] if arena.shape.full else double_ownership(reports, end_ns)
         outcome.double_owned_ms += covered(overlaps) / 1e6
         for name, began, ended in self.spans:
             inside = [(max(a, began), min(b, ended)) for a, b in overlaps if a < ended and b > began]
             outcome.double_owned_by[name] = max(outcome.double_owned_by[name], covered(inside) / 1e6)
-        outcome.acknowledged += ledger.acknowledged
-        outcome.uncertain += ledger.uncertain
+        outcome.count(ledger)
 
 
 async def revisions_of(client: ConfigServiceClient, key: str) -> list[Revision]:
@@ -246,7 +264,9 @@ async def chaos(
 def possible(names: Sequence[str], shape: Shape) -> list[Kind]:
     """The kinds among those named that can be done to a system of that shape."""
     system = "dispatch" if shape.dispatch else "cluster" if shape.cluster else "server"
+    database = "sqlite" if shape.sqlite else "postgres"
     found = [KINDS[name] for name in names if KINDS[name].only in ("", system)]
+    found = [kind for kind in found if kind.database in ("", database)]
     if shape.dispatch:
         found = [kind for kind in found if kind.name in DISPATCH_KINDS]
     return [kind for kind in found if kind.name != "disk_full" or shape.small_disk]

@@ -1,11 +1,12 @@
-"""NATS and PostgreSQL that die, hang, run out of disk, lose it, or refuse."""
+"""NATS that dies, hangs, runs out of room, or loses its disk."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+from typing import Final
 
-import asyncpg
+import nats.js.errors
 from nats.js import JetStreamContext
 from ringcast_testkit import NatsServer
 from ringcast_wire import names
@@ -13,7 +14,10 @@ from ringcast_wire import names
 from tests.integration.faults.arena import STORE, Arena, off
 from tests.integration.faults.fault import PAST_A_LEASE_S, hold, kind, on_jetstream
 
-# ---- NATS
+_STRANGER: Final = "STRANGER"
+_BLOCK: Final = 256 * 1024
+_NO_ROOM: Final = (10023, 10047)
+"""The server's codes for a store that is full: the whole of it, or the part of it for files."""
 
 
 @kind("nats")
@@ -66,6 +70,25 @@ async def disk_full(arena: Arena, chance: random.Random) -> None:
     await off(server.start)
 
 
+@kind("nats", "server")
+async def broker_full(arena: Arena, chance: random.Random) -> None:
+    """A stranger's stream takes all that the broker may store, for longer than a lease; then it is deleted."""
+    await on_jetstream(arena, _take_all_room)
+    await asyncio.sleep(chance.uniform(*PAST_A_LEASE_S))
+    await on_jetstream(arena, lambda js: js.delete_stream(_STRANGER))
+
+
+async def _take_all_room(js: JetStreamContext) -> None:
+    await js.add_stream(name=_STRANGER, subjects=[_STRANGER])
+    while True:
+        try:
+            await js.publish(_STRANGER, bytes(_BLOCK))
+        except nats.js.errors.APIError as error:
+            if error.err_code not in _NO_ROOM:
+                raise
+            return
+
+
 @kind("nats", "cluster")
 async def leader_killed(arena: Arena, chance: random.Random) -> None:
     """SIGKILL to the server that leads the stream of events; it comes back after the others have elected another."""
@@ -110,49 +133,3 @@ async def _lead_killed(arena: Arena, chance: random.Random, stream: str) -> None
     await off(arena.servers[leader].kill)
     await hold(arena, chance, 1, 8)
     await off(arena.servers[leader].start)
-
-
-# ---- the database
-
-
-@kind("database")
-async def database_killed(arena: Arena, chance: random.Random) -> None:
-    """SIGKILL to the server and all its processes; it recovers from its log."""
-    assert arena.postgres is not None
-    await off(arena.postgres.kill)
-    await hold(arena, chance, 0, 4)
-    await off(arena.postgres.restart)
-
-
-@kind("database")
-async def database_connections_cut(arena: Arena, chance: random.Random) -> None:
-    """Every connection to the database is broken, again and again, in the middle of whatever it does."""
-    own = await asyncpg.connect(arena.database)
-    try:
-        for _ in range(chance.randint(3, 12)):
-            await own.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            )
-            await asyncio.sleep(chance.uniform(0, 0.4))
-    finally:
-        await own.close()
-
-
-@kind("database")
-async def database_conflicts(arena: Arena, chance: random.Random) -> None:
-    """Somebody else changes the same heads, so that the writes of the service can't be serialised with theirs."""
-    own = await asyncpg.connect(arena.database)
-    try:
-        for _ in range(chance.randint(20, 60)):
-            try:
-                async with own.transaction(isolation="serializable"):
-                    await own.execute(
-                        "UPDATE partitions SET floor = floor WHERE partition % 3 = $1", chance.randrange(3)
-                    )
-                    await asyncio.sleep(chance.uniform(0, 0.02))
-            except (asyncpg.SerializationError, asyncpg.DeadlockDetectedError):
-                continue
-            await asyncio.sleep(chance.uniform(0, 0.1))
-    finally:
-        await own.close()

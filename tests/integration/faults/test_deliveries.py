@@ -8,7 +8,8 @@ import pytest
 from ringcast_testkit import Report
 
 from tests.integration.faults.deliveries import Answers, Done, judge_deliveries, judge_done, judge_group
-from tests.integration.faults.histories import Findings, Revision
+from tests.integration.faults.histories import Findings
+from tests.integration.faults.record import Revision
 
 RECORD = [Revision("k", 0, version, "a", str(version)) for version in (1, 2, 3)]
 COUNTS = {"offered": 5, "acked": 4, "skipped": 1, "dropped": 0, "dead_lettered": 0}

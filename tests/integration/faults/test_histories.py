@@ -9,15 +9,16 @@ from ringcast_testkit import Report
 
 from tests.integration.faults.histories import (
     Findings,
-    Revision,
     covered,
     double_ownership,
+    judge_order,
     judge_reports,
     judge_revisions,
     judge_state,
     judge_writes,
 )
-from tests.integration.faults.load import Write
+from tests.integration.faults.load import Ledger, Write
+from tests.integration.faults.record import Revision
 
 RECORD = [Revision("k", 0, 1, "a", "1"), Revision("k", 0, 2, "b", "2"), Revision("k", 0, 3, "a", None)]
 
@@ -30,8 +31,9 @@ def report(at_ms: float, worker_id: str, event: str, **fields: Any) -> Report:
     return Report(worker_id, 1, event, int(at_ms * 1e6), {"key": "k", **fields})
 
 
-def row(at_ms: float, row_id: str, version: int, *, deleted: bool = False, worker_id: str = "w") -> Report:
-    return report(at_ms, worker_id, "row", partition=0, row_id=row_id, version=version, deleted=deleted)
+def row(at_ms: float, row_id: str, version: int, value: str | None = None, *, deleted: bool = False) -> Report:
+    value = None if deleted else value or str(version)
+    return report(at_ms, "w", "row", partition=0, row_id=row_id, value=value, version=version, deleted=deleted)
 
 
 OWNED = report(0, "w", "assigned", partitions=[0])
@@ -87,12 +89,70 @@ def test_revisions_with_a_gap_or_a_repeat(versions: list[int]) -> None:
         ([OWNED, LOST, row(60, "a", 1)], "foreign_row"),
         ([OWNED, row(1, "b", 7)], "invented_row"),
         ([OWNED, row(1, "z", 1)], "invented_row"),
+        ([OWNED, row(1, "a", 1, "other")], "invented_row"),
     ],
 )
 def test_what_a_worker_must_not_be_given(reports: list[Report], kind: str) -> None:
     findings = Findings()
     judge_reports(reports, RECORD, findings)
     assert set(findings.counts) == {kind}
+
+
+WENT_BACK = [RECORD[0], Revision("k", 0, 2, "c", "new"), Revision("k", 0, 3, "c", "newer")]
+"""What became of the record when it had lost all but its first revision."""
+
+
+def test_a_worker_goes_over_to_what_is_left_of_the_record() -> None:
+    findings = Findings()
+    before, after = [row(1, "a", 1), row(2, "b", 2)], [row(3, "b", 1, deleted=True), row(4, "c", 2, "new")]
+    judge_reports([OWNED, *before, *after, row(5, "c", 3, "newer")], WENT_BACK, findings, [RECORD])
+    assert not findings.counts
+
+
+@pytest.mark.parametrize(
+    ("reports", "kind"),
+    [
+        ([row(1, "c", 2, "new"), row(2, "b", 2)], "invented_row"),  # back to what is lost
+        ([row(1, "c", 3, "newer"), row(2, "c", 2, "new")], "fallen_version"),
+        ([row(1, "b", 2), row(2, "c", 2, "new"), row(3, "a", 3, deleted=True), row(4, "a", 1)], "fallen_version"),
+        ([row(1, "b", 2, "new")], "invented_row"),  # a revision of the one record with the content of the other
+    ],
+)
+def test_a_worker_does_not_go_back_with_the_record_twice(reports: list[Report], kind: str) -> None:
+    findings = Findings()
+    judge_reports([OWNED, *reports], WENT_BACK, findings, [RECORD])
+    assert set(findings.counts) == {kind}
+
+
+def test_what_the_database_has_lost_is_not_asked_for_and_all_else_is() -> None:
+    ledger = Ledger([sent("a", "1", version=1), sent("b", "2"), sent("a", None, version=3), sent("z", "9", version=4)])
+    ledger.take_back(RECORD, WENT_BACK[:1])
+    assert [write.taken_back for write in ledger.writes] == [False, True, True, False]
+    ledger.writes += [sent("c", "new", version=2), sent("c", "newer", version=3)]
+    findings = Findings()
+    judge_writes(ledger.writes, WENT_BACK, findings)
+    assert findings.counts == {"lost_write": 1}, "what neither record has was lost by the service"
+
+
+def test_a_write_that_lands_before_one_that_was_acknowledged_when_it_began() -> None:
+    first, second = sent("a", "1", version=1), sent("b", "2", version=2)
+    for times, kinds in [((1, 3, 2, 4), set()), ((1, 2, 3, 4), set()), ((3, 4, 1, 2), {"misordered_write"})]:
+        first.begun, first.ended, second.begun, second.ended = times
+        findings = Findings()
+        judge_order([first, second], RECORD, findings)
+        assert set(findings.counts) == kinds
+
+
+def test_a_bulk_write_has_its_place_in_the_order_too() -> None:
+    bulk, single = sent("a", "1"), sent("b", "2", version=2)
+    single.begun, single.ended, bulk.begun, bulk.ended = 1, 2, 3, 4
+    findings = Findings()
+    judge_order([bulk, single], RECORD, findings)
+    assert findings.counts == {"misordered_write": 1}
+    single.taken_back = True
+    again = Findings()
+    judge_order([bulk, single], RECORD, again)
+    assert not again.counts
 
 
 def test_a_version_may_start_low_again_with_a_new_ownership() -> None:

@@ -12,6 +12,7 @@ from ringcast_testkit._postgres import PostgresServer
 from ringcast_testkit._process import PATIENCE_S, ManagedProcess, ManagedServer, ServerFailedError
 from ringcast_testkit._proxy import TcpProxy
 from ringcast_testkit._readme import run_readme_examples
+from ringcast_testkit._standby import PostgresStandby
 from ringcast_testkit._worker import WorkerProcess
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "NatsCluster",
     "NatsServer",
     "PostgresServer",
+    "PostgresStandby",
     "Report",
     "ServerFailedError",
     "SmallDisk",

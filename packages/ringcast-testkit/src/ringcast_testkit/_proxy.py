@@ -113,6 +113,15 @@ class TcpProxy:
         """The network is well again; what is held is passed on."""
         self._set(_Weather())
 
+    def redirect(self, upstream: int | Path) -> None:
+        """Leads new connections to another server, as a floating address does; the open ones break."""
+
+        def change() -> None:
+            self._upstream = upstream
+            self._abort_all()
+
+        _loop().call(change)
+
     def sever(self) -> None:
         """Breaks the connections that are open; new ones are welcome."""
         _loop().call(self._abort_all)

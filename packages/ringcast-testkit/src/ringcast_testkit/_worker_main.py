@@ -58,6 +58,7 @@ class Application:
             key=change.key,
             partition=change.partition,
             row_id=change.row_id,
+            value=None if change.deleted else change.value,
             version=change.version,
             deleted=change.deleted,
         )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pytest
-from ringcast_config_service import writer as writer_module
+from ringcast_config_service.callers import Caller
 from ringcast_config_service.repository import (
     Chain,
     OutboxRecord,
@@ -20,6 +20,9 @@ from ringcast_config_service.writer import MAX_GROUP_ROWS, GroupWriter
 from ringcast_wire import InternalError, LimitExceededError, UnavailableError, limits
 
 Bench = Any  # of conftest.py
+
+
+Gated = Callable[..., "Writing"]
 
 
 class Gate:
@@ -44,10 +47,10 @@ class Gate:
 class Writing:
     """A writer at work over a gate."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench, **settings: int) -> None:
         self.gate = Gate(bench.repo)
         self.committed = 0
-        self.writer = GroupWriter(self.gate, self._count)  # type: ignore[arg-type]  # the one method that it calls
+        self.writer = GroupWriter(self.gate, self._count, **settings)  # type: ignore[arg-type]  # all that it calls
 
     def _count(self, events: Sequence[OutboxRecord]) -> None:
         assert events
@@ -55,12 +58,24 @@ class Writing:
 
 
 @pytest.fixture
-async def writing(bench: Bench) -> AsyncIterator[Writing]:
-    found = Writing(bench)
-    task = asyncio.create_task(found.writer.run())
-    yield found
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+async def gated(bench: Bench) -> AsyncIterator[Gated]:
+    """Makes writers with settings of their own."""
+    tasks: list[asyncio.Task[None]] = []
+
+    def make(**settings: int) -> Writing:
+        found = Writing(bench, **settings)
+        tasks.append(asyncio.create_task(found.writer.run()))
+        return found
+
+    yield make
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.fixture
+async def writing(gated: Gated) -> Writing:
+    return gated()
 
 
 async def test_waiting_writes_are_committed_together(bench: Bench, writing: Writing) -> None:
@@ -146,13 +161,17 @@ async def test_a_failed_transaction_is_told_to_all_and_the_writer_goes_on(
     assert (await writing.writer.write(bench.request({"a": "1"}))).versions == [1]
 
 
-async def test_the_queue_is_bounded(bench: Bench, writing: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "MAX_WAITING_WRITES", 2)
+async def test_the_queue_is_bounded(bench: Bench, gated: Gated) -> None:
+    """One connection fills a third of it, and waits or is refused, while others are let in."""
+    writing = gated(max_writes=11)
     begun = writing.writer.submit(bench.request({"a": "1"}))
     await writing.gate.entered.wait()
-    waiting = [writing.writer.submit(bench.request({f"w{n}": "1"})) for n in range(2)]
-    with pytest.raises(UnavailableError, match=r"2 writes of 6 bytes wait for the database: try again later"):
+    waiting = [writing.writer.submit(bench.request({f"w{n}": "1"})) for n in range(4)]
+    with pytest.raises(UnavailableError, match=r"4 writes of 12 bytes of this connection wait .* of 4 in all: try"):
         writing.writer.submit(bench.request({"over": "1"}))
+    waiting += [writing.writer.submit(bench.request({f"w{n}": "1"}), Caller(f"p{n}", "c")) for n in range(4, 11)]
+    with pytest.raises(UnavailableError, match=r"11 writes of 34 bytes wait for the database: try again later"):
+        writing.writer.submit(bench.request({"over": "1"}), Caller("newcomer", "c"))
     patient = asyncio.create_task(writing.writer.room(bench.request({"patient": "1"})))
     await asyncio.sleep(0)
     assert not patient.done()
@@ -160,7 +179,7 @@ async def test_the_queue_is_bounded(bench: Bench, writing: Writing, monkeypatch:
     await patient
     await asyncio.gather(begun, *waiting)
     await writing.writer.drain()
-    assert set(await bench.live()) == {"a", "w0", "w1"}
+    assert set(await bench.live()) == {"a", *(f"w{n}" for n in range(11))}
 
 
 async def test_drain_waits_for_what_is_under_way(bench: Bench, writing: Writing) -> None:

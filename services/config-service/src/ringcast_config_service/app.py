@@ -63,6 +63,7 @@ class App:
         self._lost = False
         self._relay: Relay | None = None
         self._provisioner: Provisioner | None = None
+        self.writer: GroupWriter | None = None
         self.ready = asyncio.Event()
         self.grpc_address = ""
         self.metrics_address = ""
@@ -93,7 +94,7 @@ class App:
         self._relay = relay = Relay(
             repository, nc, provisioner, batch=config.relay_batch, poll_s=config.relay_poll_s, telemetry=telemetry
         )
-        writer = GroupWriter(repository, relay.committed, telemetry)
+        self.writer = writer = GroupWriter(repository, relay.committed, telemetry, transactions=repository.write_lanes)
         handlers = Handlers(repository, writer, provisioner, telemetry)
         fetches = FetchServer(nc, handlers, at_once=config.fetches, waiting=config.waiting_fetches, telemetry=telemetry)
         server = GrpcServer(
@@ -103,7 +104,6 @@ class App:
             telemetry,
             config.security,
             change_stream_s=config.change_stream_s,
-            connections=config.connections,
         )
         self._measure(repository, nc, writer, fetches)
         async with self._metrics_server(), asyncio.TaskGroup() as tasks:
@@ -134,7 +134,7 @@ class App:
         except OSError as error:
             raise ConfigError(str(error)) from error
         await fetches.start()
-        server.set_serving(True)
+        await server.set_serving(True)
         host = self._config.listen.rpartition(":")[0]
         self.grpc_address = f"{host}:{server.port}"
         log.info(
@@ -151,7 +151,7 @@ class App:
         """Intake first, then what is in flight, then the outbox; each phase has a bound."""
         log.info("stopping")
         bound_s = self._config.stop_timeout_s
-        server.set_serving(False)
+        await server.set_serving(False)
         if nc.is_connected:
             await _bounded("intake of fetches", fetches.stop(), bound_s)
         await _bounded("gRPC calls", server.stop(bound_s), bound_s + 1)
@@ -213,7 +213,7 @@ class App:
             if (not why) != serving and not self._stopping.is_set():
                 serving = not why
                 log.log(logging.INFO if serving else logging.ERROR, "serving=%s %s", serving, why)
-                server.set_serving(serving)
+                await server.set_serving(serving)
 
     async def _why_not(self, repository: Repository, nc: Client) -> str:
         problem = await _ping(repository)

@@ -31,6 +31,7 @@ from ringcast_wire import (
 )
 
 from ringcast_config_service.batches import CheckedBatch, PlainRows, Rejected, RowInput, checked_writes, plain_writes
+from ringcast_config_service.callers import LOCAL, Caller
 from ringcast_config_service.provision import Provisioner
 from ringcast_config_service.repository import (
     Chain,
@@ -107,17 +108,18 @@ class Handlers:
         value: str,
         metadata: Mapping[str, str],
         traceparent: str | None = None,
+        caller: Caller = LOCAL,
     ) -> tuple[int, WriteOutcome]:
         """Writes one row; returns its partition and the outcome."""
         partition, request = await self.check_one(store, key, RowInput(row_id, value, metadata), traceparent)
-        return partition, await self._writer.write(request)
+        return partition, await self._writer.write(request, caller)
 
     async def delete(
-        self, store: str, key: str, row_id: str, traceparent: str | None = None
+        self, store: str, key: str, row_id: str, traceparent: str | None = None, caller: Caller = LOCAL
     ) -> tuple[int, WriteOutcome]:
         """Deletes one row; returns its partition and the outcome."""
         partition, request = await self.check_one(store, key, RowInput(row_id, None, None), traceparent)
-        return partition, await self._writer.write(request)
+        return partition, await self._writer.write(request, caller)
 
     async def check_one(self, store: str, key: str, row: RowInput, traceparent: str | None) -> tuple[int, WriteRequest]:
         """Checks one row for :meth:`GroupWriter.submit`; returns its partition too.

@@ -1,7 +1,9 @@
 """Writes that wait at the same time are committed together.
 
-One transaction at a time, taking in whatever has gathered meanwhile: a hot partition costs one lock and one disk flush
-a group instead of one a write, and the writes of one instance never conflict with each other.
+A hot partition costs one lock and one disk flush a group instead of one a write. While a transaction is quick there is
+no other, and it takes in whatever has gathered meanwhile. Beside one that is slow (a bulk write, a head that somebody
+else has locked) others begin, up to a bound, with what does not touch its partitions: so the writes of one instance
+never conflict with each other, and those of one row and of one bulk stream keep their order.
 """
 
 from __future__ import annotations
@@ -9,19 +11,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import Final
 
 from ringcast_wire import InternalError, RingcastError, UnavailableError, limits
 from ringcast_wire.tracing import end_span
 
-from ringcast_config_service.repository import OutboxRecord, Repository, WriteOutcome, WriteRequest
+from ringcast_config_service.callers import LOCAL, Caller
+from ringcast_config_service.repository import (
+    Chain,
+    LockedError,
+    OutboxRecord,
+    Repository,
+    WriteOutcome,
+    WriteRequest,
+)
 from ringcast_config_service.telemetry import Telemetry
-
-if TYPE_CHECKING:
-    from opentelemetry.trace import Span
+from ringcast_config_service.write_queues import Lane, Waiting, WriteQueues
 
 log = logging.getLogger(__name__)
 
@@ -29,73 +36,125 @@ MAX_GROUP_ROWS = 8 * limits.MAX_BATCH_ROWS
 MAX_GROUP_BYTES = 2 * limits.MAX_PARTITION_BYTES
 MAX_WAITING_WRITES = 4_096
 MAX_WAITING_BYTES = 64 * limits.MIB
+SLOW_S: Final = 0.02
+"""A transaction that takes longer than this lets another begin beside it. Groups would only be smaller otherwise."""
+LOCKED_S: Final = 30.0
+"""How long a partition that was found locked keeps to transactions of its own."""
+_TURN_COST: Final = limits.MAX_BATCH_ROWS
+"""Rows of one lane that go into a group before the next lane has its turn."""
 
 
-@dataclass(slots=True, eq=False)
-class _Waiting:
-    request: WriteRequest
-    span: Span | None = None
-    since_s: float = field(default_factory=time.perf_counter)
-    outcome: asyncio.Future[WriteOutcome] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+class _Group:
+    """Requests of one transaction. ``lanes`` wait for it to end; ``suspect``: it may find a head locked."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Waiting] = []
+        self.rows = 0
+        self.bytes = 0
+        self.began_s = 0.0
+        self.lanes: list[Lane] = []
+        self._places: dict[tuple[str, str], set[int]] | None = None
+        self._chains: set[Chain] = set()
+
+    @property
+    def suspect(self) -> bool:
+        return self.waiting[0].alone
+
+    def has_room(self, waiting: Waiting) -> bool:
+        if not self.waiting:
+            return True
+        request = waiting.request
+        return (
+            not waiting.alone
+            and not self.waiting[0].alone
+            and self.rows + len(request.rows) <= MAX_GROUP_ROWS
+            and self.bytes + request.bytes <= MAX_GROUP_BYTES
+        )
+
+    def add(self, waiting: Waiting) -> None:
+        self.waiting.append(waiting)
+        self.rows += len(waiting.request.rows)
+        self.bytes += waiting.request.bytes
+
+    def holds_up(self, request: WriteRequest) -> bool:
+        """Whether a request may only begin when this group has ended."""
+        if self._places is None:  # most groups are over before anything is compared with them
+            self._places = {}
+            for request_of_group in (waiting.request for waiting in self.waiting):
+                place = request_of_group.store.name, request_of_group.key
+                self._places.setdefault(place, set()).update(row.partition for row in request_of_group.rows)
+                if request_of_group.chain is not None:
+                    self._chains.add(request_of_group.chain)
+        if request.chain in self._chains:
+            return True
+        partitions = self._places.get((request.store.name, request.key))
+        return partitions is not None and any(row.partition in partitions for row in request.rows)
 
 
 class GroupWriter:
-    """Takes writes from any number of tasks; :meth:`run` commits them. What does not fit its bounds is refused."""
+    """Takes writes from any number of tasks; :meth:`run` commits them. What does not fit its bounds is refused.
+
+    ``transactions``: how many may be under way at once. ``max_writes`` and ``max_bytes`` bound what waits for one.
+    """
 
     def __init__(
         self,
         repository: Repository,
         committed: Callable[[Sequence[OutboxRecord]], None],
         telemetry: Telemetry | None = None,
+        *,
+        transactions: int = 1,
+        max_writes: int = MAX_WAITING_WRITES,
+        max_bytes: int = MAX_WAITING_BYTES,
     ) -> None:
         self._repository = repository
         self._committed = committed
         self._telemetry = telemetry or Telemetry()
         self._measures = self._telemetry.measures
-        self._waiting: deque[_Waiting] = deque()
-        self._waiting_bytes = 0
-        self._arrived = asyncio.Event()
+        self._transactions = transactions
+        self._queues = WriteQueues(max_writes, max_bytes)
+        self._under_way: list[_Group] = []
+        self._locked: dict[tuple[str, str], dict[int, float]] = {}
+        """By store and key: partitions of which somebody else has the lock, and until when that is assumed."""
+        self._resting: list[asyncio.Future[None]] = []
+        """Workers that have nothing to do."""
+        self._waking = False
+        self._timer: asyncio.TimerHandle | None = None
         self._freed = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
-    async def write(self, request: WriteRequest) -> WriteOutcome:
+    async def write(self, request: WriteRequest, caller: Caller = LOCAL) -> WriteOutcome:
         """Returns once the rows are committed. Cancelling it takes the request back unless its group has begun.
 
         Raises:
             RingcastError: what the request was refused with; nothing of it was written.
         """
-        return await self.submit(request)
+        return await self.submit(request, caller)
 
-    async def room(self, request: WriteRequest) -> None:
+    async def room(self, request: WriteRequest, caller: Caller = LOCAL) -> None:
         """Returns when :meth:`submit` would take the request, for those who would rather wait than be refused."""
-        while not self._fits(request):
+        while self._queues.refusal(request.bytes, caller) is not None:
             self._freed.clear()
             await self._freed.wait()
 
-    def submit(self, request: WriteRequest) -> asyncio.Future[WriteOutcome]:
-        """Queues a write; requests are committed in the order of submission."""
-        if not self._fits(request):
-            raise UnavailableError(
-                f"{len(self._waiting)} writes of {self._waiting_bytes} bytes wait for the database: try again later"
-            )
-        waiting = self._traced(request) if self._telemetry.tracing is not None else _Waiting(request)
-        self._waiting.append(waiting)
-        self._waiting_bytes += request.bytes
+    def submit(self, request: WriteRequest, caller: Caller = LOCAL) -> asyncio.Future[WriteOutcome]:
+        """Queues a write. Requests of one caller to one key, and those of one chain, are committed in this order."""
+        refusal = self._queues.refusal(request.bytes, caller)
+        if refusal is not None:
+            raise UnavailableError(refusal)
+        tracing = self._telemetry.tracing
+        waiting = Waiting(request, caller) if tracing is None else self._traced(request, caller)
+        self._queues.add(waiting)
         self._idle.clear()
-        self._arrived.set()
+        self._wake()
         return waiting.outcome
 
     async def run(self) -> None:
         """Commits groups for as long as it is not cancelled."""
-        while True:
-            await self._arrived.wait()
-            group = self._next_group()
-            if group:
-                await self._commit(group)
-            if not self._waiting:
-                self._arrived.clear()
-                self._idle.set()
+        async with asyncio.TaskGroup() as workers:
+            for number in range(self._transactions):
+                workers.create_task(self._work(), name=f"writer-{number}")
 
     async def drain(self) -> None:
         """Returns when nothing waits or is being committed."""
@@ -104,49 +163,165 @@ class GroupWriter:
     @property
     def waiting(self) -> int:
         """Requests that wait; not those that are being committed."""
-        return len(self._waiting)
+        return self._queues.writes
 
     @property
     def waiting_bytes(self) -> int:
         """Their rows."""
-        return self._waiting_bytes
+        return self._queues.bytes
 
-    def _traced(self, request: WriteRequest) -> _Waiting:
+    @property
+    def transactions(self) -> int:
+        """Transactions under way."""
+        return len(self._under_way)
+
+    def _traced(self, request: WriteRequest, caller: Caller) -> Waiting:
         """A request whose events go on from its commit, which lasts from its arrival here to its outcome."""
         tracing = self._telemetry.tracing
         assert tracing is not None
         facts = {"store": request.store.name, "key": request.key, "rows": len(request.rows)}
         span = tracing.start("config.commit", request.traceparent, facts)
-        return _Waiting(replace(request, traceparent=tracing.traceparent(span)), span)
+        return Waiting(replace(request, traceparent=tracing.traceparent(span)), caller, span)
 
-    def _fits(self, request: WriteRequest) -> bool:
-        return len(self._waiting) < MAX_WAITING_WRITES and self._waiting_bytes + request.bytes <= MAX_WAITING_BYTES
+    # ---- workers: one a transaction
 
-    def _next_group(self) -> list[_Waiting]:
-        group: list[_Waiting] = []
-        rows = size = 0
-        while self._waiting:
-            request = self._waiting[0].request
-            if group and (rows + len(request.rows) > MAX_GROUP_ROWS or size + request.bytes > MAX_GROUP_BYTES):
-                break
-            waiting = self._waiting.popleft()
-            self._waiting_bytes -= request.bytes
-            if not waiting.outcome.done():  # cancelled otherwise
-                group.append(waiting)
-                rows, size = rows + len(request.rows), size + request.bytes
-            elif waiting.span is not None:
-                waiting.span.end()
+    async def _work(self) -> None:
+        while True:
+            group = self._next_group() if self._may_begin() else None
+            if group is None:
+                await self._rest()
+                continue
+            self._under_way.append(group)
+            self._wake()
+            try:
+                await self._commit(group)
+            finally:
+                self._under_way.remove(group)
+                for lane in group.lanes:
+                    self._queues.resume(lane)
+            if not self._queues.writes and not self._under_way:
+                self._idle.set()
+
+    async def _rest(self) -> None:
+        """Waits until there may be something to begin with."""
+        alarm: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._resting.append(alarm)
+        try:
+            await alarm
+        finally:
+            self._waking = False
+            if not alarm.done():
+                self._resting.remove(alarm)
+
+    def _wake(self) -> None:
+        """Wakes a worker, at once or when another transaction may begin."""
+        if self._timer is None and not self._waking and self._resting and self._may_begin():
+            self._waking = True
+            self._resting.pop().set_result(None)
+
+    def _wake_later(self) -> None:
+        self._timer = None
+        self._wake()
+
+    def _may_begin(self) -> bool:
+        """Whether a transaction may begin now; where one may later, a timer is set."""
+        if not self._queues.has_turns:
+            return False
+        if self._under_way:
+            wait_s = self._under_way[-1].began_s + SLOW_S - time.perf_counter()
+            if wait_s > 0:
+                if self._timer is None:
+                    self._timer = asyncio.get_running_loop().call_later(wait_s, self._wake_later)
+                return False
+        return True
+
+    def _next_group(self) -> _Group | None:
+        """What is committed next, from each lane in its turn; ``None`` where all has to wait for other groups."""
+        group = _Group()
+        while (lane := self._queues.next_lane()) is not None:
+            spent = 0
+            while lane.waiting and spent < _TURN_COST:
+                waiting = lane.waiting[0]
+                if waiting.outcome.done():  # cancelled
+                    self._queues.take(lane)
+                    if waiting.span is not None:
+                        waiting.span.end()
+                elif (blocker := self._blocker(waiting)) is not None:
+                    self._queues.set_aside(lane)
+                    blocker.lanes.append(lane)
+                    break
+                elif not group.has_room(waiting):
+                    return self._begun(group)
+                else:
+                    group.add(self._queues.take(lane))
+                    spent += waiting.cost
+        return self._begun(group)
+
+    def _begun(self, group: _Group) -> _Group | None:
         self._freed.set()
+        if not group.waiting:
+            if not self._queues.writes and not self._under_way:
+                self._idle.set()
+            return None
+        group.began_s = time.perf_counter()
         return group
 
-    async def _commit(self, group: list[_Waiting]) -> None:
+    def _blocker(self, waiting: Waiting) -> _Group | None:
+        """A transaction that has to end before this request's may begin."""
+        for group in self._under_way:
+            if group.holds_up(waiting.request):
+                return group
+        return self._other_suspect() if self._is_suspect(waiting) else None
+
+    # ---- partitions that somebody else has locked
+
+    def _is_suspect(self, waiting: Waiting) -> bool:
+        """Whether a request may find a head locked: then it is written alone, and no other waits for the lock."""
+        if self._locked and not waiting.alone:
+            request = waiting.request
+            until, now = self._locked.get((request.store.name, request.key), {}), time.perf_counter()
+            waiting.alone = any(until.get(row.partition, 0.0) > now for row in request.rows)
+        return waiting.alone
+
+    def _other_suspect(self) -> _Group | None:
+        """A transaction to wait for before another begins that may find a head locked: some are left for the others."""
+        suspects = [group for group in self._under_way if group.suspect]
+        return suspects[0] if len(suspects) >= max(1, self._transactions // 2) else None
+
+    def _found_locked(self, group: list[Waiting]) -> None:
+        """A transaction failed for a lock: its requests are tried one by one, and the one that fails alone is known."""
+        if len(group) > 1:
+            for waiting in group:
+                waiting.alone = True
+            self._queues.put_back(group)
+            return
+        request = group[0].request
+        until = self._locked.setdefault((request.store.name, request.key), {})
+        until.update(dict.fromkeys((row.partition for row in request.rows), time.perf_counter() + LOCKED_S))
+
+    def _found_free(self, group: _Group) -> None:
+        """A transaction that was suspected had all its locks."""
+        request = group.waiting[0].request
+        place = request.store.name, request.key
+        if until := self._locked.get(place):
+            for row in request.rows:
+                until.pop(row.partition, None)
+            if not until:
+                del self._locked[place]
+
+    async def _commit(self, begun: _Group) -> None:
         outcomes: list[WriteOutcome | RingcastError]
-        began_s = time.perf_counter()
+        group = begun.waiting
         for waiting in group:
             if waiting.span is not None:
                 waiting.span.add_event("transaction", {"requests": len(group)})
         try:
             written = await self._repository.write([waiting.request for waiting in group], int(time.time() * 1000))
+        except LockedError as error:
+            self._found_locked(group)
+            if len(group) > 1:
+                return
+            outcomes = [error]
         except RingcastError as error:
             outcomes = [error] * len(group)
         except Exception as error:
@@ -154,15 +329,17 @@ class GroupWriter:
             outcomes = [InternalError(f"the write failed: {type(error).__name__}")] * len(group)
         else:
             outcomes = written.outcomes
+            if begun.suspect:
+                self._found_free(begun)
             if written.events:
                 self._committed(written.events)
         self._measures.write_group_size.observe(len(group))
-        self._measures.transaction_duration.observe(time.perf_counter() - began_s)
+        self._measures.transaction_duration.observe(time.perf_counter() - begun.began_s)
         for waiting, outcome in zip(group, outcomes, strict=True):
             self._measure(waiting, outcome)
             _settle(waiting, outcome)
 
-    def _measure(self, waiting: _Waiting, outcome: WriteOutcome | RingcastError) -> None:
+    def _measure(self, waiting: Waiting, outcome: WriteOutcome | RingcastError) -> None:
         """Counts a request that has ended, and ends its span."""
         request, refusal = waiting.request, None
         if isinstance(outcome, RingcastError):
@@ -174,7 +351,7 @@ class GroupWriter:
             end_span(waiting.span, refusal)
 
 
-def _settle(waiting: _Waiting, outcome: WriteOutcome | RingcastError) -> None:
+def _settle(waiting: Waiting, outcome: WriteOutcome | RingcastError) -> None:
     if isinstance(outcome, RingcastError) and waiting.request.chain is not None:
         waiting.request.chain.failed = True
     if waiting.outcome.done():

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
-from ringcast_wire import FetchReply, HeadsReply, RingcastError, Row, StoreSettings
+from ringcast_wire import FetchReply, HeadsReply, RingcastError, Row, StoreSettings, UnavailableError
 
 
 def new_history_id() -> str:
@@ -105,6 +105,10 @@ class WriteOutcome:
     deleted: int
     unchanged: int
     versions: list[int]
+
+
+class LockedError(UnavailableError):
+    """A transaction waited for too long for a lock that another holds; nothing was written."""
 
 
 class OutboxRecord(NamedTuple):
@@ -207,14 +211,7 @@ class Repository(Protocol):
         """Closes every connection; harmless when called again."""
 
     async def ping(self) -> None:
-        """Returns when the database answers: reads are possible."""
-
-    async def check_writable(self) -> None:
-        """Returns when the database would take a write.
-
-        Raises:
-            UnavailableError: it is read-only, or away.
-        """
+        """Returns when the database answers."""
 
     async def create_store(self, record: StoreRecord) -> StoreRecord:
         """Creates a store, or returns the one that is there with the same settings.
@@ -236,6 +233,7 @@ class Repository(Protocol):
         Any number of tasks may write at once, to the same partitions too: those are written one after the other.
 
         Raises:
+            LockedError: somebody else had the lock of one of the partitions for too long.
             UnavailableError: nothing was written, unless the sentence says that the commit itself may have happened.
         """
 
@@ -280,6 +278,10 @@ class Repository(Protocol):
 
     async def outbox_state(self) -> OutboxState:
         """What waits in the outbox, locked or not."""
+
+    @property
+    def write_lanes(self) -> int:
+        """Calls of :meth:`write` that may be under way at once, if they touch different partitions."""
 
     @property
     def retries(self) -> Mapping[str, int]:

@@ -99,12 +99,6 @@ class PostgresRepository:
         async with self._sessions.use("fetches") as db:
             await db.fetchval(Sql.PING)
 
-    async def check_writable(self) -> None:
-        async with self._sessions.use("upkeep") as db:
-            if await db.fetchval(Sql.IS_READ_ONLY) == "on":
-                await self._sessions.connect_again()
-                raise UnavailableError("the database takes no writes now, it is read-only")
-
     async def create_store(self, record: StoreRecord) -> StoreRecord:
         async def work(db: Connection) -> StoreRecord:
             found = await db.fetchrow(Sql.GET_STORE, record.name)
@@ -228,6 +222,10 @@ class PostgresRepository:
     async def outbox_state(self) -> OutboxState:
         async with self._sessions.snapshot("fetches") as db:
             return OutboxState(*await db.fetchrow(Sql.OUTBOX_STATE))
+
+    @property
+    def write_lanes(self) -> int:
+        return self._sessions.size("writes")
 
     @property
     def retries(self) -> Counter[str]:

@@ -65,9 +65,6 @@ class SqliteRepository:
     async def ping(self) -> None:
         await self._read(lambda db: db.execute(Sql.PING).fetchone())
 
-    async def check_writable(self) -> None:
-        await self._write(lambda db: db.execute(Sql.PING).fetchone())  # takes the lock of a write, and changes nothing
-
     async def create_store(self, record: StoreRecord) -> StoreRecord:
         return await self._write(lambda db: _create_store(db, record))
 
@@ -157,6 +154,10 @@ class SqliteRepository:
 
     async def outbox_state(self) -> OutboxState:
         return OutboxState(*await self._read(lambda db: db.execute(Sql.OUTBOX_STATE).fetchone()))
+
+    @property
+    def write_lanes(self) -> int:
+        return 1  # a file has one writer
 
     @property
     def retries(self) -> Mapping[str, int]:

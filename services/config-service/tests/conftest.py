@@ -20,6 +20,7 @@ from ringcast_config_service.config import Config
 from ringcast_config_service.repository import (
     HistoryFilter,
     ListFilter,
+    OutboxRecord,
     Repository,
     RowWrite,
     StoreRecord,
@@ -93,8 +94,13 @@ class Bench:
 
     async def events(self) -> list[tuple[str, Event]]:
         """What waits in the outbox, and stays there."""
-        async with self.repo.outbox(0, 1_000_000) as batch:
-            return [(record.subject, decode_event(record.payload)) for record in batch.records]
+        return [(record.subject, decode_event(record.payload)) for record in await self.waiting()]
+
+    async def waiting(self) -> list[OutboxRecord]:
+        """The records in the outbox, of every store."""
+        spans = await self.repo.outbox_spans()
+        found = [await self.repo.outbox(span.store, 0, 1_000_000, 1 << 40) for span in spans]
+        return sorted(record for records in found for record in records)
 
     async def check_gap_free(self, key: str = "k") -> None:
         """Every revision from 1 to the head stands in the history once, and the events cover each exactly once."""

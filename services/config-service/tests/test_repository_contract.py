@@ -14,7 +14,9 @@ from ringcast_config_service.repository import (
     Chain,
     HistoryFilter,
     ListFilter,
+    OutboxSpan,
     OutboxState,
+    RefusedRecord,
     Repository,
     StoreRecord,
     WriteOutcome,
@@ -22,6 +24,7 @@ from ringcast_config_service.repository import (
     make_repository,
 )
 from ringcast_core import row_partition
+from ringcast_testkit import PATIENCE_S
 from ringcast_wire import (
     AlreadyExistsError,
     InvalidInputError,
@@ -86,8 +89,7 @@ async def test_everything_names_the_history_of_its_key(bench: Bench) -> None:
             await bench.repo.read_full("s", key),
         ]
         assert {reply.history for reply in replies} == {history}
-    async with bench.repo.outbox(0, 10) as batch:
-        named = [(decode_event(record.payload).history, record.msg_id) for record in batch.records]
+    named = [(decode_event(record.payload).history, record.msg_id) for record in await bench.waiting()]
     assert [history for history, _ in named] == list(histories.values())
     assert [names.parse_event_msg_id(msg_id) for _, msg_id in named] == [(1, history) for history in histories.values()]
     assert len({*histories.values(), (await bench.repo.get_store("s")).record.history_id}) == 3
@@ -117,8 +119,8 @@ async def test_a_new_history_is_named_by_all_that_comes_after_it(bench: Bench) -
     assert (since_old.partitions[0].whole, since_new.partitions[0].whole) == (True, False)
 
     await bench.write({"a": "2"})
-    async with bench.repo.outbox(0, 10) as batch:
-        assert [decode_event(record.payload).history for record in batch.records] == [before.history, after.history]
+    events = [decode_event(record.payload) for record in await bench.waiting()]
+    assert [event.history for event in events] == [before.history, after.history]
     assert await bench.repo.new_history("s") != new
     with pytest.raises(UnknownStoreError, match="'none'"):
         await bench.repo.new_history("none")
@@ -372,16 +374,52 @@ async def test_a_large_write_is_not_listed(bench: Bench) -> None:
 async def test_the_outbox_keeps_what_was_not_deleted(bench: Bench) -> None:
     for number in range(5):
         await bench.write({f"r{number}": "v"})
-    async with bench.repo.outbox(0, 3) as batch:
-        assert len(batch.records) == 3
-        await batch.delete([record.id for record in batch.records[:2]])
-        kept = batch.records[2]
-    async with bench.repo.outbox(0, 10) as batch:
-        assert batch.records[0] == kept
-        assert len(batch.records) == 3
-        assert len({record.msg_id for record in batch.records}) == 3
-    async with bench.repo.outbox(kept.id, 10) as batch:
-        assert len(batch.records) == 2
+    *gone, kept = await bench.repo.outbox("s", 0, 3, limits.MIB)
+    await bench.repo.delete_events([record.id for record in gone])
+    records = await bench.repo.outbox("s", 0, 10, limits.MIB)
+    assert records[0] == kept
+    assert len({record.msg_id for record in records}) == 3
+    assert await bench.repo.outbox("s", kept.id, 10, limits.MIB) == records[1:]
+    assert await bench.repo.outbox_spans() == [OutboxSpan("s", kept.id, records[-1].id)]
+
+
+async def test_the_outbox_is_read_by_store_and_bytes(bench: Bench, new_store: Callable[..., StoreRecord]) -> None:
+    other = await bench.repo.create_store(new_store("t-1"))
+    for number in range(4):
+        await bench.write({f"r{number}": "v" * 200})
+        await bench.group([bench.request({f"r{number}": "v"}, store=other)])
+    own = await bench.repo.outbox("s", 0, 100, limits.MIB)
+    others = await bench.repo.outbox("t-1", 0, 100, limits.MIB)
+    assert [record.subject.split(".")[2] for record in (*own, *others)] == ["s"] * 4 + ["t-1"] * 4
+    size = len(own[0].payload)
+    assert await bench.repo.outbox("s", 0, 100, 2 * size) == own[:2]
+    assert await bench.repo.outbox("s", 0, 100, 2 * size - 1) == own[:1]
+    assert await bench.repo.outbox("s", own[0].id, 100, 1) == own[1:2], "the first is given however large it is"
+    spans = [OutboxSpan(name, records[0].id, records[-1].id) for name, records in (("s", own), ("t-1", others))]
+    assert await bench.repo.outbox_spans() == spans
+
+
+async def test_one_relay_at_a_time_has_the_claim_on_a_store(bench: Bench) -> None:
+    assert await bench.repo.claim_outbox("s", "one", 60_000)
+    assert await bench.repo.claim_outbox("s", "one", 60_000)
+    assert not await bench.repo.claim_outbox("s", "two", 60_000)
+    assert await bench.repo.claim_outbox("t", "two", 60_000)
+    await bench.repo.release_outbox("one")
+    assert await bench.repo.claim_outbox("s", "two", 1)
+    async with asyncio.timeout(PATIENCE_S):
+        while not await bench.repo.claim_outbox("s", "one", 60_000):  # by the database's clock  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+async def test_a_refused_event_is_kept_apart(bench: Bench) -> None:
+    for number in range(3):
+        await bench.write({f"r{number}": "v"})
+    refused, *others = await bench.waiting()
+    await bench.repo.refuse_event(refused.id, "too large")
+    await bench.repo.refuse_event(refused.id, "again")
+    assert await bench.waiting() == others
+    assert await bench.repo.refused_events(0, 10) == [RefusedRecord(refused, "too large")]
+    assert await bench.repo.refused_events(refused.id, 10) == []
 
 
 async def test_an_event_keeps_the_trace_of_the_first_request_that_made_it(bench: Bench) -> None:
@@ -392,8 +430,7 @@ async def test_an_event_keeps_the_trace_of_the_first_request_that_made_it(bench:
     (other,) = [row_id for row_id in ("b", "c", "d", "e") if partition_of(row_id) != partition_of("a")][:1]
     await bench.group([*traced, bench.request({other: "1"})])
     await bench.group([requests[3]])
-    async with bench.repo.outbox(0, 10) as batch:
-        traces = {record.msg_id: record.traceparent for record in batch.records}
+    traces = {record.msg_id: record.traceparent for record in await bench.waiting()}
     history = (await bench.repo.heads("s", "k")).history
     ids = [
         names.event_msg_id("s", "k", partition_of(row), rev, history) for row, rev in (("a", 3), (other, 1), ("a", 4))
@@ -407,8 +444,7 @@ async def test_the_state_of_the_outbox(bench: Bench) -> None:
     for turn in range(3):
         await bench.write({"a": str(turn)})
     assert await bench.repo.outbox_state() == OutboxState(3, started_ms + 1)
-    async with bench.repo.outbox(0, 2) as batch:
-        await batch.delete([record.id for record in batch.records])
+    await bench.repo.delete_events([record.id for record in (await bench.waiting())[:2]])
     assert await bench.repo.outbox_state() == OutboxState(1, started_ms + 3)
 
 

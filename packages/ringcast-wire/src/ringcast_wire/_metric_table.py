@@ -328,6 +328,13 @@ SERVICE: Final = (
     ),
     _service("config_service_events_published_total", "counter", (), "events", "Events that the broker has stored."),
     _service(
+        "config_service_events_refused_total",
+        "counter",
+        (),
+        "events",
+        "Events that can't be published in any form: kept in the table outbox_refused, and not tried again.",
+    ),
+    _service(
         "config_service_publish_failures_total",
         "counter",
         ("reason",),

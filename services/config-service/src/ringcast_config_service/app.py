@@ -20,6 +20,7 @@ from ringcast_wire.metrics import SERVICE
 from ringcast_wire.prometheus import OFF, MetricsServer, TableCollector, process_registry
 from ringcast_wire.tracing import make_tracing
 
+from ringcast_config_service.bus_client import BusClient
 from ringcast_config_service.config import Config
 from ringcast_config_service.errors import ConfigError
 from ringcast_config_service.handlers import Handlers
@@ -159,6 +160,7 @@ class App:
         if nc.is_connected:
             await _bounded("fetches", fetches.drain(), bound_s)
             await _bounded("outbox", relay.flush(), bound_s)
+        await _bounded("claims on the outbox", relay.withdraw(), bound_s)
         log.info("stopped")
 
     def _measure(self, repository: Repository, nc: Client, writer: GroupWriter, fetches: FetchServer) -> None:
@@ -266,7 +268,8 @@ class App:
             login = self._config.nats_login.connect_options(self._config.nats)
         except InvalidInputError as error:
             raise ConfigError(f"nats: {error}") from error
-        nc = Client()
+        nc = BusClient()
+        nc.on_protocol_error = self._on_protocol_error
         last: list[str] = []
 
         async def on_error(error: Exception) -> None:
@@ -326,6 +329,10 @@ class App:
         if self._relay is not None and self._provisioner is not None:
             self._relay.reconnected()
             self._provisioner.look_again()  # the server may have come back without its disk
+
+    def _on_protocol_error(self, text: str) -> None:
+        if self._relay is not None:
+            self._relay.protocol_error(text)
 
     async def _on_closed(self) -> None:
         """The client gave up (a broken rule of the protocol): without NATS there is nothing to do here."""

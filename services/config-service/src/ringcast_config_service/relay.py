@@ -2,8 +2,8 @@
 
 An event is put into the outbox in the transaction of its rows, so a crash anywhere delays it and cannot lose it. What
 this instance has committed goes out at once, from memory, and its records are deleted a little later, many at a time.
-Passes through the outbox find what was left there: by a crash, a broker that was away, or another instance.
-What is published twice has the same ``Nats-Msg-Id`` and is stored once.
+Sweeps through the outbox find what was left there: by a crash, a broker that was away, or another instance. No
+transaction is open while something is sent. What is published twice has the same ``Nats-Msg-Id`` and is stored once.
 """
 
 from __future__ import annotations
@@ -11,48 +11,45 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
-from collections import deque
+import uuid
+from collections import Counter, deque
 from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final
 
-import msgspec
-import nats.errors
 from nats.aio.client import Client
-from nats.js.errors import NoStreamResponseError
-from ringcast_wire import RingcastError, decode_event, encode, limits, names
-from ringcast_wire.tracing import end_span
+from ringcast_wire import RingcastError, limits
 
+from ringcast_config_service.lane import Lane
 from ringcast_config_service.provision import Provisioner
-from ringcast_config_service.publisher import EventPublisher, Stored
-from ringcast_config_service.repository import OutboxBatch, OutboxRecord, Repository
+from ringcast_config_service.publisher import EventPublisher, PubAck
+from ringcast_config_service.repository import OutboxRecord, OutboxSpan, Repository
 from ringcast_config_service.telemetry import Telemetry
-
-if TYPE_CHECKING:
-    from opentelemetry.trace import Span
 
 log = logging.getLogger(__name__)
 
-_Sent: TypeAlias = tuple[OutboxRecord, Stored]
-"""An event, and what tells that the broker has it."""
-
-_ACK_TIMEOUT_S: Final = 5.0
-_FIRST_DELAY_S: Final = 0.05
-_MAX_DELAY_S: Final = 5.0
 _DELETE_EVERY_S: Final = 0.1
-"""Well below the time between two looks at the outbox, so that what is done with is seldom seen there."""
-_BATCHES_UNDERWAY: Final = 4
+"""Well below the time between two polls of the outbox, so that what is done with is seldom seen there."""
+_FLYING_BYTES: Final = 8 * limits.MIB
+"""What all lanes have on their way, though each may always have one message."""
+_UNSENT_BYTES: Final = 2 * limits.MIB
+"""What the connection has taken and not carried yet, above which nothing is added: it stands still."""
 MAX_QUEUED_EVENTS: Final = 8_192
 MAX_QUEUED_BYTES: Final = 32 * limits.MIB
+"""What waits in memory, of all stores; one may have half of it. More is left to sweeps."""
+_LEASE_MS: Final = 5_000
+_RENEW_AFTER_S: Final = 2.5
+_LANE_KEPT_S: Final = 60.0
+_FLUSH_EVERY_S: Final = 0.02
+_STRIKES: Final = 3
+_STRIKE_KEPT_S: Final = 60.0
 
 
 class Relay:
-    """One task of an instance. :meth:`committed` is called after each commit with what it put into the outbox.
+    """One task of an instance, with a :class:`Lane` for each store. :meth:`committed` is called after each commit with
+    what it put into the outbox.
 
-    Events of this instance go out in the order of their commits. One that the broker did not take, and everything that
-    does not fit the queue, is left to the passes through the outbox; those behind it don't wait. A pass takes what an
-    earlier look has seen already: what is younger, another instance is about to publish.
+    A sweep publishes what this instance has left, and records that two polls before have seen: newer ones are probably
+    being published by their own instance. One instance at a time sweeps a store.
     """
 
     def __init__(
@@ -66,128 +63,243 @@ class Relay:
         telemetry: Telemetry | None = None,
     ) -> None:
         self._telemetry = telemetry or Telemetry()
-        self._measures = self._telemetry.measures
         self._repository = repository
         self._nc = nc
         self._publisher = EventPublisher(nc)
         self._provisioner = provisioner
         self._batch = batch
         self._poll_s = poll_s
-        self._queue: deque[OutboxRecord] = deque()
-        self._queued_bytes = 0
-        self._mine: set[int] = set()
-        """Records that no pass needs to take: queued, on their way, or with the broker and not deleted yet."""
-        self._stored: list[int] = []
-        """Those of them that the broker has."""
-        self._left = True
-        """Whether this instance, or the one before it, has left records in the outbox."""
-        self._seen = 0
-        """The highest id that the last pass has seen."""
-        self._failures = 0
-        self._look_at = 0.0
-        self._wake = asyncio.Event()
+        self._name = uuid.uuid4().hex
+        self.held: set[int] = set()
+        self._lanes: dict[str, Lane] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._claimed_at: dict[str, float] = {}
+        self._flying = 0
+        self._flying_bytes = 0
+        self._strikes: Counter[int] = Counter()
+        self._struck_at = 0.0
+        self._done: deque[int] = deque()
+        """Records that the broker has and the outbox too."""
+        self._seen: list[dict[str, int]] = [{}, {}]
+        """The highest id of each store that the last two polls have seen, the older first."""
+        self._polls = 0
+        self._clean_poll = 0
+        """The number of the last poll that found nothing."""
+        self._flushing = 0
+        self._poll_now = asyncio.Event()
         self._to_delete = asyncio.Event()
         self._deleting = asyncio.Lock()
-        self._underway = asyncio.Semaphore(_BATCHES_UNDERWAY)
-        self._looks = 0
-        self._clean_look = 0
-        """The number of the last look that left nothing in the outbox."""
-        self._turned = asyncio.Condition()
+        self._polled = asyncio.Condition()
 
     def committed(self, events: Sequence[OutboxRecord]) -> None:
         """There is something to publish."""
-        size = sum(len(event.payload) for event in events)
-        if len(self._queue) + len(events) > MAX_QUEUED_EVENTS or self._queued_bytes + size > MAX_QUEUED_BYTES:
-            self._left = True
-        else:
-            self._queue.extend(events)
-            self._queued_bytes += size
-            self._mine.update(event.id for event in events)
-        self._wake.set()
+        by_store: dict[str, list[OutboxRecord]] = {}
+        for event in events:
+            by_store.setdefault(event.subject.split(".", 3)[2], []).append(event)
+        for store, records in by_store.items():
+            lane, size = self._lane(store), sum(len(record.payload) for record in records)
+            if self._has_room(lane, len(records), size):
+                lane.take(records, size)
+            else:
+                lane.left = True
+
+    def _has_room(self, lane: Lane, count: int, size: int) -> bool:
+        queued, queued_bytes = lane.queued
+        if queued + count > MAX_QUEUED_EVENTS // 2 or queued_bytes + size > MAX_QUEUED_BYTES // 2:
+            return False
+        others = [other.queued for other in self._lanes.values()]
+        return (
+            sum(each for each, _ in others) + count <= MAX_QUEUED_EVENTS
+            and sum(each for _, each in others) + size <= MAX_QUEUED_BYTES
+        )
 
     def disconnected(self) -> None:
         """The connection broke: acknowledgements that are still awaited can't come any more."""
         self._publisher.give_up()
+        self._wake_all()
 
     def reconnected(self) -> None:
         """The broker is back: no need to wait for the next try."""
-        self._look_at = _now()
-        self._wake.set()
+        for lane in self._lanes.values():
+            lane.hurry()
+        self._poll_now.set()
+
+    def protocol_error(self, text: str) -> None:
+        """The server ends the connection over what it was sent: each message on its way may be why.
+
+        From now on one goes at a time, until it is known which of them the server takes.
+        """
+        suspects = [record_id for lane in self._lanes.values() for record_id in lane.in_flight()]
+        log.warning("event=relay.connection_broken suspects=%d error=%s", len(suspects), text)
+        self._strikes.update(suspects)
+        self._struck_at = _now()
 
     async def run(self) -> None:
         """Publishes for as long as it is not cancelled; nothing that fails ends it."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._delete_now_and_then())
-            self._look_at = self._look_at or _now() + self._poll_s  # by then streams that were lost are there again
-            this = asyncio.current_task()
-            while True:
-                if this is not None and this.cancelling():  # which the NATS client can swallow (wait_for, Python 3.11)
-                    raise asyncio.CancelledError
-                if not self._may_publish:
-                    await _wait(self._wake, self._look_at - _now())
-                self._wake.clear()
-                if _now() >= self._look_at:
-                    await self._look()
-                if self._may_publish:
-                    await self._publish_queued(tasks)
-                async with self._turned:
-                    self._turned.notify_all()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._delete_now_and_then())
+                await _wait(self._poll_now, self._poll_s)  # by then streams that were lost are there again
+                self._tasks = tasks
+                this = asyncio.current_task()
+                while True:
+                    if this is not None and this.cancelling():  # which the NATS client can swallow (Python 3.11)
+                        raise asyncio.CancelledError
+                    self._poll_now.clear()
+                    await self._poll()
+                    await _wait(self._poll_now, self._poll_s)
+        finally:
+            self._tasks = None
+            self._running.clear()
 
     async def flush(self) -> None:
-        """Returns once nothing is queued, a pass that began after this call has found nothing, and all is deleted."""
-        async with self._turned:
-            target = self._looks + 1
-            self._left, self._look_at = True, _now()
-            self._wake.set()
-            await self._turned.wait_for(lambda: self._clean_look >= target and self._is_idle)
-        await self._delete()
-
-    @property
-    def _is_idle(self) -> bool:
-        return not self._left and len(self._mine) == len(self._stored)
-
-    # ---- what was just committed
-
-    @property
-    def _may_publish(self) -> bool:
-        """Whether something is queued, and what an earlier life left is not still to go before it."""
-        return bool(self._queue and self._looks)
-
-    async def _publish_queued(self, tasks: asyncio.TaskGroup) -> None:
-        """Sends up to a batch, whose acknowledgements are waited for while the next ones are sent."""
-        records = [self._queue.popleft() for _ in range(min(len(self._queue), self._batch))]
-        self._queued_bytes -= sum(len(record.payload) for record in records)
-        if not self._nc.is_connected:
-            self._leave(records)
-            return
-        await self._underway.acquire()
+        """Returns once a poll that began after this call has found nothing in the outbox."""
+        target = self._polls + 1
+        self._flushing += 1
+        for lane in self._lanes.values():
+            lane.hurry()
         try:
-            waiting = await self._send_all(records)
-        except Exception:
-            log.exception("the relay failed; it goes on")
-            self._underway.release()
-            self._leave(records)
-            return
-        tasks.create_task(self._finish(records, waiting))
-
-    async def _finish(self, records: Sequence[OutboxRecord], waiting: Sequence[_Sent]) -> None:
-        stored: list[int] = []
-        try:
-            stored = await self._acknowledged(waiting)
+            while self._clean_poll < target:
+                self._poll_now.set()
+                async with self._polled:
+                    await self._polled.wait()
+                await asyncio.sleep(_FLUSH_EVERY_S)
         finally:
-            self._underway.release()
-            has = set(stored)
-            self._leave([record for record in records if record.id not in has])
-            if stored:
-                self._stored += stored
-                self._to_delete.set()
-            self._wake.set()
+            self._flushing -= 1
 
-    def _leave(self, records: Sequence[OutboxRecord]) -> None:
-        """Leaves records to the passes."""
-        if records:
-            self._mine.difference_update(record.id for record in records)
-            self._left = True
+    async def withdraw(self) -> None:
+        """Lets another instance publish what is left, without waiting for the claims of this one to end."""
+        self._claimed_at.clear()
+        await self._repository.release_outbox(self._name)
+
+    # ---- polls
+
+    async def _poll(self) -> None:
+        """Looks at what is in the outbox, and starts sweeps of what should not be there any more."""
+        first = self._polls == 0
+        self._polls += 1
+        number = self._polls
+        try:
+            if self._flushing:
+                await self._delete()
+            spans = await self._repository.outbox_spans()
+        except RingcastError as error:
+            log.warning("event=relay.outbox_unreadable error=%s", error)
+            return
+        except Exception:
+            log.exception("event=relay.failed")
+            return
+        finally:
+            self._start_lanes()
+        for span in spans:
+            try:
+                await self._look_at(span, everything=first or self._flushing > 0)
+            except RingcastError as error:
+                log.warning("event=relay.outbox_unreadable store=%s error=%s", span.store, error)
+        self._seen = [self._seen[1], {span.store: span.newest for span in spans}]
+        self._tidy({span.store for span in spans})
+        async with self._polled:
+            if not spans:
+                self._clean_poll = number
+            self._polled.notify_all()
+
+    async def _look_at(self, span: OutboxSpan, *, everything: bool) -> None:
+        lane = self._lane(span.store)
+        older, newer = (seen.get(span.store, 0) for seen in self._seen)
+        if not self._nc.is_connected:
+            lane.left |= everything
+        elif everything or lane.left:
+            lane.begin_sweep(span.newest)
+        elif span.oldest in self.held:
+            if span.oldest <= newer:  # a slow link: others need not send it too
+                await self.claim(span.store)
+        elif span.oldest <= older:
+            lane.begin_sweep(older)
+
+    def _tidy(self, waiting: set[str]) -> None:
+        """Ends lanes that have had nothing to do for a while, as those of stores that are gone."""
+        for store, lane in list(self._lanes.items()):
+            if store in waiting or lane.busy:
+                continue
+            lane.settle()
+            if lane.idle_since and _now() - lane.idle_since > _LANE_KEPT_S:
+                del self._lanes[store]
+                self._claimed_at.pop(store, None)
+                if task := self._running.pop(store, None):
+                    task.cancel()
+
+    # ---- lanes
+
+    def _lane(self, store: str) -> Lane:
+        lane = self._lanes.get(store)
+        if lane is None:
+            lane = Lane(store, self, self._repository, self._nc, self._publisher, self._telemetry, self._batch)
+            self._lanes[store] = lane
+            if self._polls:
+                self._start_lanes()
+        return lane
+
+    def _start_lanes(self) -> None:
+        """Before the first poll nothing is sent: what an earlier life has left is found first."""
+        if self._tasks is not None:
+            for store in self._lanes.keys() - self._running.keys():
+                self._running[store] = self._tasks.create_task(self._lanes[store].run(), name=f"relay {store}")
+
+    def _wake_all(self) -> None:
+        for lane in self._lanes.values():
+            lane.wake.set()
+
+    # ---- what lanes need (LaneHost)
+
+    async def claim(self, store: str) -> bool:
+        since = self._claimed_at.get(store)
+        if since is not None and _now() - since < _RENEW_AFTER_S:
+            return True
+        asked_at = _now()
+        if await self._repository.claim_outbox(store, self._name, _LEASE_MS):
+            self._claimed_at[store] = asked_at
+            return True
+        self._claimed_at.pop(store, None)
+        return False
+
+    def admit(self, size: int, *, alone: bool) -> bool:
+        if self._nc.pending_data_size > _UNSENT_BYTES:
+            return False
+        if self._strikes and _now() - self._struck_at > _STRIKE_KEPT_S:
+            self._strikes.clear()
+        if self._strikes:
+            if self._flying:
+                return False
+        elif not alone and self._flying_bytes + size > _FLYING_BYTES:
+            return False
+        self._flying += 1
+        self._flying_bytes += size
+        return True
+
+    def release(self, size: int) -> None:
+        was_full = self._flying_bytes + size > _FLYING_BYTES
+        self._flying -= 1
+        self._flying_bytes -= size
+        if was_full or self._strikes:
+            self._wake_all()
+
+    def stored(self, record: OutboxRecord, ack: PubAck) -> None:
+        del ack
+        self._strikes.pop(record.id, None)
+        self._done.append(record.id)
+        self._to_delete.set()
+
+    def is_suspect(self, record_id: int) -> bool:
+        if self._strikes[record_id] < _STRIKES:
+            return False
+        del self._strikes[record_id]
+        return True
+
+    def missing_stream(self) -> None:
+        self._provisioner.look_again()
+
+    # ---- what the broker has
 
     async def _delete_now_and_then(self) -> None:
         while True:
@@ -199,137 +311,17 @@ class Relay:
     async def _delete(self) -> None:
         """Takes what the broker has out of the outbox."""
         async with self._deleting:
-            while ids := self._stored[: self._batch]:
+            while self._done:
+                ids = [self._done[number] for number in range(min(len(self._done), self._batch))]
                 try:
                     await self._repository.delete_events(ids)
                 except Exception as error:  # noqa: BLE001  # whatever it was, it is tried again
-                    log.warning("events that are published stay in the outbox for now: %s", error)
+                    log.warning("event=relay.outbox_unwritable error=%s", error)
                     self._to_delete.set()
                     return
-                del self._stored[: len(ids)]
-                self._mine.difference_update(ids)
-
-    # ---- what was left in the outbox
-
-    async def _look(self) -> None:
-        """One way through the outbox, and when the next is due."""
-        left, self._left = self._left, False
-        self._looks += 1
-        done = False
-        try:
-            done = self._nc.is_connected and await self._pass(everything=left)
-        except RingcastError as error:
-            log.warning("the outbox can't be read now: %s", error)
-        except Exception:
-            log.exception("the relay failed; it goes on")
-        if done:
-            self._failures = 0
-            self._look_at = _now() + self._poll_s
-            if left:
-                self._clean_look = self._looks
-        else:
-            self._left |= left
-            self._failures += 1
-            # Full jitter: instances that lost the same broker don't return to it together.
-            ceiling = min(_MAX_DELAY_S, _FIRST_DELAY_S * 2 ** min(self._failures, 10))
-            self._look_at = _now() + random.uniform(0, ceiling)  # noqa: S311
-
-    async def _pass(self, *, everything: bool) -> bool:
-        """Goes through all records once. One that fails does not keep those behind it waiting."""
-        after, failed = 0, 0
-        seen_before = self._seen
-        while True:
-            async with self._repository.outbox(after, self._batch) as batch:
-                if not batch.records:
-                    return failed == 0
-                failed += await self._publish_batch(batch, None if everything else seen_before)
-                self._seen = after = batch.records[-1].id
-                if len(batch.records) < self._batch:
-                    return failed == 0
-
-    async def _publish_batch(self, batch: OutboxBatch, upto: int | None) -> int:
-        """Publishes records and deletes those that the broker has; returns how many it does not have."""
-        records = [
-            record for record in batch.records if record.id not in self._mine and (upto is None or record.id <= upto)
-        ]
-        if not records:
-            return 0
-        stored = await self._acknowledged(await self._send_all(records))
-        if stored:
-            await batch.delete(stored)
-        return len(records) - len(stored)
-
-    # ---- the broker
-
-    async def _send_all(self, records: Sequence[OutboxRecord]) -> list[_Sent]:
-        """Sends records in their order until one can't be sent."""
-        waiting: list[_Sent] = []
-        try:
-            for record in records:
-                waiting.append((record, await self._send(record)))  # noqa: PERF401  # what was sent counts
-        except (nats.errors.Error, TimeoutError, OSError) as error:
-            self._measures.publish_failures["unsent"] += len(records) - len(waiting)
-            log.warning("publishing stopped after %d of %d events: %s", len(waiting), len(records), error)
-        return waiting
-
-    async def _acknowledged(self, waiting: Sequence[_Sent]) -> list[int]:
-        """The ids of those that the broker has stored."""
-        if not waiting:
-            return []
-        futures = [future for _, future in waiting]
-        try:
-            await asyncio.wait(futures, timeout=_ACK_TIMEOUT_S)
-        finally:
-            for future in futures:
-                future.cancel()  # which leaves those that are done as they are
-        stored = [record.id for record, future in waiting if self._is_stored(record, future)]
-        self._measures.events_published += len(stored)
-        return stored
-
-    async def _send(self, record: OutboxRecord) -> Stored:
-        payload = record.payload
-        if len(payload) > self._nc.max_payload:
-            payload = _without_changes(payload)
-        headers = {names.HEADER_MSG_ID: record.msg_id}
-        span = None
-        if record.traceparent is not None:
-            headers[names.HEADER_TRACE] = record.traceparent
-            span = self._start_span(record, headers)
-        future = await self._publisher.send(record.subject, payload, headers)
-        if span is not None:
-            future.add_done_callback(partial(_end_span, span))
-        return future
-
-    def _start_span(self, record: OutboxRecord, headers: dict[str, str]) -> Span | None:
-        """The publish as a span of the trace that the write began, however long ago and in whichever process."""
-        tracing = self._telemetry.tracing
-        if tracing is None:
-            return None
-        span = tracing.start("config.publish", record.traceparent, {"subject": record.subject}, kind="PRODUCER")
-        headers.update(tracing.headers(span))
-        return span
-
-    def _is_stored(self, record: OutboxRecord, future: Stored) -> bool:
-        if future.cancelled():
-            self._measures.publish_failures["unacknowledged"] += 1
-            log.warning("subject=%s the broker did not acknowledge an event", record.subject)
-            return False
-        error = future.exception()
-        if error is None:
-            return True
-        if isinstance(error, NoStreamResponseError):
-            self._provisioner.look_again()  # the broker has lost the stream
-        self._measures.publish_failures["refused"] += 1
-        log.warning("subject=%s the broker refused an event: %s", record.subject, error)
-        return False
-
-
-def _end_span(span: Span, future: Stored) -> None:
-    if future.cancelled():
-        end_span(span, "not acknowledged")
-    else:
-        error = future.exception()
-        end_span(span, None if error is None else str(error))
+                for _ in ids:
+                    self._done.popleft()
+                self.held.difference_update(ids)
 
 
 def _now() -> float:
@@ -341,9 +333,3 @@ async def _wait(event: asyncio.Event, timeout_s: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await event.wait()
-
-
-def _without_changes(payload: bytes) -> bytes:
-    """The same event with nothing but its revisions, for a broker with a small payload limit."""
-    event = decode_event(payload)
-    return encode(msgspec.structs.replace(event, changes=None))

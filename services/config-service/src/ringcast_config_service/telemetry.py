@@ -37,6 +37,7 @@ class Measures:
         self.write_group_size = _histogram("write_group_size")
         self.transaction_duration = _histogram("transaction_duration_seconds")
         self.events_published = 0
+        self.events_refused = 0
         self.publish_failures: Counter[str] = Counter({"unsent": 0, "unacknowledged": 0, "refused": 0})
         self.fetches: Counter[tuple[str, str]] = Counter()
         self.fetch_duration: defaultdict[str, Histogram] = defaultdict(lambda: _histogram("fetch_duration_seconds"))
@@ -75,6 +76,7 @@ class Measures:
         for sqlstate, count in list(self.retries().items()):
             yield "transaction_retries_total", (sqlstate,), count
         yield "events_published_total", (), self.events_published
+        yield "events_refused_total", (), self.events_refused
         for reason, count in list(self.publish_failures.items()):
             yield "publish_failures_total", (reason,), count
         for labels, count in list(self.fetches.items()):

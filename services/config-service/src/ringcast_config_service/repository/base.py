@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
@@ -143,13 +142,19 @@ class PoolUse(NamedTuple):
     idle: int
 
 
-class OutboxBatch(Protocol):
-    """Records that this relay has for itself until the context that gave them ends."""
+class OutboxSpan(NamedTuple):
+    """The lowest and the highest id among the events of a store that wait."""
 
-    records: list[OutboxRecord]
+    store: str
+    oldest: int
+    newest: int
 
-    async def delete(self, ids: Sequence[int]) -> None:
-        """Removes records that the broker has."""
+
+class RefusedRecord(NamedTuple):
+    """An event that can't be published in any form, and why."""
+
+    record: OutboxRecord
+    reason: str
 
 
 class ListedRow(NamedTuple):
@@ -270,11 +275,30 @@ class Repository(Protocol):
     def history(self, store: str, key: str, query: HistoryFilter) -> AsyncGenerator[list[Revision], None]:
         """Pages of revisions by partition and revision, all from one snapshot."""
 
-    def outbox(self, after: int, limit: int) -> AbstractAsyncContextManager[OutboxBatch]:
-        """Up to ``limit`` records with an id above ``after``, oldest first, none that another relay holds."""
+    async def outbox_spans(self) -> list[OutboxSpan]:
+        """An entry for each store that has events in the outbox, by name."""
+
+    async def outbox(self, store: str, after: int, limit: int, max_bytes: int) -> list[OutboxRecord]:
+        """Events of a store with an id above ``after``, oldest first: up to ``limit`` with payloads of up to
+        ``max_bytes`` together, and always the first. No transaction is open afterwards."""
+
+    async def claim_outbox(self, store: str, holder: str, lease_ms: int) -> bool:
+        """Whether ``holder`` is the one that publishes what others have left of a store, for so long from now.
+
+        Only one is, by the database's clock, so that two instances don't send the same backlog.
+        """
+
+    async def release_outbox(self, holder: str) -> None:
+        """Ends the claims of ``holder``."""
 
     async def delete_events(self, ids: Sequence[int]) -> None:
-        """Removes records that the broker has, whoever holds them; those that are gone already don't matter."""
+        """Removes records that the broker has; those that are gone already don't matter."""
+
+    async def refuse_event(self, event_id: int, reason: str) -> None:
+        """Moves a record that can't be published to where the newest 10,000 are kept, and not tried again."""
+
+    async def refused_events(self, after: int, limit: int) -> list[RefusedRecord]:
+        """Up to ``limit`` of these with an id above ``after``, oldest first."""
 
     async def outbox_state(self) -> OutboxState:
         """What waits in the outbox, locked or not."""

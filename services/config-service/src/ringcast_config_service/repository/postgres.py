@@ -26,8 +26,10 @@ from ringcast_config_service.repository.base import (
     ListedRow,
     ListFilter,
     OutboxRecord,
+    OutboxSpan,
     OutboxState,
     PoolUse,
+    RefusedRecord,
     Revision,
     StoreInfo,
     StoreRecord,
@@ -208,16 +210,38 @@ class PostgresRepository:
             async for page in paging.history_pages(count, query, lambda words: fetch(Sql.HISTORY_PAGE, words)):
                 yield page
 
-    @asynccontextmanager
-    async def outbox(self, after: int, limit: int) -> AsyncIterator[_OutboxBatch]:
-        # Not SERIALIZABLE on any database: the locks decide, and a relay must not make a writer begin again.
-        async with self._sessions.use("upkeep") as db, db.transaction(isolation="read_committed"):
-            records = await db.fetch(Sql.TAKE_OUTBOX, after, limit)
-            yield _OutboxBatch(db, [OutboxRecord(*record) for record in records])
+    # The relay's statements are transactions of their own: one that it sends from would keep its locks for as long as
+    # the broker takes.
+
+    async def outbox_spans(self) -> list[OutboxSpan]:
+        return [OutboxSpan(*span) for span in await self._one_statement(Sql.OUTBOX_SPANS)]
+
+    async def outbox(self, store: str, after: int, limit: int, max_bytes: int) -> list[OutboxRecord]:
+        records = await self._one_statement(Sql.READ_OUTBOX, store, after, limit, max_bytes)
+        return [OutboxRecord(*record) for record in records]
+
+    async def claim_outbox(self, store: str, holder: str, lease_ms: int) -> bool:
+        return bool(await self._one_statement(Sql.CLAIM_OUTBOX, store, holder, lease_ms))
+
+    async def release_outbox(self, holder: str) -> None:
+        await self._one_statement(Sql.RELEASE_OUTBOX, holder)
 
     async def delete_events(self, ids: Sequence[int]) -> None:
+        await self._one_statement(Sql.DELETE_OUTBOX, list(ids))
+
+    async def refuse_event(self, event_id: int, reason: str) -> None:
+        async with self._sessions.use("upkeep") as db, db.transaction(isolation="read_committed"):
+            await db.execute(Sql.REFUSE_OUTBOX, event_id, reason)
+            await db.execute(Sql.DELETE_OUTBOX, [event_id])
+            await db.execute(Sql.FORGET_REFUSED)
+
+    async def refused_events(self, after: int, limit: int) -> list[RefusedRecord]:
+        found = await self._one_statement(Sql.READ_REFUSED, after, limit)
+        return [RefusedRecord(OutboxRecord(*record), reason) for *record, reason in found]
+
+    async def _one_statement(self, statement: str, *words: object) -> list[Any]:
         async with self._sessions.use("upkeep") as db:
-            await db.execute(Sql.DELETE_OUTBOX, list(ids))
+            return list(await db.fetch(statement, *words))
 
     async def outbox_state(self) -> OutboxState:
         async with self._sessions.snapshot("fetches") as db:
@@ -285,15 +309,6 @@ class PostgresRepository:
                 return list(await db.fetch(statement, key_id, *words))
 
             yield count, fetch
-
-
-class _OutboxBatch:
-    def __init__(self, db: Connection, records: list[OutboxRecord]) -> None:
-        self.records = records
-        self._db = db
-
-    async def delete(self, ids: Sequence[int]) -> None:
-        await self._db.execute(Sql.DELETE_OUTBOX, list(ids))
 
 
 async def _drop_tombstones(db: Connection, place: Sequence[Any]) -> int:

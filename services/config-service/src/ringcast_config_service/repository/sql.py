@@ -98,11 +98,28 @@ CREATE TABLE IF NOT EXISTS history (
 );
 CREATE TABLE IF NOT EXISTS outbox (
     id {id},
+    store TEXT NOT NULL,
     subject TEXT NOT NULL,
     msg_id TEXT NOT NULL,
     payload {bytes} NOT NULL,
     traceparent TEXT,
     created_at_ms BIGINT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS outbox_by_store ON outbox (store, id);
+CREATE TABLE IF NOT EXISTS outbox_refused (
+    id BIGINT PRIMARY KEY,
+    subject TEXT NOT NULL,
+    msg_id TEXT NOT NULL,
+    payload {bytes} NOT NULL,
+    traceparent TEXT,
+    created_at_ms BIGINT NOT NULL,
+    refused_at_ms BIGINT NOT NULL,
+    reason TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS relay_leases (
+    store TEXT PRIMARY KEY,
+    holder TEXT NOT NULL,
+    until_ms BIGINT NOT NULL
 );
 INSERT INTO schema_version (one, version) VALUES (1, {version}) ON CONFLICT (one) DO NOTHING
 """
@@ -181,9 +198,51 @@ _SET_KEY_HISTORY: Final = "UPDATE config_keys SET history_id = $2 WHERE key_id =
 
 # --- Outbox -----------------------------------------------------------------------------------------------------------
 
+# The store is the third token of ``config.notify.<store>.<key>.<partition>``.
+_POSTGRES_NOW_MS: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)"
+_SQLITE_NOW_MS: Final = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+
 # Bounded, so that looking at a long outbox does not add to the trouble.
 _OUTBOX_STATE: Final = """
 SELECT count(*), min(created_at_ms) FROM (SELECT created_at_ms FROM outbox ORDER BY id LIMIT 100000) AS oldest
+"""
+# Two look-ups in the index for each store, however much waits.
+_OUTBOX_SPANS: Final = """
+SELECT name, oldest, newest FROM (
+    SELECT s.name, (SELECT min(o.id) FROM outbox o WHERE o.store = s.name) AS oldest,
+        (SELECT max(o.id) FROM outbox o WHERE o.store = s.name) AS newest
+    FROM stores s
+) AS spans WHERE oldest IS NOT NULL ORDER BY name
+"""
+# The sizes first: payloads that are too many are not read.
+_READ_OUTBOX: Final = """
+SELECT o.id, o.subject, o.msg_id, o.payload, o.traceparent
+FROM (
+    SELECT id, size, sum(size) OVER (ORDER BY id) AS total FROM (
+        SELECT id, length(payload) AS size FROM outbox WHERE store = $1 AND id > $2 ORDER BY id LIMIT $3
+    ) AS page
+) AS counted
+JOIN outbox o ON o.id = counted.id
+WHERE counted.total <= $4 OR counted.total = counted.size
+ORDER BY o.id
+"""
+_CLAIM_OUTBOX: Final = """
+INSERT INTO relay_leases (store, holder, until_ms) VALUES ($1, $2, {now_ms} + $3)
+ON CONFLICT (store) DO UPDATE SET holder = excluded.holder, until_ms = excluded.until_ms
+WHERE relay_leases.holder = excluded.holder OR relay_leases.until_ms <= {now_ms}
+RETURNING holder
+"""
+_RELEASE_OUTBOX: Final = "DELETE FROM relay_leases WHERE holder = $1"
+_REFUSE_OUTBOX: Final = """
+INSERT INTO outbox_refused (id, subject, msg_id, payload, traceparent, created_at_ms, refused_at_ms, reason)
+SELECT id, subject, msg_id, payload, traceparent, created_at_ms, {now_ms}, $2 FROM outbox WHERE id = $1
+ON CONFLICT (id) DO NOTHING
+"""
+_FORGET_REFUSED: Final = """
+DELETE FROM outbox_refused WHERE id <= (SELECT id FROM outbox_refused ORDER BY id DESC LIMIT 1 OFFSET 10000)
+"""
+_READ_REFUSED: Final = """
+SELECT id, subject, msg_id, payload, traceparent, reason FROM outbox_refused WHERE id > $1 ORDER BY id LIMIT $2
 """
 
 # --- Compaction -------------------------------------------------------------------------------------------------------
@@ -359,8 +418,8 @@ FROM unnest($1::BIGINT[], $2::BIGINT[], $3::TEXT[], $4::TEXT[], $5::BIGINT[], $6
     AS q (key_id, partition, row_id, value, revision, deleted, metadata)
 """
     INSERT_OUTBOX = """
-INSERT INTO outbox (subject, msg_id, payload, traceparent, created_at_ms)
-SELECT q.subject, q.msg_id, q.payload, q.traceparent, $5::BIGINT
+INSERT INTO outbox (store, subject, msg_id, payload, traceparent, created_at_ms)
+SELECT split_part(q.subject, '.', 3), q.subject, q.msg_id, q.payload, q.traceparent, $5::BIGINT
 FROM unnest($1::TEXT[], $2::TEXT[], $3::BYTEA[], $4::TEXT[]) AS q (subject, msg_id, payload, traceparent)
 RETURNING id, msg_id
 """
@@ -368,11 +427,13 @@ RETURNING id, msg_id
     # that loses a race for a new partition has to learn it from its head, before its history is in the way.
     WRITE = _at_once(UPSERT_ROWS, INSERT_HISTORY, INSERT_OUTBOX)
     WRITE_WITH_HEADS = _at_once(UPSERT_HEADS, UPSERT_ROWS, INSERT_HISTORY, INSERT_OUTBOX)
-    # Two relays never take the same records, and neither waits for the other.
-    TAKE_OUTBOX = """
-SELECT id, subject, msg_id, payload, traceparent FROM outbox
-WHERE id > $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED
-"""
+    OUTBOX_SPANS = _OUTBOX_SPANS
+    READ_OUTBOX = _READ_OUTBOX
+    CLAIM_OUTBOX = _CLAIM_OUTBOX.format(now_ms=_POSTGRES_NOW_MS).replace("$3", "$3::BIGINT")
+    RELEASE_OUTBOX = _RELEASE_OUTBOX
+    REFUSE_OUTBOX = _REFUSE_OUTBOX.format(now_ms=_POSTGRES_NOW_MS)
+    FORGET_REFUSED = _FORGET_REFUSED
+    READ_REFUSED = _READ_REFUSED
     DELETE_OUTBOX = "DELETE FROM outbox WHERE id = ANY ($1::BIGINT[])"
     OUTBOX_STATE = _OUTBOX_STATE
 
@@ -438,10 +499,16 @@ INSERT INTO history (key_id, partition, row_id, value, revision, deleted, metada
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
 """
     INSERT_OUTBOX = """
-INSERT INTO outbox (subject, msg_id, payload, traceparent, created_at_ms) VALUES (?1, ?2, ?3, ?4, ?5)
+INSERT INTO outbox (store, subject, msg_id, payload, traceparent, created_at_ms)
+VALUES (substr(?1, 15, instr(substr(?1, 15), '.') - 1), ?1, ?2, ?3, ?4, ?5)
 """
-    # No row locks: a second process on the same file publishes the same events, and the broker drops the repeats.
-    TAKE_OUTBOX = "SELECT id, subject, msg_id, payload, traceparent FROM outbox WHERE id > ?1 ORDER BY id LIMIT ?2"
+    OUTBOX_SPANS = _OUTBOX_SPANS
+    READ_OUTBOX = _sqlite(_READ_OUTBOX)
+    CLAIM_OUTBOX = _sqlite(_CLAIM_OUTBOX.format(now_ms=_SQLITE_NOW_MS))
+    RELEASE_OUTBOX = _sqlite(_RELEASE_OUTBOX)
+    REFUSE_OUTBOX = _sqlite(_REFUSE_OUTBOX.format(now_ms=_SQLITE_NOW_MS))
+    FORGET_REFUSED = _FORGET_REFUSED
+    READ_REFUSED = _sqlite(_READ_REFUSED)
     OUTBOX_STATE = _OUTBOX_STATE
     DELETE_OUTBOX = "DELETE FROM outbox WHERE id = ?1"
 

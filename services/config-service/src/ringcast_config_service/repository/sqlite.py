@@ -20,8 +20,10 @@ from ringcast_config_service.repository.base import (
     ListedRow,
     ListFilter,
     OutboxRecord,
+    OutboxSpan,
     OutboxState,
     PoolUse,
+    RefusedRecord,
     Revision,
     StoreInfo,
     StoreRecord,
@@ -143,10 +145,33 @@ class SqliteRepository:
             async for page in paging.history_pages(count, query, lambda words: fetch(Sql.HISTORY_PAGE, words)):
                 yield page
 
-    @asynccontextmanager
-    async def outbox(self, after: int, limit: int) -> AsyncIterator[_OutboxBatch]:
-        records = await self._read(lambda db: db.execute(Sql.TAKE_OUTBOX, (after, limit)).fetchall())
-        yield _OutboxBatch(self, [OutboxRecord(*record) for record in records])
+    async def outbox_spans(self) -> list[OutboxSpan]:
+        spans = await self._read(lambda db: db.execute(Sql.OUTBOX_SPANS).fetchall())
+        return [OutboxSpan(*span) for span in spans]
+
+    async def outbox(self, store: str, after: int, limit: int, max_bytes: int) -> list[OutboxRecord]:
+        words = (store, after, limit, max_bytes)
+        records = await self._read(lambda db: db.execute(Sql.READ_OUTBOX, words).fetchall())
+        return [OutboxRecord(*record) for record in records]
+
+    async def claim_outbox(self, store: str, holder: str, lease_ms: int) -> bool:
+        words = (store, holder, lease_ms)
+        return bool(await self._write(lambda db: db.execute(Sql.CLAIM_OUTBOX, words).fetchall()))
+
+    async def release_outbox(self, holder: str) -> None:
+        await self._write(lambda db: db.execute(Sql.RELEASE_OUTBOX, (holder,)))
+
+    async def refuse_event(self, event_id: int, reason: str) -> None:
+        def work(db: sqlite3.Connection) -> None:
+            db.execute(Sql.REFUSE_OUTBOX, (event_id, reason))
+            db.execute(Sql.DELETE_OUTBOX, (event_id,))
+            db.execute(Sql.FORGET_REFUSED)
+
+        await self._write(work)
+
+    async def refused_events(self, after: int, limit: int) -> list[RefusedRecord]:
+        found = await self._read(lambda db: db.execute(Sql.READ_REFUSED, (after, limit)).fetchall())
+        return [RefusedRecord(OutboxRecord(*record), reason) for *record, reason in found]
 
     async def delete_events(self, ids: Sequence[int]) -> None:
         words = [(number,) for number in ids]
@@ -208,15 +233,6 @@ class SqliteRepository:
     async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with _available():
             return await self._database.write(work)
-
-
-class _OutboxBatch:
-    def __init__(self, repository: SqliteRepository, records: list[OutboxRecord]) -> None:
-        self.records = records
-        self._repository = repository
-
-    async def delete(self, ids: Sequence[int]) -> None:
-        await self._repository.delete_events(ids)
 
 
 @contextmanager

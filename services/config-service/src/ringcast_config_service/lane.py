@@ -1,0 +1,443 @@
+"""The way of one store's events to its stream. Lanes don't wait for each other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+import nats.errors
+from nats.aio.client import Client
+from nats.js.errors import APIError, NoStreamResponseError
+from ringcast_wire import RingcastError, limits, names
+from ringcast_wire.tracing import end_span
+
+from ringcast_config_service.outgoing import Outgoing, UnpublishableError, is_header_value, shape
+from ringcast_config_service.publisher import EventPublisher, PubAck, Stored
+from ringcast_config_service.repository import OutboxRecord, Repository
+from ringcast_config_service.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+log = logging.getLogger(__name__)
+
+ACK_TIMEOUT_S: Final = 5.0
+"""How long a broker that the connection has reached may take to answer."""
+WINDOW_BYTES: Final = limits.MIB
+"""What a lane has on its way at most: over a slow link, little stands between an event and the others."""
+PAGE_BYTES: Final = limits.MIB
+_TICK_S: Final = 1.0
+_FIRST_DELAY_S: Final = 0.05
+_MAX_DELAY_S: Final = 5.0
+_TOO_LARGE: Final = 10054  # the stream's max_msg_size
+
+
+class LaneHost(Protocol):
+    """What a lane needs of its relay."""
+
+    held: set[int]
+    """Records that no sweep needs to read: queued, on their way, or with the broker and not deleted yet."""
+
+    async def claim(self, store: str) -> bool:
+        """Whether this instance publishes what is left of a store."""
+
+    def admit(self, size: int, *, alone: bool) -> bool:
+        """Whether another message may be on its way now; ``alone``: its lane has none."""
+
+    def release(self, size: int) -> None:
+        """A message that was admitted is answered, or given up."""
+
+    def stored(self, record: OutboxRecord, ack: PubAck) -> None:
+        """The broker has a record: it is deleted from the outbox soon."""
+
+    def is_suspect(self, record_id: int) -> bool:
+        """Whether the connection has broken too often while this record was on its way."""
+
+    def missing_stream(self) -> None:
+        """The broker has lost a stream."""
+
+
+class _Sweep:
+    """One way through the records of a store in the outbox."""
+
+    def __init__(self, upto: int) -> None:
+        self.upto = upto
+        self.after = 0
+
+
+class _Flight:
+    """A record on its way."""
+
+    __slots__ = ("message", "number", "passed_at", "record", "sent_at", "stored")
+
+    def __init__(self, record: OutboxRecord, message: Outgoing, number: int, stored: Stored, now: float) -> None:
+        self.record = record
+        self.message = message
+        self.number = number
+        self.stored = stored
+        self.sent_at = now
+        self.passed_at = 0.0
+        """When an answer to a later message was first seen; 0 before."""
+
+
+class Lane:
+    """Publishes a store's events in the order of their commits. What the broker does not take stays in the outbox for a
+    later sweep; after a failure one record goes at a time, with a back-off, until one is taken.
+
+    A record goes from ``queue`` (just committed) or ``page`` (read by a sweep) to ``flights``, and from there to the
+    host (stored), to the refused ones, or back to the outbox, where it was all the time.
+    """
+
+    def __init__(
+        self,
+        store: str,
+        host: LaneHost,
+        repository: Repository,
+        nc: Client,
+        publisher: EventPublisher,
+        telemetry: Telemetry,
+        batch: int,
+    ) -> None:
+        self.store = store
+        self.left = False
+        """Whether this instance has left records of the store in the outbox."""
+        self.idle_since = 0.0
+        self.wake = asyncio.Event()
+        self._host = host
+        self._repository = repository
+        self._nc = nc
+        self._publisher = publisher
+        self._telemetry = telemetry
+        self._measures = telemetry.measures
+        self._batch = batch
+        self._queue: deque[OutboxRecord] = deque()
+        self._queued_bytes = 0
+        self._page: deque[OutboxRecord] = deque()
+        self._flights: dict[int, _Flight] = {}
+        self._flying_bytes = 0
+        self._refusals: deque[tuple[OutboxRecord, str]] = deque()
+        self._bare: set[int] = set()
+        """Records that the stream found too large with their changes."""
+        self._sweep: _Sweep | None = None
+        self._sweep_failed = False
+        self._sweep_failures = 0
+        self._sweep_at = 0.0
+        self._failures = 0
+        self._retry_at = 0.0
+        self._warned = False
+        self._fresh_turn = True
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is something in memory to do."""
+        return bool(self._queue or self._page or self._flights or self._refusals or self._sweep)
+
+    @property
+    def queued(self) -> tuple[int, int]:
+        """How many events wait that were just committed, and their bytes."""
+        return len(self._queue), self._queued_bytes
+
+    def take(self, events: Sequence[OutboxRecord], size: int) -> None:
+        """Queues what was just committed; while the stream takes no events, it is left to a sweep."""
+        if self._failures:
+            self.left = True
+            return
+        self._queue.extend(events)
+        self._queued_bytes += size
+        self._host.held.update(event.id for event in events)
+        self.wake.set()
+
+    def begin_sweep(self, upto: int) -> None:
+        """Publishes what is in the outbox with ids up to ``upto`` and not in memory; not too soon after a failure."""
+        if self._sweep is not None:
+            self._sweep.upto = max(self._sweep.upto, upto)
+        elif _now() >= self._sweep_at:
+            self._sweep_failures = self._sweep_failures + 1 if self._sweep_failed else 0
+            self._sweep_failed = self.left = False
+            self._sweep = _Sweep(upto)
+            self.wake.set()
+
+    def settle(self) -> None:
+        """Nothing of the store is in the outbox any more."""
+        self.left = False
+        self._bare.clear()
+        if self._warned:
+            self._warned = False
+            log.info("event=relay.resumed store=%s", self.store)
+
+    def in_flight(self) -> list[int]:
+        """The records on their way."""
+        return list(self._flights)
+
+    def hurry(self) -> None:
+        """The broker is back, or somebody waits: what failed is tried again at once."""
+        self._retry_at = self._sweep_at = 0.0
+        self.wake.set()
+
+    async def run(self) -> None:
+        """Publishes for as long as it is not cancelled; nothing that fails ends it."""
+        this = asyncio.current_task()
+        while True:
+            if this is not None and this.cancelling():  # which the NATS client can swallow (wait_for, Python 3.11)
+                raise asyncio.CancelledError
+            self.wake.clear()
+            try:
+                await self._step()
+            except Exception:
+                log.exception("event=relay.failed store=%s", self.store)
+                self._back_off()
+            await self._wait()
+
+    async def _step(self) -> None:
+        if not self._nc.is_connected:
+            self._leave_all()
+            return
+        self._give_up_overdue()
+        await self._refuse_pending()
+        if _now() < self._retry_at:
+            return
+        while (record := await self._next()) is not None and await self._send(record):
+            pass
+
+    async def _wait(self) -> None:
+        if self.busy:
+            self.idle_since = 0.0
+            delay = min(_TICK_S, max(0.0, self._retry_at - _now()) or _TICK_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self.wake.wait()
+        else:
+            self.idle_since = self.idle_since or _now()
+            await self.wake.wait()
+
+    # ---- which record is next
+
+    async def _next(self) -> OutboxRecord | None:
+        """The next record to send, if one more may be on its way now. Fresh ones and those of a sweep take turns."""
+        if not self._has_room:
+            return None
+        if self._sweep is not None and not self._page:
+            await self._read_page()
+        source = self._queue if self._queue and (self._fresh_turn or not self._page) else self._page
+        if not source or not self._has_room:
+            return None
+        size = len(source[0].payload)
+        if not self._host.admit(size, alone=not self._flights):
+            return None
+        self._fresh_turn = source is not self._queue
+        record = source.popleft()
+        if source is self._queue:
+            self._queued_bytes -= size
+        return record
+
+    @property
+    def _has_room(self) -> bool:
+        if self._failures:
+            return not self._flights
+        return len(self._flights) < self._batch and self._flying_bytes < WINDOW_BYTES
+
+    async def _read_page(self) -> None:
+        """Reads what comes next in the outbox; ends the sweep when nothing does."""
+        sweep = self._sweep
+        assert sweep is not None
+        limit = 1 if self._failures else self._batch
+        try:
+            if not await self._host.claim(self.store):
+                self._sweep = None  # another instance sweeps this store
+                return
+            records = await self._repository.outbox(self.store, sweep.after, limit, PAGE_BYTES)
+        except RingcastError as error:
+            log.warning("event=relay.outbox_unreadable store=%s error=%s", self.store, error)
+            self._sweep, self.left = None, True
+            self._delay_sweep()
+            return
+        held = self._host.held
+        page = [record for record in records if record.id <= sweep.upto and record.id not in held]
+        held.update(record.id for record in page)
+        self._page.extend(page)
+        if not records or records[-1].id >= sweep.upto:
+            self._sweep = None
+        else:
+            sweep.after = records[-1].id
+            if not page:
+                self.wake.set()  # all in memory: the next page, after whoever else has work
+
+    def _delay_sweep(self) -> None:
+        """The next sweep would meet what this one has met."""
+        if not self._sweep_failed:
+            self._sweep_failed = True
+            self._sweep_at = _now() + _jittered(self._sweep_failures)
+
+    # ---- sending
+
+    async def _send(self, record: OutboxRecord) -> bool:
+        """Sends one record; whether the next may follow."""
+        size = len(record.payload)
+        try:
+            headers = {names.HEADER_MSG_ID: record.msg_id}
+            span = self._start_span(record, headers)
+            message = shape(record, headers, self._nc.max_payload, bare=record.id in self._bare)
+        except UnpublishableError as error:
+            self._host.release(size)
+            self._refusals.append((record, str(error)))
+            self.wake.set()
+            return True
+        try:
+            sent = await self._publisher.send(record.subject, message.payload, headers)
+        except (nats.errors.Error, TimeoutError, OSError) as error:
+            self._host.release(size)
+            self._failed(record, "unsent", error)
+            return False
+        except BaseException:
+            self._host.release(size)
+            self._leave(record)
+            raise
+        self._flights[record.id] = _Flight(record, message, sent.number, sent.stored, _now())
+        self._flying_bytes += size
+        if span is not None:
+            sent.stored.add_done_callback(partial(_end_span, span))
+        sent.stored.add_done_callback(partial(self._answered, record))
+        return True
+
+    def _start_span(self, record: OutboxRecord, headers: dict[str, str]) -> Span | None:
+        """The publish as a span of the trace that the write began, however long ago and in whichever process."""
+        if record.traceparent is None or not is_header_value(record.traceparent):
+            return None
+        headers[names.HEADER_TRACE] = record.traceparent
+        tracing = self._telemetry.tracing
+        if tracing is None:
+            return None
+        span = tracing.start("config.publish", record.traceparent, {"subject": record.subject}, kind="PRODUCER")
+        headers.update(tracing.headers(span))
+        return span
+
+    def _give_up_overdue(self) -> None:
+        """Stops waiting for answers that the broker has had time for since the connection carried the message to it."""
+        now, reached = _now(), self._publisher.reached
+        for flight in list(self._flights.values()):
+            if now - flight.sent_at < ACK_TIMEOUT_S:
+                return  # as all after it
+            if flight.number < reached:
+                flight.passed_at = flight.passed_at or now
+                since = flight.passed_at
+            else:
+                since = self._publisher.reached_at
+            if now - since >= ACK_TIMEOUT_S:
+                flight.stored.cancel()
+
+    # ---- answers
+
+    def _answered(self, record: OutboxRecord, stored: Stored) -> None:
+        flight = self._flights.pop(record.id)
+        size = len(record.payload)
+        self._flying_bytes -= size
+        self._host.release(size)
+        self.wake.set()
+        if stored.cancelled():
+            if self._host.is_suspect(record.id):
+                self._refusals.append((record, "the server ended the connection each time that it was sent"))
+            else:
+                self._failed(record, "unacknowledged", None)
+            return
+        error = stored.exception()
+        if error is None:
+            self._succeeded(record, stored.result())
+        elif isinstance(error, APIError) and error.err_code == _TOO_LARGE:
+            self._shorten(flight, error)
+        else:
+            if isinstance(error, NoStreamResponseError):
+                self._host.missing_stream()
+            self._failed(record, "refused", error)
+
+    def _succeeded(self, record: OutboxRecord, ack: PubAck) -> None:
+        self._bare.discard(record.id)
+        self._measures.events_published += 1
+        self._host.stored(record, ack)
+        self._failures, self._retry_at = 0, 0.0
+
+    def _shorten(self, flight: _Flight, error: APIError) -> None:
+        """The stream takes no message of that size: the event goes without its changes, or not at all."""
+        if flight.message.bare:
+            self._refusals.append((flight.record, str(error)))
+        else:
+            self._bare.add(flight.record.id)
+            self._page.appendleft(flight.record)
+
+    def _failed(self, record: OutboxRecord, reason: str, error: BaseException | None) -> None:
+        self._measures.publish_failures[reason] += 1
+        if not self._warned:
+            self._warned = True
+            text = "" if error is None else str(error) or type(error).__name__
+            log.warning(
+                "event=relay.failing store=%s subject=%s reason=%s error=%s", self.store, record.subject, reason, text
+            )
+        self._leave(record)
+        self._delay_sweep()
+        self._back_off()
+
+    def _back_off(self) -> None:
+        """What fails together counts once."""
+        if _now() >= self._retry_at:
+            self._failures += 1
+            self._retry_at = _now() + _jittered(self._failures)
+
+    def _leave(self, record: OutboxRecord) -> None:
+        """Leaves a record to the next sweep."""
+        self._host.held.discard(record.id)
+        self.left = True
+
+    def _leave_all(self) -> None:
+        """Without a connection nothing is kept in memory: what was sent may be lost, and the outbox has it."""
+        for record in (*self._queue, *self._page):
+            self._leave(record)
+        self._queue.clear()
+        self._page.clear()
+        self._queued_bytes = 0
+        if self._sweep is not None:
+            self._sweep = None
+            self.left = True
+
+    async def _refuse_pending(self) -> None:
+        """Takes records that can't be published out of the outbox; workers get their rows by fetches."""
+        while self._refusals:
+            record, reason = self._refusals[0]
+            try:
+                await self._repository.refuse_event(record.id, reason)
+            except RingcastError as error:
+                log.warning("event=relay.outbox_unwritable store=%s error=%s", self.store, error)
+                return
+            self._refusals.popleft()
+            self._bare.discard(record.id)
+            self._host.held.discard(record.id)
+            self._measures.events_refused += 1
+            log.error(
+                "event=relay.event_refused store=%s subject=%s id=%d msg_id=%s reason=%s",
+                self.store,
+                record.subject,
+                record.id,
+                record.msg_id,
+                reason,
+            )
+
+
+def _jittered(failures: int) -> float:
+    """Full jitter: instances that lost the same broker don't return to it together."""
+    return random.uniform(0, min(_MAX_DELAY_S, _FIRST_DELAY_S * 2 ** min(failures, 10)))  # noqa: S311
+
+
+def _end_span(span: Span, future: Stored) -> None:
+    if future.cancelled():
+        end_span(span, "not acknowledged")
+    else:
+        error = future.exception()
+        end_span(span, None if error is None else str(error))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -13,6 +13,7 @@ from typing import Any, cast
 import grpc
 import nats
 import pytest
+import trustme
 from nats.aio.client import Client
 from opentelemetry.trace import TracerProvider
 from ringcast_config_service.app import App
@@ -279,3 +280,42 @@ async def service(nats_url: str, tmp_path: Path) -> AsyncIterator[Running]:
     """An instance on SQLite beside the shared NATS server."""
     async with running(nats_url, f"sqlite:{tmp_path / 'ringcast.db'}") as found:
         yield found
+
+
+TOKEN = "a-token-of-more-than-sixteen-characters"
+
+
+class Keys:
+    """An authority, and what it has signed, in files."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._authority = trustme.CA()
+        self.ca = self.write("ca.pem", self._authority.cert_pem.bytes())
+        self.tokens = self.write("tokens", f"# the first\n{TOKEN}\n\n{TOKEN}-2\n".encode())
+        self.cert, self.key = self.issue("127.0.0.1")
+
+    def write(self, name: str, data: bytes) -> str:
+        """A file with this in it."""
+        path = self._directory / name
+        path.write_bytes(data)
+        return str(path)
+
+    def issue(self, name: str) -> tuple[str, str]:
+        """The paths of a certificate and its key."""
+        issued = self._authority.issue_cert(name)
+        return (
+            self.write(f"{name}.crt", issued.cert_chain_pems[0].bytes()),
+            self.write(f"{name}.key", issued.private_key_pem.bytes()),
+        )
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Keys:
+    return Keys(tmp_path)
+
+
+@pytest.fixture
+def token() -> str:
+    """The first of the tokens in :attr:`Keys.tokens`."""
+    return TOKEN

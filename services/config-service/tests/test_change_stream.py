@@ -87,24 +87,6 @@ async def test_what_ends_a_stream(service: Running, store_name: str) -> None:
     assert [key.rows for key in (await service.stub.GetStore(pb.GetStoreRequest(name=store_name))).keys] == [1]
 
 
-async def test_there_are_only_so_many_streams(
-    service: Running, store_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(change_stream, "MAX_STREAMS", 2)
-    await service.create(store_name)
-    calls = [service.stub.Change() for _ in range(2)]
-    for call in calls:
-        await call.wait_for_connection()
-    said = "2 streams of changes are open: at most 2 may be"
-    assert await refusal(service.stub.Change()) == (ErrorCode.LIMIT_EXCEEDED, None, said)
-    await calls[0].done_writing()
-    assert await calls[0].read() is grpc.aio.EOF
-    await calls[0].code()
-    call = service.stub.Change()
-    await call.write(changes(store_name, "v"))
-    await results(call, 1)
-
-
 async def test_nothing_more_is_read_while_too_much_is_unanswered(
     service: Running, store_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

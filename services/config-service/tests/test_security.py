@@ -8,7 +8,6 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from ringcast_config_service.errors import ConfigError
 from ringcast_config_service.security import Security
@@ -16,38 +15,9 @@ from ringcast_testkit import ConfigServiceProcess
 from ringcast_wire import InvalidInputError, UnauthenticatedError
 from ringcast_wire.grpc import STATUS, ConfigServiceStub, ServiceLogin, error_from_rpc, pb
 
-TOKEN = "a-token-of-more-than-sixteen-characters"
+TOKEN = "a-token-of-more-than-sixteen-characters"  # of conftest.py
+Keys = Any  # of conftest.py
 TIMEOUT_S = 20.0
-
-
-class Keys:
-    """An authority, and what it has signed, in files."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._authority = trustme.CA()
-        self.ca = self.write("ca.pem", self._authority.cert_pem.bytes())
-        self.tokens = self.write("tokens", f"# the first\n{TOKEN}\n\n{TOKEN}-2\n".encode())
-        self.cert, self.key = self.issue("127.0.0.1")
-
-    def write(self, name: str, data: bytes) -> str:
-        """A file with this in it."""
-        path = self._directory / name
-        path.write_bytes(data)
-        return str(path)
-
-    def issue(self, name: str) -> tuple[str, str]:
-        """The paths of a certificate and its key."""
-        issued = self._authority.issue_cert(name)
-        return (
-            self.write(f"{name}.crt", issued.cert_chain_pems[0].bytes()),
-            self.write(f"{name}.key", issued.private_key_pem.bytes()),
-        )
-
-
-@pytest.fixture
-def keys(tmp_path: Path) -> Keys:
-    return Keys(tmp_path)
 
 
 def serving(directory: Path, nats_url: str, *options: str) -> ConfigServiceProcess:
@@ -121,7 +91,7 @@ async def test_tokens_and_certificates_may_be_replaced(tmp_path: Path, keys: Key
 
         other = tmp_path / "other"
         other.mkdir()
-        replaced = Keys(other)
+        replaced = type(keys)(other)
         for name in ("127.0.0.1.crt", "127.0.0.1.key"):
             (other / name).replace(tmp_path / name)
         assert await refused(service.address, login) is grpc.StatusCode.UNAVAILABLE

@@ -25,6 +25,7 @@ _COMMANDS: Final = {
     "list": ("ringcast_cli._row_commands", "Print the rows of a key."),
     "history": ("ringcast_cli._row_commands", "Print the writes to a key or a row."),
     "import": ("ringcast_cli._import_command", "Write many rows from a file."),
+    "sync": ("ringcast_cli._sync_command", "Make a key equal to a file, deletions included."),
     "watch": ("ringcast_cli._watch_command", "Take part as a worker and print each change."),
     "topology": ("ringcast_cli._topology_command", "Show which worker owns what."),
     "agent": (

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 import click
 
 from ringcast_cli import _exit_codes as codes
 from ringcast_cli._client import service_client
 from ringcast_cli._config import CliConfig
-from ringcast_cli._formats import SUFFIXES, Format, Layout, Parsed, format_of, read_csv, read_jsonl, read_text
 from ringcast_cli._import import MAX_SHOWN_SKIPS, Importer, OnError, Summary
 from ringcast_cli._options import settings_of, shared_options
 from ringcast_cli._output import note, print_json, visible
-from ringcast_cli._source import STANDARD_INPUT, Source, open_source
-
-if TYPE_CHECKING:
-    from ringcast_cli._parquet import ParquetInput
-
-_READERS: Final = {Format.CSV: read_csv, Format.JSONL: read_jsonl, Format.TEXT: read_text}
+from ringcast_cli._reading import Input, input_of, open_input, reading_options
 
 
 @click.command("import")
@@ -31,41 +23,11 @@ _READERS: Final = {Format.CSV: read_csv, Format.JSONL: read_jsonl, Format.TEXT: 
 @click.argument("key")
 @click.argument("file")
 @click.option(
-    "--format",
-    "kind",
-    type=click.Choice([kind.value for kind in Format]),
-    help="Format of FILE [default: by its suffix].",
-)
-@click.option(
     "--on-error",
     type=click.Choice([choice.value for choice in OnError]),
     default="stop",
     show_default=True,
     help="What to do about a malformed line.",
-)
-@click.option("--id-column", metavar="NAME", help="Column of the row id [default: row_id or id].")
-@click.option("--value-column", metavar="NAME", help="Column of the value [default: value].")
-@click.option(
-    "--metadata-column",
-    "metadata_columns",
-    multiple=True,
-    metavar="NAME",
-    help="A column that becomes metadata; may be repeated.",
-)
-@click.option("--value", metavar="TEXT", help="One value for every row, instead of a column [text: empty].")
-@click.option(
-    "--header/--no-header",
-    default=True,
-    show_default=True,
-    help="CSV: whether the first line names the columns. Without, they are named 1, 2, 3 …",
-)
-@click.option("--delimiter", metavar="CHAR", help="CSV: what stands between columns [default: comma; tab for .tsv].")
-@click.option(
-    "--comment",
-    metavar="PREFIX",
-    default="#",
-    show_default=True,
-    help="Text: lines that begin so are left out; empty: none.",
 )
 @click.option(
     "--skip-unchanged/--write-unchanged",
@@ -73,25 +35,11 @@ _READERS: Final = {Format.CSV: read_csv, Format.JSONL: read_jsonl, Format.TEXT: 
     show_default=True,
     help="Whether rows that are as FILE has them are left alone, or get a new version, of which workers hear.",
 )
-@click.option("--progress/--no-progress", default=None, help="Show a progress bar [default: on a terminal].")
+@reading_options
 @shared_options("service", "timeout")
 @click.pass_context
 def import_rows(
-    context: click.Context,
-    store: str,
-    key: str,
-    file: str,
-    kind: str | None,
-    on_error: str,
-    id_column: str | None,
-    value_column: str | None,
-    metadata_columns: tuple[str, ...],
-    value: str | None,
-    header: bool,
-    delimiter: str | None,
-    comment: str,
-    skip_unchanged: bool,
-    progress: bool | None,
+    context: click.Context, /, store: str, key: str, file: str, on_error: str, skip_unchanged: bool, **reading: Any
 ) -> int:
     """Write the rows of FILE (-: standard input) to KEY in STORE.
 
@@ -102,46 +50,22 @@ def import_rows(
     parquet  columns row_id (or id) and value, both strings
 
     Rows are written in batches of up to 1,000, each of them whole or not at all. A malformed line stops the import,
-    or with --on-error skip is reported and left out; the exit code is then 3. Importing the same file again
-    is safe, and writes what differs only. Rows that FILE does not have stay: `ringcast sync` deletes them.
+    or with --on-error skip is reported and left out; the exit code is then 3. Importing the same file again is safe,
+    and writes only what differs. Rows that FILE does not have stay: `ringcast sync` deletes them.
     """
-    chosen = _format(context, file, kind)
-    delimiter = delimiter or ("\t" if file.lower().endswith(".tsv") else ",")
-    if len(delimiter) != 1 or delimiter in '\r\n"':
-        raise click.BadParameter(f"{delimiter!r} is not one character", context, param_hint="--delimiter")
-    layout = Layout(id_column, value_column, metadata_columns, value, header, delimiter, comment)
-    config = settings_of(context)
-    return asyncio.run(_run(config, store, key, file, chosen, OnError(on_error), skip_unchanged, layout, progress))
+    given = input_of(context, file, reading)
+    return asyncio.run(_run(settings_of(context), store, key, given, OnError(on_error), skip_unchanged))
 
 
-def _format(context: click.Context, file: str, kind: str | None) -> Format:
-    if kind is not None:
-        return Format(kind)
-    if found := format_of(file):
-        return found
-    if file == STANDARD_INPUT:
-        raise click.UsageError("give the --format of standard input", context)
-    known = ", ".join(SUFFIXES)
-    raise click.UsageError(f"the suffix of {file!r} says nothing about its format ({known} do): give --format", context)
-
-
-async def _run(
-    config: CliConfig,
-    store: str,
-    key: str,
-    file: str,
-    kind: Format,
-    on_error: OnError,
-    skip_unchanged: bool,
-    layout: Layout,
-    progress: bool | None,
-) -> int:
+async def _run(config: CliConfig, store: str, key: str, given: Input, on_error: OnError, skip_unchanged: bool) -> int:
     with ExitStack() as stack:
-        source = stack.enter_context(open_source(file))
-        unit, parsed, position = _open(stack, source, kind, layout)
-        if progress is None:
-            progress = sys.stderr.isatty() and not config.json
-        show = stack.enter_context(_progress_bar(source, position)) if progress else _no_progress
+        opened = stack.enter_context(open_input(given))
+        bar = stack.enter_context(opened.bar(given.progress, config))
+
+        def show(summary: Summary) -> None:
+            if bar is not None:
+                bar.show_input(summary.rows, summary.rows_per_s)
+
         async with service_client(config) as client:
             await client.get_store(store)  # an unknown store is found out before the input is read
             importer = Importer(
@@ -150,12 +74,12 @@ async def _run(
                 key,
                 on_error=on_error,
                 skip_unchanged=skip_unchanged,
-                unit=unit,
+                unit=opened.unit,
                 on_progress=show,
                 on_skip=_note_skip,
             )
             try:
-                await importer.run(parsed)
+                await importer.run(opened.parsed)
             except asyncio.CancelledError:
                 note(f"ringcast: interrupted; {importer.summary.state()}")
                 raise
@@ -163,47 +87,6 @@ async def _run(
                 stack.close()
                 _print_summary(importer.summary, config)
     return codes.SKIPPED if importer.summary.skipped else codes.OK
-
-
-def _open(
-    stack: ExitStack, source: Source, kind: Format, layout: Layout
-) -> tuple[str, Iterator[Parsed], Callable[[], tuple[int, int | None]]]:
-    """What a line is called, the rows, and how far reading has come: done and total."""
-    if kind is Format.PARQUET:
-        from ringcast_cli._parquet import open_parquet
-
-        parquet: ParquetInput = stack.enter_context(open_parquet(source, layout))
-        return "row", parquet.parsed(), lambda: (parquet.read_rows, parquet.rows)
-    return "line", _READERS[kind](source, layout), lambda: (source.read_bytes, source.size)
-
-
-def _no_progress(_: Summary) -> None:
-    pass
-
-
-@contextmanager
-def _progress_bar(
-    source: Source, position: Callable[[], tuple[int, int | None]]
-) -> Iterator[Callable[[Summary], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[rows]:,} rows  {task.fields[rate]:,.0f} rows/s"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        _, total = position()
-        task = bar.add_task(visible(source.name), total=total, rows=0, rate=0.0)
-
-        def show(summary: Summary) -> None:
-            done, _ = position()
-            bar.update(task, completed=done, rows=summary.rows, rate=summary.rows_per_s)
-
-        yield show
 
 
 def _note_skip(reason: str) -> None:

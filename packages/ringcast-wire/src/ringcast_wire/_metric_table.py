@@ -358,6 +358,14 @@ SERVICE: Final = (
     ),
     _service("config_service_fetches_waiting", "gauge", (), "fetches", "Fetches that wait for a free hand."),
     _service(
+        "config_service_calls_refused_total",
+        "counter",
+        ("call", "reason"),
+        "calls",
+        "gRPC calls refused before they were read, by kind of call and reason (no_token, unknown_token, limit_total, "
+        "limit_principal, limit_host).",
+    ),
+    _service(
         "config_service_connected",
         "gauge",
         ("to",),

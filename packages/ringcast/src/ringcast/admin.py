@@ -50,6 +50,16 @@ from ringcast._admin_records import (
 from ringcast._bulk_batches import BatchBuilder, InvalidRowError
 from ringcast._bulk_write import BulkWrite, Rows, StatusLostError
 from ringcast._change_writer import ChangeWriter
+from ringcast._sync import (
+    DEFAULT_FIRST_ROWS,
+    DEFAULT_MAX_DELETE_SHARE,
+    Sync,
+    SyncOptions,
+    SyncPhase,
+    SyncProgress,
+    SyncRefusedError,
+    SyncResult,
+)
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -315,6 +325,37 @@ class ConfigServiceClient:
             to_error=self._error,
         )
 
+    async def sync(
+        self,
+        store: str,
+        key: str,
+        rows: Rows,
+        *,
+        dry_run: bool = False,
+        max_delete_share: float = DEFAULT_MAX_DELETE_SHARE,
+        allow_empty: bool = False,
+        first_rows: int = DEFAULT_FIRST_ROWS,
+        on_progress: Callable[[SyncProgress], None] = lambda _: None,
+    ) -> SyncResult:
+        """Makes a key equal to ``rows``: adds, changes and deletes what differs, and leaves the rest alone.
+
+        Both sides are compared on disk, in about twice the size of the rows, before anything is written; with
+        ``dry_run`` nothing is. Of two rows with one id the later counts. A plain iterable is read in a thread. A sync
+        that was broken off is finished by running it again.
+
+        Args:
+            max_delete_share: the share of the key's rows (0 to 1) that may be deleted.
+            allow_empty: whether no rows at all may empty the key; ``max_delete_share`` does not count then.
+            first_rows: how many row ids of each kind the result names.
+
+        Raises:
+            InvalidRowError: a row breaks a rule; nothing is written.
+            SyncRefusedError: more would be deleted than is allowed; nothing is written.
+            UnknownStoreError, LimitExceededError, UnavailableError: as for :meth:`put`.
+        """
+        options = SyncOptions(dry_run, max_delete_share, allow_empty, first_rows)
+        return await Sync(self, **_where(store, key), options=options, on_progress=on_progress).run(rows)
+
     def _rpc(self) -> Any:
         if self._stub is None:
             raise RuntimeError("the client is not open: use it as `async with ConfigServiceClient() as client`")
@@ -425,6 +466,8 @@ __all__ = [
     "BulkWrite",
     "ChangeWriter",
     "ConfigServiceClient",
+    "DEFAULT_FIRST_ROWS",
+    "DEFAULT_MAX_DELETE_SHARE",
     "DEFAULT_SERVICE",
     "DEFAULT_TIMEOUT_S",
     "DeleteResult",
@@ -437,5 +480,9 @@ __all__ = [
     "RowRecord",
     "RowWrite",
     "StoreInfo",
+    "SyncPhase",
+    "SyncProgress",
+    "SyncRefusedError",
+    "SyncResult",
     "check_address",
 ]

@@ -17,6 +17,7 @@ from ringcast_wire import NatsLogin
 
 from ringcast_config_service.app import App
 from ringcast_config_service.config import Config, parse_duration_ms
+from ringcast_config_service.connections import ConnectionSettings
 from ringcast_config_service.errors import ConfigError
 from ringcast_config_service.security import Security
 
@@ -69,6 +70,11 @@ class _Duration(click.ParamType[int]):
 @click.option("--start-timeout", type=float, default=30.0, help="Seconds to wait for NATS and the database.")
 @click.option("--stop-timeout", type=float, default=10.0, help="Seconds that each phase of stopping may take.")
 @click.option("--change-stream", type=_Duration(), default="60s", help="How long a stream of changes lasts at most.")
+@click.option("--connection-age", type=_Duration(), default="30m", help="When a client is asked to connect again.")
+@click.option("--connection-grace", type=_Duration(), default="10m", help="How long its calls may go on then.")
+@click.option("--connection-idle", type=_Duration(), default="5m", help="When a connection without calls is closed.")
+@click.option("--keepalive", type=_Duration(), default="30s", help="When a silent connection is asked for an answer.")
+@click.option("--keepalive-timeout", type=_Duration(), default="10s", help="How long the answer may take.")
 @click.option("--tombstone-retention", type=_Duration(), default="24h", help="How long deletes can be caught up with.")
 @click.option("--history-retention", type=_Duration(), default="7d", help="How long old revisions are kept.")
 @click.option("--compaction-interval", type=_Duration(), default="10m", help="How often both are looked at.")
@@ -109,6 +115,13 @@ def main(config: Path | None, nats: str, **options: Any) -> None:
             lock_timeout_ms=options["lock_timeout"],
             write_connections=options["write_connections"],
             nats_replicas=options["nats_replicas"],
+            connections=ConnectionSettings(
+                age_s=options["connection_age"] / 1000,
+                age_grace_s=options["connection_grace"] / 1000,
+                idle_s=options["connection_idle"] / 1000,
+                keepalive_s=options["keepalive"] / 1000,
+                keepalive_timeout_s=options["keepalive_timeout"] / 1000,
+            ),
             security=Security(
                 tls_cert_file=options["tls_cert"],
                 tls_key_file=options["tls_key"],

@@ -105,6 +105,7 @@ class App:
             telemetry,
             config.security,
             change_stream_s=config.change_stream_s,
+            connections=config.connections,
         )
         self._measure(repository, nc, writer, fetches)
         async with self._metrics_server(), asyncio.TaskGroup() as tasks:
@@ -135,7 +136,7 @@ class App:
         except OSError as error:
             raise ConfigError(str(error)) from error
         await fetches.start()
-        await server.set_serving(True)
+        server.set_serving(True)
         host = self._config.listen.rpartition(":")[0]
         self.grpc_address = f"{host}:{server.port}"
         log.info(
@@ -152,7 +153,7 @@ class App:
         """Intake first, then what is in flight, then the outbox; each phase has a bound."""
         log.info("stopping")
         bound_s = self._config.stop_timeout_s
-        await server.set_serving(False)
+        server.set_serving(False)
         if nc.is_connected:
             await _bounded("intake of fetches", fetches.stop(), bound_s)
         await _bounded("gRPC calls", server.stop(bound_s), bound_s + 1)
@@ -215,7 +216,7 @@ class App:
             if (not why) != serving and not self._stopping.is_set():
                 serving = not why
                 log.log(logging.INFO if serving else logging.ERROR, "serving=%s %s", serving, why)
-                await server.set_serving(serving)
+                server.set_serving(serving)
 
     async def _why_not(self, repository: Repository, nc: Client) -> str:
         problem = await _ping(repository)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import ipaddress
+import urllib.parse
+from contextvars import ContextVar
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from ringcast_config_service.transport_input import Context
@@ -12,23 +16,62 @@ _SCHEME: Final = "bearer "
 
 class Caller(NamedTuple):
     """``principal``: whose credential it is (a digest of the token, the name in the certificate, or the host of one
-    without either); ``connection``: which of the principal's connections, since several clients may share a token."""
+    without either); ``connection``: which of the principal's connections, since several clients may share a token;
+    ``host``: where the connection comes from (of IPv6 the /64, which one host may have whole)."""
 
     principal: str
     connection: str
+    host: str = ""
 
 
-LOCAL: Final = Caller("local", "local")
+LOCAL: Final = Caller("local", "local", "local")
 """The service itself."""
+
+_ADMITTED: ContextVar[Caller] = ContextVar("ringcast_caller")
 
 
 def caller_of(context: Context) -> Caller:
-    """The caller of a gRPC call that was let in."""
+    """The caller of a gRPC call that was admitted; of any other, what its connection alone tells."""
+    return _ADMITTED.get(None) or connection_of(context)
+
+
+def admitted(caller: Caller) -> None:
+    """Remembers who makes the call that the running task serves."""
+    _ADMITTED.set(caller)
+
+
+def connection_of(context: Context) -> Caller:
+    """The caller by the connection alone: a token that was not checked says nothing, and may change with each call."""
     connection = str(context.peer())
-    for name, value in context.invocation_metadata() or ():
-        if name == "authorization" and str(value).lower().startswith(_SCHEME):
-            token = str(value)[len(_SCHEME) :].strip()
-            return Caller("token:" + hashlib.sha256(token.encode()).hexdigest()[:16], connection)
-    for common_name in context.auth_context().get("x509_common_name") or ():
-        return Caller("certificate:" + common_name.decode(errors="replace"), connection)
-    return Caller("host:" + connection.rpartition(":")[0], connection)
+    host = host_of(connection)
+    for name in context.auth_context().get("x509_common_name") or ():
+        return Caller("certificate:" + name.decode(errors="replace"), connection, host)
+    return Caller("host:" + host, connection, host)
+
+
+def token_caller(context: Context, token: str) -> Caller:
+    """The caller with a token that was found to be valid."""
+    connection = str(context.peer())
+    return Caller("token:" + hashlib.sha256(token.encode()).hexdigest()[:16], connection, host_of(connection))
+
+
+def bearer_tokens(context: Context) -> list[str]:
+    """The tokens that a call came with; more or less than one is wrong."""
+    found = [str(value) for name, value in context.invocation_metadata() or () if name == "authorization"]
+    return [text[len(_SCHEME) :].strip() if text.lower().startswith(_SCHEME) else "" for text in found]
+
+
+@lru_cache(4_096)
+def host_of(peer: str) -> str:
+    """The host of ``ipv4:127.0.0.1:1234`` or ``ipv6:%5B::1%5D:1234``."""
+    family, _, rest = peer.partition(":")
+    host = urllib.parse.unquote(rest).rpartition(":")[0] or rest
+    if family != "ipv6":
+        return host
+    try:
+        address = ipaddress.IPv6Address(host.strip("[]").partition("%")[0])
+    except ValueError:
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Network((address, 64), strict=False).network_address)

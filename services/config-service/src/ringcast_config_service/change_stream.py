@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 import grpc.aio
-from ringcast_wire import InvalidInputError, LimitExceededError, RingcastError, limits
+from ringcast_wire import InvalidInputError, RingcastError, limits
 from ringcast_wire.grpc import pb
 from ringcast_wire.tracing import checked_traceparent
 
@@ -17,13 +17,11 @@ from ringcast_config_service.batches import RowInput
 from ringcast_config_service.callers import caller_of
 from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.repository import WriteOutcome
-from ringcast_config_service.transport_input import Context, Unreadable
+from ringcast_config_service.transport_input import Context, Unreadable, send
 from ringcast_config_service.writer import GroupWriter
 
 log = logging.getLogger(__name__)
 
-MAX_STREAMS: Final = 256
-"""Streams of one instance: well below the calls that it takes, so that there is always room for others."""
 MAX_UNANSWERED: Final = 2 * limits.MAX_BATCH_ROWS
 """Changes of one stream: while there are more, nothing is read from it."""
 _GOODBYE_S: Final = 5.0
@@ -44,11 +42,8 @@ class ChangeStreams:
         """Serves one stream to its end.
 
         Raises:
-            LimitExceededError: there are too many.
             InvalidInputError: what came is no message, or has too many changes.
         """
-        if len(self._open) >= MAX_STREAMS:
-            raise LimitExceededError(f"{len(self._open)} streams of changes are open: at most {MAX_STREAMS} may be")
         stream = _ChangeStream(self._handlers, self._writer, context)
         self._open.add(stream)
         # Not all at once: their clients come back at once.
@@ -92,7 +87,7 @@ class _ChangeStream:
         try:
             await self._answer(reading)
             if not reading.done():
-                await self._context.write(pb.ChangeResults(last=True))
+                await send(self._context, pb.ChangeResults(last=True))
                 await asyncio.wait({reading}, timeout=_GOODBYE_S)
             if reading.done():
                 await reading  # raises what it ended with
@@ -106,7 +101,7 @@ class _ChangeStream:
         while True:
             results, self._results = self._results, []
             if results:
-                await self._context.write(pb.ChangeResults(results=results))
+                await send(self._context, pb.ChangeResults(results=results))
                 self._room.set()
             elif not self._waiting and (reading.done() or (self._ended and not self._submitting)):
                 return

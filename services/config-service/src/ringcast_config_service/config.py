@@ -9,6 +9,7 @@ from pathlib import Path
 from ringcast_wire import InvalidInputError, NatsLogin
 from ringcast_wire.prometheus import OFF, parse_listen
 
+from ringcast_config_service.connections import ConnectionSettings
 from ringcast_config_service.errors import ConfigError
 from ringcast_config_service.repository.base import DEFAULT_LOCK_TIMEOUT_MS, DEFAULT_WRITE_CONNECTIONS
 from ringcast_config_service.security import Security
@@ -43,6 +44,7 @@ class Config:
     nats_replicas: int = 1
     nats_login: NatsLogin = field(default_factory=NatsLogin)
     security: Security = field(default_factory=Security)
+    connections: ConnectionSettings = field(default_factory=ConnectionSettings)
     fetches: int = 32
     waiting_fetches: int = 1_024
     relay_poll_s: float = 0.25
@@ -74,6 +76,7 @@ class Config:
         except InvalidInputError as error:
             raise ConfigError(f"nats: {error}") from error
         self.security.check()
+        self.connections.check()
         for name in ("start_timeout_s", "stop_timeout_s", "change_stream_s", "compaction_interval_s", "relay_poll_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it must be above 0")

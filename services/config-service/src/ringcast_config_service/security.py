@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
 
 import grpc
-import grpc.aio
-from ringcast_wire import InvalidInputError, UnauthenticatedError
+from ringcast_wire import InvalidInputError
 from ringcast_wire.grpc import read_login_file, read_tokens
 
 from ringcast_config_service.errors import ConfigError
-from ringcast_config_service.transport_input import Context, abort
 
 log = logging.getLogger(__name__)
-
-_OPEN: Final = "/grpc.health.v1.Health/"
-"""Probes have no token, and learn no more than whether the service serves."""
-_SCHEME: Final = "bearer "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +61,9 @@ class Security:
             bool(self.client_ca_file),
         )
 
-    def interceptors(self) -> tuple[grpc.aio.ServerInterceptor, ...]:
-        """What looks at each call before anybody else does."""
-        return (RequireToken(self.token_file),) if self.token_file else ()
+    def tokens(self) -> Tokens | None:
+        """The tokens of which each call needs one; ``None`` where it needs none."""
+        return Tokens(self.token_file) if self.token_file else None
 
     def _certificates(self) -> grpc.ServerCertificateConfiguration:
         cert = read_login_file("tls_cert", self.tls_cert_file)
@@ -90,28 +82,17 @@ class Security:
             return None
 
 
-class RequireToken(grpc.aio.ServerInterceptor):
-    """Lets in who has one of the tokens of a file, and everybody to the health service."""
+class Tokens:
+    """The tokens of a file, read again when it changes."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._seen: tuple[int, int] | None = None
         self._tokens: list[bytes] = []
 
-    async def intercept_service(
-        self, continuation: Callable[[Any], Awaitable[Any]], details: grpc.HandlerCallDetails
-    ) -> Any:
-        handler = await continuation(details)
-        if handler is None or details.method.startswith(_OPEN) or self._lets_in(details.invocation_metadata):
-            return handler
-        kind = ("stream" if handler.request_streaming else "unary", "stream" if handler.response_streaming else "unary")
-        return handler._replace(**{"_".join(kind): _refuse})
-
-    def _lets_in(self, metadata: Any) -> bool:
-        given = [str(value) for name, value in metadata or () if name == "authorization"]
-        if len(given) != 1 or not given[0].lower().startswith(_SCHEME):
-            return False
-        token = given[0][len(_SCHEME) :].strip().encode()
+    def has(self, text: str) -> bool:
+        """Whether this is one of them now."""
+        token = text.encode()
         found = False
         for known in self._now():  # all of them, so that the time it takes tells nothing
             found |= hmac.compare_digest(known, token)
@@ -126,7 +107,3 @@ class RequireToken(grpc.aio.ServerInterceptor):
         except (OSError, InvalidInputError) as error:
             log.error("the tokens stay what they were: %s", error)
         return self._tokens
-
-
-async def _refuse(_request: Any, context: Context) -> None:
-    await abort(context, UnauthenticatedError("a token that the config service knows is needed: see token_file"))

@@ -12,6 +12,7 @@ from ringcast_wire import names
 from ringcast_wire.metrics import Histogram, Sample
 from ringcast_wire.tracing import Tracing, checked_traceparent
 
+from ringcast_config_service.refusals import Refusals
 from ringcast_config_service.repository import OutboxState, PoolUse
 
 T = TypeVar("T")
@@ -41,6 +42,7 @@ class Measures:
         self.publish_failures: Counter[str] = Counter({"unsent": 0, "unacknowledged": 0, "refused": 0})
         self.fetches: Counter[tuple[str, str]] = Counter()
         self.fetch_duration: defaultdict[str, Histogram] = defaultdict(lambda: _histogram("fetch_duration_seconds"))
+        self.refusals = Refusals()
         self.outbox = OutboxState(0, None)
         self.database_connected = True
         self.gauges: dict[str, Callable[[], float]] = {}
@@ -83,6 +85,8 @@ class Measures:
             yield "fetches_total", labels, count
         for kind, histogram in list(self.fetch_duration.items()):
             yield "fetch_duration_seconds", (kind,), histogram
+        for labels, count in list(self.refusals.counts.items()):
+            yield "calls_refused_total", labels, count
         yield from self._gauges()
 
     def _gauges(self) -> Iterator[tuple[str, tuple[str, ...], float]]:

@@ -1,21 +1,25 @@
-"""What gRPC would refuse in its own words: requests that can't be read, and how any refusal travels."""
+"""How a call ends with an error, and how a message goes to a client that may not read it."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
-from ringcast_wire import InternalError, InvalidInputError, RingcastError
+from ringcast_wire import InternalError, InvalidInputError, RingcastError, UnavailableError
 from ringcast_wire.grpc import STATUS, error_trailers
 
 log = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
+
+SEND_TIMEOUT_S: Final = 60.0
+"""How long a client may leave a message unread that it has no room for."""
+_ABORT_TIMEOUT_S: Final = 5.0
+"""The status waits behind messages that a client has no room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,52 +29,17 @@ class Unreadable:
     error: InvalidInputError
 
 
-class RefusingServer:
-    """What generated code registers the methods of a service with: it refuses requests that can't be read.
+async def send(context: Context, message: object) -> None:
+    """Sends a message of a stream.
 
-    INVALID_ARGUMENT and a sentence is the answer, where gRPC would say UNKNOWN and log a traceback. A stream gets the
-    :class:`Unreadable` in its turn, and raises the error itself. An interceptor would cost every call a fifth more.
+    Raises:
+        UnavailableError: the client has read nothing for a minute.
     """
-
-    def __init__(self, server: grpc.aio.Server) -> None:
-        self._server = server
-
-    def add_generic_rpc_handlers(self, _handlers: Sequence[grpc.GenericRpcHandler]) -> None:
-        """The same methods by another way; the server is told of them in the other call."""
-
-    def add_registered_method_handlers(self, service: str, methods: Mapping[str, Any]) -> None:
-        """Registers the methods of a service."""
-        handlers = {name: _refusing(handler) for name, handler in methods.items()}
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-
-
-def _refusing(handler: Any) -> Any:
-    read = handler.request_deserializer
-
-    def deserialize(data: bytes) -> Any:
-        try:
-            return read(data)
-        except DecodeError as error:
-            reason = str(error).rpartition(": ")[2]
-            return Unreadable(InvalidInputError(f"the request of {len(data)} bytes can't be read: {reason}"))
-
-    return handler._replace(
-        request_deserializer=deserialize,
-        unary_unary=_checked(handler.unary_unary),
-        unary_stream=_checked(handler.unary_stream),
-    )
-
-
-def _checked(method: Callable[[Any, Any], Any] | None) -> Callable[[Any, Any], Any] | None:
-    if method is None:
-        return None
-
-    async def checked(request: Any, context: Context) -> Any:
-        if isinstance(request, Unreadable):
-            await abort(context, request.error)
-        return await method(request, context)
-
-    return checked
+    try:
+        async with asyncio.timeout(SEND_TIMEOUT_S):
+            await context.write(message)
+    except TimeoutError as error:
+        raise UnavailableError(f"nothing was read for {SEND_TIMEOUT_S:g} s: the stream was ended") from error
 
 
 async def abort(context: Context, error: Exception, cause: Exception | None = None) -> NoReturn:
@@ -80,7 +49,12 @@ async def abort(context: Context, error: Exception, cause: Exception | None = No
     if not isinstance(error, RingcastError):
         log.error("a call failed", exc_info=error)
         error = unforeseen(error)
-    await context.abort(STATUS[error.code], str(error), error_trailers(error))
+    try:
+        async with asyncio.timeout(_ABORT_TIMEOUT_S):
+            await context.abort(STATUS[error.code], str(error), error_trailers(error))
+    except TimeoutError:
+        # The client does not read. The call is given up here, and by gRPC when the connection reaches its age.
+        raise asyncio.CancelledError from cause
     raise AssertionError("abort returned") from cause
 
 

@@ -216,7 +216,14 @@ class Repository(Protocol):
         """Closes every connection; harmless when called again."""
 
     async def ping(self) -> None:
-        """Returns when the database answers."""
+        """Returns when the database answers: reads are possible."""
+
+    async def check_writable(self) -> None:
+        """Returns when the database would take a write.
+
+        Raises:
+            UnavailableError: it is read-only, or away.
+        """
 
     async def create_store(self, record: StoreRecord) -> StoreRecord:
         """Creates a store, or returns the one that is there with the same settings.

@@ -101,6 +101,12 @@ class PostgresRepository:
         async with self._sessions.use("fetches") as db:
             await db.fetchval(Sql.PING)
 
+    async def check_writable(self) -> None:
+        async with self._sessions.use("upkeep") as db:
+            if await db.fetchval(Sql.IS_READ_ONLY) == "on":
+                await self._sessions.connect_again()
+                raise UnavailableError("the database takes no writes now, it is read-only")
+
     async def create_store(self, record: StoreRecord) -> StoreRecord:
         async def work(db: Connection) -> StoreRecord:
             found = await db.fetchrow(Sql.GET_STORE, record.name)

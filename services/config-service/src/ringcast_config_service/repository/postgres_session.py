@@ -66,10 +66,10 @@ class LostRaceError(Exception):
 
 RETRIED = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, LostRaceError)
 AWAY = (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-_READ_ONLY: Final = "25006"
 _LOCKED: Final = "55P03"
+_WRITING: Final = ("writes", "upkeep")
 _SENTENCES: Final = {
-    _READ_ONLY: "the database takes no writes now, it is read-only: nothing was written",
+    "25006": "the database takes no writes now, it is read-only: nothing was written",
     _LOCKED: "another transaction holds a lock that this one needs, for longer than the lock time-out: "
     "nothing was written, try again",
     "57014": "the database cancelled a statement that took too long: nothing was written, try again",
@@ -113,7 +113,7 @@ class Sessions:
             "idle_in_transaction_session_timeout": _IDLE_LIMIT,
         }
         for name in self._sizes:
-            if name in ("writes", "upkeep"):
+            if name in _WRITING:
                 self._pools[name] = await self._connect(name, init=on_connect, **holders)
             else:
                 self._pools[name] = await self._connect(name, idle=0 if name == "snapshots" else 1)
@@ -138,12 +138,25 @@ class Sessions:
         idle = {name: pool.get_idle_size() for name, pool in self._pools.items()}
         return [PoolUse(name, self._pools[name].get_size() - count, count) for name, count in idle.items()]
 
+    async def connect_again(self) -> None:
+        """Gives up the connections that write, each when it is free: the address may lead to another server by now."""
+        for name in _WRITING:
+            if (pool := self._pools.get(name)) is not None:
+                await pool.expire_connections()
+
     @asynccontextmanager
     async def use(self, name: str) -> AsyncIterator[Connection]:
-        """A connection of a pool."""
+        """A connection of a pool; what the database refuses is an ``UnavailableError``."""
         with available():
-            async with self._acquired(name) as db:
-                yield db
+            pool = self._pools.get(name)
+            if pool is None:
+                raise UnavailableError("the database is not open")
+            async with pool.acquire(timeout=CONNECT_TIMEOUT_S) as db:
+                try:
+                    yield db
+                except asyncpg.ReadOnlySQLTransactionError:
+                    await self.connect_again()
+                    raise
 
     @asynccontextmanager
     async def snapshot(self, name: str) -> AsyncIterator[Connection]:
@@ -156,37 +169,24 @@ class Sessions:
 
         ``work`` must change nothing but the database, for it may run up to 20 times.
         """
-        with available():
-            async with self._acquired(name) as db:
-                for attempt in range(MAX_ATTEMPTS):
-                    transaction = db.transaction(isolation=self._isolation)
-                    try:
-                        await transaction.start()
-                        result = await _or_roll_back(transaction, work(db))
-                        with _unknown_outcome():
-                            await transaction.commit()
-                        return result
-                    except RETRIED as error:
-                        self.retries[error.sqlstate] += 1
-                        log.debug("event=transaction.retry attempt=%d sqlstate=%s", attempt + 1, error.sqlstate)
-                        await back_off(attempt)
-                        if isinstance(error, LostRaceError):
-                            await _create_heads(db, error.places)
-                    except asyncpg.PostgresError as error:
-                        if error.sqlstate == _READ_ONLY:  # the address may lead to another primary by now
-                            await self._pools[name].expire_connections()
-                        raise
+        async with self.use(name) as db:
+            for attempt in range(MAX_ATTEMPTS):
+                transaction = db.transaction(isolation=self._isolation)
+                try:
+                    await transaction.start()
+                    result = await _or_roll_back(transaction, work(db))
+                    with _unknown_outcome():
+                        await transaction.commit()
+                    return result
+                except RETRIED as error:
+                    self.retries[error.sqlstate] += 1
+                    log.debug("event=transaction.retry attempt=%d sqlstate=%s", attempt + 1, error.sqlstate)
+                    await back_off(attempt)
+                    if isinstance(error, LostRaceError):
+                        await _create_heads(db, error.places)
         raise UnavailableError(
             f"others were in the way of the write in each of {MAX_ATTEMPTS} attempts: nothing was written, try again"
         )
-
-    @asynccontextmanager
-    async def _acquired(self, name: str) -> AsyncIterator[Connection]:
-        pool = self._pools.get(name)
-        if pool is None:
-            raise UnavailableError("the database is not open")
-        async with pool.acquire(timeout=CONNECT_TIMEOUT_S) as db:
-            yield db
 
     async def _connect(self, name: str, *, idle: int = 1, init: Any = None, **settings: str) -> Any:
         return await asyncpg.create_pool(

@@ -67,6 +67,9 @@ class SqliteRepository:
     async def ping(self) -> None:
         await self._read(lambda db: db.execute(Sql.PING).fetchone())
 
+    async def check_writable(self) -> None:
+        await self._write(lambda db: db.execute(Sql.PING).fetchone())  # takes the lock of a write, and changes nothing
+
     async def create_store(self, record: StoreRecord) -> StoreRecord:
         return await self._write(lambda db: _create_store(db, record))
 

@@ -1,0 +1,152 @@
+"""Which calls are let in, decided before a message of theirs is read: who calls, and how much is open already."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from ringcast_wire import LimitExceededError, UnauthenticatedError, limits
+
+from ringcast_config_service import callers
+from ringcast_config_service.callers import Caller
+from ringcast_config_service.refusals import Refusals
+from ringcast_config_service.security import Tokens
+from ringcast_config_service.transport_input import Context
+
+MAX_REQUEST_BYTES: Final = 2 * limits.MAX_BATCH_BYTES
+"""Above every legal request, so that an oversized row is refused with a sentence and not by the transport."""
+
+
+class CallKind(StrEnum):
+    """Calls that are counted together. The value is a label of the metric."""
+
+    UNARY = "unary"
+    BULK = "bulk"
+    CHANGES = "changes"
+    LIST = "list"
+    REFLECTION = "reflection"
+    HEALTH_CHECK = "health_check"
+    HEALTH_WATCH = "health_watch"
+
+
+class Limit(NamedTuple):
+    """Calls of a kind that may be open at once: in all, of one principal, and from one host."""
+
+    total: int
+    principal: int
+    host: int
+
+
+LIMITS: Final[dict[CallKind, Limit]] = {
+    CallKind.UNARY: Limit(2_048, 1_024, 1_024),
+    CallKind.BULK: Limit(256, 192, 192),
+    CallKind.CHANGES: Limit(256, 192, 192),
+    CallKind.LIST: Limit(64, 32, 32),
+    CallKind.REFLECTION: Limit(16, 8, 8),
+    CallKind.HEALTH_CHECK: Limit(64, 16, 16),
+    CallKind.HEALTH_WATCH: Limit(128, 32, 32),
+}
+"""No principal and no host can have all of a kind, and no kind takes anything from another."""
+
+_NAMES: Final = {
+    CallKind.UNARY: "calls",
+    CallKind.BULK: "bulk writes",
+    CallKind.CHANGES: "streams of changes",
+    CallKind.LIST: "lists",
+    CallKind.REFLECTION: "reflection streams",
+    CallKind.HEALTH_CHECK: "health checks",
+    CallKind.HEALTH_WATCH: "health watches",
+}
+_NEED_NO_TOKEN: Final = frozenset({CallKind.HEALTH_CHECK, CallKind.HEALTH_WATCH})
+"""Probes have no token, and learn no more than whether the service serves."""
+
+_MAX_READS: Final = 32
+"""Requests of calls with a login that are read at once: each may take a multiple of MAX_REQUEST_BYTES."""
+_MAX_READS_OF_PRINCIPAL: Final = 8
+
+
+class Admission:
+    """Counts the open calls of an instance, and refuses those above :data:`LIMITS` or without a valid token."""
+
+    def __init__(self, tokens: Tokens | None, refusals: Refusals) -> None:
+        self._tokens = tokens
+        self._refusals = refusals
+        self._open: Counter[tuple[CallKind, str]] = Counter()
+        self._reads = asyncio.Semaphore(_MAX_READS)
+        self._reads_of: dict[str, _Shared] = {}
+
+    def admit(self, context: Context, kind: CallKind) -> Caller:
+        """Lets a call in; :meth:`leave` has to be called when it has ended, whatever its end.
+
+        Raises:
+            UnauthenticatedError: a token is needed, and the call has none that is valid.
+            LimitExceededError: there are too many.
+        """
+        caller = self._identify(context, kind)
+        counts, limit = self._open, LIMITS[kind]
+        of_principal, from_host = (kind, caller.principal), (kind, f"from {caller.host}")
+        for scope, most, reason, whose in (
+            ((kind, ""), limit.total, "limit_total", ""),
+            (of_principal, limit.principal, "limit_principal", " of one principal"),
+            (from_host, limit.host, "limit_host", " from one host"),
+        ):
+            if counts[scope] >= most:
+                self._refusals.call(kind, reason, caller.host)
+                raise LimitExceededError(f"{counts[scope]} {_NAMES[kind]}{whose} are open: at most {most} may be")
+        counts[kind, ""] += 1
+        counts[of_principal] += 1
+        counts[from_host] += 1
+        callers.admitted(caller)
+        return caller
+
+    def leave(self, kind: CallKind, caller: Caller) -> None:
+        """A call that was let in has ended."""
+        counts = self._open
+        for scope in ((kind, ""), (kind, caller.principal), (kind, f"from {caller.host}")):
+            if counts[scope] <= 1:
+                del counts[scope]
+            else:
+                counts[scope] -= 1
+
+    def open_calls(self, kind: CallKind) -> int:
+        """Calls of a kind that are open."""
+        return self._open[kind, ""]
+
+    @asynccontextmanager
+    async def reading(self, kind: CallKind, caller: Caller) -> AsyncIterator[None]:
+        """A turn for reading the one request of a call: so many are read at once, and fewer of one principal."""
+        if kind in _NEED_NO_TOKEN:
+            yield  # their number is bounded, and they must not wait for those with a login
+            return
+        shared = self._reads_of.setdefault(caller.principal, _Shared())
+        shared.users += 1
+        try:
+            async with shared.turns, self._reads:
+                yield
+        finally:
+            shared.users -= 1
+            if not shared.users:
+                del self._reads_of[caller.principal]
+
+    def _identify(self, context: Context, kind: CallKind) -> Caller:
+        if self._tokens is None or kind in _NEED_NO_TOKEN:
+            return callers.connection_of(context)
+        tokens = callers.bearer_tokens(context)
+        if len(tokens) == 1 and self._tokens.has(tokens[0]):
+            return callers.token_caller(context, tokens[0])
+        self._refusals.login(kind, "unknown_token" if tokens else "no_token", callers.host_of(str(context.peer())))
+        raise UnauthenticatedError("a token that the config service knows is needed: see token_file")
+
+
+class _Shared:
+    """The turns of a principal, for as long as any of its calls waits for one or has one."""
+
+    __slots__ = ("turns", "users")
+
+    def __init__(self) -> None:
+        self.turns = asyncio.Semaphore(_MAX_READS_OF_PRINCIPAL)
+        self.users = 0

@@ -1,0 +1,67 @@
+"""How long connections to the gRPC port live, and what bounds each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Final
+
+from ringcast_wire import limits
+
+from ringcast_config_service.admission import MAX_REQUEST_BYTES
+from ringcast_config_service.errors import ConfigError
+
+_MAX_CONNECTIONS: Final = 8_192
+_MAX_STREAMS_OF_CONNECTION: Final = 1_024
+"""Clients keep further calls back. gRPC counts a call until its memory is free, and resets what a client with so many
+opens before that: programs that make so many calls at once bound them themselves."""
+_WINDOW_BYTES: Final = 64 * limits.KIB
+"""What a client may send that nobody has begun to read; a larger message gets more once it is being read."""
+_HANDSHAKE_TIMEOUT_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionSettings:
+    """Times in seconds."""
+
+    age_s: float = 1_800.0
+    """After it a client is asked to connect again, and so finds instances that are new; give or take a tenth."""
+    age_grace_s: float = 600.0
+    """How long the calls may go on that are open then; the connection is closed after it."""
+    idle_s: float = 300.0
+    """A connection without calls is closed after it."""
+    keepalive_s: float = 30.0
+    """A connection on which nothing came for so long is asked whether its other end is there."""
+    keepalive_timeout_s: float = 10.0
+    """Without an answer it is closed after it, and the calls on it end."""
+
+    def check(self) -> None:
+        """Refuses what makes no sense.
+
+        Raises:
+            ConfigError: a time is not above 0.
+        """
+        for field in fields(self):
+            if not getattr(self, field.name) > 0:
+                raise ConfigError(f"connection {field.name} is {getattr(self, field.name)}: it must be above 0")
+
+
+def channel_options(settings: ConnectionSettings) -> tuple[tuple[str, int], ...]:
+    """What bounds a connection, whoever has opened it. Times are in ms."""
+    return (
+        ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+        ("grpc.so_reuseport", 0),  # a port that another instance has is an error, not a share
+        ("grpc.max_allowed_incoming_connections", _MAX_CONNECTIONS),
+        ("grpc.max_concurrent_streams", _MAX_STREAMS_OF_CONNECTION),
+        ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),
+        ("grpc.http2.bdp_probe", 0),  # it would let the window grow, also for those that are refused
+        ("grpc.server_handshake_timeout_ms", int(_HANDSHAKE_TIMEOUT_S * 1000)),
+        ("grpc.max_connection_idle_ms", int(settings.idle_s * 1000)),
+        ("grpc.max_connection_age_ms", int(settings.age_s * 1000)),
+        ("grpc.max_connection_age_grace_ms", int(settings.age_grace_s * 1000)),
+        ("grpc.keepalive_time_ms", int(settings.keepalive_s * 1000)),
+        ("grpc.keepalive_timeout_ms", int(settings.keepalive_timeout_s * 1000)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),  # a half-open connection has none
+        # Clients that ping every 10 s (Java's Dapr SDK) must not be sent away for it.
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    )

@@ -1,0 +1,117 @@
+"""What stands between gRPC and the methods of a service: admission, then one request within its time, then the call."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+from ringcast_wire import InvalidInputError, RingcastError, UnavailableError
+
+from ringcast_config_service.admission import Admission, CallKind
+from ringcast_config_service.callers import caller_of
+from ringcast_config_service.transport_input import Context, Unreadable, abort, send
+
+_READ_TIMEOUT_S: Final = 10.0
+"""How long the one request of a call may be on its way."""
+
+
+class GuardedServer:
+    """What generated code registers the methods of a service with.
+
+    gRPC sees every method as one that takes a stream, so that nothing of a request is read before the call is admitted:
+    for a method with one request it would read that first, up to the largest message. What is not read stays within the
+    window of the connection's flow control.
+
+    A request that is no message (such as one with text that is not UTF-8) gets INVALID_ARGUMENT and a sentence, where
+    gRPC would say UNKNOWN and log a traceback. A stream gets the :class:`Unreadable` in its turn, and raises the error
+    itself.
+    """
+
+    def __init__(self, server: grpc.aio.Server, admission: Admission, kinds: Mapping[str, CallKind]) -> None:
+        self._server = server
+        self._admission = admission
+        self._kinds = kinds
+
+    def add_generic_rpc_handlers(self, _handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        """The same methods by another way; the server is told of them in the other call."""
+
+    def add_registered_method_handlers(self, service: str, methods: Mapping[str, Any]) -> None:
+        """Registers the methods of a service; those without a kind are single calls."""
+        handlers = {
+            name: self._guarded(handler, self._kinds.get(f"{service}/{name}", CallKind.UNARY))
+            for name, handler in methods.items()
+        }
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+
+    def _guarded(self, handler: Any, kind: CallKind) -> Any:
+        method = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+        serve = method if handler.request_streaming else self._with_one_request(method, kind)
+        wire = _tolerant(handler.request_deserializer), handler.response_serializer
+        if handler.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(self._streaming(serve, kind), *wire)
+        return grpc.stream_unary_rpc_method_handler(self._single(serve, kind), *wire)
+
+    def _single(self, serve: Callable[..., Any], kind: CallKind) -> Callable[..., Any]:
+        async def guarded(requests: Any, context: Context) -> Any:
+            await self._admit(context, kind)
+            return await serve(requests, context)
+
+        return guarded
+
+    def _streaming(self, serve: Callable[..., Any], kind: CallKind) -> Callable[..., Any]:
+        async def guarded(requests: Any, context: Context) -> None:
+            await self._admit(context, kind)
+            answers = serve(requests, context)
+            try:
+                if not inspect.isasyncgen(answers):
+                    await answers
+                    return
+                async with aclosing(answers):
+                    async for answer in answers:
+                        await send(context, answer)
+            except RingcastError as error:
+                await abort(context, error)
+
+        return guarded
+
+    async def _admit(self, context: Context, kind: CallKind) -> None:
+        try:
+            caller = self._admission.admit(context, kind)
+        except RingcastError as error:
+            await abort(context, error)
+        # Not when the method returns: its answer may wait for a client that does not read.
+        done: Any = lambda _: self._admission.leave(kind, caller)  # noqa: E731  # the stubs want what only they know
+        context.add_done_callback(done)
+
+    def _with_one_request(self, method: Callable[..., Any], kind: CallKind) -> Callable[..., Any]:
+        async def serve(_requests: Any, context: Context) -> Any:
+            try:
+                async with self._admission.reading(kind, caller_of(context)), asyncio.timeout(_READ_TIMEOUT_S):
+                    request = await context.read()
+            except TimeoutError as error:
+                late = UnavailableError(f"the request did not come within {_READ_TIMEOUT_S:g} s")
+                await abort(context, late, error)
+            if request is grpc.aio.EOF:
+                await abort(context, InvalidInputError("the call came without a request"))
+            if isinstance(request, Unreadable):
+                await abort(context, request.error)
+            return await method(request, context)
+
+        return serve
+
+
+def _tolerant(read: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    def deserialize(data: bytes) -> Any:
+        try:
+            return read(data)
+        except DecodeError as error:
+            reason = str(error).rpartition(": ")[2]
+            return Unreadable(InvalidInputError(f"the request of {len(data)} bytes can't be read: {reason}"))
+
+    return deserialize

@@ -1,0 +1,73 @@
+"""Protobuf to and from what the handlers take and give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+from ringcast_wire import InvalidInputError, Mode, Strategy
+from ringcast_wire.grpc import pb
+
+from ringcast_config_service.repository import KeyStats, ListedRow, Revision, StoreInfo, StoreRecord
+
+T = TypeVar("T")
+
+MODES: Final = {
+    pb.MODE_UNSPECIFIED: Mode.PARTITIONED,
+    pb.MODE_PARTITIONED: Mode.PARTITIONED,
+    pb.MODE_FULL: Mode.FULL,
+}
+STRATEGIES: Final = {
+    pb.STRATEGY_UNSPECIFIED: Strategy.JUMP,
+    pb.STRATEGY_JUMP: Strategy.JUMP,
+    pb.STRATEGY_RING: Strategy.RING,
+}
+SKIP_INVALID: Final = {
+    pb.ON_INVALID_UNSPECIFIED: False,
+    pb.ON_INVALID_REJECT_BATCH: False,
+    pb.ON_INVALID_SKIP_ROW: True,
+}
+_MODE_TO_PB: Final = {Mode.PARTITIONED: pb.MODE_PARTITIONED, Mode.FULL: pb.MODE_FULL}
+_STRATEGY_TO_PB: Final = {Strategy.JUMP: pb.STRATEGY_JUMP, Strategy.RING: pb.STRATEGY_RING}
+
+
+def choice(field: str, choices: Mapping[Any, T], value: int) -> T:
+    if value not in choices:
+        raise InvalidInputError(f"{field} {value} is unknown: {len(choices)} values are defined", field=field)
+    return choices[value]
+
+
+def store_message(record: StoreRecord, keys: tuple[KeyStats, ...] = ()) -> pb.Store:
+    settings = record.settings
+    return pb.Store(
+        name=record.name,
+        partition_count=settings.partition_count,
+        mode=_MODE_TO_PB[settings.mode],
+        strategy=_STRATEGY_TO_PB[settings.strategy],
+        hash=settings.hash,
+        inline_max_bytes=record.inline_max_bytes,
+        created_at_ms=record.created_at_ms,
+        keys=[pb.KeyInfo(name=key.name, rows=key.rows, bytes=key.bytes) for key in keys],
+    )
+
+
+def info_message(info: StoreInfo) -> pb.Store:
+    return store_message(info.record, info.keys)
+
+
+def row_message(listed: ListedRow) -> pb.Row:
+    row = listed.row
+    return pb.Row(
+        row_id=row.row_id,
+        value=row.value,
+        version=row.version,
+        partition=listed.partition,
+        deleted=row.deleted,
+        metadata=row.metadata,
+    )
+
+
+def revision_message(revision: Revision) -> pb.Revision:
+    return pb.Revision(
+        row=row_message(ListedRow(revision.partition, revision.row)), written_at_ms=revision.written_at_ms
+    )

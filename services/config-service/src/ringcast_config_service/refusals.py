@@ -1,0 +1,59 @@
+"""Calls that are refused before they are read: each is counted, some are logged."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, OrderedDict
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+REASONS: Final = ("no_token", "unknown_token", "limit_total", "limit_principal", "limit_host")
+_QUIET_S: Final = 60.0
+"""From one line about a host and reason to the next."""
+_MAX_QUIET: Final = 1_024
+"""Hosts and reasons that are remembered; with more, the oldest are forgotten and may be logged again."""
+_LINES: Final = 20
+"""Lines in each such time, however many hosts there are."""
+
+
+class Refusals:
+    """Counts by kind of call and reason, and logs what a person has to know: a bounded number of lines a minute."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter(dict.fromkeys((("unary", reason) for reason in REASONS), 0))
+        self._quiet: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
+        self._window_ends = 0.0
+        self._lines = 0
+
+    def login(self, kind: str, reason: str, host: str) -> None:
+        """A call had no valid token."""
+        self.counts[kind, reason] += 1
+        self._log("login.refused", kind, reason, host)
+
+    def call(self, kind: str, reason: str, host: str) -> None:
+        """A call was one too many."""
+        self.counts[kind, reason] += 1
+        self._log("call.refused", kind, reason, host)
+
+    def _log(self, event: str, kind: str, reason: str, host: str) -> None:
+        now = time.monotonic()
+        until, unlogged = self._quiet.get((host, reason), (0.0, 0))
+        if now < until or not self._may_log(now):
+            self._remember(host, reason, max(until, now), unlogged + 1)
+            return
+        self._remember(host, reason, now + _QUIET_S, 0)
+        log.warning("event=%s host=%s call=%s reason=%s unlogged=%d", event, host, kind, reason, unlogged)
+
+    def _remember(self, host: str, reason: str, until: float, unlogged: int) -> None:
+        self._quiet[host, reason] = until, unlogged
+        self._quiet.move_to_end((host, reason))
+        if len(self._quiet) > _MAX_QUIET:
+            self._quiet.popitem(last=False)
+
+    def _may_log(self, now: float) -> bool:
+        if now >= self._window_ends:
+            self._window_ends, self._lines = now + _QUIET_S, 0
+        self._lines += 1
+        return self._lines <= _LINES

@@ -1,8 +1,9 @@
 """Faults without end: `make chaos`.
 
-Half of the faults are done to a system with one NATS server on a small disk, half to one with a cluster of three; with
-`--systems dispatch` they are done to one with an agent and the consumers of a group. The schedule comes from the seed;
-what happens in between is real, so a seed does not replay a run to the millisecond.
+The faults are shared out between a system with one NATS server on a small disk, one with a cluster of three, and one whose
+only service has a file for its database; with `--systems dispatch` they are done to one with an agent and the consumers of
+a group. The schedule comes from the seed; what happens in between is real, so a seed does not replay a run to the
+millisecond.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tests.integration.faults.dispatch_run import dispatch_chaos
 from tests.integration.faults.kinds import KINDS
 from tests.integration.faults.run import Outcome, chaos, possible, schedule
 
+SYSTEMS = ("server", "cluster", "sqlite", "dispatch")
 SERVICE_OPTIONS = ("--tombstone-retention", "3s", "--compaction-interval", "2s", "--log-level", "warning")
 
 
@@ -29,10 +31,12 @@ def options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the schedule (default: the time)")
-    parser.add_argument("--faults", type=int, default=64, help="how many, on both systems together (default: 64)")
+    parser.add_argument("--faults", type=int, default=96, help="how many, on all systems together (default: 96)")
     parser.add_argument("--kinds", default="", help="only these kinds, separated by commas")
     parser.add_argument(
-        "--systems", default="server,cluster", help="server, cluster or dispatch, or several (default: the first two)"
+        "--systems",
+        default="server,cluster,sqlite",
+        help="server, cluster, sqlite or dispatch, or several (default: the first three)",
     )
     parser.add_argument("--overlap", type=float, default=0.2, help="how likely a fault gets another at the same time")
     parser.add_argument("--workers", type=int, default=3)
@@ -43,6 +47,9 @@ def options() -> argparse.Namespace:
     chosen.kinds = [name for name in chosen.kinds.split(",") if name] or sorted(KINDS)
     if unknown := set(chosen.kinds) - set(KINDS):
         parser.error(f"no such kinds: {', '.join(sorted(unknown))}; there are {', '.join(sorted(KINDS))}")
+    chosen.systems = chosen.systems.split(",")
+    if unknown := set(chosen.systems) - set(SYSTEMS):
+        parser.error(f"no such systems: {', '.join(sorted(unknown))}; there are {', '.join(SYSTEMS)}")
     return chosen
 
 
@@ -51,25 +58,31 @@ def say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
+def shape_of(system: str, chosen: argparse.Namespace) -> Shape:
+    """The system of that name."""
+    return Shape(
+        workers=chosen.workers,
+        services=1 if system == "sqlite" else chosen.services,
+        partitions=chosen.partitions,
+        keys=("routes",) if system == "dispatch" else ("routes", "rules"),
+        dispatch=system == "dispatch",
+        cluster=system == "cluster",
+        sqlite=system == "sqlite",
+        slow_workers=("worker1",),
+        small_disk=system == "server" and SmallDisk.supported(),
+        service_options=SERVICE_OPTIONS,
+    )
+
+
 async def main() -> int:
     """Runs it all, writes the figures, and returns the exit status."""
     chosen = options()
     outcome = Outcome()
     say(f"seed {chosen.seed}")
-    systems = chosen.systems.split(",")
+    systems = chosen.systems
     failure = ""
     for number, system in enumerate(systems):
-        shape = Shape(
-            workers=chosen.workers,
-            services=chosen.services,
-            partitions=chosen.partitions,
-            keys=("routes",) if system == "dispatch" else ("routes", "rules"),
-            dispatch=system == "dispatch",
-            cluster=system == "cluster",
-            slow_workers=("worker1",),
-            small_disk=system == "server" and SmallDisk.supported(),
-            service_options=SERVICE_OPTIONS,
-        )
+        shape = shape_of(system, chosen)
         count = chosen.faults // len(systems) + (number < chosen.faults % len(systems))
         turns = schedule(chosen.seed + number, count, possible(chosen.kinds, shape), overlap=chosen.overlap)
         say(f"{system}: {count} faults in {len(turns)} turns")

@@ -188,6 +188,17 @@ class Arena:
                         raise
                     await off(worker.restart)
 
+    async def create_store(self) -> None:
+        """Creates the store of the load, in a database that has none."""
+        mode = Mode.FULL if self.shape.full else Mode.PARTITIONED
+        await self.clients["service0"].create_store(STORE, partition_count=self.shape.partitions, mode=mode)
+
+    def went_back(self, former: list[Revision], left: list[Revision]) -> None:
+        """Notes that the database had one record, and has another now. Nothing may be under way."""
+        self.former.append(former)
+        if self.load is not None:
+            self.load.ledger.take_back(former, left)
+
     def wipe(self) -> None:
         """Empties the disk of the NATS server, which must not run."""
         if self.disk is not None:
@@ -207,9 +218,7 @@ class Arena:
         await off(self._start_servers)
         for number in range(self.shape.services):
             await self._start_service(f"service{number}")
-        client = self.clients["service0"]
-        mode = Mode.FULL if self.shape.full else Mode.PARTITIONED
-        await client.create_store(STORE, partition_count=self.shape.partitions, mode=mode)
+        await self.create_store()
         for number in range(self.shape.workers):
             self.add_worker(f"worker{number}")
         await asyncio.gather(*(off(worker.start) for worker in self.workers.values()))

@@ -114,6 +114,17 @@ async def service_cut_off(arena: Arena, chance: random.Random) -> None:
 
 
 @kind("links")
+async def service_link_silent(arena: Arena, chance: random.Random) -> None:
+    """Between one service and NATS nothing gets through for longer than a lease, and no connection breaks."""
+    links = arena.links[chance.choice(sorted(arena.services))]
+    for link in links:
+        await off(link.silence)
+    await asyncio.sleep(chance.uniform(*PAST_A_LEASE_S))
+    for link in links:
+        await off(link.resume)
+
+
+@kind("links")
 async def link_silent(arena: Arena, chance: random.Random) -> None:
     """Nothing gets through in either direction, and no connection breaks."""
     await _weather(arena, chance, TcpProxy.silence, 4, 16)

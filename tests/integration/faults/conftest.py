@@ -24,7 +24,7 @@ def start(tmp_path: Path, request: pytest.FixtureRequest) -> Start:
     @asynccontextmanager
     async def started(**shape: Any) -> AsyncIterator[Run]:
         shape = {"own_postgres": False, "hold": 0.3, **shape}
-        database = "" if shape["own_postgres"] else request.getfixturevalue("postgres_url")
+        database = "" if shape["own_postgres"] or "sqlite" in shape else request.getfixturevalue("postgres_url")
         outcome = Outcome()
         async with (
             Arena(tmp_path, Shape(**shape), database=database) as arena,

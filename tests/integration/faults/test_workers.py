@@ -40,7 +40,7 @@ async def test_a_worker_that_is_cut_off_goes_on_with_what_it_has(start: Start) -
 
 async def test_networks_that_are_slow_silent_or_a_trickle(start: Start) -> None:
     async with start() as run:
-        for kind in ("link_slow", "link_trickles", "link_cut"):
+        for kind in ("link_slow", "link_trickles", "link_cut", "service_link_silent"):
             assert await run.fault(KINDS[kind]) < MOST_S
 
 

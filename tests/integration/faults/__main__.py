@@ -1,9 +1,9 @@
 """Faults without end: `make chaos`.
 
-The faults are shared out between a system with one NATS server on a small disk, one with a cluster of three, and one whose
-only service has a file for its database; with `--systems dispatch` they are done to one with an agent and the consumers of
-a group. The schedule comes from the seed; what happens in between is real, so a seed does not replay a run to the
-millisecond.
+The faults are shared out between a system with one NATS server on a small disk, one with a cluster of three, and one
+whose only service has a file for its database; with `--systems dispatch` they are done to one with an agent and the
+consumers of a group. The schedule comes from the seed; what happens in between is real, so a seed does not replay a run
+to the millisecond.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ def options() -> argparse.Namespace:
         help="server, cluster, sqlite or dispatch, or several (default: the first three)",
     )
     parser.add_argument("--overlap", type=float, default=0.2, help="how likely a fault gets another at the same time")
+    parser.add_argument("--hold", type=float, default=1.0, help="what the times of faults that last are multiplied by")
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--services", type=int, default=2)
     parser.add_argument("--partitions", type=int, default=32)
@@ -71,6 +72,7 @@ def shape_of(system: str, chosen: argparse.Namespace) -> Shape:
         slow_workers=("worker1",),
         small_disk=system == "server" and SmallDisk.supported(),
         service_options=SERVICE_OPTIONS,
+        hold=chosen.hold,
     )
 
 

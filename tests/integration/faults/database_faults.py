@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 
 import asyncpg
-from ringcast_testkit import TcpProxy
+from ringcast_testkit import PATIENCE_S, TcpProxy
 
 from tests.integration.faults.arena import Arena, off
 from tests.integration.faults.fault import hold, kind
@@ -73,13 +73,19 @@ async def database_read_only(arena: Arena, chance: random.Random) -> None:
 
 @kind("database", database="postgres")
 async def heads_locked(arena: Arena, chance: random.Random) -> None:
-    """A stranger's transaction has the heads of two partitions of each key, and takes its time."""
+    """A stranger's transaction has the heads of two partitions of each key; all others take writes meanwhile."""
+    load = arena.load
+    assert load is not None
+    first = chance.randrange(arena.shape.partitions)
+    locked = [first, (first + 1) % arena.shape.partitions]
+    others = [(key, row_id) for key, partition, row_id in arena.probe_rows() if partition not in locked]
     own = await asyncpg.connect(arena.database)
     try:
-        first = chance.randrange(arena.shape.partitions)
-        locked = [first, (first + 1) % arena.shape.partitions]
         async with own.transaction():
             await own.execute("SELECT head FROM partitions WHERE partition = ANY($1) FOR UPDATE", locked)
+            async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
+                for key, row_id in others:
+                    tasks.create_task(load.put(key, row_id, chance))
             await hold(arena, chance, 3, 12)
     finally:
         await own.close()

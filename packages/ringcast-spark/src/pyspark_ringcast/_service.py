@@ -218,6 +218,8 @@ class _Stream:
     def _read(self) -> None:
         try:
             for answer in self._call:
+                if answer.last:  # what is not answered was not written, and is sent over another stream
+                    break
                 self._answers.put(answer)
             self._answers.put(None)
         except grpc.RpcError as error:

@@ -67,6 +67,9 @@ if TYPE_CHECKING:
 DEFAULT_SERVICE: Final = "127.0.0.1:7420"
 DEFAULT_TIMEOUT_S: Final = 10.0
 MAX_IN_FLIGHT: Final = 64
+MAX_CALLS: Final = 128
+"""Single calls of one client that are under way at once; further ones wait for their turn. The service refuses a
+thousand."""
 
 _CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", limits.MAX_REPLY_BYTES),
@@ -91,6 +94,9 @@ class ConfigServiceClient:
     default the environment variable RINGCAST_SERVICE, or 127.0.0.1:7420. ``login`` says by what other certificates and
     with what token; by default RINGCAST_SERVICE_TLS_CA_FILE, …_TLS_CERT_FILE, …_TLS_KEY_FILE and …_TOKEN_FILE.
 
+    Any number of calls may be made at once: 128 of them are under way, the others wait for their turn, with which their
+    ``timeout_s`` begins.
+
     Writes are spans of ``tracer_provider``, by default of the one that the process has configured, if any, and go on in
     the service and in the workers that hear of them.
     """
@@ -108,6 +114,7 @@ class ConfigServiceClient:
         self._timeout_s = timeout_s
         self._tracer_provider = tracer_provider
         self._tracing: Tracing | None = None
+        self._turns = asyncio.Semaphore(MAX_CALLS)
         self._channel: grpc.aio.Channel | None = None
         self._stub: Any = None
 
@@ -380,7 +387,8 @@ class ConfigServiceClient:
         metadata: tuple[tuple[str, str], ...] | None = None,
     ) -> Any:
         try:
-            return await method(request, timeout=self._timeout_s, metadata=metadata)
+            async with self._turns:  # the time-out begins with the call's turn
+                return await method(request, timeout=self._timeout_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             raise self._error(error) from error
 

@@ -69,7 +69,7 @@ class _Duration(click.ParamType[int]):
 @click.option("--log-level", type=click.Choice(_LEVELS), default="info")
 @click.option("--start-timeout", type=float, default=30.0, help="Seconds to wait for NATS and the database.")
 @click.option("--stop-timeout", type=float, default=10.0, help="Seconds that each phase of stopping may take.")
-@click.option("--change-stream", type=_Duration(), default="60s", help="How long a stream of changes lasts at most.")
+@click.option("--change-stream", type=_Duration(), default="60s", help="How long a stream of writes lasts at most.")
 @click.option("--connection-age", type=_Duration(), default="30m", help="When a client is asked to connect again.")
 @click.option("--connection-grace", type=_Duration(), default="10m", help="How long its calls may go on then.")
 @click.option("--connection-idle", type=_Duration(), default="5m", help="When a connection without calls is closed.")

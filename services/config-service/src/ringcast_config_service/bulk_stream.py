@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections import deque
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final
 
+import grpc.aio
 from ringcast_wire import InvalidInputError, RingcastError, UnavailableError
 from ringcast_wire.grpc import pb
 
 from ringcast_config_service.batches import CheckedBatch, PlainRows, RowInput
-from ringcast_config_service.callers import Caller
+from ringcast_config_service.callers import caller_of
 from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.messages import SKIP_INVALID, choice
 from ringcast_config_service.repository import Chain, WriteOutcome
-from ringcast_config_service.transport_input import Unreadable, unforeseen
+from ringcast_config_service.stream_life import GOODBYE_S
+from ringcast_config_service.transport_input import Context, Unreadable, send, unforeseen
 from ringcast_config_service.writer import GroupWriter
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _BATCHES_IN_FLIGHT: Final = 8
 
@@ -29,40 +29,88 @@ _BATCHES_IN_FLIGHT: Final = 8
 class BulkStream:
     """One bulk stream: batches are checked and committed while the answers of earlier ones are on their way.
 
-    The first batch that fails ends the stream, and none after it is written.
+    The first batch that fails ends the stream, and none after it is written. So does :meth:`end`: every batch that was
+    read is answered, then the client is told that no other was, and sends those again over another stream.
     """
 
-    def __init__(self, handlers: Handlers, writer: GroupWriter, traceparent: str | None, caller: Caller) -> None:
+    def __init__(self, handlers: Handlers, writer: GroupWriter, context: Context, traceparent: str | None) -> None:
         self._handlers = handlers
         self._writer = writer
-        self._caller = caller
+        self._context = context
+        self._caller = caller_of(context)
         self._traceparent = traceparent
         self._chain = Chain()
-        self._answers: asyncio.Queue[_BatchAnswer | None] = asyncio.Queue(_BATCHES_IN_FLIGHT)
+        self._answers: deque[_BatchAnswer] = deque()
+        self._news = asyncio.Event()
+        self._room = asyncio.Event()
+        self._ended = False
+        self._dropped = False
+        self._submitting = False
 
-    async def results(self, requests: AsyncIterator[pb.WriteBatch]) -> AsyncGenerator[pb.WriteResult, None]:
-        reading = asyncio.create_task(self._read(requests))
+    def end(self) -> None:
+        """What was read is answered, and nothing that comes after it is written."""
+        self._ended = True
+        self._news.set()
+
+    async def run(self) -> None:
+        """Serves the stream to its end.
+
+        Raises:
+            RingcastError: what a batch was refused with.
+        """
+        reading = asyncio.create_task(self._read())
+        reading.add_done_callback(lambda _: self._news.set())
         try:
-            while (answer := await self._answers.get()) is not None:
-                yield await answer.result()
+            while (answer := await self._next(reading)) is not None:
+                await send(self._context, await answer.result())
+            if self._dropped or not reading.done():
+                await send(self._context, pb.WriteResult(last=True))
+                await asyncio.wait({reading}, timeout=GOODBYE_S)
         finally:
             self._chain.failed = True
             reading.cancel()
-            while not self._answers.empty():
-                if (left := self._answers.get_nowait()) is not None:
-                    left.drop()
+            for left in self._answers:
+                left.drop()
 
-    async def _read(self, requests: AsyncIterator[pb.WriteBatch]) -> None:
+    async def _next(self, reading: asyncio.Task[None]) -> _BatchAnswer | None:
+        """The next batch to be answered; ``None`` when no other will be read."""
+        while not self._answers:
+            if reading.done() or (self._ended and not self._submitting):
+                return None
+            self._news.clear()
+            await self._news.wait()
+        self._room.set()
+        return self._answers.popleft()
+
+    async def _read(self) -> None:
+        """Takes batches until the client ends its side; once :meth:`end` was called they are dropped."""
         try:
-            async for batch in _until_gone(requests):
-                await self._answers.put(await self._submit(batch))
+            while (batch := await self._receive()) is not grpc.aio.EOF:
+                if self._ended:
+                    self._dropped = True
+                    continue
+                self._submitting = True
+                self._add(await self._submit(batch))
+                self._submitting = False
+                while len(self._answers) >= _BATCHES_IN_FLIGHT:
+                    self._room.clear()
+                    await self._room.wait()
         except RingcastError as error:
-            await self._answers.put(_BatchAnswer.failed(error))  # in its turn: what came before is answered first
+            self._add(_BatchAnswer.failed(error))  # in its turn: what came before is answered first
         except Exception as error:
             log.exception("a bulk stream failed")
-            await self._answers.put(_BatchAnswer.failed(unforeseen(error)))
-        else:
-            await self._answers.put(None)
+            self._add(_BatchAnswer.failed(unforeseen(error)))
+
+    async def _receive(self) -> Any:
+        try:
+            return await self._context.read()
+        except Exception as error:  # gRPC raises errors of its own, of no common kind
+            log.debug("a bulk stream broke off: %r", error)
+            raise UnavailableError("the stream broke off before its end") from error
+
+    def _add(self, answer: _BatchAnswer) -> None:
+        self._answers.append(answer)
+        self._news.set()
 
     async def _submit(self, batch: pb.WriteBatch | Unreadable) -> _BatchAnswer:
         if isinstance(batch, Unreadable):
@@ -129,16 +177,3 @@ class _BatchAnswer:
         """Nobody waits for it any more; what has not begun is not written."""
         if self.outcome is not None and not self.outcome.cancel() and not self.outcome.cancelled():
             self.outcome.exception()  # looked at, so that asyncio does not complain of it
-
-
-async def _until_gone(requests: AsyncIterator[T]) -> AsyncIterator[T]:
-    """What a client sends, to its end or until the client or the connection is gone."""
-    while True:
-        try:
-            request = await anext(requests)
-        except StopAsyncIteration:
-            return
-        except Exception as error:  # gRPC raises errors of its own, of no common kind
-            log.debug("a bulk stream broke off: %r", error)
-            raise UnavailableError("the stream broke off before its end") from error
-        yield request

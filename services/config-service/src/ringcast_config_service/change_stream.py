@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from functools import partial
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ from ringcast_config_service.batches import RowInput
 from ringcast_config_service.callers import caller_of
 from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.repository import WriteOutcome
+from ringcast_config_service.stream_life import GOODBYE_S
 from ringcast_config_service.transport_input import Context, Unreadable, send
 from ringcast_config_service.writer import GroupWriter
 
@@ -24,45 +24,11 @@ log = logging.getLogger(__name__)
 
 MAX_UNANSWERED: Final = 2 * limits.MAX_BATCH_ROWS
 """Changes of one stream: while there are more, nothing is read from it."""
-_GOODBYE_S: Final = 5.0
-"""How long a client may go on sending after it was told that nothing more is read."""
 
 
-class ChangeStreams:
-    """The streams of one instance. Each ends after ``life_s`` at the latest, and its client opens another."""
+class ChangeStream:
+    """One stream of changes, until its client or :meth:`end` ends it."""
 
-    def __init__(self, handlers: Handlers, writer: GroupWriter, life_s: float) -> None:
-        self._handlers = handlers
-        self._writer = writer
-        self._life_s = life_s
-        self._open: set[_ChangeStream] = set()
-        self._stopping = False
-
-    async def serve(self, context: Context) -> None:
-        """Serves one stream to its end.
-
-        Raises:
-            InvalidInputError: what came is no message, or has too many changes.
-        """
-        stream = _ChangeStream(self._handlers, self._writer, context)
-        self._open.add(stream)
-        # Not all at once: their clients come back at once.
-        life_s = 0.0 if self._stopping else self._life_s * random.uniform(0.5, 1.0)  # noqa: S311
-        timer = asyncio.get_running_loop().call_later(life_s, stream.end)
-        try:
-            await stream.run()
-        finally:
-            timer.cancel()
-            self._open.discard(stream)
-
-    def stop(self) -> None:
-        """Has all streams end well: what was read is answered, and nothing more is read."""
-        self._stopping = True
-        for stream in self._open:
-            stream.end()
-
-
-class _ChangeStream:
     def __init__(self, handlers: Handlers, writer: GroupWriter, context: Context) -> None:
         self._handlers = handlers
         self._writer = writer
@@ -81,6 +47,11 @@ class _ChangeStream:
         self._news.set()
 
     async def run(self) -> None:
+        """Serves the stream to its end.
+
+        Raises:
+            InvalidInputError: what came is no message, or has too many changes.
+        """
         await self._context.send_initial_metadata(())  # the client waits for this before it sends anything
         reading = asyncio.create_task(self._read())
         reading.add_done_callback(lambda _: self._news.set())
@@ -88,7 +59,7 @@ class _ChangeStream:
             await self._answer(reading)
             if not reading.done():
                 await send(self._context, pb.ChangeResults(last=True))
-                await asyncio.wait({reading}, timeout=_GOODBYE_S)
+                await asyncio.wait({reading}, timeout=GOODBYE_S)
             if reading.done():
                 await reading  # raises what it ended with
         finally:

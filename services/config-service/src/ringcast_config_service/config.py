@@ -33,7 +33,7 @@ class Config:
     start_timeout_s: float = 30.0
     stop_timeout_s: float = 10.0
     change_stream_s: float = 60.0
-    """How long a stream of changes lasts: a token that is withdrawn, or an instance that is new, counts by then."""
+    """How long a stream of changes or of batches lasts: by then a withdrawn token counts."""
     tombstone_retention_ms: int = 24 * 3_600_000
     history_retention_ms: int = 7 * 86_400_000
     compaction_interval_s: float = 600.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
 import grpc.aio
@@ -19,7 +18,7 @@ from ringcast_wire.grpc import (
 from ringcast_config_service.admission import Admission, CallKind
 from ringcast_config_service.bulk_stream import BulkStream
 from ringcast_config_service.callers import caller_of
-from ringcast_config_service.change_stream import ChangeStreams
+from ringcast_config_service.change_stream import ChangeStream
 from ringcast_config_service.connections import ConnectionSettings, channel_options
 from ringcast_config_service.guard import GuardedServer
 from ringcast_config_service.handlers import Handlers
@@ -36,6 +35,7 @@ from ringcast_config_service.messages import (
 )
 from ringcast_config_service.repository import ListFilter
 from ringcast_config_service.security import Security
+from ringcast_config_service.stream_life import StreamLives
 from ringcast_config_service.telemetry import Telemetry
 from ringcast_config_service.transport_input import Context, abort
 from ringcast_config_service.writer import GroupWriter
@@ -77,8 +77,8 @@ class GrpcServer:
         telemetry = telemetry or Telemetry()
         admission = Admission(self._security.tokens(), telemetry.measures.refusals)
         guarded: Any = GuardedServer(self._server, admission, _KINDS)
-        self._changes = ChangeStreams(handlers, writer, change_stream_s)
-        add_ConfigServiceServicer_to_server(_Servicer(handlers, writer, self._changes, telemetry), guarded)
+        self._lives = StreamLives(change_stream_s)
+        add_ConfigServiceServicer_to_server(_Servicer(handlers, writer, self._lives, telemetry), guarded)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, guarded)
         services = (SERVICE_NAME, HEALTH_NAME, reflection.SERVICE_NAME)
         add_reflection: Any = reflection_pb2_grpc.add_ServerReflectionServicer_to_server
@@ -108,17 +108,17 @@ class GrpcServer:
 
     async def stop(self, grace_s: float) -> None:
         """Takes no new calls, lets the running ones finish for so long, then ends them."""
-        self._changes.stop()
+        self._lives.stop()
         await self._server.stop(grace_s)
 
 
 class _Servicer(ConfigServiceServicer):
-    """Every method hands its work to :func:`_answer` or :func:`_stream`, which map errors."""
+    """Every method hands its work to :func:`_answer`, which maps errors."""
 
-    def __init__(self, handlers: Handlers, writer: GroupWriter, changes: ChangeStreams, telemetry: Telemetry) -> None:
+    def __init__(self, handlers: Handlers, writer: GroupWriter, lives: StreamLives, telemetry: Telemetry) -> None:
         self._handlers = handlers
         self._writer = writer
-        self._changes = changes
+        self._lives = lives
         self._telemetry = telemetry
 
     async def CreateStore(self, request: pb.CreateStoreRequest, context: Context) -> pb.Store:
@@ -155,14 +155,15 @@ class _Servicer(ConfigServiceServicer):
         return pb.DeleteResponse(existed=outcome.deleted > 0, partition=partition, version=outcome.versions[0])
 
     async def Change(self, _requests: AsyncIterator[pb.Changes], context: Context) -> None:
-        await _answer(context, self._changes.serve(context))
+        stream = ChangeStream(self._handlers, self._writer, context)
+        with self._lives.of(stream):
+            await _answer(context, stream.run())
 
-    async def Write(self, requests: AsyncIterator[pb.WriteBatch], context: Context) -> AsyncIterator[pb.WriteResult]:
+    async def Write(self, _requests: AsyncIterator[pb.WriteBatch], context: Context) -> None:
         with self._telemetry.call("config.service.write", context.invocation_metadata()) as traceparent:
-            stream = BulkStream(self._handlers, self._writer, traceparent, caller_of(context))
-            async with aclosing(stream.results(requests)) as results:
-                async for result in _stream(context, results):
-                    yield result
+            stream = BulkStream(self._handlers, self._writer, context, traceparent)
+            with self._lives.of(stream):
+                await _answer(context, stream.run())
 
     async def Get(self, request: pb.GetRequest, context: Context) -> pb.GetResponse:
         rows = await _answer(context, self._handlers.get(request.store, request.key, request.row_ids))
@@ -197,14 +198,5 @@ async def _answer(context: Context, call: Awaitable[T]) -> T:
     """The result of a call, or the end of the RPC with the status of what it raised."""
     try:
         return await call
-    except Exception as error:  # noqa: BLE001  # mapped to a status, logged there
-        await abort(context, error)
-
-
-async def _stream(context: Context, items: AsyncIterator[T]) -> AsyncIterator[T]:
-    """The same for a stream of answers."""
-    try:
-        async for item in items:
-            yield item
     except Exception as error:  # noqa: BLE001  # mapped to a status, logged there
         await abort(context, error)

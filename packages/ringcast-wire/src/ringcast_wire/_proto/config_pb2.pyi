@@ -258,18 +258,20 @@ class RejectedRow(_message.Message):
     def __init__(self, index: _Optional[int] = ..., row_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class WriteResult(_message.Message):
-    __slots__ = ("sequence", "written", "deleted", "unchanged", "rejected")
+    __slots__ = ("sequence", "written", "deleted", "unchanged", "rejected", "last")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     WRITTEN_FIELD_NUMBER: _ClassVar[int]
     DELETED_FIELD_NUMBER: _ClassVar[int]
     UNCHANGED_FIELD_NUMBER: _ClassVar[int]
     REJECTED_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     written: int
     deleted: int
     unchanged: int
     rejected: _containers.RepeatedCompositeFieldContainer[RejectedRow]
-    def __init__(self, sequence: _Optional[int] = ..., written: _Optional[int] = ..., deleted: _Optional[int] = ..., unchanged: _Optional[int] = ..., rejected: _Optional[_Iterable[_Union[RejectedRow, _Mapping]]] = ...) -> None: ...
+    last: bool
+    def __init__(self, sequence: _Optional[int] = ..., written: _Optional[int] = ..., deleted: _Optional[int] = ..., unchanged: _Optional[int] = ..., rejected: _Optional[_Iterable[_Union[RejectedRow, _Mapping]]] = ..., last: _Optional[bool] = ...) -> None: ...
 
 class Row(_message.Message):
     __slots__ = ("row_id", "value", "version", "partition", "deleted", "metadata")

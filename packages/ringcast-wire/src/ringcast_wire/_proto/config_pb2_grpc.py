@@ -150,7 +150,8 @@ class ConfigServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Write(self, request_iterator, context):
-        """Bulk writes: each batch is one transaction, answered in order once it is committed.
+        """Bulk writes: each batch is one transaction, answered in order once it is committed. Now and then, and when it stops,
+        the service ends the stream (see WriteResult.last), and the client goes on over a new one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,0 +1,48 @@
+"""How long the streams of clients live: each ends in time, and its client opens another."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, Protocol
+
+GOODBYE_S: Final = 5.0
+"""How long a client may go on sending after it was told that nothing more is read."""
+
+
+class Ending(Protocol):
+    """A stream that can be asked to end."""
+
+    def end(self) -> None:
+        """What was read is answered, and nothing that comes after it is written."""
+
+
+class StreamLives:
+    """The open streams of one kind. Each is asked to end after ``life_s`` at the latest: by then a token that was
+    withdrawn counts, a client finds another instance, and one that only keeps its place has lost it."""
+
+    def __init__(self, life_s: float) -> None:
+        self._life_s = life_s
+        self._open: set[Ending] = set()
+        self._stopping = False
+
+    @contextmanager
+    def of(self, stream: Ending) -> Iterator[None]:
+        """The life of a stream, for as long as it is served."""
+        self._open.add(stream)
+        # Not all at once: their clients come back at once.
+        life_s = 0.0 if self._stopping else self._life_s * random.uniform(0.5, 1.0)  # noqa: S311
+        timer = asyncio.get_running_loop().call_later(life_s, stream.end)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self._open.discard(stream)
+
+    def stop(self) -> None:
+        """Asks all streams to end, and those that begin from now on."""
+        self._stopping = True
+        for stream in self._open:
+            stream.end()

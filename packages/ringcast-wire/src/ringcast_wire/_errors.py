@@ -16,6 +16,8 @@ class ErrorCode(StrEnum):
     INVALID_INPUT = "INVALID_INPUT"
     UNKNOWN_STORE = "UNKNOWN_STORE"
     UNKNOWN_KEY = "UNKNOWN_KEY"
+    STORE_DELETED = "STORE_DELETED"
+    KEY_DELETED = "KEY_DELETED"
     ALREADY_EXISTS = "ALREADY_EXISTS"
     MISMATCH = "MISMATCH"
     LIMIT_EXCEEDED = "LIMIT_EXCEEDED"
@@ -55,6 +57,18 @@ class UnknownKeyError(RingcastError, LookupError):
     """The store has no config key of that name: nothing was ever written to it."""
 
     code = ErrorCode.UNKNOWN_KEY
+
+
+class StoreDeletedError(RingcastError, LookupError):
+    """The store was deleted; the message says when, and until when it can be restored."""
+
+    code = ErrorCode.STORE_DELETED
+
+
+class KeyDeletedError(RingcastError, LookupError):
+    """The config key was deleted; the message says when, and until when it can be restored."""
+
+    code = ErrorCode.KEY_DELETED
 
 
 class AlreadyExistsError(RingcastError):
@@ -111,6 +125,8 @@ _BY_CODE: dict[ErrorCode, type[RingcastError]] = {
         InvalidInputError,
         UnknownStoreError,
         UnknownKeyError,
+        StoreDeletedError,
+        KeyDeletedError,
         AlreadyExistsError,
         MismatchError,
         LimitExceededError,

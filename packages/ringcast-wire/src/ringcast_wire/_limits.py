@@ -27,7 +27,11 @@ MAX_METADATA_BYTES: Final = 16 * KIB
 MAX_PARTITION_BYTES: Final = 8 * MIB
 """Bytes of all live rows of one partition: what a worker has to fetch when it gains it."""
 MAX_STORES: Final = 50
+MAX_DELETED_STORES: Final = 50
+"""Stores that are deleted and can still be restored; they don't count as stores."""
 MAX_KEYS_PER_STORE: Final = 100
+MAX_DELETED_KEYS_PER_STORE: Final = 1_000
+"""Keys that are deleted and can still be restored; they don't count as keys."""
 MAX_WORKERS_PER_KEY: Final = 200
 MAX_BATCH_ROWS: Final = 1_000
 """Rows of one bulk write batch, and row ids of one get or batch fetch."""

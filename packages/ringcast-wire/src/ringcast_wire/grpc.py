@@ -22,6 +22,8 @@ STATUS: Final[dict[ErrorCode, grpc.StatusCode]] = {
     ErrorCode.INVALID_INPUT: grpc.StatusCode.INVALID_ARGUMENT,
     ErrorCode.UNKNOWN_STORE: grpc.StatusCode.NOT_FOUND,
     ErrorCode.UNKNOWN_KEY: grpc.StatusCode.NOT_FOUND,
+    ErrorCode.STORE_DELETED: grpc.StatusCode.FAILED_PRECONDITION,
+    ErrorCode.KEY_DELETED: grpc.StatusCode.FAILED_PRECONDITION,
     ErrorCode.ALREADY_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
     ErrorCode.MISMATCH: grpc.StatusCode.FAILED_PRECONDITION,
     ErrorCode.LIMIT_EXCEEDED: grpc.StatusCode.RESOURCE_EXHAUSTED,

@@ -49,7 +49,7 @@ class CreateStoreRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., partition_count: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., strategy: _Optional[_Union[Strategy, str]] = ..., inline_max_bytes: _Optional[int] = ...) -> None: ...
 
 class Store(_message.Message):
-    __slots__ = ("name", "partition_count", "mode", "strategy", "hash", "inline_max_bytes", "created_at_ms", "keys", "history_id")
+    __slots__ = ("name", "partition_count", "mode", "strategy", "hash", "inline_max_bytes", "created_at_ms", "keys", "history_id", "deletion")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PARTITION_COUNT_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +59,7 @@ class Store(_message.Message):
     CREATED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     HISTORY_ID_FIELD_NUMBER: _ClassVar[int]
+    DELETION_FIELD_NUMBER: _ClassVar[int]
     name: str
     partition_count: int
     mode: Mode
@@ -68,27 +69,88 @@ class Store(_message.Message):
     created_at_ms: int
     keys: _containers.RepeatedCompositeFieldContainer[KeyInfo]
     history_id: str
-    def __init__(self, name: _Optional[str] = ..., partition_count: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., strategy: _Optional[_Union[Strategy, str]] = ..., hash: _Optional[str] = ..., inline_max_bytes: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[KeyInfo, _Mapping]]] = ..., history_id: _Optional[str] = ...) -> None: ...
+    deletion: Deletion
+    def __init__(self, name: _Optional[str] = ..., partition_count: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., strategy: _Optional[_Union[Strategy, str]] = ..., hash: _Optional[str] = ..., inline_max_bytes: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[KeyInfo, _Mapping]]] = ..., history_id: _Optional[str] = ..., deletion: _Optional[_Union[Deletion, _Mapping]] = ...) -> None: ...
 
 class KeyInfo(_message.Message):
-    __slots__ = ("name", "rows", "bytes")
+    __slots__ = ("name", "rows", "bytes", "deletion")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
+    DELETION_FIELD_NUMBER: _ClassVar[int]
     name: str
     rows: int
     bytes: int
-    def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+    deletion: Deletion
+    def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., deletion: _Optional[_Union[Deletion, _Mapping]] = ...) -> None: ...
+
+class Deletion(_message.Message):
+    __slots__ = ("deleted_at_ms", "restorable_until_ms")
+    DELETED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    RESTORABLE_UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+    deleted_at_ms: int
+    restorable_until_ms: int
+    def __init__(self, deleted_at_ms: _Optional[int] = ..., restorable_until_ms: _Optional[int] = ...) -> None: ...
 
 class GetStoreRequest(_message.Message):
+    __slots__ = ("name", "include_deleted")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_DELETED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    include_deleted: bool
+    def __init__(self, name: _Optional[str] = ..., include_deleted: _Optional[bool] = ...) -> None: ...
+
+class ListStoresRequest(_message.Message):
+    __slots__ = ("include_deleted",)
+    INCLUDE_DELETED_FIELD_NUMBER: _ClassVar[int]
+    include_deleted: bool
+    def __init__(self, include_deleted: _Optional[bool] = ...) -> None: ...
+
+class UpdateStoreRequest(_message.Message):
+    __slots__ = ("name", "inline_max_bytes", "partition_count", "mode", "strategy")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INLINE_MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    inline_max_bytes: int
+    partition_count: int
+    mode: Mode
+    strategy: Strategy
+    def __init__(self, name: _Optional[str] = ..., inline_max_bytes: _Optional[int] = ..., partition_count: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., strategy: _Optional[_Union[Strategy, str]] = ...) -> None: ...
+
+class DeleteStoreRequest(_message.Message):
+    __slots__ = ("name", "purge")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PURGE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    purge: bool
+    def __init__(self, name: _Optional[str] = ..., purge: _Optional[bool] = ...) -> None: ...
+
+class RestoreStoreRequest(_message.Message):
     __slots__ = ("name",)
     NAME_FIELD_NUMBER: _ClassVar[int]
     name: str
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
-class ListStoresRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+class DeleteKeyRequest(_message.Message):
+    __slots__ = ("store", "key", "purge")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    PURGE_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    key: str
+    purge: bool
+    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., purge: _Optional[bool] = ...) -> None: ...
+
+class RestoreKeyRequest(_message.Message):
+    __slots__ = ("store", "key")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    key: str
+    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ...) -> None: ...
 
 class NewHistoryRequest(_message.Message):
     __slots__ = ("name",)

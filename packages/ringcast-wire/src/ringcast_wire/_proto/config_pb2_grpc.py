@@ -49,6 +49,31 @@ class ConfigServiceStub:
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.ListStoresRequest.SerializeToString,
                 response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ListStoresResponse.FromString,
                 _registered_method=True)
+        self.UpdateStore = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/UpdateStore',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.UpdateStoreRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.Store.FromString,
+                _registered_method=True)
+        self.DeleteStore = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/DeleteStore',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.DeleteStoreRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.Store.FromString,
+                _registered_method=True)
+        self.RestoreStore = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/RestoreStore',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.RestoreStoreRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.Store.FromString,
+                _registered_method=True)
+        self.DeleteKey = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/DeleteKey',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.DeleteKeyRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.KeyInfo.FromString,
+                _registered_method=True)
+        self.RestoreKey = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/RestoreKey',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.RestoreKeyRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.KeyInfo.FromString,
+                _registered_method=True)
         self.NewHistory = channel.unary_unary(
                 '/ringcast.config.v1.ConfigService/NewHistory',
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.NewHistoryRequest.SerializeToString,
@@ -114,6 +139,40 @@ class ConfigServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListStores(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateStore(self, request, context):
+        """Changes what is not locked at creation; anything else is refused with INVALID_INPUT, by its name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteStore(self, request, context):
+        """A store or key that is deleted refuses every read and write with STORE_DELETED or KEY_DELETED, and can be restored
+        as it was until its retention is over. Then it is purged: its name is free, and one of that name is another.
+        Deleting again changes nothing, unless it asks for the purge.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RestoreStore(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteKey(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RestoreKey(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -199,6 +258,31 @@ def add_ConfigServiceServicer_to_server(servicer, server):
                     servicer.ListStores,
                     request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ListStoresRequest.FromString,
                     response_serializer=ringcast__wire_dot___proto_dot_config__pb2.ListStoresResponse.SerializeToString,
+            ),
+            'UpdateStore': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateStore,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.UpdateStoreRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.Store.SerializeToString,
+            ),
+            'DeleteStore': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteStore,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.DeleteStoreRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.Store.SerializeToString,
+            ),
+            'RestoreStore': grpc.unary_unary_rpc_method_handler(
+                    servicer.RestoreStore,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.RestoreStoreRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.Store.SerializeToString,
+            ),
+            'DeleteKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteKey,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.DeleteKeyRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.KeyInfo.SerializeToString,
+            ),
+            'RestoreKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.RestoreKey,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.RestoreKeyRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.KeyInfo.SerializeToString,
             ),
             'NewHistory': grpc.unary_unary_rpc_method_handler(
                     servicer.NewHistory,
@@ -327,6 +411,141 @@ class ConfigService:
             '/ringcast.config.v1.ConfigService/ListStores',
             ringcast__wire_dot___proto_dot_config__pb2.ListStoresRequest.SerializeToString,
             ringcast__wire_dot___proto_dot_config__pb2.ListStoresResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateStore(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/UpdateStore',
+            ringcast__wire_dot___proto_dot_config__pb2.UpdateStoreRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.Store.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteStore(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/DeleteStore',
+            ringcast__wire_dot___proto_dot_config__pb2.DeleteStoreRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.Store.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RestoreStore(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/RestoreStore',
+            ringcast__wire_dot___proto_dot_config__pb2.RestoreStoreRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.Store.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/DeleteKey',
+            ringcast__wire_dot___proto_dot_config__pb2.DeleteKeyRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.KeyInfo.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RestoreKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/RestoreKey',
+            ringcast__wire_dot___proto_dot_config__pb2.RestoreKeyRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.KeyInfo.FromString,
             options,
             channel_credentials,
             insecure,

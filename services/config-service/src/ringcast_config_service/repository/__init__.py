@@ -5,6 +5,8 @@ from __future__ import annotations
 from ringcast_config_service.repository.base import (
     Chain,
     Compaction,
+    Deletion,
+    Expired,
     HistoryFilter,
     KeyStats,
     ListedRow,
@@ -30,6 +32,8 @@ from ringcast_config_service.repository.connect import make_repository
 __all__ = [
     "Chain",
     "Compaction",
+    "Deletion",
+    "Expired",
     "HistoryFilter",
     "KeyStats",
     "ListFilter",

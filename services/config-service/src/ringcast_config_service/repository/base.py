@@ -19,9 +19,16 @@ DEFAULT_LOCK_TIMEOUT_MS: Final = 5_000
 DEFAULT_WRITE_CONNECTIONS: Final = 4
 
 
+class Deletion(NamedTuple):
+    """When a store or key was deleted, and until when it can be restored, in Unix time; 0: it is being purged."""
+
+    deleted_at_ms: int
+    expires_at_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class StoreRecord:
-    """A store: what is locked at its creation. ``created_at_ms`` is Unix time.
+    """A store: what is locked at its creation, and what may change. ``created_at_ms`` is Unix time.
 
     ``history_id`` names the history of the whole store; each key has one of its own, which its revisions belong to.
     """
@@ -31,6 +38,7 @@ class StoreRecord:
     inline_max_bytes: int
     created_at_ms: int
     history_id: str = field(default_factory=new_history_id)
+    deletion: Deletion | None = None
 
     @property
     def partition_count(self) -> int:
@@ -44,6 +52,7 @@ class KeyStats:
     name: str
     rows: int
     bytes: int
+    deletion: Deletion | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +199,14 @@ class HistoryFilter:
 
 
 @dataclass(frozen=True, slots=True)
+class Expired:
+    """Deleted stores, and (store, key) of deleted keys, that are to be purged."""
+
+    stores: list[str]
+    keys: list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
 class Compaction:
     """What a compaction removed."""
 
@@ -201,7 +218,8 @@ class Repository(Protocol):
     """A system of record.
 
     Every call may raise :class:`ringcast_wire.UnavailableError` when the database can't be reached or refuses, and
-    reads raise ``UnknownStoreError`` and ``UnknownKeyError``. Each read sees one snapshot.
+    reads raise ``UnknownStoreError`` and ``UnknownKeyError``, or of what is deleted ``StoreDeletedError`` and
+    ``KeyDeletedError``. Each read sees one snapshot.
     """
 
     async def open(self) -> None:
@@ -231,11 +249,59 @@ class Repository(Protocol):
         Raises:
             AlreadyExistsError: it is there with other settings.
             LimitExceededError: there are 50 stores.
+            StoreDeletedError: one of this name is deleted and not purged yet.
         """
 
-    async def get_store(self, name: str) -> StoreInfo: ...
+    async def get_record(self, name: str) -> StoreRecord:
+        """A store without its keys, which is one look-up."""
 
-    async def list_stores(self) -> list[StoreInfo]: ...
+    async def get_store(self, name: str, *, include_deleted: bool = False) -> StoreInfo:
+        """A store and its keys; with ``include_deleted`` those that are deleted too."""
+
+    async def list_stores(self, *, include_deleted: bool = False) -> list[StoreInfo]:
+        """Every store and its keys."""
+
+    async def update_store(self, name: str, inline_max_bytes: int) -> StoreInfo:
+        """Changes what is not locked."""
+
+    async def delete_store(self, name: str, deletion: Deletion) -> StoreInfo:
+        """Deletes a store, or returns the one that is deleted already (whose restoring ends now if that is asked for).
+
+        Once this returns nothing is written to it any more, by any instance.
+
+        Raises:
+            LimitExceededError: as many as may be are deleted already.
+        """
+
+    async def restore_store(self, name: str, now_ms: int) -> StoreInfo:
+        """Undoes a deletion; keys that were deleted by themselves stay deleted. A store that is there is left alone.
+
+        Raises:
+            StoreDeletedError: it is too late.
+        """
+
+    async def delete_key(self, store: str, key: str, deletion: Deletion) -> KeyStats:
+        """The same for a key."""
+
+    async def restore_key(self, store: str, key: str, now_ms: int) -> KeyStats:
+        """The same for a key.
+
+        Raises:
+            KeyDeletedError: it is too late.
+            LimitExceededError: the store has 100 keys without it.
+        """
+
+    async def expire_deleted(self, now_ms: int) -> Expired:
+        """What can't be restored any more, from now on: to be purged. Also ends deletions that were broken off."""
+
+    async def purge_rows(self, store: str, key: str | None) -> int:
+        """Removes some rows and revisions of an expired store (``key`` is ``None``) or key; 0: there are none left."""
+
+    async def drop_store(self, name: str) -> None:
+        """Removes what is left of an expired store: its name is free."""
+
+    async def drop_key(self, store: str, key: str) -> None:
+        """Removes what is left of an expired key: its name is free."""
 
     async def write(self, requests: Sequence[WriteRequest], now_ms: int) -> Written:
         """Writes a group of requests in one transaction, in order; a refused one does not touch the others.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from ringcast_wire import (
@@ -10,18 +11,28 @@ from ringcast_wire import (
     AlreadyExistsError,
     FetchReply,
     HeadsReply,
+    KeyDeletedError,
     LimitExceededError,
     Mode,
     PartitionRows,
     Row,
+    StoreDeletedError,
     StoreSettings,
     Strategy,
     UnknownKeyError,
     UnknownStoreError,
     limits,
+    names,
 )
 
-from ringcast_config_service.repository.base import KeyStats, ListedRow, Revision, StoreInfo, StoreRecord
+from ringcast_config_service.repository.base import (
+    Deletion,
+    KeyStats,
+    ListedRow,
+    Revision,
+    StoreInfo,
+    StoreRecord,
+)
 from ringcast_config_service.repository.writes import KeyRef, PlannedRow, pack_metadata, unpack_metadata
 
 _MAX_CHANGES_BEYOND_LIVE = 10_000
@@ -31,7 +42,7 @@ Record = Sequence[Any]
 
 
 def to_store(record: Record) -> StoreRecord:
-    name, count, mode, hash_name, strategy, load_factor, wire_version, inline_max_bytes, created_at_ms, history = record
+    name, count, mode, hash_name, strategy, load_factor, wire_version, inline, created_at_ms, history, *ended = record
     settings = StoreSettings(
         partition_count=count,
         mode=Mode(mode),
@@ -40,7 +51,12 @@ def to_store(record: Record) -> StoreRecord:
         load_factor=load_factor,
         wire_version=wire_version,
     )
-    return StoreRecord(name, settings, inline_max_bytes, created_at_ms, history)
+    return StoreRecord(name, settings, inline, created_at_ms, history, to_deletion(*ended))
+
+
+def to_deletion(deleted_at_ms: int | None, expires_at_ms: int | None) -> Deletion | None:
+    """``None``: it is there."""
+    return None if deleted_at_ms is None else Deletion(deleted_at_ms, expires_at_ms or 0)
 
 
 def from_store(store: StoreRecord) -> tuple[object, ...]:
@@ -60,23 +76,69 @@ def from_store(store: StoreRecord) -> tuple[object, ...]:
     )
 
 
-def to_infos(stores: Iterable[Record], stats: Iterable[Record]) -> list[StoreInfo]:
+def store_deleted(store: str, deletion: Deletion) -> StoreDeletedError:
+    """What every read and write of it is refused with."""
+    return StoreDeletedError(f"store {store!r} {_when(deletion)}", field="store")
+
+
+def key_deleted(store: str, key: str, deletion: Deletion) -> KeyDeletedError:
+    """What every read and write of it is refused with."""
+    return KeyDeletedError(f"config key {key!r} of store {store!r} {_when(deletion)}", field="key")
+
+
+def _when(deletion: Deletion) -> str:
+    deleted = f"was deleted at {_utc(deletion.deleted_at_ms)}"
+    if not deletion.expires_at_ms:
+        return f"{deleted} and is being purged: its name is free once that is done"
+    return f"{deleted}, it can be restored until {_utc(deletion.expires_at_ms)}"
+
+
+def _utc(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(" ", timespec="seconds").replace("+00:00", " UTC")
+
+
+def to_infos(stores: Iterable[Record], stats: Iterable[Record], *, include_deleted: bool) -> list[StoreInfo]:
     keys: dict[str, list[KeyStats]] = {}
-    for store, name, rows, size in stats:
-        keys.setdefault(store, []).append(KeyStats(name, rows, size))
+    for store, name, rows, size, *ended in stats:
+        found = KeyStats(name, rows, size, to_deletion(*ended))
+        if include_deleted or found.deletion is None:
+            keys.setdefault(store, []).append(found)
     records = [to_store(record) for record in stores]
-    return [StoreInfo(record, tuple(keys.get(record.name, ()))) for record in records]
+    return [
+        StoreInfo(record, tuple(keys.get(record.name, ())))
+        for record in records
+        if include_deleted or record.deletion is None
+    ]
 
 
-def only_store(found: Sequence[StoreInfo], name: str) -> StoreInfo:
+def only_store(
+    stores: Sequence[Record], stats: Iterable[Record], name: str, *, include_deleted: bool = False
+) -> StoreInfo:
     """The one store of a look-up by name."""
-    if not found:
-        raise UnknownStoreError(f"there is no store {name!r}", field="store")
-    return found[0]
+    record = existing_record(stores[0] if stores else None, name)
+    if record.deletion is not None and not include_deleted:
+        raise store_deleted(name, record.deletion)
+    return to_infos(stores, stats, include_deleted=include_deleted)[0]
+
+
+def only_key(stats: Iterable[Record], store: str, key: str) -> KeyStats:
+    """The one key of a look-up by the name of its store."""
+    for _, name, rows, size, *ended in stats:
+        if name == key:
+            return KeyStats(name, rows, size, to_deletion(*ended))
+    raise UnknownKeyError(f"store {store!r} has no config key {key!r}", field="key")
 
 
 def only_record(record: Record | None, name: str) -> StoreRecord:
-    """The store of a look-up by name."""
+    """The store of a look-up by name, if it is not deleted."""
+    found = existing_record(record, name)
+    if found.deletion is not None:
+        raise store_deleted(name, found.deletion)
+    return found
+
+
+def existing_record(record: Record | None, name: str) -> StoreRecord:
+    """The store of a look-up by name, deleted or not."""
     if record is None:
         raise UnknownStoreError(f"there is no store {name!r}", field="store")
     return to_store(record)
@@ -87,7 +149,10 @@ def check_same(existing: StoreRecord, wanted: StoreRecord) -> StoreRecord:
 
     Raises:
         AlreadyExistsError: names the first setting that differs and both values.
+        StoreDeletedError: it is deleted.
     """
+    if existing.deletion is not None:
+        raise store_deleted(existing.name, existing.deletion)
     have = {**_settings(existing), "inline_max_bytes": existing.inline_max_bytes}
     want = {**_settings(wanted), "inline_max_bytes": wanted.inline_max_bytes}
     for name, value in have.items():
@@ -110,13 +175,66 @@ def check_store_count(count: int, name: str) -> None:
         )
 
 
+def check_key_count(count: int, store: str, key: str) -> None:
+    """Refuses one more key than a store may have."""
+    if count >= limits.MAX_KEYS_PER_STORE:
+        raise LimitExceededError(
+            f"store {store!r} has {count} config keys, the limit is {limits.MAX_KEYS_PER_STORE}: "
+            f"{key!r} can't be added",
+            field="key",
+        )
+
+
+def existing_key(record: Record | None, store: str, key: str) -> Deletion | None:
+    """The deletion of a key of a look-up by its name (its id, and the deletion)."""
+    if record is None:
+        raise UnknownKeyError(f"store {store!r} has no config key {key!r}", field="key")
+    return to_deletion(*record[1:])
+
+
+def after_delete(current: Deletion | None, wanted: Deletion) -> Deletion:
+    """What is stored: deleting again changes nothing, but that a purge may begin earlier."""
+    if current is None:
+        return wanted
+    if wanted.expires_at_ms == 0:
+        return Deletion(current.deleted_at_ms, 0)
+    return current
+
+
+def event_subjects(store: str, key: str) -> str:
+    """What the subjects of a key's events begin with."""
+    return names.notify_subject(store, key, 0).removesuffix("0")
+
+
+def check_deleted_count(count: int, limit: int, what: str) -> None:
+    """Refuses to delete more than can be kept for a restore. ``what``: "stores", say."""
+    if count >= limit:
+        raise LimitExceededError(
+            f"{count} {what} are deleted and not purged yet, the limit is {limit}: purge some of them first",
+            field="name",
+        )
+
+
 def located(record: Record | None, store: str, key: str) -> Record:
-    """The result of a look-up whose second column is the key's id, if both are there."""
+    """The result of a look-up whose second column is the key's id, if both are there, without the last four columns:
+
+    the deletion of the store, and that of the key.
+    """
     if record is None:
         raise UnknownStoreError(f"there is no store {store!r}", field="store")
+    if (error := deleted(record, store, key)) is not None:
+        raise error
     if record[1] is None:
         raise UnknownKeyError(f"store {store!r} has no config key {key!r}", field="key")
-    return record
+    return record[:-4]
+
+
+def deleted(record: Record, store: str, key: str) -> StoreDeletedError | KeyDeletedError | None:
+    """What a look-up that ends in these four columns says of a deletion."""
+    of_store, of_key = to_deletion(*record[-4:-2]), to_deletion(*record[-2:])
+    if of_store is not None:
+        return store_deleted(store, of_store)
+    return None if of_key is None else key_deleted(store, key, of_key)
 
 
 def to_row(row_id: str, value: str, version: int, deleted: bool | int, metadata: str | None) -> Row:

@@ -22,7 +22,10 @@ from ringcast_config_service.repository.base import (
     DEFAULT_LOCK_TIMEOUT_MS,
     DEFAULT_WRITE_CONNECTIONS,
     Compaction,
+    Deletion,
+    Expired,
     HistoryFilter,
+    KeyStats,
     ListedRow,
     ListFilter,
     OutboxRecord,
@@ -38,6 +41,7 @@ from ringcast_config_service.repository.base import (
     new_history_id,
 )
 from ringcast_config_service.repository.newness import Newness
+from ringcast_config_service.repository.postgres_lifecycle import PostgresLifecycle, store_info
 from ringcast_config_service.repository.postgres_session import Connection, Sessions, said
 from ringcast_config_service.repository.sql import SCHEMA_VERSION
 from ringcast_config_service.repository.sql import Postgres as Sql
@@ -74,6 +78,7 @@ class PostgresRepository:
         )
         self.newness = Newness()
         self._keys: postgres_write.KeyIds = {}
+        self._lifecycle = PostgresLifecycle(self._sessions)
 
     async def open(self) -> None:
         try:
@@ -121,18 +126,53 @@ class PostgresRepository:
 
         return await self._sessions.transact(work)
 
-    async def get_store(self, name: str) -> StoreInfo:
-        async with self._sessions.snapshot("fetches") as db:
-            stores = await db.fetch(Sql.GET_STORE, name)
-            return mapping.only_store(mapping.to_infos(stores, await db.fetch(Sql.KEY_STATS, name)), name)
+    async def get_record(self, name: str) -> StoreRecord:
+        async with self._sessions.use("fetches") as db:
+            return mapping.only_record(await db.fetchrow(Sql.GET_STORE, name), name)
 
-    async def list_stores(self) -> list[StoreInfo]:
+    async def get_store(self, name: str, *, include_deleted: bool = False) -> StoreInfo:
         async with self._sessions.snapshot("fetches") as db:
-            return mapping.to_infos(await db.fetch(Sql.LIST_STORES), await db.fetch(Sql.KEY_STATS, ""))
+            return await store_info(db, name, include_deleted=include_deleted)
+
+    async def list_stores(self, *, include_deleted: bool = False) -> list[StoreInfo]:
+        async with self._sessions.snapshot("fetches") as db:
+            stores, stats = await db.fetch(Sql.LIST_STORES), await db.fetch(Sql.KEY_STATS, "")
+            return mapping.to_infos(stores, stats, include_deleted=include_deleted)
+
+    async def update_store(self, name: str, inline_max_bytes: int) -> StoreInfo:
+        return await self._lifecycle.update_store(name, inline_max_bytes)
+
+    async def delete_store(self, name: str, deletion: Deletion) -> StoreInfo:
+        return await self._lifecycle.delete_store(name, deletion)
+
+    async def restore_store(self, name: str, now_ms: int) -> StoreInfo:
+        return await self._lifecycle.restore_store(name, now_ms)
+
+    async def delete_key(self, store: str, key: str, deletion: Deletion) -> KeyStats:
+        return await self._lifecycle.delete_key(store, key, deletion)
+
+    async def restore_key(self, store: str, key: str, now_ms: int) -> KeyStats:
+        return await self._lifecycle.restore_key(store, key, now_ms)
+
+    async def expire_deleted(self, now_ms: int) -> Expired:
+        return await self._lifecycle.expire_deleted(now_ms)
+
+    async def purge_rows(self, store: str, key: str | None) -> int:
+        return await self._lifecycle.purge_rows(store, key)
+
+    async def drop_store(self, name: str) -> None:
+        await self._lifecycle.drop_store(name)
+
+    async def drop_key(self, store: str, key: str) -> None:
+        await self._lifecycle.drop_key(store, key)
 
     async def write(self, requests: Sequence[WriteRequest], now_ms: int) -> Written:
         try:
-            return await self._written(requests, now_ms)
+            try:
+                return await self._written(requests, now_ms)
+            except asyncpg.ForeignKeyViolationError:  # a key that was known here is purged, or was just now its store
+                self._keys.clear()
+                return await self._written(requests, now_ms)
         except Exception:
             self._keys.clear()  # whatever it was, they are looked up again
             raise

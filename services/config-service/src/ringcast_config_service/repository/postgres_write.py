@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import asyncpg
-from ringcast_wire import RingcastError
+from ringcast_wire import RingcastError, UnavailableError
 
 from ringcast_config_service.repository import copying, mapping, writes
 from ringcast_config_service.repository.base import OutboxRecord, WriteRequest, Written, new_history_id
@@ -31,6 +31,7 @@ class KnownKey(NamedTuple):
 
     key_id: int
     history: str
+    partition_count: int
 
 
 KeyIds = dict[writes.KeyRef, KnownKey]
@@ -42,7 +43,7 @@ async def write(
 ) -> tuple[Written, bool]:
     """What became of the requests, and whether all was written and none of the rows stored before."""
     state = await _locate(db, requests, known)
-    stored = await _read_heads_and_rows(db, requests, state)
+    stored = await _read_heads_and_rows(db, requests, state, known)
     plan = writes.plan_writes(requests, state, now_ms)
     key_ids = await _create_keys(db, plan, state)
     ids: Sequence[Sequence[Any]] = ()
@@ -71,7 +72,7 @@ async def write_new(db: Connection, requests: Sequence[WriteRequest], now_ms: in
         StoredError: one of them may be, and nothing is to be committed: what was planned would be wrong.
     """
     state = await _locate(db, requests, known)
-    await _read_heads(db, requests, state)
+    await _read_heads(db, requests, state, known)
     plan = writes.plan_writes(requests, state, now_ms)
     if _refusals(plan):  # a partition is too large, say, which it is not if its rows only change
         raise StoredError
@@ -170,10 +171,11 @@ async def _locate(db: Connection, requests: Sequence[WriteRequest], known: KeyId
     keys = {writes.KeyRef(request.store.name, request.key) for request in requests}
     state.keys = {key: known[key].key_id for key in keys if key in known}
     state.histories = {key: known[key].history for key in state.keys}
+    state.partition_counts = {key: known[key].partition_count for key in state.keys}
     state.stores = {key.store for key in state.keys}
     if unknown := sorted(keys - state.keys.keys()):
         await _find_keys(db, unknown, state, known)
-        if missing := [key for key in unknown if key.store in state.stores and key not in state.keys]:
+        if missing := [key for key in unknown if key.store in state.stores and _is_missing(key, state)]:
             stores = sorted({key.store for key in missing})
             await db.execute(Sql.LOCK_STORES, stores)
             await _find_keys(db, missing, state, known)
@@ -183,32 +185,57 @@ async def _locate(db: Connection, requests: Sequence[WriteRequest], known: KeyId
 
 
 async def _find_keys(db: Connection, keys: Sequence[writes.KeyRef], state: writes.CurrentState, known: KeyIds) -> None:
-    """Adds the stores and keys that are there."""
-    for store, name, key_id, history in await db.fetch(Sql.LOCATE_MANY, *_columns(keys)):
+    """Adds the stores and keys that are there, and which of them are deleted."""
+    for record in await db.fetch(Sql.LOCATE_MANY, *_columns(keys)):
+        store, name, key_id, history, partition_count, *_ = record
         key = writes.KeyRef(store, name)
         state.stores.add(store)
+        state.partition_counts[key] = partition_count
         state.histories[key] = history or new_history_id()
-        if key_id is not None:
+        if (error := mapping.deleted(record, *key)) is not None:
+            state.deleted[key] = error
+        elif key_id is not None:
             state.keys[key] = key_id
-            known[key] = KnownKey(key_id, history)
+            known[key] = KnownKey(key_id, history, partition_count)
 
 
-async def _read_heads(db: Connection, requests: Sequence[WriteRequest], state: writes.CurrentState) -> None:
+def _is_missing(key: writes.KeyRef, state: writes.CurrentState) -> bool:
+    return key not in state.keys and key not in state.deleted
+
+
+async def _find_closed(db: Connection, closed: set[writes.KeyRef], state: writes.CurrentState, known: KeyIds) -> None:
+    """Why keys are closed that were open when their ids were learned."""
+    if not closed:
+        return
+    for key in closed:
+        known.pop(key, None)
+    await _find_keys(db, sorted(closed), state, known)
+    for key in closed - state.deleted.keys():
+        state.deleted[key] = UnavailableError(f"{key.store}/{key.name} is being restored: try again", field="key")
+
+
+async def _read_heads(
+    db: Connection, requests: Sequence[WriteRequest], state: writes.CurrentState, known: KeyIds
+) -> None:
     """Adds the heads of what is touched, and locks them."""
     names_of = {key_id: key for key, key_id in state.keys.items()}
+    closed: set[writes.KeyRef] = set()
     if places := _partitions(state, requests):
-        for key_id, partition, *head, history in await db.fetch(Sql.LOCK_HEADS, *_columns(places)):
+        for key_id, partition, *head, history, is_closed in await db.fetch(Sql.LOCK_HEADS, *_columns(places)):
             key = names_of[key_id]
             state.heads[writes.PartitionRef(key, partition)] = writes.Head(*head)
             state.histories[key] = history
+            if is_closed:
+                closed.add(key)
+    await _find_closed(db, closed, state, known)
 
 
 async def _read_heads_and_rows(
-    db: Connection, requests: Sequence[WriteRequest], state: writes.CurrentState
+    db: Connection, requests: Sequence[WriteRequest], state: writes.CurrentState, known: KeyIds
 ) -> set[writes.RowRef]:
     """Adds heads and rows that the requests touch, and returns which rows are stored, tombstones included."""
     if any(request.skip_unchanged for request in requests):
-        await _read_heads(db, requests, state)
+        await _read_heads(db, requests, state, known)
         return await _read_rows(db, requests, state)
     stored: set[writes.RowRef] = set()
     seen: dict[writes.PartitionRef, int] = {}
@@ -217,7 +244,8 @@ async def _read_heads_and_rows(
         return stored
     words = (*_columns(places), *_columns(_places(state, requests)))
     records = await db.fetch(Sql.LOCK_HEADS_AND_SIZES, *words)
-    for key_id, partition, row_id, deleted, number, live_rows, live_bytes, history in records:
+    closed: set[writes.KeyRef] = set()
+    for key_id, partition, row_id, deleted, number, live_rows, live_bytes, history, is_closed in records:
         key = names_of[key_id]
         if row_id is None:
             place = writes.PartitionRef(key, partition)
@@ -226,11 +254,14 @@ async def _read_heads_and_rows(
             else:
                 state.heads[place] = writes.Head(number, live_rows, live_bytes)
                 state.histories[key] = history
+                if is_closed:
+                    closed.add(key)
             continue
         ref = writes.RowRef(key, row_id)
         stored.add(ref)
         if not deleted:
             state.live[ref] = number
+    await _find_closed(db, closed, state, known)
     if any(head.revision != seen.get(place) for place, head in state.heads.items()):  # others wrote while we waited
         state.live.clear()
         return await _read_rows(db, requests, state)

@@ -10,12 +10,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from ringcast_config_service.repository.sql_lifecycle import PostgresLifecycle, SqliteLifecycle
+from ringcast_config_service.repository.sql_lifecycle import for_sqlite as _sqlite
+
 SCHEMA_VERSION: Final = 1
-
-
-def _sqlite(statement: str) -> str:
-    """The statement with SQLite's numbered parameters."""
-    return re.sub(r"\$(\d+)", r"?\1", statement)
 
 
 def _at_once(*statements: str) -> str:
@@ -39,6 +37,7 @@ def _at_once(*statements: str) -> str:
 # Python and SQLite have it, and no index is out of order after an update of the system's collations.
 # rows_by_version is on an expression: with the bare column PostgreSQL takes it for a look-up by primary key as long as
 # the table has no statistics, as in the first import, and reads the whole partition for each row.
+# closed: the key, or its store, is deleted. PostgreSQL's writers learn it from the heads that they lock anyway.
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS schema_version (
@@ -55,13 +54,17 @@ CREATE TABLE IF NOT EXISTS stores (
     wire_version BIGINT NOT NULL,
     inline_max_bytes BIGINT NOT NULL,
     created_at_ms BIGINT NOT NULL,
-    history_id TEXT NOT NULL
+    history_id TEXT NOT NULL,
+    deleted_at_ms BIGINT,
+    expires_at_ms BIGINT
 );
 CREATE TABLE IF NOT EXISTS config_keys (
     key_id {id},
     store {text} NOT NULL REFERENCES stores (name),
     name {text} NOT NULL,
     history_id TEXT NOT NULL,
+    deleted_at_ms BIGINT,
+    expires_at_ms BIGINT,
     UNIQUE (store, name)
 );
 CREATE TABLE IF NOT EXISTS partitions (
@@ -71,6 +74,7 @@ CREATE TABLE IF NOT EXISTS partitions (
     floor BIGINT NOT NULL,
     live_rows BIGINT NOT NULL,
     live_bytes BIGINT NOT NULL,
+    closed BOOLEAN NOT NULL DEFAULT false,
     PRIMARY KEY (key_id, partition)
 );
 CREATE TABLE IF NOT EXISTS rows (
@@ -136,33 +140,38 @@ def _tables(**types: object) -> tuple[str, ...]:
 _STORE_COLUMNS: Final = """
 name, partition_count, mode, hash, strategy, load_factor, wire_version, inline_max_bytes, created_at_ms, history_id
 """
+_DELETED_COLUMNS: Final = "deleted_at_ms, expires_at_ms"
+_DELETIONS: Final = "s.deleted_at_ms, s.expires_at_ms, k.deleted_at_ms, k.expires_at_ms"
 _GET_SCHEMA: Final = "SELECT version FROM schema_version WHERE one = 1"
-_GET_STORE: Final = f"SELECT {_STORE_COLUMNS} FROM stores WHERE name = $1"  # noqa: S608
-_LIST_STORES: Final = f"SELECT {_STORE_COLUMNS} FROM stores ORDER BY name"  # noqa: S608
-_COUNT_STORES: Final = "SELECT count(*) FROM stores"
+_GET_STORE: Final = f"SELECT {_STORE_COLUMNS}, {_DELETED_COLUMNS} FROM stores WHERE name = $1"  # noqa: S608
+_LIST_STORES: Final = f"SELECT {_STORE_COLUMNS}, {_DELETED_COLUMNS} FROM stores ORDER BY name"  # noqa: S608
+_COUNT_STORES: Final = "SELECT count(*) FROM stores WHERE deleted_at_ms IS NULL"
 _INSERT_STORE: Final = f"INSERT INTO stores ({_STORE_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"  # noqa: S608
 # sum() is NUMERIC in PostgreSQL, hence the casts.
 _KEY_STATS: Final = """
-SELECT k.store, k.name, CAST(coalesce(sum(p.live_rows), 0) AS BIGINT), CAST(coalesce(sum(p.live_bytes), 0) AS BIGINT)
+SELECT
+    k.store, k.name,
+    CAST(coalesce(sum(p.live_rows), 0) AS BIGINT), CAST(coalesce(sum(p.live_bytes), 0) AS BIGINT),
+    k.deleted_at_ms, k.expires_at_ms
 FROM config_keys k LEFT JOIN partitions p ON p.key_id = k.key_id
 WHERE $1 = '' OR k.store = $1
-GROUP BY k.store, k.name ORDER BY k.store, k.name
+GROUP BY k.store, k.name, k.deleted_at_ms, k.expires_at_ms ORDER BY k.store, k.name
 """
 
 # --- Reads ------------------------------------------------------------------------------------------------------------
 
-_LOCATE: Final = """
-SELECT s.partition_count, k.key_id, k.history_id
+_LOCATE: Final = f"""
+SELECT s.partition_count, k.key_id, k.history_id, {_DELETIONS}
 FROM stores s LEFT JOIN config_keys k ON k.store = s.name AND k.name = $2
 WHERE s.name = $1
-"""
-_LOCATE_PARTITION: Final = """
-SELECT s.partition_count, k.key_id, k.history_id, p.head, p.floor, p.live_rows
+"""  # noqa: S608
+_LOCATE_PARTITION: Final = f"""
+SELECT s.partition_count, k.key_id, k.history_id, p.head, p.floor, p.live_rows, {_DELETIONS}
 FROM stores s
 LEFT JOIN config_keys k ON k.store = s.name AND k.name = $2
 LEFT JOIN partitions p ON p.key_id = k.key_id AND p.partition = $3
 WHERE s.name = $1
-"""
+"""  # noqa: S608
 _ROW_COLUMNS: Final = "row_id, value, version, deleted, metadata"
 _READ_WHOLE: Final = f"SELECT {_ROW_COLUMNS} FROM rows WHERE key_id = $1 AND partition = $2 AND NOT deleted"  # noqa: S608
 _READ_SINCE: Final = f"""
@@ -189,7 +198,7 @@ ORDER BY partition, revision LIMIT $7
 
 # --- Writes -----------------------------------------------------------------------------------------------------------
 
-_COUNT_KEYS: Final = "SELECT count(*) FROM config_keys WHERE store = $1"
+_COUNT_KEYS: Final = "SELECT count(*) FROM config_keys WHERE store = $1 AND deleted_at_ms IS NULL"
 _INSERT_KEY: Final = "INSERT INTO config_keys (store, name, history_id) VALUES ($1, $2, $3) RETURNING key_id"
 
 # --- Histories --------------------------------------------------------------------------------------------------------
@@ -274,7 +283,7 @@ CROSS JOIN LATERAL (
 """
 
 
-class Postgres:
+class Postgres(PostgresLifecycle):
     """Statements for PostgreSQL and CockroachDB. Sets travel as arrays, one a column."""
 
     TABLES = _tables(id="BIGINT GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY", bytes="BYTEA", text='TEXT COLLATE "C"')
@@ -313,19 +322,19 @@ CROSS JOIN LATERAL (
 ) AS found
 """
 
-    LOCATE_MANY = """
-SELECT s.name, q.name, k.key_id, k.history_id
+    LOCATE_MANY = f"""
+SELECT s.name, q.name, k.key_id, k.history_id, s.partition_count, {_DELETIONS}
 FROM unnest($1::TEXT[], $2::TEXT[]) AS q (store, name)
 JOIN stores s ON s.name = q.store
 LEFT JOIN config_keys k ON k.store = q.store AND k.name = q.name
-"""
+"""  # noqa: S608
     COUNT_KEYS = _COUNT_KEYS
     # Held by whoever counts before it adds one. NO KEY: the foreign keys of others may go on pointing at the store.
     LOCK_STORE_COUNT = "SELECT version FROM schema_version WHERE one = 1 FOR UPDATE"
     LOCK_STORES = "SELECT name FROM stores WHERE name = ANY ($1::TEXT[]) ORDER BY name FOR NO KEY UPDATE"
     # Locked in one order by everybody: no deadlocks.
     LOCK_HEADS = """
-SELECT p.key_id, p.partition, p.head, p.live_rows, p.live_bytes, k.history_id
+SELECT p.key_id, p.partition, p.head, p.live_rows, p.live_bytes, k.history_id, p.closed
 FROM unnest($1::BIGINT[], $2::BIGINT[]) AS q (key_id, partition)
 JOIN partitions p ON p.key_id = q.key_id AND p.partition = q.partition
 JOIN config_keys k ON k.key_id = q.key_id
@@ -342,16 +351,17 @@ FROM unnest($1::BIGINT[], $2::BIGINT[], $3::TEXT[]) AS q (key_id, partition, row
     LOCK_HEADS_AND_SIZES = f"""
 WITH locked AS ({LOCK_HEADS})
 SELECT
-    key_id, partition, CAST(NULL AS TEXT) AS row_id, false AS deleted, head AS number, live_rows, live_bytes, history_id
+    key_id, partition, CAST(NULL AS TEXT) AS row_id, false AS deleted, head AS number, live_rows, live_bytes,
+    history_id, closed
 FROM locked
 UNION ALL
-SELECT q.key_id, q.partition, NULL, true, seen.head, 0, 0, NULL
+SELECT q.key_id, q.partition, NULL, true, seen.head, 0, 0, NULL, false
 FROM unnest($1::BIGINT[], $2::BIGINT[]) AS q (key_id, partition)
 CROSS JOIN LATERAL (
     SELECT p.head FROM partitions p WHERE p.key_id = q.key_id AND p.partition = q.partition LIMIT 1
 ) AS seen
 UNION ALL
-SELECT q.key_id, q.partition, q.row_id, found.deleted, found.size, 0, 0, NULL
+SELECT q.key_id, q.partition, q.row_id, found.deleted, found.size, 0, 0, NULL, false
 FROM unnest($3::BIGINT[], $4::BIGINT[], $5::TEXT[]) AS q (key_id, partition, row_id)
 {_FOUND_ROWS}
 """  # noqa: S608
@@ -448,7 +458,7 @@ RETURNING id, msg_id
     DELETE_HISTORY = _DELETE_HISTORY
 
 
-class Sqlite:
+class Sqlite(SqliteLifecycle):
     """Statements for SQLite. It has no arrays: sets are written row by row (``executemany``) in the one transaction."""
 
     # AUTOINCREMENT: an id is never used again, which paging through the outbox relies on.

@@ -14,9 +14,13 @@ from ringcast_wire import FetchReply, HeadsReply, PartitionRows, UnavailableErro
 
 from ringcast_config_service.errors import ConfigError
 from ringcast_config_service.repository import mapping, paging, writes
+from ringcast_config_service.repository import sqlite_lifecycle as lifecycle
 from ringcast_config_service.repository.base import (
     Compaction,
+    Deletion,
+    Expired,
     HistoryFilter,
+    KeyStats,
     ListedRow,
     ListFilter,
     OutboxRecord,
@@ -73,16 +77,45 @@ class SqliteRepository:
     async def create_store(self, record: StoreRecord) -> StoreRecord:
         return await self._write(lambda db: _create_store(db, record))
 
-    async def get_store(self, name: str) -> StoreInfo:
+    async def get_record(self, name: str) -> StoreRecord:
+        return mapping.only_record(await self._read(lambda db: db.execute(Sql.GET_STORE, (name,)).fetchone()), name)
+
+    async def get_store(self, name: str, *, include_deleted: bool = False) -> StoreInfo:
+        return await self._read(lambda db: lifecycle.store_info(db, name, include_deleted=include_deleted))
+
+    async def list_stores(self, *, include_deleted: bool = False) -> list[StoreInfo]:
         def work(db: sqlite3.Connection) -> list[StoreInfo]:
-            return mapping.to_infos(db.execute(Sql.GET_STORE, (name,)), db.execute(Sql.KEY_STATS, (name,)))
+            stores, stats = db.execute(Sql.LIST_STORES), db.execute(Sql.KEY_STATS, ("",))
+            return mapping.to_infos(stores, stats, include_deleted=include_deleted)
 
-        return mapping.only_store(await self._read(work), name)
+        return await self._read(work)
 
-    async def list_stores(self) -> list[StoreInfo]:
-        return await self._read(
-            lambda db: mapping.to_infos(db.execute(Sql.LIST_STORES), db.execute(Sql.KEY_STATS, ("",)))
-        )
+    async def update_store(self, name: str, inline_max_bytes: int) -> StoreInfo:
+        return await self._write(lambda db: lifecycle.update_store(db, name, inline_max_bytes))
+
+    async def delete_store(self, name: str, deletion: Deletion) -> StoreInfo:
+        return await self._write(lambda db: lifecycle.delete_store(db, name, deletion))
+
+    async def restore_store(self, name: str, now_ms: int) -> StoreInfo:
+        return await self._write(lambda db: lifecycle.restore_store(db, name, now_ms))
+
+    async def delete_key(self, store: str, key: str, deletion: Deletion) -> KeyStats:
+        return await self._write(lambda db: lifecycle.delete_key(db, store, key, deletion))
+
+    async def restore_key(self, store: str, key: str, now_ms: int) -> KeyStats:
+        return await self._write(lambda db: lifecycle.restore_key(db, store, key, now_ms))
+
+    async def expire_deleted(self, now_ms: int) -> Expired:
+        return await self._write(lambda db: lifecycle.expire_deleted(db, now_ms))
+
+    async def purge_rows(self, store: str, key: str | None) -> int:
+        return await self._write(lambda db: lifecycle.purge_rows(db, store, key))
+
+    async def drop_store(self, name: str) -> None:
+        await self._write(lambda db: lifecycle.drop_store(db, name))
+
+    async def drop_key(self, store: str, key: str) -> None:
+        await self._write(lambda db: lifecycle.drop_key(db, store, key))
 
     async def write(self, requests: Sequence[WriteRequest], now_ms: int) -> Written:
         return await self._write(lambda db: _write(db, requests, now_ms))
@@ -303,7 +336,11 @@ def _read_state(db: sqlite3.Connection, requests: Sequence[WriteRequest]) -> wri
         if found is None:
             continue
         state.stores.add(key.store)
+        state.partition_counts[key] = found[0]
         state.histories[key] = found[2] or new_history_id()
+        if (error := mapping.deleted(found, *key)) is not None:
+            state.deleted[key] = error
+            continue
         if found[1] is not None:
             state.keys[key] = found[1]
         elif key.store not in state.key_counts:

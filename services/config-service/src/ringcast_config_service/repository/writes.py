@@ -89,6 +89,7 @@ class CurrentState:
     """What the database holds of everything that a group of requests touches, read with the heads locked.
 
     ``stores``: names that exist. ``keys``: ids of the keys that exist. ``key_counts``: keys of each store.
+    ``partition_counts``: of the stores as they are now. ``deleted``: why keys that exist take no writes.
     ``histories``: the history id of each key, for one that does not exist the one that it is to be created with.
     ``heads``: of the partitions that were ever written. ``live``: size of each row touched that is there and not a
     tombstone. ``contents``: of those among them that a request with ``skip_unchanged`` touches.
@@ -97,6 +98,8 @@ class CurrentState:
     stores: set[str] = field(default_factory=set)
     keys: dict[KeyRef, int] = field(default_factory=dict)
     key_counts: dict[str, int] = field(default_factory=dict)
+    partition_counts: dict[KeyRef, int] = field(default_factory=dict)
+    deleted: dict[KeyRef, RingcastError] = field(default_factory=dict)
     histories: dict[KeyRef, str] = field(default_factory=dict)
     heads: dict[PartitionRef, Head] = field(default_factory=dict)
     live: dict[RowRef, int] = field(default_factory=dict)
@@ -199,8 +202,13 @@ class _Planner:
 
     def _check_key(self, key: KeyRef, request: WriteRequest) -> bool:
         """Whether the key is to be created."""
+        if (error := self._state.deleted.get(key)) is not None:
+            raise type(error)(str(error), field=error.field)
         if key.store not in self._state.stores:
             raise UnknownStoreError(f"there is no store {key.store!r}", field="store")
+        partitions = request.store.partition_count
+        if self._state.partition_counts.get(key, partitions) != partitions:
+            raise UnavailableError(f"store {key.store!r} was purged and created again just now: try again")
         if key in self._state.keys or key in self.plan.new_keys:
             return False
         if all(row.value is None for row in request.rows):

@@ -1,0 +1,187 @@
+"""Changing, deleting, restoring and purging stores and keys in PostgreSQL and CockroachDB.
+
+How a deletion is exact. Writers keep the ids of keys in memory and lock nothing but the heads of what they write
+(:mod:`~ringcast_config_service.repository.postgres_session`), so a deletion goes to the heads as well:
+
+- First the store or key is marked, with the row of the store locked, as it is where keys are created: from the commit
+  on nobody creates a key there, and nobody reads.
+- Then a head is made for each partition of each key that has none, and all are locked and closed, a transaction a key.
+  Whoever holds one of them commits before; whoever comes later finds it closed, and is refused. Once the deletion
+  returns, nothing is written any more.
+- If that breaks off, the mark is there and heads may be open: deleting again, or the next :func:`expire_deleted` of any
+  instance, closes the rest.
+
+A purge removes rows and history in pieces while the heads are closed, and then heads and key in one transaction. A
+writer that still knows the key's id can't make new heads for it: the foreign key refuses them, and it looks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+from ringcast_wire import limits, names
+
+from ringcast_config_service.repository import mapping
+from ringcast_config_service.repository.base import Deletion, Expired, KeyStats, StoreInfo
+from ringcast_config_service.repository.postgres_session import Connection, Sessions
+from ringcast_config_service.repository.postgres_write import count
+from ringcast_config_service.repository.sql import Postgres as Sql
+
+T = TypeVar("T")
+
+_PURGE_ROWS: Final = 5_000
+
+
+class PostgresLifecycle:
+    """A part of the repository."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    async def update_store(self, name: str, inline_max_bytes: int) -> StoreInfo:
+        async def work(db: Connection) -> StoreInfo:
+            await db.execute(Sql.LOCK_STORES, [name])
+            await db.execute(Sql.SET_INLINE, name, inline_max_bytes)
+            return await store_info(db, name)
+
+        return await self._sessions.transact(work)
+
+    async def delete_store(self, name: str, deletion: Deletion) -> StoreInfo:
+        async def mark(db: Connection) -> None:
+            await db.execute(Sql.LOCK_STORE_COUNT)
+            await db.execute(Sql.LOCK_STORES, [name])
+            found = mapping.existing_record(await db.fetchrow(Sql.GET_STORE, name), name)
+            if found.deletion is None and deletion.expires_at_ms:
+                deleted = await db.fetchval(Sql.COUNT_DELETED_STORES)
+                mapping.check_deleted_count(deleted, limits.MAX_DELETED_STORES, "stores")
+            if (after := mapping.after_delete(found.deletion, deletion)) != found.deletion:
+                await db.execute(Sql.MARK_STORE, name, *after)
+
+        await self._sessions.transact(mark)
+        await self._close_heads()
+        return await self._sessions.transact(lambda db: store_info(db, name, include_deleted=True))
+
+    async def restore_store(self, name: str, now_ms: int) -> StoreInfo:
+        async def work(db: Connection) -> StoreInfo:
+            await db.execute(Sql.LOCK_STORE_COUNT)
+            await db.execute(Sql.LOCK_STORES, [name])
+            found = mapping.existing_record(await db.fetchrow(Sql.GET_STORE, name), name)
+            if found.deletion is not None:
+                if found.deletion.expires_at_ms <= now_ms:
+                    raise mapping.store_deleted(name, Deletion(found.deletion.deleted_at_ms, 0))
+                mapping.check_store_count(await db.fetchval(Sql.COUNT_STORES), name)
+                await db.execute(Sql.MARK_STORE, name, None, None)
+                for record in await db.fetch(Sql.KEYS_TO_OPEN, name):
+                    await _set_closed(db, record[0], closed=False)
+            return await store_info(db, name)
+
+        return await self._sessions.transact(work)
+
+    async def delete_key(self, store: str, key: str, deletion: Deletion) -> KeyStats:
+        async def mark(db: Connection) -> None:
+            await db.execute(Sql.LOCK_STORES, [store])
+            _, current = await _key(db, store, key)
+            if current is None and deletion.expires_at_ms:
+                deleted = await db.fetchval(Sql.COUNT_DELETED_KEYS, store)
+                what = f"config keys of store {store!r}"
+                mapping.check_deleted_count(deleted, limits.MAX_DELETED_KEYS_PER_STORE, what)
+            if (after := mapping.after_delete(current, deletion)) != current:
+                await db.execute(Sql.MARK_KEY, store, key, *after)
+
+        await self._sessions.transact(mark)
+        await self._close_heads()
+        return await self._sessions.transact(lambda db: _key_stats(db, store, key))
+
+    async def restore_key(self, store: str, key: str, now_ms: int) -> KeyStats:
+        async def work(db: Connection) -> KeyStats:
+            await db.execute(Sql.LOCK_STORES, [store])
+            key_id, current = await _key(db, store, key)
+            if current is not None:
+                if current.expires_at_ms <= now_ms:
+                    raise mapping.key_deleted(store, key, Deletion(current.deleted_at_ms, 0))
+                mapping.check_key_count(await db.fetchval(Sql.COUNT_KEYS, store), store, key)
+                await db.execute(Sql.MARK_KEY, store, key, None, None)
+                await _set_closed(db, key_id, closed=False)
+            return await _key_stats(db, store, key)
+
+        return await self._sessions.transact(work)
+
+    async def expire_deleted(self, now_ms: int) -> Expired:
+        async def work(db: Connection) -> Expired:
+            await db.execute(Sql.EXPIRE_STORES, now_ms)
+            await db.execute(Sql.EXPIRE_KEYS, now_ms)
+            stores = [record[0] for record in await db.fetch(Sql.EXPIRED_STORES)]
+            return Expired(stores, [(store, key) for store, key in await db.fetch(Sql.EXPIRED_KEYS)])
+
+        await self._close_heads()
+        return await self._sessions.transact(work)
+
+    async def purge_rows(self, store: str, key: str | None) -> int:
+        async def work(db: Connection) -> int:
+            for key_id in await _expired_key_ids(db, store, key):
+                for first, purge in ((Sql.FIRST_ROW, Sql.PURGE_ROWS), (Sql.FIRST_REVISION, Sql.PURGE_HISTORY)):
+                    if (partition := await db.fetchval(first, key_id)) is not None:
+                        return count(await db.execute(purge, key_id, partition, _PURGE_ROWS))
+            return 0
+
+        return await self._sessions.transact(work)
+
+    async def drop_store(self, name: str) -> None:
+        async def work(db: Connection) -> None:
+            await db.execute(Sql.LOCK_STORES, [name])
+            for key_id in await _expired_key_ids(db, name, None):
+                await _drop(db, key_id)
+            if count(await db.execute(Sql.DROP_STORE, name)):
+                await db.execute(Sql.DROP_EVENTS, names.notify_stream_subjects(name).removesuffix("*.*"))
+
+        await self._sessions.transact(work)
+
+    async def drop_key(self, store: str, key: str) -> None:
+        async def work(db: Connection) -> None:
+            await db.execute(Sql.LOCK_STORES, [store])
+            for key_id in await _expired_key_ids(db, store, key):
+                await _drop(db, key_id)
+                await db.execute(Sql.DROP_EVENTS, mapping.event_subjects(store, key))
+
+        await self._sessions.transact(work)
+
+    async def _close_heads(self) -> None:
+        """Closes the heads of everything that is marked and not closed yet."""
+        while found := await self._transact(lambda db: db.fetch(Sql.KEYS_TO_CLOSE)):
+            for key_id, partition_count in found:
+                await self._transact(lambda db, key=key_id, size=partition_count: db.execute(Sql.FILL_HEADS, key, size))  # type: ignore[misc]
+                await self._transact(lambda db, key=key_id: _set_closed(db, key, closed=True))  # type: ignore[misc]
+
+    async def _transact(self, work: Callable[[Connection], Awaitable[Any]]) -> Any:
+        return await self._sessions.transact(work)
+
+
+async def store_info(db: Connection, name: str, *, include_deleted: bool = False) -> StoreInfo:
+    stores, stats = await db.fetch(Sql.GET_STORE, name), await db.fetch(Sql.KEY_STATS, name)
+    return mapping.only_store(stores, stats, name, include_deleted=include_deleted)
+
+
+async def _key_stats(db: Connection, store: str, key: str) -> KeyStats:
+    return mapping.only_key(await db.fetch(Sql.KEY_STATS, store), store, key)
+
+
+async def _key(db: Connection, store: str, key: str) -> tuple[int, Deletion | None]:
+    """The id and the deletion of a key of a store that is there."""
+    mapping.only_record(await db.fetchrow(Sql.GET_STORE, store), store)
+    found = await db.fetchrow(Sql.GET_KEY, store, key)
+    return (found[0] if found else 0), mapping.existing_key(found, store, key)
+
+
+async def _set_closed(db: Connection, key_id: int, *, closed: bool) -> None:
+    await db.execute(Sql.LOCK_KEY_HEADS, key_id)
+    await db.execute(Sql.SET_CLOSED, key_id, closed)
+
+
+async def _drop(db: Connection, key_id: int) -> None:
+    await db.execute(Sql.DROP_PARTITIONS, key_id)
+    await db.execute(Sql.DROP_KEY, key_id)
+
+
+async def _expired_key_ids(db: Connection, store: str, key: str | None) -> list[int]:
+    return [record[0] for record in await db.fetch(Sql.EXPIRED_KEY_IDS, store, key or "")]

@@ -15,18 +15,17 @@ import asyncpg
 import grpc
 import nats
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 from ringcast_config_service.repository import HistoryFilter, ListFilter, make_repository
 from ringcast_testkit import (
     PATIENCE_S,
     ConfigServiceProcess,
     ManagedProcess,
     NatsServer,
-    PostgresServer,
     nats_server_binary,
 )
 from ringcast_wire import decode_event, names
-from ringcast_wire.grpc import SERVICE_NAME, ConfigServiceStub, pb
+from ringcast_wire.grpc import ConfigServiceStub, pb
 
 Running = Any  # of conftest.py
 
@@ -285,42 +284,6 @@ async def test_killed_in_the_middle_of_an_import(nats_url: str, tmp_path: Path, 
 
 async def total(stub: ConfigServiceStub, store: str) -> int:
     return sum(key.rows for key in (await stub.GetStore(pb.GetStoreRequest(name=store))).keys)
-
-
-async def until(address: str, wanted: int) -> None:
-    """Returns when health says so, for the whole server and for the service."""
-    async with grpc.aio.insecure_channel(address) as channel:
-        stub: Any = health_pb2_grpc.HealthStub(channel)
-        for name in ("", SERVICE_NAME):
-            async with asyncio.timeout(PATIENCE_S):
-                async for found in stub.Watch(health_pb2.HealthCheckRequest(service=name)):
-                    if found.status == wanted:
-                        break
-
-
-async def test_health_follows_nats(start: Any, nats_server: NatsServer, tmp_path: Path) -> None:
-    async with start(nats_server.url, f"sqlite:{tmp_path / 'x.db'}") as service:
-        await until(service.app.grpc_address, SERVING)
-        await asyncio.to_thread(nats_server.kill)
-        await until(service.app.grpc_address, NOT_SERVING)
-        await asyncio.to_thread(nats_server.start)
-        await until(service.app.grpc_address, SERVING)
-
-
-async def test_health_follows_the_database(start: Any, nats_url: str, store_name: str) -> None:
-    with PostgresServer() as server:
-        async with start(nats_url, server.create_database()) as service:
-            await service.create(store_name)
-            await until(service.app.grpc_address, SERVING)
-            await asyncio.to_thread(server.kill)
-            await until(service.app.grpc_address, NOT_SERVING)
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await service.put(store_name, "a")
-            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-            assert "the database" in (caught.value.details() or "")
-            await asyncio.to_thread(server.restart)
-            await until(service.app.grpc_address, SERVING)
-            assert (await service.put(store_name, "a")).version == 1
 
 
 async def test_two_instances_on_one_database(nats_url: str, postgres_url: str, tmp_path: Path, store_name: str) -> None:

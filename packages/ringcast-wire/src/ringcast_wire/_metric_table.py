@@ -373,6 +373,13 @@ SERVICE: Final = (
         "1 while nats or the database can be reached, else 0; looked at every second.",
     ),
     _service(
+        "config_service_serving",
+        "gauge",
+        ("part",),
+        "",
+        "1 while health says that the part (reads, writes, bus) is served, else 0; looked at every second.",
+    ),
+    _service(
         "config_service_database_connections",
         "gauge",
         ("pool", "state"),

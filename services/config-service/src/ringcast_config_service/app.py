@@ -25,6 +25,7 @@ from ringcast_config_service.config import Config
 from ringcast_config_service.errors import ConfigError
 from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.provision import Provisioner
+from ringcast_config_service.readiness import Readiness
 from ringcast_config_service.relay import Relay
 from ringcast_config_service.repository import Repository, make_repository
 from ringcast_config_service.telemetry import Telemetry
@@ -39,9 +40,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_WATCH_S = 1.0
 _OUTBOX_LOOK_S = 2.0
-_PING_TIMEOUT_S = 3.0
 _RETRY_S = 0.2
 _CANCEL_AGAIN_S = 1.0
 
@@ -60,10 +59,10 @@ class App:
         self._config = config
         self._telemetry = Telemetry(make_tracing("ringcast.config_service", tracer_provider))
         self._stopping = asyncio.Event()
-        self._changed = asyncio.Event()
         self._lost = False
         self._relay: Relay | None = None
         self._provisioner: Provisioner | None = None
+        self._readiness: Readiness | None = None
         self.writer: GroupWriter | None = None
         self.ready = asyncio.Event()
         self.grpc_address = ""
@@ -107,6 +106,8 @@ class App:
             change_stream_s=config.change_stream_s,
             connections=config.connections,
         )
+        readiness = Readiness(repository, lambda: nc.is_connected, server.health, telemetry.measures)
+        self._readiness = readiness
         self._measure(repository, nc, writer, fetches)
         async with self._metrics_server(), asyncio.TaskGroup() as tasks:
             running = [
@@ -116,13 +117,13 @@ class App:
                     ("relay", relay.run()),
                     ("provision", provisioner.run()),
                     ("fetches", fetches.run()),
-                    ("watch", self._watch(repository, nc, server)),
+                    ("readiness", self._follow(readiness)),
                     ("compaction", self._compact(repository)),
                     ("outbox", self._look_at_outbox(repository)),
                 )
             ]
             try:
-                await self._start(fetches, server)
+                await self._start(fetches, server, readiness)
                 with self._ready_file():
                     self.ready.set()
                     await self._stopping.wait()
@@ -130,13 +131,13 @@ class App:
                 await self._shut(fetches, server, writer, relay, nc)
                 await _end(running)
 
-    async def _start(self, fetches: FetchServer, server: GrpcServer) -> None:
+    async def _start(self, fetches: FetchServer, server: GrpcServer, readiness: Readiness) -> None:
         try:
             await server.start()
         except OSError as error:
             raise ConfigError(str(error)) from error
         await fetches.start()
-        server.set_serving(True)
+        await readiness.look()
         host = self._config.listen.rpartition(":")[0]
         self.grpc_address = f"{host}:{server.port}"
         log.info(
@@ -153,7 +154,8 @@ class App:
         """Intake first, then what is in flight, then the outbox; each phase has a bound."""
         log.info("stopping")
         bound_s = self._config.stop_timeout_s
-        server.set_serving(False)
+        if self._readiness is not None:
+            self._readiness.stop()
         if nc.is_connected:
             await _bounded("intake of fetches", fetches.stop(), bound_s)
         await _bounded("gRPC calls", server.stop(bound_s), bound_s + 1)
@@ -203,25 +205,9 @@ class App:
                 self._telemetry.measures.outbox = await repository.outbox_state()
             await asyncio.sleep(_OUTBOX_LOOK_S)
 
-    async def _watch(self, repository: Repository, nc: Client, server: GrpcServer) -> None:
-        """Keeps the health status true to what this instance can do."""
+    async def _follow(self, readiness: Readiness) -> None:
         await self.ready.wait()
-        serving = True
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_WATCH_S):
-                    await self._changed.wait()
-            self._changed.clear()
-            why = await self._why_not(repository, nc)
-            if (not why) != serving and not self._stopping.is_set():
-                serving = not why
-                log.log(logging.INFO if serving else logging.ERROR, "serving=%s %s", serving, why)
-                server.set_serving(serving)
-
-    async def _why_not(self, repository: Repository, nc: Client) -> str:
-        problem = await _ping(repository)
-        self._telemetry.measures.database_connected = not problem
-        return problem if nc.is_connected else "NATS can't be reached"
+        await readiness.run()
 
     async def _compact(self, repository: Repository) -> None:
         """Removes what is past its retention, now and then."""
@@ -321,12 +307,14 @@ class App:
             stop.cancel()
 
     async def _on_disconnect(self) -> None:
-        self._changed.set()
+        if self._readiness is not None:
+            self._readiness.bus_changed()
         if self._relay is not None:
             self._relay.disconnected()
 
     async def _on_reconnect(self) -> None:
-        self._changed.set()
+        if self._readiness is not None:
+            self._readiness.bus_changed()
         if self._relay is not None and self._provisioner is not None:
             self._relay.reconnected()
             self._provisioner.look_again()  # the server may have come back without its disk
@@ -359,18 +347,6 @@ class App:
             yield
         finally:
             path.unlink(missing_ok=True)
-
-
-async def _ping(repository: Repository) -> str:
-    """Why the database can't be used now, or nothing."""
-    try:
-        async with asyncio.timeout(_PING_TIMEOUT_S):
-            await repository.ping()
-    except TimeoutError:
-        return "the database does not answer"
-    except RingcastError as error:
-        return str(error)
-    return ""
 
 
 async def _check_jetstream(nc: Client, servers: str, deadline: float) -> None:

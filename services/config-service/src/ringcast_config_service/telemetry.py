@@ -45,6 +45,7 @@ class Measures:
         self.refusals = Refusals()
         self.outbox = OutboxState(0, None)
         self.database_connected = True
+        self.serving = dict.fromkeys(("reads", "writes", "bus"), False)
         self.gauges: dict[str, Callable[[], float]] = {}
         self.retries: Callable[[], Mapping[str, int]] = dict
         self.pools: Callable[[], Iterable[PoolUse]] = list
@@ -97,6 +98,8 @@ class Measures:
             name, _, label = name.partition(":")
             yield name, (label,) if label else (), read()
         yield "connected", ("database",), self.database_connected
+        for part, serving in self.serving.items():
+            yield "serving", (part,), serving
         for pool in self.pools():
             yield "database_connections", (pool.name, "busy"), pool.busy
             yield "database_connections", (pool.name, "idle"), pool.idle

@@ -98,13 +98,7 @@ class GrpcServer:
                 self.port = self._server.add_secure_port(self._listen, credentials)
         except RuntimeError as error:
             raise OSError(f"the gRPC address {self._listen} can't be used: is it taken?") from error
-        self.set_serving(False)
         await self._server.start()
-
-    def set_serving(self, serving: bool) -> None:
-        """What health checks are told, of the whole server and of the service."""
-        for service in ("", SERVICE_NAME):
-            self.health.set(service, serving)
 
     async def stop(self, grace_s: float) -> None:
         """Takes no new calls, lets the running ones finish for so long, then ends them."""

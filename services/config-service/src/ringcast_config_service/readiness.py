@@ -1,0 +1,123 @@
+"""What an instance can do now, asked every second: read, write, and talk to the bus."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from ringcast_wire import RingcastError
+from ringcast_wire.grpc import SERVICE_NAME
+
+from ringcast_config_service.health import Health
+from ringcast_config_service.repository import Repository
+from ringcast_config_service.telemetry import Measures
+
+log = logging.getLogger(__name__)
+
+READS: Final = "reads"
+WRITES: Final = "writes"
+BUS: Final = "bus"
+PARTS: Final = (READS, WRITES, BUS)
+
+_LOOK_S: Final = 1.0
+_READ_TIMEOUT_S: Final = 3.0
+_WRITE_TIMEOUT_S: Final = 10.0
+"""On SQLite a check waits behind the write that is under way."""
+
+
+class Readiness:
+    """Keeps health and metrics true.
+
+    Health knows ``ringcast.config.v1.ConfigService/reads``, ``…/writes`` and ``…/bus``. The service by its own name and
+    the empty name that load balancers ask for, stands for what the gRPC port is for: reads and writes. The bus is no
+    part of it: while NATS is away writes are taken, and their events wait in the outbox.
+    """
+
+    def __init__(
+        self, repository: Repository, connected: Callable[[], bool], health: Health, measures: Measures
+    ) -> None:
+        self._repository = repository
+        self._connected = connected
+        self._health = health
+        self._measures = measures
+        self._bus_changed = asyncio.Event()
+        self._can: dict[str, bool] = {}
+        self._stopped = False
+        self._publish()
+
+    def bus_changed(self) -> None:
+        """The connection to NATS has come or gone."""
+        self._bus_changed.set()
+
+    async def look(self) -> None:
+        """Finds out what can be done now, for the first time."""
+        await asyncio.gather(self._look_at_reads(), self._look_at_writes())
+        self._look_at_bus()
+
+    def stop(self) -> None:
+        """From now on nothing is served."""
+        self._stopped = True
+        self._publish()
+
+    async def run(self) -> None:
+        """Looks again and again, at each part by itself: one that does not answer holds up no other."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._repeat(self._look_at_reads))
+            tasks.create_task(self._repeat(self._look_at_writes))
+            tasks.create_task(self._follow_bus())
+
+    async def _repeat(self, look: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            await look()
+
+    async def _follow_bus(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._bus_changed.wait()
+            self._bus_changed.clear()
+            self._look_at_bus()
+
+    async def _look_at_reads(self) -> None:
+        why = await _why_not(self._repository.ping(), _READ_TIMEOUT_S)
+        self._measures.database_connected = not why
+        self._set(READS, why)
+
+    async def _look_at_writes(self) -> None:
+        self._set(WRITES, await _why_not(self._repository.check_writable(), _WRITE_TIMEOUT_S))
+
+    def _look_at_bus(self) -> None:
+        self._set(BUS, "" if self._connected() else "NATS can't be reached")
+
+    def _set(self, part: str, why_not: str) -> None:
+        if self._can.get(part) is (not why_not) or self._stopped:
+            return
+        if part in self._can or why_not:
+            level = logging.ERROR if why_not else logging.INFO
+            log.log(level, "event=health.changed part=%s serving=%s reason=%r", part, not why_not, why_not)
+        self._can[part] = not why_not
+        self._publish()
+
+    def _publish(self) -> None:
+        can = {part: self._can.get(part, False) and not self._stopped for part in PARTS}
+        for part, serving in can.items():
+            self._health.set(f"{SERVICE_NAME}/{part}", serving)
+            self._measures.serving[part] = serving
+        for name in ("", SERVICE_NAME):
+            self._health.set(name, can[READS] and can[WRITES])
+
+
+async def _why_not(check: Awaitable[None], timeout_s: float) -> str:
+    """Why the database can't do it now, or nothing."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await check
+    except TimeoutError:
+        return "the database does not answer"
+    except RingcastError as error:
+        return str(error)
+    return ""

@@ -38,6 +38,7 @@ class DispatchRun(Run):
         """Ends the load, waits for rest, and adds what is found to the outcome."""
         await self.load.stop()
         await self.recovered()
+        await self.rest()
         arena, outcome, findings = self.arena, self.outcome, self.outcome.findings
         (key,) = arena.shape.keys
         client, ledger = next(iter(arena.clients.values())), self.load.ledger

@@ -19,6 +19,7 @@ class Mirror:
         self._owners: dict[Place, set[tuple[str, int]]] = {place: set() for place in self._places}
         self._owners_each = owners_each
         self._heard: dict[tuple[tuple[str, int], Place], dict[str, tuple[int, str | None]]] = {}
+        self._begun: dict[tuple[tuple[str, int], Place], set[str]] = {}
         self._grown = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
@@ -59,6 +60,10 @@ class Mirror:
         place = (key, partition)
         return [self._heard.get((who, place), {}).get(row_id, (0, None)) for who in self._owners[place]]
 
+    def at_rest(self) -> bool:
+        """Whether no handler is at work with a change, or has failed with it and is to try it again."""
+        return not any(self._begun.get((who, place)) for place, owners in self._owners.items() for who in owners)
+
     async def wait(self, condition: Callable[[], bool], timeout_s: float, otherwise: str) -> None:
         """Waits until a condition, looked at after each report, is true.
 
@@ -90,10 +95,18 @@ class Mirror:
                     place = (report.fields["key"], number)
                     self._owners[place].discard(who)
                     self._heard.pop((who, place), None)
+                    self._begun.pop((who, place), None)
             case "killed" | "ended" | "failed":
                 for owners in self._owners.values():
                     owners.discard(who)
+            case "begun":
+                self._begun.setdefault((who, _place(report)), set()).add(report.fields["row_id"])
             case "row":
-                rows = self._heard.setdefault((who, (report.fields["key"], report.fields["partition"])), {})
+                rows = self._heard.setdefault((who, _place(report)), {})
                 rows[report.fields["row_id"]] = (report.fields["version"], report.fields["value"])
+                self._begun.get((who, _place(report)), set()).discard(report.fields["row_id"])
         self._grown.set()
+
+
+def _place(report: Report) -> Place:
+    return (report.fields["key"], report.fields["partition"])

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ringcast.admin import ConfigServiceClient
+from ringcast_testkit import Report
 
 from tests.integration.faults.arena import STORE, Arena, Shape, off
 from tests.integration.faults.histories import (
@@ -164,6 +165,11 @@ class Run:
         except AssertionError as error:
             raise AssertionError(f"{error}; {len(deaf())} of {len(written)} probes unheard: {deaf()[:3]}") from None
 
+    async def rest(self) -> None:
+        """Waits until no handler has anything to do: one that fails is tried again later, while other rows go on."""
+        mirror = self.arena.mirror
+        await mirror.wait(mirror.at_rest, RECOVERY_S, "a handler has not done what it was given")
+
     def owned(self) -> bool:
         """Whether each partition is owned as it should be."""
         return self.arena.mirror.owned_once()
@@ -179,6 +185,7 @@ class Run:
         """Ends the load, waits for rest, and adds what is found to the outcome."""
         await self.load.stop()
         await self.recovered()
+        await self.rest()
         arena, outcome, findings = self.arena, self.outcome, self.outcome.findings
         client = next(iter(arena.clients.values()))
         ledger = self.load.ledger
@@ -194,6 +201,8 @@ class Run:
             owned = {name: arena.mirror.owned(name, key) for name in arena.workers}
             for group in [[name] for name in held] if arena.shape.full else [list(held)]:
                 judge_state(truth, {name: held[name] for name in group}, owned, findings)
+            for row_id in [r for rows in held.values() for r in rows if truth.get(r, ("", 0))[:2] != rows[r][:2]][:3]:
+                findings.sentences.append(f"what was reported of {key}/{row_id} last: {story(reports, key, row_id)}")
             outcome.rows += len(truth)
         judge_writes(ledger.writes, revisions, findings)
         judge_order(ledger.writes, revisions, findings)
@@ -206,6 +215,12 @@ class Run:
             inside = [(max(a, began), min(b, ended)) for a, b in overlaps if a < ended and b > began]
             outcome.double_owned_by[name] = max(outcome.double_owned_by[name], covered(inside) / 1e6)
         outcome.count(ledger)
+
+
+def story(reports: Sequence[Report], key: str, row_id: str) -> list[tuple[str, int, str, int | None, int]]:
+    """The last that was reported of a row: by which life of which worker, what, which version, and when in ms."""
+    about = [r for r in reports if r.fields.get("row_id") == row_id and r.fields["key"] == key][-8:]
+    return [(r.worker_id, r.life, r.event, r.fields.get("version"), r.at_ns // 1_000_000) for r in about]
 
 
 async def revisions_of(client: ConfigServiceClient, key: str) -> list[Revision]:

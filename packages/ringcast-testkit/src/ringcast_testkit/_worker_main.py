@@ -37,7 +37,8 @@ class Application:
         self._failed: Counter[tuple[str, str]] = Counter()
 
     async def on_change_slowly(self, change: ringcast.Change) -> None:
-        """A handler that waits for something, and fails now and then."""
+        """A handler that waits for something, and fails now and then. It reports that it has begun with a change."""
+        report("begun", key=change.key, partition=change.partition, row_id=change.row_id, version=change.version)
         await asyncio.sleep(self._delay_s * random.uniform(0, 2))
         row = (change.key, change.row_id)
         if self._failed[row] < _MOST_FAILURES and random.random() < self._fails:

@@ -130,6 +130,7 @@ class Checker:
         self._announced: set[tuple[str, str, int]] = set()
         self._shared: dict[tuple[str, int], float] = {}
         self._restored = False
+        self._current = "h0"
         self._calm_since: float | None = None
         self._due: list[_Due] = []
         self._now = 0.0
@@ -170,14 +171,22 @@ class Checker:
             self._wrong("invented", f"{key}/{partition}: an event up to {rev}, the head is {found.head}")
         found.untold.difference_update(range(prev + 1, rev + 1))
 
-    def _on_restored(self, heads: dict[tuple[str, int], int]) -> None:
+    def _on_restored(self, history: str, heads: dict[tuple[str, int], int]) -> None:
         self._restored = True
+        self._current = history
         for place, found in self._partitions.items():
             found.undo(heads.get(place, 0))
 
     def _on_put_back(self, worker: str, key: str, partition: int, before: int, after: int) -> None:
         if not self._restored:
             self._wrong("put back", f"{worker} {key}/{partition}: from {before} to {after}, with no reason")
+
+    def _on_history(self, worker: str, key: str, before: str, after: str) -> None:
+        if not self._restored:
+            self._wrong("put back", f"{worker} {key}: from history {before} to {after}, with no reason")
+
+    def _on_refused(self, worker: str, key: str, what: str) -> None:
+        self._wrong("refused", f"{worker} {key}: {what}")
 
     def _on_own(self, worker: str, key: str, partition: int) -> None:
         found = self._partitions[key, partition]
@@ -241,7 +250,9 @@ class Checker:
         if span is not None and version >= span.done.get(row, (0, None))[0]:
             span.done[row] = (version, value)
 
-    def _on_ack(self, worker: str, key: str, partition: int, rev: int) -> None:
+    def _on_ack(self, worker: str, key: str, partition: int, rev: int, history: str) -> None:
+        if history != self._current:
+            return  # of a history that is over: there is nothing to be had any more
         found = self._partitions[key, partition]
         span = found.owners.get(worker)
         if span is not None and (missing := self._missing(found, span, rev)) is not None:

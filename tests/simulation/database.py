@@ -50,16 +50,25 @@ class Database:
         self._committed = committed
         self._partitions: dict[PartitionRef, _Partition] = {}
         self._records = 0
+        self.history = "h0"
         self.back_up()
 
     def back_up(self) -> None:
         """Keeps a copy of everything."""
         self._backup = copy.deepcopy((self.keys, self.outbox, self._partitions))
 
-    def restore(self) -> dict[tuple[str, int], int]:
-        """Is again as it was when it was backed up; returns the heads of its partitions."""
+    def restore(self, *, noticed: bool) -> dict[tuple[str, int], int]:
+        """Is again as it was when it was backed up; returns the heads of its partitions.
+
+        ``noticed``: a new history begins.
+        """
         self.keys, self.outbox, self._partitions = self._backup
+        if noticed:
+            self._begin_history()
         return {(ref.key.name, ref.partition): held.head.revision for ref, held in self._partitions.items()}
+
+    def _begin_history(self) -> None:
+        self.history = f"h{int(self.history[1:]) + 1}"
 
     def check(self) -> None:
         """Raises ``UnavailableError`` while the database is away."""
@@ -91,6 +100,7 @@ class Database:
     def _state(self, requests: Sequence[WriteRequest]) -> CurrentState:
         state = CurrentState({self.store.name}, dict(self.keys), {self.store.name: len(self.keys)})
         for ref in touched_partitions(requests):
+            state.histories[ref.key] = self.history
             if (held := self._partitions.get(ref)) is not None:
                 state.heads[ref] = held.head
         for row, partition in touched_rows(requests).items():
@@ -123,10 +133,11 @@ class Database:
 
     # ---- reads
 
-    def read_partition(self, key: str, partition: int, since: int | None) -> PartitionRows:
+    def read_partition(self, key: str, partition: int, since: int | None, history: str = "") -> PartitionRows:
         """What ``Repository.read_partition`` gives."""
         held = self._partition(key, partition)
         head = held.head.revision
+        since = since if history == self.history else None
         if since is None or wants_whole(since, head, held.floor, held.head.rows):
             return PartitionRows(partition, head, True, [row for row in held.rows.values() if not row.deleted])
         rows = sorted((row for row in held.rows.values() if row.version > since), key=lambda row: row.version)
@@ -152,6 +163,10 @@ class Database:
     def heads(self, key: str) -> list[int]:
         """The revision of each partition."""
         return [self._partition(key, number).head.revision for number in range(self.store.partition_count)]
+
+    def live_rows(self, key: str) -> list[int]:
+        """How many live rows each partition has."""
+        return [self._partition(key, number).head.rows for number in range(self.store.partition_count)]
 
     def _partition(self, key: str, partition: int) -> _Partition:
         self.check()

@@ -14,7 +14,7 @@ from tests.simulation.worker import Worker
 from tests.simulation.world import World
 
 _QUIET_S: Final = 30.0
-"""How long nobody may write after the database was restored."""
+"""How long all have to find out that the database was restored, with no event that tells them."""
 _HEADS_S: Final = 13.0
 """Within this time every worker has compared with the heads."""
 
@@ -145,14 +145,20 @@ def _take_slot(world: World) -> None:
 
 
 def _restore(world: World) -> None:
-    """The database is restored from a backup, after which nobody writes for half a minute."""
+    """The database is restored from a backup. New writes overtake what was lost, or nobody writes at all.
+
+    Where nothing notices it, since NATS has lost its disk too, nobody may write before all workers have compared.
+    """
     scheduler = world.scheduler
     with _trouble(world):
         scheduler.run_until(scheduler.now + 2.0)
         world.database.back_up()
         _write_for(world, world.random.uniform(0.2, 2.0))
         scheduler.run_until(scheduler.now + PROMPT_S)
-        world.restore()
+        noticed = world.random.random() < 0.7
+        world.restore(noticed=noticed, wiped=not noticed or world.random.random() < 0.5)
+        if noticed and world.random.random() < 0.5:
+            _write_for(world, 2.0)
         scheduler.run_until(scheduler.now + _QUIET_S)
     _touch(world)
 

@@ -21,11 +21,13 @@ class History:
     assigned   worker, key, partitions: its application was told so (``revoked`` likewise)
     handle     worker, key, partition, row, version, value: its handler is called with this change
     handled    worker, key, partition, row, version, value: and has taken it, or failed every time
-    ack        worker, key, partition, rev: it acknowledges the event that ends at ``rev``
+    ack        worker, key, partition, rev, history: it acknowledges the event that ends at ``rev`` of a history
     lease_back worker: its lease had ended, and it holds it again
     end        worker: the process is gone
     circles    what: a task that went on and on while no time passed; it ends the run
-    restored   {(key, partition): head}: the database is as it was before, and what came since has never been
+    restored   history, {(key, partition): head}: the database is as it was, and what came since has never been
+    history    worker, key, before, after: it goes on with the rows of another history
+    refused    worker, key, what: too many rows were missing in another history
     put_back   worker, key, partition, before, after: its revision went back with the database's
     calm       ``True``: all faults are over, ``False``: the next begins
     restless   why: long after the last fault something was not in order

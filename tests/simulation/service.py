@@ -9,7 +9,16 @@ from typing import Any, Final
 
 from ringcast_config_service.relay import _without_changes
 from ringcast_config_service.repository import OutboxRecord, WriteOutcome, WriteRequest
-from ringcast_wire import ErrorCode, Event, RingcastError, UnavailableError, decode_event
+from ringcast_wire import (
+    WIRE_VERSION,
+    ErrorCode,
+    Event,
+    FetchReply,
+    HeadsReply,
+    RingcastError,
+    UnavailableError,
+    decode_event,
+)
 
 from tests.simulation.broker import Broker
 from tests.simulation.database import Database
@@ -271,7 +280,9 @@ class Service(Process):
             elif what == "full":
                 found = database.read_full(key)
             else:
-                found = database.heads(key)
+                found = HeadsReply(WIRE_VERSION, database.heads(key), database.history, database.live_rows(key))
+            if what != "heads":
+                found = FetchReply(WIRE_VERSION, found, database.history)
         except RingcastError as error:
             found = error.code
         if not self._dies_at("answer"):

@@ -10,15 +10,18 @@ from ringcast._machine.actions import (
     Action,
     Announce,
     Apply,
+    CompareHeads,
     FetchBatch,
     FetchFull,
     FetchPartition,
+    HistoryChanged,
+    HistoryRefused,
     Restored,
     Unheard,
 )
 from ringcast._machine.heads import HeadsTimer
 from ringcast._machine.key import KeyMachine
-from ringcast_wire import ErrorCode, Event, PartitionRows, names
+from ringcast_wire import WIRE_VERSION, ErrorCode, Event, FetchReply, HeadsReply, names
 
 from tests.simulation.application import Application
 from tests.simulation.engine import Future, Signal, Steps
@@ -105,13 +108,20 @@ class Session:
                 self.idle.clear()
                 self.application.start(action)
             case FetchPartition():
-                self._fetch(action.request, "partition", (action.partition, action.since), self._partition_reply)
+                words = (action.partition, action.since, action.history)
+                self._fetch(action.request, "partition", words, self._partition_reply)
             case FetchBatch():
                 self._fetch(action.request, "batch", action.row_ids, self._batch_reply)
             case FetchFull():
                 self._fetch(action.request, "full", None, self._full_reply)
             case Unheard():
                 self._worker.consumers.doubt(self._subject(action.partition))
+            case CompareHeads():
+                self._check_heads.set()
+            case HistoryChanged():
+                self._worker.note("history", self.key, action.before, action.after)
+            case HistoryRefused():
+                self._worker.note("refused", self.key, str(action.refusal))
             case Restored():
                 self._worker.note("put_back", self.key, action.partition, action.applied, action.head)
 
@@ -145,14 +155,14 @@ class Session:
 
         self._worker.fetch(what, self.key, words, answered)
 
-    def _partition_reply(self, request: int, found: list[PartitionRows]) -> None:
-        self.machine.partition_reply(request, found[0], self._worker.clock())
+    def _partition_reply(self, request: int, found: FetchReply) -> None:
+        self.machine.partition_reply(request, found.partitions[0], self._worker.clock(), found.history)
 
-    def _batch_reply(self, request: int, found: list[PartitionRows]) -> None:
-        self.machine.batch_reply(request, found, self._worker.clock())
+    def _batch_reply(self, request: int, found: FetchReply) -> None:
+        self.machine.batch_reply(request, found.partitions, self._worker.clock(), found.history)
 
-    def _full_reply(self, request: int, found: list[PartitionRows]) -> None:
-        self.machine.full_reply(request, found)
+    def _full_reply(self, request: int, found: FetchReply) -> None:
+        self.machine.full_reply(request, found.partitions, self._worker.clock(), found.history)
 
     def run_heads(self) -> Steps:
         """Mirrors ``HeadsCheck.run``."""
@@ -164,16 +174,17 @@ class Session:
             self._check_heads.clear()
             failed = False
             asked = self.machine.heads_asked()
-            if not asked.at:
+            if not asked.needed:
                 continue
             answer = Future()
             worker.fetch("heads", self.key, None, answer.settle)
             yield answer
-            heads = answer.value
-            if isinstance(heads, ErrorCode):
-                if heads is not ErrorCode.UNKNOWN_KEY:
+            reply = answer.value
+            if isinstance(reply, ErrorCode):
+                if reply is not ErrorCode.UNKNOWN_KEY:
                     failed = True
                     continue
-                heads = []
-            self.machine.heads_reply(asked, heads, worker.clock())
+                nothing = [0] * self.machine.partition_count
+                reply = HeadsReply(WIRE_VERSION, nothing, "", nothing)
+            self.machine.heads_reply(asked, reply.heads, worker.clock(), reply.history, reply.rows)
             self.pump()

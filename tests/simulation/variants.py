@@ -25,7 +25,7 @@ from ringcast._machine.refreshes import Refreshes
 from ringcast_config_service.repository import OutboxRecord, WriteRequest
 from ringcast_config_service.repository.mapping import wants_whole
 from ringcast_config_service.repository.writes import CurrentState
-from ringcast_wire import ErrorCode, Event, PartitionRows, RingcastError, Row
+from ringcast_wire import ErrorCode, Event, FetchReply, PartitionRows, RingcastError, Row
 
 from tests.simulation import coordination, database
 from tests.simulation.application import Application
@@ -140,10 +140,9 @@ def _nothing_to_do(*_: Any) -> Steps:
     yield 0.0
 
 
-def _heed_higher_heads(self: KeyMachine, asked: HeadsAsked, heads: Sequence[int], now: float) -> None:
-    _machine_heads(
-        self, asked, [max(head, asked.at[n][1]) if n in asked.at else head for n, head in enumerate(heads)], now
-    )
+def _heed_higher_heads(self: KeyMachine, asked: HeadsAsked, heads: Sequence[int], now: float, *history: Any) -> None:
+    higher = [max(head, asked.at[n][1]) if n in asked.at else head for n, head in enumerate(heads)]
+    _machine_heads(self, asked, higher, now, *history)
 
 
 def _none(*_: Any) -> list[str]:
@@ -182,16 +181,20 @@ def _compact_untold(self: Database, before_ms: int) -> None:
         self._partitions[ref].floor = floor
 
 
-def _whole_without_a_word(self: Database, key: str, partition: int, since: int | None) -> PartitionRows:
-    found = _database_read(self, key, partition, since)
+def _whole_without_a_word(
+    self: Database, key: str, partition: int, since: int | None, history: str = ""
+) -> PartitionRows:
+    found = _database_read(self, key, partition, since, history)
     return structs.replace(found, whole=found.whole and since is None)
 
 
 def _head_after_the_rows(self: Service, what: str, key: str, words: Any, answer: Any) -> None:
     def late(found: Any) -> None:
         with suppress(RingcastError):
-            if what == "partition" and isinstance(found, list):
-                found[0] = structs.replace(found[0], revision=self._database.heads(key)[found[0].partition])
+            if what == "partition" and isinstance(found, FetchReply):
+                (part,) = found.partitions
+                part = structs.replace(part, revision=self._database.heads(key)[part.partition])
+                found = structs.replace(found, partitions=[part])
         answer(found)
 
     _service_read(self, what, key, words, late)
@@ -254,6 +257,9 @@ VARIANTS: Final = {
     ),
     "jobs_at_once": Variant(
         "does not wait for its handlers before it starts the next", 20, ((Application, "_begin", _start_and_go_on),)
+    ),
+    "one_history": Variant(
+        "goes on in the same history after the database was restored", 100, ((Database, "_begin_history", _do_nothing),)
     ),
     "never_compares": Variant("compares with the heads only when called to", 100, ((HeadsTimer, "next_s", _never),)),
     "ahead_of_the_database": Variant(

@@ -82,7 +82,7 @@ class Worker(Process):
         self._lease = LeaseHolder(self, self._verify)
         self._fetches: dict[int, Callable[[Any], None]] = {}
         self._numbers = 0
-        self._tokens: dict[str, tuple[str, int, int, str, int]] = {}
+        self._tokens: dict[str, tuple[str, int, int, str, str, int]] = {}
         self._paused: set[str] = set()
 
     def note(self, kind: str, *words: Any) -> None:
@@ -132,6 +132,7 @@ class Worker(Process):
                 partition_count=self._store.partition_count,
                 random=self.random.random,
                 window_s=self.settings.window_s,
+                max_delete_share=1.0,  # a list of a few rows may well be empty after a restore
             )
             self.sessions[key] = Session(self, key, machine)
         self.spawn(self._lease.run())
@@ -190,7 +191,7 @@ class Worker(Process):
         session = self.sessions.get(key)
         if session is not None:
             token = f"{message.life} {consumer} {sequence}"
-            self._tokens[token] = (key, int(number), message.event.rev, consumer, sequence)
+            self._tokens[token] = (key, int(number), message.event.rev, message.event.history, consumer, sequence)
             session.event(int(number), message.event, token)
 
     def assign(self, assignment: Assignment) -> None:
@@ -230,10 +231,10 @@ class Worker(Process):
         """Acknowledges deliveries, unless the connection is lost: then they come again."""
         deliveries = [self._tokens.pop(token, None) for token in tokens]
         known = [delivery for delivery in deliveries if delivery is not None]
-        for key, partition, rev, _, _ in known:
-            self.note("ack", key, partition, rev)
+        for key, partition, rev, history, _, _ in known:
+            self.note("ack", key, partition, rev, history)
         if self.link.connected:
-            self.link.send(self._acknowledge, [delivery[3:] for delivery in known], lossy=True)
+            self.link.send(self._acknowledge, [delivery[4:] for delivery in known], lossy=True)
 
     def _acknowledge(self, deliveries: list[tuple[str, int]]) -> None:
         if self.broker.stream is not None:

@@ -227,13 +227,15 @@ class World:
         head, _, number = subject.rpartition(".")
         self.history.add(self.scheduler.now, "published", head.rpartition(".")[2], int(number), event.prev, event.rev)
 
-    def restore(self) -> None:
-        """Does what docs/deployment.md says: services end, the database is restored, NATS loses all that it has."""
+    def restore(self, *, noticed: bool, wiped: bool) -> None:
+        """Services end, and the database is restored; ``wiped``: NATS loses all that it has."""
         for service in self.services.values():
             service.crash()
-        self.history.add(self.scheduler.now, "restored", self.database.restore())
-        self.broker.stop()
-        self.broker.start(wiped=True)
+        heads = self.database.restore(noticed=noticed)
+        self.history.add(self.scheduler.now, "restored", self.database.history, heads)
+        if wiped:
+            self.broker.stop()
+            self.broker.start(wiped=True)
         for name in list(self.services):
             self.start_service(name)
 

@@ -219,13 +219,13 @@ def test_an_answer_that_is_taken_keeps_the_rules(kind: str) -> None:
         WIRE_VERSION, [PartitionRows(1, 10, kind in ("partition", "full"), rows)]
     )
     if kind == "heads":
-        good = HeadsReply(WIRE_VERSION, [1, 10, 2**40, 0])
+        good = HeadsReply(WIRE_VERSION, [1, 10, 2**40, 0], "h1", [1, 2, 3, 0])
     readers: dict[str, Callable[[bytes], Any]] = {
-        "partition": lambda data: [read_partition(data, 1, None, PARTITIONS)],
-        "since": lambda data: [read_partition(data, 1, 5, PARTITIONS)],
-        "batch": lambda data: read_batch(data, ids, PARTITIONS),
-        "full": lambda data: read_full(data, PARTITIONS),
-        "heads": lambda data: read_heads(data, PARTITIONS),
+        "partition": lambda data: read_partition(data, 1, None, PARTITIONS).parts,
+        "since": lambda data: read_partition(data, 1, 5, PARTITIONS).parts,
+        "batch": lambda data: read_batch(data, ids, PARTITIONS).parts,
+        "full": lambda data: read_full(data, PARTITIONS).parts,
+        "heads": lambda data: read_heads(data, PARTITIONS).heads,
     }
     read = readers[kind]
     assert read(encode(good))

@@ -243,8 +243,8 @@ def test_an_answer_that_says_nothing_of_a_partition_deletes_none_of_its_rows() -
     here = [row_id for row_id in row_ids if row_partition(row_id, 4) == 1]
     assert 0 < len(here) < len(row_ids)
     parts = [PartitionRows(number, 9, False, []) for number in range(4)]
-    assert len(read_batch(encode(FetchReply(WIRE_VERSION, parts)), row_ids, 4)) == 4
-    assert read_batch(encode(FetchReply(WIRE_VERSION, parts[1:2])), here, 4)
+    assert len(read_batch(encode(FetchReply(WIRE_VERSION, parts)), row_ids, 4).parts) == 4
+    assert read_batch(encode(FetchReply(WIRE_VERSION, parts[1:2])), here, 4).parts
     with pytest.raises(ProtocolError, match=r"nothing of partitions \[1\]"):
         read_batch(encode(FetchReply(WIRE_VERSION, [parts[0], *parts[2:]])), row_ids, 4)
 

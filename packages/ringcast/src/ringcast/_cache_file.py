@@ -18,7 +18,7 @@ from ringcast_wire import Row, StoreSettings
 
 from ringcast._machine.saving import PartitionSave
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 _TABLES: Final = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
     "CREATE TABLE keys (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, as_of_ms INTEGER NOT NULL)",
@@ -38,13 +38,11 @@ class OtherError(Exception):
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """What a cache is a cache of. ``created``: when the buckets of the store were made, which tells it from a new one
-    of the same name."""
+    """What a cache is a cache of."""
 
     store: str
     worker_id: str
     settings: StoreSettings
-    created: str
 
     def difference(self, other: Identity) -> str | None:
         """What is not the same, in words; ``None`` if all of it is."""
@@ -52,23 +50,24 @@ class Identity(msgspec.Struct, frozen=True):
             mine, theirs = getattr(self.settings, name), getattr(other.settings, name)
             if mine != theirs:
                 return f"{name} is {mine} in the cache and {theirs} in the store"
-        for name in ("store", "worker_id", "created"):
+        for name in ("store", "worker_id"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
-                what = "the store's creation" if name == "created" else name
-                return f"{what} is {mine} in the cache and {theirs} now"
+                return f"{name} is {mine} in the cache and {theirs} now"
         return None
 
 
 @dataclass(slots=True, frozen=True)
 class StoredPartition:
-    """A partition as the file has it; ``as_of_ms``: when it was known to be current, in ms since the epoch."""
+    """A partition as the file has it; ``as_of_ms``: when it was known to be current, in ms since the epoch.
+    ``history``: that ``applied`` is of."""
 
     number: int
     applied: int
     rows: dict[str, Row]
     tombstones: dict[str, int]
     as_of_ms: int
+    history: str = ""
 
 
 class _State(msgspec.Struct, frozen=True, array_like=True):
@@ -76,6 +75,7 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
     row_count: int
     as_of_ms: int
     tombstones: dict[str, int]
+    history: str
 
 
 _rows: Final = msgspec.msgpack.Decoder(Row)
@@ -150,7 +150,12 @@ def read_key(connection: sqlite3.Connection, key: str, partition_count: int) -> 
         _check_partition(partition, states[partition], held, partition_count)
     return [
         StoredPartition(
-            partition, state.applied, rows[partition], state.tombstones, max(state.as_of_ms, int(key_as_of_ms))
+            partition,
+            state.applied,
+            rows[partition],
+            state.tombstones,
+            max(state.as_of_ms, int(key_as_of_ms)),
+            state.history,
         )
         for partition, state in states.items()
     ]
@@ -232,7 +237,7 @@ def _write_partition(connection: sqlite3.Connection, key: int, save: PartitionSa
     packed = ((row.row_id, _pack(row)) for row in save.rows)
     rows = ((*place, row_id, blob, zlib.crc32(blob)) for row_id, blob in packed)
     connection.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?)", rows)
-    state = _pack(_State(save.applied, save.row_count, as_of_ms, dict(save.tombstones)))
+    state = _pack(_State(save.applied, save.row_count, as_of_ms, dict(save.tombstones), save.history))
     connection.execute(
         "INSERT OR REPLACE INTO partitions VALUES (?, ?, ?, ?)", (*place, state, zlib.crc32(state, save.number))
     )

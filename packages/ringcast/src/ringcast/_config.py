@@ -67,6 +67,9 @@ class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=T
     """After how long NATS forgets the consumers of a worker that is gone."""
     ack_wait_s: float = 30.0
     max_ack_pending: int = 4_096
+    max_delete_share: float = 0.5
+    """After the database was restored or replaced: the share of its rows of a key that the worker deletes at most. If
+    more are missing it keeps what it has, is not ready, and says why."""
     cache_dir: str = ""
     """Where the worker keeps its last-known-good rows, to start with them; empty: nowhere. Needs a ``worker_id``."""
     metrics_listen: str = "off"
@@ -137,6 +140,7 @@ class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=T
 _RANGES: Final[dict[str, tuple[float, float]]] = {
     "window_s": (0.0, 60.0),
     "settle_s": (0.0, 60.0),
+    "max_delete_share": (0.0, 1.0),
     "grace_s": (0.0, 300.0),
     "lease_refresh_s": (0.1, limits.LEASE_TTL_S / 2),
     "max_parallel_handlers": (1, 1_024),

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ringcast_wire import ErrorCode, RingcastError
+from ringcast_wire import WIRE_VERSION, ErrorCode, HeadsReply, RingcastError
 
 from ringcast._log import Log
 from ringcast._machine.heads import HeadsTimer
@@ -30,7 +30,7 @@ class HeadsCheck:
         """Compares soon."""
         self._wanted.set()
 
-    async def run(self, fetch: Callable[[], Coroutine[Any, Any, list[int]]]) -> None:
+    async def run(self, fetch: Callable[[], Coroutine[Any, Any, HeadsReply]]) -> None:
         """Compares until cancelled. ``fetch`` asks the service."""
         timer = HeadsTimer(random.random, self._every_s)
         failed = False
@@ -43,14 +43,14 @@ class HeadsCheck:
             self._wanted.clear()
             failed = not await self._compare(fetch)
 
-    async def _compare(self, fetch: Callable[[], Coroutine[Any, Any, list[int]]]) -> bool:
+    async def _compare(self, fetch: Callable[[], Coroutine[Any, Any, HeadsReply]]) -> bool:
         """Compares once; returns whether that was possible."""
         loop = asyncio.get_running_loop()
         asked_at, asked = loop.time(), self._machine.heads_asked()
-        if not asked.at:
+        if not asked.needed:
             return True
         try:
-            heads = await fetch()
+            reply = await fetch()
         except RingcastError as error:
             self._machine.stats.bad_replies += error.code is ErrorCode.PROTOCOL
             if error.code is not ErrorCode.UNKNOWN_KEY:
@@ -59,8 +59,9 @@ class HeadsCheck:
                     self.unanswered_since = asked_at
                 self._compared()
                 return False
-            heads = []
+            nothing = [0] * self._machine.partition_count
+            reply = HeadsReply(WIRE_VERSION, nothing, "", nothing)
         self.unanswered_since = None
-        self._machine.heads_reply(asked, heads, loop.time())
+        self._machine.heads_reply(asked, reply.heads, loop.time(), reply.history, reply.rows)
         self._compared()
         return True

@@ -22,6 +22,8 @@ class KeyHealth:
     staleness_s: float
     cached: int = 0
     """Owned partitions that are still as the cache on the disk had them."""
+    refused_because: str = ""
+    """Why the service's new history of the key is not taken, or nothing (``max_delete_share``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class Health:
     @property
     def ready(self) -> bool:
         """Whether it is connected, counts as alive, has all its rows and hears of changes."""
-        loaded = all(key.loaded == key.owned for key in self.keys)
+        loaded = all(key.loaded == key.owned and not key.refused_because for key in self.keys)
         return self.connected and self.lease_held and self.staleness_s == 0 and loaded and bool(self.keys)
 
 
@@ -70,11 +72,12 @@ def key_health(session: KeySession) -> KeyHealth:
     return KeyHealth(
         session.key,
         owned=len(partitions),
-        loaded=sum(partition.live for partition in partitions),
+        loaded=sum(partition.live and not partition.replace for partition in partitions),
         blocked_rows=len(session.applier.poison.blocked()),
         paused=session.paused,
         staleness_s=session.staleness_s,
         cached=sum(partition.cached for partition in partitions),
+        refused_because=session.refused_because,
     )
 
 

@@ -11,6 +11,7 @@ from ringcast_wire import (
     WIRE_VERSION,
     BatchRequest,
     ErrorCode,
+    HeadsReply,
     PartitionRequest,
     RingcastError,
     encode,
@@ -61,8 +62,8 @@ class KeyFetches:
             answer()
         self._answered()
 
-    async def heads(self) -> list[int]:
-        """The revision of each partition, as the service says."""
+    async def heads(self) -> HeadsReply:
+        """The revision of each partition, and how many rows it has, as the service says."""
         body = await self._request(self._subject(names.FETCH_HEADS))
         return read_heads(body, self._machine.partition_count)
 
@@ -78,27 +79,28 @@ class KeyFetches:
 
     async def _ask_partition(self, action: FetchPartition, headers: dict[str, str] | None) -> Callable[[], None]:
         asked_at = self._now()
-        request = encode(PartitionRequest(since=action.since))
+        request = encode(PartitionRequest(since=action.since, history=action.history))
         body = await self._request(self._subject(action.partition), request, headers)
-        part = read_partition(body, action.partition, action.since, self._machine.partition_count)
+        count = self._machine.partition_count
+        history, parts = read_partition(body, action.partition, action.since, count, action.history)
         if action.since is None:
             self._measures.bootstrapped(action.partition, self._now() - asked_at)
         self._failures.pop(action.partition, None)
-        return lambda: self._machine.partition_reply(action.request, part, self._now())
+        return lambda: self._machine.partition_reply(action.request, parts[0], self._now(), history)
 
     async def _ask_batch(self, action: FetchBatch, headers: dict[str, str] | None) -> Callable[[], None]:
         request = encode(BatchRequest(WIRE_VERSION, action.row_ids))
         body = await self._request(self._subject(names.FETCH_BATCH), request, headers)
-        parts = read_batch(body, action.row_ids, self._machine.partition_count)
-        return lambda: self._machine.batch_reply(action.request, parts, self._now())
+        history, parts = read_batch(body, action.row_ids, self._machine.partition_count)
+        return lambda: self._machine.batch_reply(action.request, parts, self._now(), history)
 
     async def _ask_full(self, action: FetchFull, headers: dict[str, str] | None) -> Callable[[], None]:
         asked_at = self._now()
         body = await self._request(self._subject(names.FETCH_FULL), b"", headers)
-        parts = read_full(body, self._machine.partition_count)
+        history, parts = read_full(body, self._machine.partition_count)
         self._measures.bootstrapped(None, self._now() - asked_at)
         self._failures.pop(None, None)
-        return lambda: self._machine.full_reply(action.request, parts)
+        return lambda: self._machine.full_reply(action.request, parts, self._now(), history)
 
     def _traced(self, action: Fetch) -> AbstractContextManager[dict[str, str] | None]:
         """The span of a fetch, if there are spans, and the headers that tell the service of it."""

@@ -39,7 +39,7 @@ from ringcast._measures import KeyMeasures, Metrics, NoMetrics
 from ringcast._routes import Routes
 from ringcast._samples import CacheSamples, WorkerSamples
 from ringcast._session import KeySession
-from ringcast._settings import FoundStore, find_store
+from ringcast._settings import find_store
 from ringcast._stats import Stats
 
 _RELEASE_TIMEOUT_S: Final = 5.0
@@ -155,24 +155,24 @@ class Runtime:
 
     async def _participate(self, connection: Connection) -> None:
         """Connects, joins, and takes part until ``stopping`` is set."""
-        found = await find_store(connection, self._config, patient=bool(self.sessions), log=self._log)
-        self._check(found.settings)
-        await self._adopt(found)
+        settings = await find_store(connection, self._config, patient=bool(self.sessions), log=self._log)
+        self._check(settings)
+        await self._adopt(settings)
         async with FetchClient.open(connection, self._config.fetch_timeout_s) as fetches:
-            await self._take_part(connection, fetches, found.settings)
+            await self._take_part(connection, fetches, settings)
 
-    async def _adopt(self, found: FoundStore) -> None:
+    async def _adopt(self, settings: StoreSettings) -> None:
         """Goes on with what was restored, if it is of this store, or without it."""
-        self.settings = found.settings
+        self.settings = settings
         if self.cache is not None:
-            identity = Identity(self._config.store, self._config.worker_id, found.settings, found.created)
+            identity = Identity(self._config.store, self._config.worker_id, settings)
             reason = self.cache.difference(identity)
             if reason is not None:
                 for session in self.sessions.values():
-                    session.start_over(found.settings)
+                    session.start_over(settings)
                 await self.cache.abandon(reason)
         if not self.sessions:
-            self._begin(found.settings)
+            self._begin(settings)
         if self.cache is not None:
             await self.cache.follow(identity, self.sessions)
 

@@ -27,13 +27,17 @@ from ringcast._machine.actions import (
     Action,
     Announce,
     Apply,
+    CompareHeads,
     FetchBatch,
     FetchFull,
     FetchPartition,
+    HistoryChanged,
+    HistoryRefused,
     Restored,
     Unheard,
 )
 from ringcast._machine.key import KeyMachine
+from ringcast._machine.key_history import Refusal
 from ringcast._machine.membership import Trigger
 from ringcast._machine.received import read_event
 from ringcast._machine.saving import CachedPartition, Saving
@@ -87,6 +91,7 @@ class KeySession:
             partition_count=settings.partition_count,
             random=random.random,
             window_s=config.window_s,
+            max_delete_share=config.max_delete_share,
         )
         if cache is not None:
             self.machine.saving = Saving()
@@ -105,6 +110,7 @@ class KeySession:
         self._wide = self._compared_wide = False
         self._jobs: asyncio.Queue[Apply | Announce] = asyncio.Queue(1)
         self._busy = False
+        self._refused_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._waiters = Waiters()
         self._heads = HeadsCheck(self.machine, config.heads_s, self.log, self.pump)
@@ -125,6 +131,7 @@ class KeySession:
                 part.rows,
                 part.tombstones,
                 as_of=now - max(0.0, now_ms - part.as_of_ms) / 1000,
+                history=part.history,
             )
             for part in found
         ]
@@ -229,13 +236,41 @@ class KeySession:
             case Unheard():
                 self.log.warning("events were missed: the consumer is looked after", partition=action.partition)
                 self._doubt(self._subject(action.partition))
+            case CompareHeads():
+                self._heads.hurry()
+            case HistoryChanged():
+                facts = {"before": action.before, "after": action.after}
+                self.log.warning("the store has a new history: every partition is fetched whole", **facts)
+            case HistoryRefused():
+                self._refused(action.refusal)
             case Restored():
                 self.log.error(
-                    "revision went back: the database was restored, the partition is taken anew",
+                    "revision went back: the database was restored, the partition is fetched whole",
                     partition=action.partition,
                     applied=action.applied,
                     head=action.head,
                 )
+
+    def _refused(self, refusal: Refusal) -> None:
+        self._refused_at = self._now()
+        self.log.error(
+            "too many rows are missing in the service's new history: the worker keeps what it has",
+            history=refusal.history,
+            missing=refusal.gone,
+            held=refusal.held,
+            max_delete_share=self._config.max_delete_share,
+        )
+
+    @property
+    def refused_because(self) -> str:
+        """Why the service's history of the key is not taken, or nothing."""
+        refusal = self.machine.history.refusal
+        if refusal is None:
+            return ""
+        return (
+            f"{refusal.gone} of {refusal.held} rows are missing in the service's new history, "
+            f"max_delete_share is {self._config.max_delete_share}"
+        )
 
     async def run_jobs(self) -> None:
         """Hands changes to the application until cancelled."""
@@ -265,7 +300,14 @@ class KeySession:
     @property
     def staleness_s(self) -> float:
         """For how long changes may have been missed; 0 while there is a connection and the service answers."""
-        return max(self._connection.lost_for_s, self.unanswered_for_s, self.cached_age_s)
+        return max(self._connection.lost_for_s, self.unanswered_for_s, self.cached_age_s, self.refused_for_s)
+
+    @property
+    def refused_for_s(self) -> float:
+        """For how long the service's history of the key has been refused; 0 if it is not."""
+        if self.machine.history.refusal is None:
+            return 0.0
+        return self._connection.closed.get_loop().time() - self._refused_at
 
     @property
     def cached_age_s(self) -> float:

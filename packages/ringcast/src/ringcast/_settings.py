@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import NamedTuple
 
 from nats.js import errors as js_errors
 from ringcast_wire import StoreSettings, UnavailableError, UnknownStoreError, names
@@ -16,14 +15,7 @@ from ringcast._log import Log
 from ringcast._machine.backoff import Backoff
 
 
-class FoundStore(NamedTuple):
-    """A store. ``created``: when its bucket was made; another time shows another store of the same name."""
-
-    settings: StoreSettings
-    created: str
-
-
-async def load_settings(connection: Connection, store: str) -> FoundStore:
+async def load_settings(connection: Connection, store: str) -> StoreSettings:
     """The settings of a store, from its metadata bucket.
 
     Raises:
@@ -35,7 +27,7 @@ async def load_settings(connection: Connection, store: str) -> FoundStore:
     unknown = UnknownStoreError(f"store {store!r} does not exist on this NATS: create it first", field="store")
     with translated(f"reading the settings of store {store}"):
         try:
-            info = await heeding(connection.js.stream_info(bucket.stream))
+            await heeding(connection.js.stream_info(bucket.stream))
         except js_errors.NotFoundError:
             raise unknown from None
         except js_errors.ServiceUnavailableError as error:
@@ -45,10 +37,10 @@ async def load_settings(connection: Connection, store: str) -> FoundStore:
     held = {field: entry.value for field, entry in zip(fields, entries, strict=True) if entry and entry.value}
     if len(held) < len(fields):
         raise unknown
-    return FoundStore(StoreSettings.from_kv(held), info.created.isoformat() if info.created is not None else "")
+    return StoreSettings.from_kv(held)
 
 
-async def find_store(connection: Connection, config: WorkerConfig, *, patient: bool, log: Log) -> FoundStore:
+async def find_store(connection: Connection, config: WorkerConfig, *, patient: bool, log: Log) -> StoreSettings:
     """Connects and reads the settings; a worker that has rows to serve meanwhile (``patient``) tries until it can.
 
     Raises:

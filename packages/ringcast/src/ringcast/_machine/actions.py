@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from ringcast._change import Change
 from ringcast._machine.batching import Batch
+from ringcast._machine.key_history import Refusal
 from ringcast._machine.partition import Token
 
 
@@ -19,11 +20,13 @@ class Ack:
 
 @dataclass(slots=True, frozen=True)
 class FetchPartition:
-    """Fetch a partition, whole or (``since``) what changed after a revision; answer with the request number."""
+    """Fetch a partition, whole or (``since``) what changed after a revision of a ``history``; answer with the request
+    number."""
 
     request: int
     partition: int
     since: int | None
+    history: str = ""
 
 
 @dataclass(slots=True, frozen=True)
@@ -73,10 +76,43 @@ class Restored:
 
 
 @dataclass(slots=True, frozen=True)
+class CompareHeads:
+    """Compare with the service's heads soon: another history was heard of."""
+
+
+@dataclass(slots=True, frozen=True)
+class HistoryChanged:
+    """The service's revisions are of another history: the database was restored, or the key was created again. Every
+    partition is taken whole."""
+
+    before: str
+    after: str
+
+
+@dataclass(slots=True, frozen=True)
+class HistoryRefused:
+    """Another history lacks so many rows that it is not taken: the worker keeps what it has."""
+
+    refusal: Refusal
+
+
+@dataclass(slots=True, frozen=True)
 class Unheard:
     """Events of a partition were missed and nothing but the heads showed it: see to it that they are delivered."""
 
     partition: int
 
 
-Action: TypeAlias = Ack | FetchPartition | FetchFull | FetchBatch | Apply | Announce | Restored | Unheard
+Action: TypeAlias = (
+    Ack
+    | FetchPartition
+    | FetchFull
+    | FetchBatch
+    | Apply
+    | Announce
+    | CompareHeads
+    | HistoryChanged
+    | HistoryRefused
+    | Restored
+    | Unheard
+)

@@ -37,9 +37,14 @@ class HeadsTimer:
 
 @dataclass(slots=True, frozen=True)
 class HeadsAsked:
-    """How far each partition was when the heads were asked for."""
+    """How far each partition was when the heads were asked for, and in which ``history``; ``needed``: whether there is
+    anything to compare."""
 
     at: dict[int, tuple[Partition, int]]
+    history: str = ""
+    needed: bool = True
+    suspects: frozenset[str] = frozenset()
+    """Histories that had been heard of beside the current one."""
 
 
 class Suspects:

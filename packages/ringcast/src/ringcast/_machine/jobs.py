@@ -37,6 +37,7 @@ class PartitionJob:
     partition: Partition
     rows: PartitionRows
     asked: PartitionRequest
+    history: str = ""
 
 
 @dataclass(slots=True, frozen=True)

@@ -22,9 +22,12 @@ from ringcast._machine.actions import (
     Action,
     Announce,
     Apply,
+    CompareHeads,
     FetchBatch,
     FetchFull,
     FetchPartition,
+    HistoryChanged,
+    HistoryRefused,
     Restored,
     Unheard,
 )
@@ -35,6 +38,7 @@ from ringcast._machine.fetching import FetchQueue
 from ringcast._machine.full_fetch import FullFetch
 from ringcast._machine.heads import HeadsAsked, Suspects
 from ringcast._machine.jobs import CachedJob, ChangeMaker, Job, Jobs, PartitionJob, PartitionRequest
+from ringcast._machine.key_history import KeyHistory
 from ringcast._machine.partition import Fetching, Heard, Partition, Token
 from ringcast._machine.saving import CachedPartition, Saving
 from ringcast._stats import Stats
@@ -51,11 +55,21 @@ class KeyMachine:
     """
 
     def __init__(
-        self, store: str, key: str, *, full: bool, partition_count: int, random: Random, window_s: float = 0.1
+        self,
+        store: str,
+        key: str,
+        *,
+        full: bool,
+        partition_count: int,
+        random: Random,
+        window_s: float = 0.1,
+        max_delete_share: float = 0.5,
     ) -> None:
         self.store = store
         self.key = key
         self.partitions: dict[int, Partition] = {}
+        self.history = KeyHistory(max_delete_share)
+        self._comparing = False
         self.stats = Stats()
         self.batch_sizes = Histogram.of("config_notification_batch_size")
         self.saving: Saving | None = None
@@ -104,6 +118,9 @@ class KeyMachine:
             partition.applied = partition.expected = cached.applied
             partition.rows, partition.tombstones = cached.rows, cached.tombstones
             partition.cached, partition.as_of = True, cached.as_of
+            # A cache that was written in the middle of a change of histories has partitions of both.
+            self.history.begin(self.history.current or cached.history)
+            partition.history, partition.replace = cached.history, cached.history != self.history.current
         if self.partitions:
             self._announce(True, frozenset(self.partitions))
         if hand_over:
@@ -113,6 +130,7 @@ class KeyMachine:
     def start_over(self, *, full: bool, partition_count: int) -> None:
         """Gives up all that was restored: the store is another."""
         self.assign(frozenset())
+        self.history.begin("")
         self._full, self.partition_count = full, partition_count
 
     def _gain(self, number: int, *, saved: bool = False) -> Partition:
@@ -159,6 +177,11 @@ class KeyMachine:
             partition.unread = True  # the fetch under way may have been answered before
 
     def _hear(self, partition: Partition, event: Event, token: Token, now: float) -> None:
+        if event.history != partition.history or partition.replace:
+            if not self._is_first(partition, event):
+                self._hear_other(partition, event, token)
+                return
+            partition.history = event.history
         heard = partition.hear(event)
         if heard is Heard.DUPLICATE:
             self.stats.duplicates += 1
@@ -176,25 +199,81 @@ class KeyMachine:
             partition.park(event, token)
             self._queue.want(partition, at=partition.retry_at)
 
+    def _is_first(self, partition: Partition, event: Event) -> bool:
+        """Whether an event can't contradict what is held, since nothing is: the key or the partition is new."""
+        if partition.history or not partition.is_empty or partition.replace:
+            return False
+        if not self.history.current and partition.live:
+            self.history.begin(event.history)
+        return not partition.live or event.history == self.history.current
+
+    def _hear_other(self, partition: Partition, event: Event, token: Token) -> None:
+        """An event whose revisions say nothing of ours: the heads, or a fetch that is under way, bring what it does."""
+        if self.history.is_past(event.history):
+            self._ack([token])
+            return
+        partition.set_apart(event, token)
+        if event.history == self.history.current:
+            partition.unread = True
+        else:
+            self._ask_about(event.history)
+
+    def _ask_about(self, history: str) -> None:
+        """Another history was heard of: the heads decide which one counts."""
+        if not self.history.is_settled(history):
+            self.history.suspect(history)
+            self._compare()
+
     # ---- fetches
 
-    def partition_reply(self, request: int, reply: PartitionRows, now: float) -> None:
+    def partition_reply(self, request: int, reply: PartitionRows, now: float, history: str = "") -> None:
         """The answer to a :class:`FetchPartition`."""
         asked = self._asked.pop(request)
         partition = asked.partition
         if partition.dead:
             self._queue.done(partition)
             return
-        if reply.partition != partition.number:
+        if reply.partition != partition.number or not self._is_current(history):
             self._retry(partition, now)
+            return
+        if asked.since is not None and reply.whole and reply.revision < asked.since:
+            partition.replace = True
+        if partition.replace and not self._may_replace(partition, reply):
+            self._queue.done(partition)
             return
         partition.fetching = Fetching.APPLYING
         partition.backoff.reset()
-        self._jobs.add(PartitionJob(partition, reply, asked))
+        self._jobs.add(PartitionJob(partition, reply, asked, history))
 
-    def full_reply(self, request: int, reply: Iterable[PartitionRows]) -> None:
+    def _is_current(self, history: str) -> bool:
+        """Whether an answer is of the history that counts. If not, the heads decide which one does."""
+        if not self.history.current:
+            self.history.begin(history)
+        if history == self.history.current:
+            return True
+        self._ask_about(history)
+        return False
+
+    def _may_replace(self, partition: Partition, reply: PartitionRows) -> bool:
+        held, listed = partition.rows, {row.row_id for row in reply.rows}
+        refused = self.history.refusal
+        if self.history.may_delete(sum(row_id not in listed for row_id in held), len(held)):
+            return True
+        if refused is None and self.history.refusal is not None:
+            self._actions.append(HistoryRefused(self.history.refusal))
+        return False
+
+    def _compare(self) -> None:
+        if not self._comparing:
+            self._comparing = True
+            self._actions.append(CompareHeads())
+
+    def full_reply(self, request: int, reply: Iterable[PartitionRows], now: float = 0.0, history: str = "") -> None:
         """The answer to a :class:`FetchFull`; a partition that it does not name is empty."""
         if request != self._full_fetch.asked:
+            return
+        if not self._is_current(history):
+            self._full_fetch.failed(now)
             return
         self._full_fetch.answered()
         given = {part.partition: part for part in reply}
@@ -202,11 +281,14 @@ class KeyMachine:
             if partition.fetching is Fetching.IDLE and not partition.live:
                 partition.fetching = Fetching.APPLYING
                 rows = given.get(number) or PartitionRows(number, 0, True, [])
-                self._jobs.add(PartitionJob(partition, rows, PartitionRequest(partition)))
+                self._jobs.add(PartitionJob(partition, rows, PartitionRequest(partition), history))
 
-    def batch_reply(self, request: int, reply: Sequence[PartitionRows], now: float) -> None:
+    def batch_reply(self, request: int, reply: Sequence[PartitionRows], now: float, history: str = "") -> None:
         """The answer to a :class:`FetchBatch`."""
-        self._batch_fetches.reply(request, reply, now)
+        if self._is_current(history):
+            self._batch_fetches.reply(request, reply, now)
+        else:
+            self._batch_fetches.failed(request, ErrorCode.UNAVAILABLE, now)
 
     def fetch_failed(self, request: int, code: ErrorCode, now: float) -> None:
         """A fetch was refused or timed out; it is tried again later. A key that nobody wrote to is empty."""
@@ -226,7 +308,7 @@ class KeyMachine:
 
     def _full_failed(self, request: int, code: ErrorCode, now: float) -> None:
         if code is ErrorCode.UNKNOWN_KEY:
-            self.full_reply(request, [])
+            self.full_reply(request, [], now)
         elif code is ErrorCode.LIMIT_EXCEEDED:  # more than one reply can hold: partition by partition, then
             self._full_fetch.refused()
             for partition in self.partitions.values():
@@ -247,19 +329,75 @@ class KeyMachine:
     def heads_asked(self) -> HeadsAsked:
         """Remembers how far each partition is; to be called before the heads are asked for."""
         live = [p for p in self.partitions.values() if p.live and p.fetching is Fetching.IDLE]
-        return HeadsAsked({p.number: (p, p.applied) for p in live})
+        needed = bool(live) or self._comparing or self.history.refusal is not None
+        suspects = frozenset(self.history.suspects)
+        return HeadsAsked({p.number: (p, p.applied) for p in live}, self.history.current, needed, suspects)
 
-    def heads_reply(self, asked: HeadsAsked, heads: Sequence[int], now: float) -> None:
-        """Compares the partitions with the service's heads, which are as new as the request or newer."""
+    def heads_reply(
+        self, asked: HeadsAsked, heads: Sequence[int], now: float, history: str = "", rows: Sequence[int] | None = None
+    ) -> None:
+        """Compares the partitions with the service's heads, which are as new as the request or newer.
+
+        ``rows``: how many live rows each partition has there; ``None`` where that is not known.
+        """
+        self._comparing = False
+        if history == asked.history != self.history.current:
+            self._compare()  # it was answered before the history that has begun since
+            return
+        changed = history != self.history.current or self.history.refusal is not None
+        if changed:
+            self._change_history(history, rows)
+        self.history.settle(asked.suspects)
+        for partition in self.partitions.values():
+            if partition.foreign:
+                self._ack(partition.settled(self.history.is_past))
+        if self.history.suspects:
+            self._compare()  # heard of since this was asked
+        if changed:
+            return
+        if any(
+            (heads[number] if number < len(heads) else 0) < applied and not partition.dead and not partition.replace
+            for number, (partition, applied) in asked.at.items()
+        ) and not self._take_over(history, rows):
+            return
         for number, (partition, applied) in asked.at.items():
             head = heads[number] if number < len(heads) else 0
             if partition.dead or partition.fetching is not Fetching.IDLE:
                 continue
-            if head < applied:
+            if partition.replace:
+                self._queue.want(partition)
+            elif head < applied:
                 partition.replace = True
                 self._queue.want(partition)
             elif head > partition.expected:
                 self._suspects.add(partition, head, now)
+
+    def _change_history(self, history: str, rows: Sequence[int] | None) -> None:
+        """Every partition is taken whole, unless too many rows would be lost by that."""
+        before = self.history.current
+        if not self._take_over(history, rows):
+            return
+        if before and before != history:
+            self._actions.append(HistoryChanged(before, history))
+        for partition in self.partitions.values():
+            if partition.is_empty and not partition.live:
+                continue  # its first fetch is still to come
+            if partition.is_empty:
+                partition.history = history
+            else:
+                partition.replace = True
+            self._queue.want(partition)
+        self._queue.hurry()
+
+    def _take_over(self, history: str, rows: Sequence[int] | None) -> bool:
+        held = sum(len(partition.rows) for partition in self.partitions.values())
+        live = None if rows is None else sum(rows[number] for number in self.partitions if number < len(rows))
+        refused = self.history.refusal
+        if self.history.change(history, held, live, is_empty=rows is not None and not any(rows)):
+            return True
+        if self.history.refusal is not None and self.history.refusal != refused:
+            self._actions.append(HistoryRefused(self.history.refusal))
+        return False
 
     def reconnected(self, now: float) -> None:
         """The connection is back: what waits for another try goes at once."""
@@ -308,7 +446,9 @@ class KeyMachine:
     @property
     def ready(self) -> bool:
         """Whether every owned partition has been fetched and applied."""
-        return all(partition.live for partition in self.partitions.values())
+        if self.history.refusal is not None:
+            return False
+        return all(partition.live and not partition.replace for partition in self.partitions.values())
 
     def job_done(self, job: int, now: float) -> None:
         """The application has taken what an :class:`Apply` or :class:`Announce` gave it."""
@@ -334,13 +474,17 @@ class KeyMachine:
 
     def _ask_partitions(self, now: float) -> None:
         for partition in self._queue.take(now):
+            if partition.replace and self.history.refusal is not None:
+                self._queue.done(partition)
+                continue
             request = self._number()
             partition.unread = False
             since = partition.applied if (partition.live or partition.cached) and not partition.replace else None
             self._asked[request] = PartitionRequest(partition, since, partition.goal, self._doubted(partition))
             self.stats.fetches += 1
             self.stats.fetches_since += since is not None
-            self._actions.append(FetchPartition(request, partition.number, since))
+            history = "" if since is None else partition.history
+            self._actions.append(FetchPartition(request, partition.number, since, history))
 
     def _doubted(self, partition: Partition) -> frozenset[int]:
         return frozenset(partition.tokens) if partition.short.failures >= MAX_SHORT_FETCHES else frozenset()
@@ -388,7 +532,9 @@ class KeyMachine:
             return []
         if isinstance(job, CachedJob):
             return self._make.of_cache(job.partition, now)
-        if job.rows.whole and (job.partition.replace or job.rows.revision < (job.asked.since or 0)):
+        if job.history != self.history.current:
+            return []  # another history has begun: the partition is fetched again
+        if job.rows.whole and job.partition.replace:
             return self._restore(job)
         return self._make.of_fetch(job.partition, job.rows)
 
@@ -396,8 +542,9 @@ class KeyMachine:
         """Puts a new partition in the place of one whose database went back in time."""
         before = job.partition
         self._queue.done(before)
-        after, news = before.successor(job.rows.rows, job.rows.revision, self._random)
-        self._actions.append(Restored(before.number, before.applied, after.applied))
+        after, news = before.successor(job.rows.rows, job.rows.revision, self._random, job.history)
+        if before.history == job.history:
+            self._actions.append(Restored(before.number, before.applied, job.rows.revision))
         self._ack(before.give_up())
         self.partitions[before.number] = job.partition = after
         self._batch_fetches.outrun()
@@ -420,10 +567,16 @@ class KeyMachine:
         self._queue.done(partition)
         if partition.dead:
             return
+        if job.history != self.history.current:
+            self._queue.want(partition)
+            return
+        partition.history = job.history
         partition.replace = False
         partition.live = True
         partition.cached = False
         self._ack(self._advance(partition, job.rows.revision))
+        if partition.foreign:
+            self._ack(partition.settled(self.history.is_past))
         self._batch_fetches.outrun()
         if partition.applied < job.asked.goal and job.asked.doubted:
             false = partition.disbelieve(job.asked.doubted)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from typing import Final, TypeAlias
 
@@ -70,7 +70,9 @@ class Partition:
         "expected",
         "fetching",
         "filtered",
+        "foreign",
         "highest",
+        "history",
         "live",
         "number",
         "replace",
@@ -86,6 +88,7 @@ class Partition:
 
     def __init__(self, number: int, random: Random) -> None:
         self.number = number
+        self.history = ""  # that its revisions are of; empty as long as none is known
         self.applied = 0
         self.expected = 0
         self.rows: dict[str, Row] = {}
@@ -93,6 +96,8 @@ class Partition:
         self.tombstones: dict[str, int] = {}
         self.tokens: dict[int, Token] = {}
         self.waiting: list[tuple[Event, Token]] = []
+        # Deliveries of events of another history, by it and the revision: what they tell of has to be fetched.
+        self.foreign: dict[tuple[str, int], Token] = {}
         self.highest = 0
         self.unread = False  # an event that can't be read has come since the last fetch was asked for
         self.filtered = False
@@ -101,7 +106,7 @@ class Partition:
         self.cached = False  # its rows are from the disk, and nothing has been heard of them since
         self.as_of = 0.0  # when those were known to be current
         self.unsaved: Unsaved | None = None
-        self.replace = False
+        self.replace = False  # the next fetch is whole and takes its place: its revisions can't be compared any more
         self.fetching = Fetching.IDLE
         self.backoff = Backoff(random)
         self.retry_at: float | None = None
@@ -128,21 +133,30 @@ class Partition:
         gone = [held for held in self.rows.values() if held.version <= revision and held.row_id not in listed]
         return news + [self._bury(held.row_id, revision) for held in gone]
 
-    def successor(self, rows: Iterable[Row], revision: int, random: Random) -> tuple[Partition, list[Row]]:
-        """Takes ``rows`` for the truth although the revisions went back: the database was restored from a backup.
+    def successor(
+        self, rows: Iterable[Row], revision: int, random: Random, history: str = ""
+    ) -> tuple[Partition, list[Row]]:
+        """Takes ``rows`` for the truth although the revisions are of another history, or went back.
 
         Returns the partition that takes this one's place, and what is different. This one is to be given up, so
         whatever was under way for it comes to nothing.
         """
         after = Partition(self.number, random)
         after.filtered = after.live = True
-        after.unread = self.unread
-        after.applied = after.expected = revision
+        after.history = history
+        after.unread, after.foreign = self.unread, self.foreign
+        self.foreign = {}
+        after.expected = revision  # `applied` follows once the application has taken what is different
         after.unsaved = None if self.unsaved is None else Unsaved(whole=True)
         after.rows = {row.row_id: row for row in rows}
         news = [row for row_id, row in after.rows.items() if self.rows.get(row_id) != row]
         news += [Row(row_id, "", revision, True) for row_id in self.rows if row_id not in after.rows]
         return after, news
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of any history is held."""
+        return self.applied == 0 and not self.rows
 
     def hear(self, event: Event) -> Heard:
         """Says what an event is; changes nothing."""
@@ -161,6 +175,29 @@ class Partition:
             self.waiting.append((event, token))
         else:
             self.highest = max(self.highest, event.rev)
+
+    def set_apart(self, event: Event, token: Token) -> None:
+        """Keeps the delivery of an event of another history; what does not fit comes again later."""
+        if len(self.foreign) < MAX_WAITING_EVENTS or (event.history, event.rev) in self.foreign:
+            self.foreign[event.history, event.rev] = token
+
+    def settled(self, is_past: Callable[[str], bool]) -> list[Token]:
+        """Forgets the events of other histories that are over, and of ours that are applied; returns their tokens.
+
+        Those of ours that are not applied yet are taken in, as events that have to be fetched.
+        """
+        done: list[Token] = []
+        for (history, rev), token in list(self.foreign.items()):
+            is_ours = history == self.history and not self.replace
+            if not is_ours and not is_past(history):
+                continue
+            del self.foreign[history, rev]
+            if is_ours and rev > self.applied:
+                self.tokens[rev] = token
+                self.highest = max(self.highest, rev)
+            else:
+                done.append(token)
+        return done
 
     def advance(self, revision: int) -> list[Token]:
         """Everything up to ``revision`` has been applied; returns the tokens to acknowledge."""
@@ -205,8 +242,8 @@ class Partition:
     def give_up(self) -> list[Token]:
         """The partition is no longer ours; returns the tokens, as the new owner starts with a fetch."""
         self.dead = True
-        tokens = [*self.tokens.values()]
-        self.rows, self.tombstones, self.tokens, self.waiting = {}, {}, {}, []
+        tokens = [*self.tokens.values(), *self.foreign.values()]
+        self.rows, self.tombstones, self.tokens, self.waiting, self.foreign = {}, {}, {}, [], {}
         return tokens
 
     def _keep(self, row: Row) -> None:

@@ -7,11 +7,12 @@ newest version that an event lists is the revision that it leads to.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from ringcast_core import row_partition, row_partitions
 from ringcast_wire import (
     Event,
+    HeadsReply,
     PartitionRows,
     ProtocolError,
     Row,
@@ -47,22 +48,32 @@ def read_event(data: bytes, partition: int, partition_count: int) -> Event:
     return event
 
 
-def read_partition(data: bytes, partition: int, since: int | None, partition_count: int) -> PartitionRows:
-    """The answer to a fetch of one partition, whole or what changed ``since`` a revision.
+class Answer(NamedTuple):
+    """What a fetch brought. ``history``: that all its revisions are of."""
+
+    history: str
+    parts: list[PartitionRows]
+
+
+def read_partition(data: bytes, partition: int, since: int | None, partition_count: int, history: str = "") -> Answer:
+    """The answer to a fetch of one partition, whole or what changed ``since`` a revision of a ``history``.
 
     Raises:
         ProtocolError: it is damaged, or does not answer this request.
     """
-    parts = _read_parts(data, partition_count)
+    answer = _read_answer(data, partition_count)
+    parts = answer.parts
     if len(parts) != 1 or parts[0].partition != partition:
         raise ProtocolError(f"fetch of partition {partition} brought {[part.partition for part in parts[:4]]}")
     part = parts[0]
     if not part.whole and (since is None or part.revision < since):
         raise ProtocolError(f"fetch of partition {partition} since {since} brought a part as of {part.revision}")
-    return part
+    if not part.whole and answer.history != history:
+        raise ProtocolError(f"fetch of partition {partition} since {since} brought a part of another history")
+    return answer
 
 
-def read_batch(data: bytes, row_ids: Sequence[str], partition_count: int) -> list[PartitionRows]:
+def read_batch(data: bytes, row_ids: Sequence[str], partition_count: int) -> Answer:
     """The answer to a fetch of named rows; those that the service does not know are left out.
 
     A row that is left out was deleted long ago, so an answer has to speak of the partition of every row.
@@ -70,43 +81,46 @@ def read_batch(data: bytes, row_ids: Sequence[str], partition_count: int) -> lis
     Raises:
         ProtocolError: it is damaged, names rows that were not asked for, or says nothing of a partition.
     """
-    parts = _read_parts(data, partition_count)
+    answer = _read_answer(data, partition_count)
+    parts = answer.parts
     asked = frozenset(row_ids)
     if any(row.row_id not in asked for part in parts for row in part.rows):
         raise ProtocolError("fetch of named rows brought others")
     if missing := set(row_partitions(row_ids, partition_count)).difference(part.partition for part in parts):
         raise ProtocolError(f"fetch of named rows says nothing of partitions {sorted(missing)[:4]}")
-    return parts
+    return answer
 
 
-def read_full(data: bytes, partition_count: int) -> list[PartitionRows]:
+def read_full(data: bytes, partition_count: int) -> Answer:
     """The answer to a fetch of a whole key.
 
     Raises:
         ProtocolError: it is damaged, or not of whole partitions.
     """
-    parts = _read_parts(data, partition_count)
-    if not all(part.whole for part in parts):
+    answer = _read_answer(data, partition_count)
+    if not all(part.whole for part in answer.parts):
         raise ProtocolError("fetch of a whole key brought parts of partitions")
-    return parts
+    return answer
 
 
-def read_heads(data: bytes, partition_count: int) -> list[int]:
-    """The revision of each partition.
+def read_heads(data: bytes, partition_count: int) -> HeadsReply:
+    """The revision of each partition, and how many rows it has.
 
     Raises:
         ProtocolError: it is damaged, or of another number of partitions.
     """
-    heads = decode_heads_reply(data).heads
-    if len(heads) != partition_count:
-        raise ProtocolError(f"heads reply has {len(heads)} partitions: the store has {partition_count}")
-    for head in heads:
-        _check_revision(head)
-    return heads
+    reply = decode_heads_reply(data)
+    for what in (reply.heads, reply.rows):
+        if len(what) != partition_count:
+            raise ProtocolError(f"heads reply has {len(what)} partitions: the store has {partition_count}")
+        for number in what:
+            _check_revision(number)
+    return reply
 
 
-def _read_parts(data: bytes, partition_count: int) -> list[PartitionRows]:
-    parts = decode_fetch_reply(data).partitions
+def _read_answer(data: bytes, partition_count: int) -> Answer:
+    reply = decode_fetch_reply(data)
+    parts = reply.partitions
     seen: set[int] = set()
     for part in parts:
         if not 0 <= part.partition < partition_count or part.partition in seen:
@@ -114,7 +128,7 @@ def _read_parts(data: bytes, partition_count: int) -> list[PartitionRows]:
         seen.add(part.partition)
         _check_revision(part.revision)
         _check_rows(part.rows, part, partition_count)
-    return parts
+    return Answer(reply.history, parts)
 
 
 def _check_rows(rows: Sequence[Row], part: PartitionRows, partition_count: int) -> None:

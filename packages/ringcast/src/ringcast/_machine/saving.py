@@ -28,6 +28,7 @@ class CachedPartition:
     rows: dict[str, Row]
     tombstones: dict[str, int]
     as_of: float
+    history: str = ""
 
 
 @dataclass(slots=True, frozen=True)
@@ -46,6 +47,7 @@ class PartitionSave:
     rows: Sequence[Row] = ()
     gone: Sequence[str] = ()
     tombstones: Sequence[tuple[str, int]] = ()
+    history: str = ""
 
     @property
     def size(self) -> int:
@@ -124,4 +126,5 @@ def _save(partition: Partition) -> PartitionSave:
         rows,
         () if unsaved.whole else [row_id for row_id in unsaved.row_ids if row_id not in held],
         tuple(partition.tombstones.items()),
+        partition.history,
     )

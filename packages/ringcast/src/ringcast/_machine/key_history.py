@@ -1,0 +1,102 @@
+"""Which history the rows of a config key are of, and when those of another may take their place.
+
+Revisions can be compared within one history only. A database that was restored, or failed over to a replica that
+lagged, goes on in a new one: the worker then takes each partition whole, as changes from what it has. An empty or wrong
+database looks the same, so a worker that would lose more than a share of its rows by it stops and says so.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+FEW_ROWS: Final = 10
+"""Fewer deletions than this are never too many, unless nothing is left of the whole key."""
+MAX_PAST_HISTORIES: Final = 16
+
+
+@dataclass(slots=True, frozen=True)
+class Refusal:
+    """What was refused: ``history`` lacks ``gone`` of ``held`` rows. ``live``: how many it has in our partitions."""
+
+    history: str
+    gone: int
+    held: int
+    live: int | None
+
+
+class KeyHistory:
+    """The history of one config key. ``current`` is empty until one is known, or while the key does not exist."""
+
+    def __init__(self, max_delete_share: float) -> None:
+        self.current = ""
+        self.refusal: Refusal | None = None
+        self._max_delete_share = max_delete_share
+        self.suspects: set[str] = set()
+        """Others that were heard of, until the service was asked which is the current one."""
+        self._past: deque[str] = deque(maxlen=MAX_PAST_HISTORIES)
+        self._live: int | None = None
+        self._gone = 0
+        self._held = 0
+
+    def is_past(self, history: str) -> bool:
+        """Whether a history is known to be over."""
+        return history in self._past
+
+    def is_settled(self, history: str) -> bool:
+        """Whether nobody has to be asked about a history: it is over, or has been refused."""
+        return history in self._past or (self.refusal is not None and self.refusal.history == history)
+
+    def begin(self, history: str) -> None:
+        """The key is read, or written, for the first time."""
+        self.current = history
+
+    def suspect(self, history: str) -> None:
+        """Another history was heard of; past a number of them they are not told apart any more."""
+        if len(self.suspects) < MAX_PAST_HISTORIES:
+            self.suspects.add(history)
+
+    def settle(self, suspects: Iterable[str]) -> None:
+        """The service was asked after these were heard of: those that it does not have are over."""
+        self.suspects.difference_update(suspects)
+        for history in suspects:
+            self._end(history)
+
+    def _end(self, history: str) -> None:
+        if history not in ("", self.current, *self._past):
+            self._past.append(history)
+
+    def change(self, history: str, held: int, live: int | None, *, is_empty: bool = False) -> bool:
+        """Changes to another history, or begins the current one again because its revisions went back.
+
+        Refuses where too many of the ``held`` rows are missing; ``live``: how many the service has in our partitions,
+        ``is_empty``: whether it has none in any. What was refused is looked at again once ``live`` is another.
+        """
+        if self.refusal is not None and (self.refusal.history, self.refusal.live) == (history, live):
+            return False
+        gone = 0 if live is None else held - live
+        if gone > self._max_delete_share * held and (is_empty or gone >= FEW_ROWS):
+            self.refusal = Refusal(history, gone, held, live)
+            return False
+        before, self.current, self.refusal = self.current, history, None
+        if history in self._past:
+            self._past.remove(history)
+        self._end(before)
+        self._live, self._gone, self._held = live, 0, 0
+        return True
+
+    def may_delete(self, gone: int, held: int) -> bool:
+        """Whether ``gone`` of the ``held`` rows of the next partition may go. Counts over all since the change.
+
+        A history with as many rows as before may have none of those that are held.
+        """
+        if self.refusal is not None:
+            return False
+        self._gone += gone
+        self._held += held
+        if self._gone >= FEW_ROWS and self._gone > self._max_delete_share * self._held:
+            self.refusal = Refusal(self.current, self._gone, self._held, self._live)
+            return False
+        return True

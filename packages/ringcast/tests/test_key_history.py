@@ -1,0 +1,351 @@
+"""What a key's machine makes of another history: a restored database, an empty one, a key that was created again."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TypeVar
+
+import pytest
+from ringcast._machine.actions import (
+    Ack,
+    Action,
+    Announce,
+    Apply,
+    CompareHeads,
+    FetchBatch,
+    FetchFull,
+    FetchPartition,
+    HistoryChanged,
+    HistoryRefused,
+    Restored,
+)
+from ringcast._machine.key import KeyMachine
+from ringcast._machine.key_history import FEW_ROWS, MAX_PAST_HISTORIES, KeyHistory
+from ringcast._machine.saving import CachedPartition
+from ringcast_wire import Change, ErrorCode, Event, PartitionRows, Row
+
+A = TypeVar("A")
+OLD, NEW = "old", "new"
+
+
+class Service:
+    """What the service has of one key: a row id → (value, version) for each partition, and its history."""
+
+    def __init__(self, history: str, rows: list[dict[str, tuple[str, int]]], heads: list[int] | None = None) -> None:
+        self.history = history
+        self.rows = rows
+        self.heads = heads or [max((version for _, version in part.values()), default=0) for part in rows]
+
+    def part(self, number: int) -> PartitionRows:
+        rows = [Row(row_id, value, version) for row_id, (value, version) in self.rows[number].items()]
+        return PartitionRows(number, self.heads[number], True, rows)
+
+
+class Bench:
+    """A machine beside a service that answers when it is told to."""
+
+    def __init__(self, service: Service, *, max_delete_share: float = 0.5, full: bool = False) -> None:
+        count = len(service.heads)
+        self.service = service
+        self.now = 0.0
+        self.actions: list[Action] = []
+        self.handed: dict[str, str | None] = {}
+        self.machine = KeyMachine(
+            "s", "k", full=full, partition_count=count, random=Random(1).random, max_delete_share=max_delete_share
+        )
+
+    def start(self) -> Bench:
+        self.machine.assign(frozenset(range(self.machine.partition_count)))
+        self.machine.filters_ready(range(self.machine.partition_count), self.now)
+        self.answer()
+        return self
+
+    def poll(self) -> None:
+        while actions := self.machine.poll(self.now):
+            self.actions += actions
+            for action in actions:
+                if isinstance(action, Apply):
+                    self.handed.update((change.row_id, change.value) for change in action.changes)
+                if isinstance(action, Apply | Announce):
+                    self.machine.job_done(action.job, self.now)
+
+    def take(self, kind: type[A]) -> list[A]:
+        self.poll()
+        found: list[A] = [action for action in self.actions if isinstance(action, kind)]
+        self.actions = [action for action in self.actions if not isinstance(action, kind)]
+        return found
+
+    def answer(self) -> None:
+        """Answers every fetch, as long as there is one."""
+        service, machine = self.service, self.machine
+        while True:
+            fetches, full = self.take(FetchPartition), self.take(FetchFull)
+            if not fetches and not full:
+                return
+            for fetch in fetches:
+                if service.history:
+                    machine.partition_reply(fetch.request, service.part(fetch.partition), self.now, service.history)
+                else:
+                    machine.fetch_failed(fetch.request, ErrorCode.UNKNOWN_KEY, self.now)
+            for whole in full:
+                parts = [service.part(number) for number in range(len(service.heads))]
+                machine.full_reply(whole.request, parts, self.now, service.history)
+
+    def compare(self) -> None:
+        """Compares the heads."""
+        self.poll()
+        asked = self.machine.heads_asked()
+        if asked.needed:
+            rows = [len(part) for part in self.service.rows]
+            self.machine.heads_reply(asked, self.service.heads, self.now, self.service.history, rows)
+        self.poll()
+
+    def event(self, number: int, prev: int, rev: int, history: str, row_id: str = "x", value: str = "e") -> None:
+        change = Change(row_id, rev, False, value)
+        self.machine.event(number, Event(1, prev, rev, 0, [change], history), f"{number}.{rev}.{history}", self.now)
+        self.poll()
+
+    def rows(self) -> dict[str, str]:
+        return {row.row_id: row.value for part in self.machine.partitions.values() for row in part.rows.values()}
+
+
+def test_a_restored_database_that_gave_the_same_revisions_to_other_rows_is_noticed() -> None:
+    """Revision 3 of the old history was another write than that of the new one."""
+    bench = Bench(Service(OLD, [{"a": ("lost", 3), "b": ("1", 2)}])).start()
+    bench.service = Service(NEW, [{"a": ("1", 1), "b": ("new", 3)}])
+    bench.handed.clear()
+    bench.compare()
+    assert bench.take(HistoryChanged) == [HistoryChanged(OLD, NEW)]
+    assert not bench.machine.ready  # until the partition is there
+    bench.answer()
+    assert bench.rows() == {"a": "1", "b": "new"}
+    assert bench.handed == {"a": "1", "b": "new"}  # as changes from what it had
+    assert bench.machine.ready
+    assert not bench.take(Restored)
+    bench.event(0, 3, 4, NEW, "c", "next")
+    assert bench.handed["c"] == "next"
+
+
+def test_an_event_of_another_history_has_the_heads_compared_and_is_never_taken_in() -> None:
+    bench = Bench(Service(OLD, [{"a": ("1", 5)}])).start()
+    bench.service = Service(NEW, [{"a": ("2", 2)}])
+    bench.event(0, 5, 6, NEW, "z", "not of ours")
+    bench.event(0, 6, 7, NEW, "z", "not of ours")
+    assert len(bench.take(CompareHeads)) == 1  # one is enough
+    assert not bench.take(Ack)
+    assert "z" not in bench.handed
+    bench.compare()
+    (fetch,) = bench.take(FetchPartition)
+    bench.machine.partition_reply(fetch.request, bench.service.part(0), bench.now, NEW)
+    assert not bench.take(Ack)  # the answer is older than they are
+    assert bench.rows() == {"a": "2"}
+    bench.service = Service(NEW, [{"a": ("2", 2), "z": ("3", 7)}])
+    bench.answer()
+    assert [token for ack in bench.take(Ack) for token in ack.tokens] == ["0.6.new", "0.7.new"]
+    assert bench.rows() == {"a": "2", "z": "3"}
+
+
+def test_an_event_of_a_history_that_is_over_is_dropped_without_asking_again() -> None:
+    """A consumer begins with the last event of each subject, which may be older than the restored database."""
+    bench = Bench(Service(NEW, [{"a": ("1", 2)}])).start()
+    bench.event(0, 8, 9, OLD)
+    assert bench.take(CompareHeads)
+    bench.compare()
+    bench.event(0, 9, 10, OLD)
+    assert not bench.take(CompareHeads)
+    assert not bench.take(FetchPartition)
+    assert bench.rows() == {"a": "1"}
+
+
+def test_an_event_that_comes_while_the_partition_is_taken_whole_is_fetched_after_it() -> None:
+    bench = Bench(Service(OLD, [{"a": ("1", 5)}])).start()
+    bench.service = Service(NEW, [{"a": ("2", 2)}])
+    bench.compare()
+    (fetch,) = bench.take(FetchPartition)
+    assert (fetch.since, fetch.history) == (None, "")
+    answer = bench.service.part(0)
+    bench.service = Service(NEW, [{"a": ("2", 2), "b": ("3", 3)}])
+    bench.event(0, 2, 3, NEW, "b", "3")  # below the revision that is held, of the old history
+    bench.machine.partition_reply(fetch.request, answer, bench.now, NEW)
+    (again,) = bench.take(FetchPartition)
+    assert (again.since, again.history) == (2, NEW)
+    bench.machine.partition_reply(again.request, bench.service.part(0), bench.now, NEW)
+    bench.poll()
+    assert bench.rows() == {"a": "2", "b": "3"}
+
+
+def test_answers_that_were_under_way_when_the_history_changed_are_asked_for_again() -> None:
+    bench = Bench(Service(OLD, [{"a": ("1", 5)}])).start()
+    bench.event(0, 6, 7, OLD)  # a gap: revision 6 is missing
+    (fetch,) = bench.take(FetchPartition)
+    late = PartitionRows(0, 7, False, [Row("x", "e", 7)])
+    bench.service = Service(NEW, [{"a": ("2", 2)}])
+    bench.machine.heads_reply(bench.machine.heads_asked(), [2], bench.now, NEW, [1])
+    bench.machine.partition_reply(fetch.request, late, bench.now, OLD)
+    assert not bench.take(CompareHeads)  # the old one is known to be over
+    bench.now = 60.0
+    bench.answer()
+    assert bench.rows() == {"a": "2"}
+    assert bench.machine.ready
+
+
+def test_rows_of_the_old_history_that_the_handler_has_just_taken_do_not_stay() -> None:
+    bench = Bench(Service(OLD, [{"a": ("1", 5)}])).start()
+    bench.event(0, 6, 7, OLD)
+    (fetch,) = bench.take(FetchPartition)
+    bench.machine.partition_reply(fetch.request, PartitionRows(0, 7, False, [Row("x", "e", 7)]), bench.now, OLD)
+    (apply,) = [action for action in bench.machine.poll(bench.now) if isinstance(action, Apply)]
+    bench.service = Service(NEW, [{"a": ("2", 2)}])
+    asked = bench.machine.heads_asked()
+    bench.machine.heads_reply(asked, [2], bench.now, NEW, [1])
+    bench.machine.job_done(apply.job, bench.now)
+    bench.answer()
+    assert bench.rows() == {"a": "2"}
+    assert bench.machine.ready
+
+
+def test_a_named_row_of_another_history_is_not_taken_in() -> None:
+    bench = Bench(Service(OLD, [{"a": ("1", 5)}])).start()
+    bench.machine.event(0, Event(1, 5, 6, 0, [Change("a", 6)], OLD), "t", bench.now)
+    (fetch,) = bench.take(FetchBatch)
+    bench.machine.batch_reply(fetch.request, [PartitionRows(0, 9, False, [Row("a", "other", 9)])], bench.now, NEW)
+    assert bench.take(CompareHeads)
+    assert bench.rows() == {"a": "1"}
+    bench.service = Service(NEW, [{"a": ("other", 9)}])
+    bench.compare()
+    bench.answer()
+    assert bench.rows() == {"a": "other"}
+
+
+def test_an_empty_database_does_not_empty_the_worker() -> None:
+    bench = Bench(Service(OLD, [{"a": ("1", 1)}, {"b": ("1", 1)}])).start()
+    bench.handed.clear()
+    for service in (Service("", [{}, {}]), Service(NEW, [{}, {}])):  # no such key; a key that was created again
+        bench.service = service
+        bench.compare()
+        bench.compare()
+        (refused,) = bench.take(HistoryRefused)
+        assert (refused.refusal.gone, refused.refusal.held) == (2, 2)
+        assert not bench.take(FetchPartition)
+        assert bench.rows() == {"a": "1", "b": "1"}
+        assert not bench.handed
+        assert not bench.machine.ready
+
+
+def test_what_was_refused_is_taken_once_the_rows_are_back() -> None:
+    bench = Bench(Service(OLD, [{"a": ("1", 1), "b": ("1", 2)}])).start()
+    bench.service = Service(NEW, [{}])
+    bench.compare()
+    assert bench.take(HistoryRefused)
+    bench.event(0, 0, 1, NEW, "a", "2")
+    assert not bench.take(CompareHeads)  # the regular comparison will do
+    bench.service = Service(NEW, [{"a": ("2", 1), "b": ("2", 2)}])
+    bench.compare()
+    bench.answer()
+    assert bench.rows() == {"a": "2", "b": "2"}
+    assert bench.machine.ready
+
+
+def test_rows_that_are_all_others_are_refused_although_they_are_as_many() -> None:
+    held = {f"r{number}": ("1", number + 1) for number in range(2 * FEW_ROWS)}
+    others = {f"s{number}": ("1", number + 1) for number in range(2 * FEW_ROWS)}
+    bench = Bench(Service(OLD, [held])).start()
+    bench.service = Service(NEW, [others])
+    bench.compare()
+    bench.answer()
+    (refused,) = bench.take(HistoryRefused)
+    assert refused.refusal.gone == 2 * FEW_ROWS
+    assert bench.rows().keys() == held.keys()
+    assert not bench.machine.ready
+    bench.compare()
+    assert not bench.take(FetchPartition)  # nothing has changed there
+
+
+def test_the_share_is_a_setting() -> None:
+    bench = Bench(Service(OLD, [{"a": ("1", 1), "b": ("1", 2)}]), max_delete_share=1.0).start()
+    bench.service = Service("", [{}])
+    bench.compare()
+    bench.answer()
+    assert bench.rows() == {}
+    assert bench.handed == {"a": None, "b": None}
+    assert bench.machine.ready
+
+
+def test_revisions_that_went_back_within_a_history_are_guarded_too() -> None:
+    bench = Bench(Service(OLD, [{"a": ("1", 1), "b": ("1", 2)}])).start()
+    bench.service = Service(OLD, [{}])
+    bench.compare()
+    assert bench.take(HistoryRefused)
+    assert bench.rows() == {"a": "1", "b": "1"}
+    bench.service = Service(OLD, [{"a": ("1", 1)}])
+    bench.compare()
+    bench.answer()
+    assert bench.rows() == {"a": "1"}
+    assert len(bench.take(Restored)) == 1
+
+
+def test_the_first_write_to_a_key_is_taken_in_without_a_fetch() -> None:
+    bench = Bench(Service("", [{}, {}])).start()
+    bench.event(1, 0, 1, NEW, "a", "1")
+    bench.event(0, 0, 1, NEW, "b", "1")
+    assert bench.handed == {"a": "1", "b": "1"}
+    assert not bench.take(FetchPartition)
+    assert not bench.take(CompareHeads)
+
+
+def test_an_answer_of_before_the_first_write_does_not_take_the_key_away() -> None:
+    bench = Bench(Service("", [{}])).start()
+    asked = bench.machine.heads_asked()
+    bench.event(0, 0, 1, NEW, "a", "1")
+    bench.machine.heads_reply(asked, [0], bench.now, "", [0])  # the key was not there when the service looked
+    assert not bench.take(HistoryRefused)
+    assert bench.rows() == {"a": "1"}
+    assert bench.machine.ready
+
+
+@pytest.mark.parametrize("history", [OLD, NEW])
+def test_a_cache_is_kept_over_a_change_of_histories(history: str) -> None:
+    """Another history costs whole fetches; what is handed over is the difference."""
+    bench = Bench(Service(history, [{"a": ("1", 3), "b": ("2", 7)}], [7]))
+    rows = {"a": Row("a", "1", 3), "gone": Row("gone", "1", 5)}
+    bench.machine.restore([CachedPartition(0, 5, rows, {}, 0.0, OLD)], hand_over=False)
+    bench.poll()
+    bench.machine.assign(frozenset({0}))
+    bench.machine.filters_ready([0], bench.now)
+    (fetch,) = bench.take(FetchPartition)
+    assert (fetch.since, fetch.history) == (5, OLD)
+    bench.machine.partition_reply(fetch.request, bench.service.part(0), bench.now, history)
+    if history == NEW:
+        assert bench.take(CompareHeads)
+        bench.compare()
+        bench.now = 60.0
+        bench.answer()
+    bench.poll()
+    assert bench.rows() == {"a": "1", "b": "2"}
+    assert bench.handed == {"b": "2", "gone": None}
+
+
+def test_a_whole_key_of_another_history_is_asked_for_again() -> None:
+    bench = Bench(Service(NEW, [{"a": ("1", 1)}]), full=True)
+    bench.machine.history.begin(OLD)
+    bench.machine.assign(frozenset({0}))
+    bench.machine.filters_ready([0], bench.now)
+    (full,) = bench.take(FetchFull)
+    bench.machine.full_reply(full.request, [bench.service.part(0)], bench.now, NEW)
+    assert bench.take(CompareHeads)
+    assert not bench.rows()
+    bench.compare()
+    bench.now = 60.0
+    bench.answer()
+    assert bench.rows() == {"a": "1"}
+
+
+def test_histories_that_are_over_are_remembered_up_to_a_bound() -> None:
+    history = KeyHistory(0.5)
+    history.begin("current")
+    for number in range(10 * MAX_PAST_HISTORIES):
+        history.suspect(f"h{number}")
+    assert len(history.suspects) == MAX_PAST_HISTORIES
+    history.settle([f"h{number}" for number in range(10 * MAX_PAST_HISTORIES)])
+    assert sum(history.is_settled(f"h{number}") for number in range(10 * MAX_PAST_HISTORIES)) == MAX_PAST_HISTORIES
+    assert not history.is_settled("current")

@@ -48,9 +48,7 @@ async def fill(path: Path) -> None:
     ]
     async with Database(path) as database:
         await database.write(prepare)
-        await database.write(
-            write_identity(Identity("bench", "w", StoreSettings(partition_count=PARTITIONS), "2026-11-20T00:00:00"))
-        )
+        await database.write(write_identity(Identity("bench", "w", StoreSettings(partition_count=PARTITIONS))))
         await database.write(write({"list": saves}, {"list": int(time.time() * 1000)}, ["list"]))
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ringcast._change import Change
-from ringcast._machine.actions import Ack, Announce, Apply, FetchBatch, FetchFull, FetchPartition, Restored, Unheard
+from ringcast._machine.actions import Ack, Announce, Apply, FetchBatch, FetchFull, FetchPartition, Unheard
 from ringcast._machine.key import KeyMachine
 from ringcast._machine.saving import CachedPartition, PartitionSave, Saving
 from ringcast_wire import Change as WireChange
@@ -173,9 +173,10 @@ class World:
                 assert self.job is None, "two jobs at once"
                 self.job = action
                 self._check_job(action)
-            elif not isinstance(action, Unheard):
-                assert not isinstance(action, Restored), "the database was never restored"
+            elif isinstance(action, FetchPartition | FetchBatch | FetchFull):
                 self.requests.append(action)
+            else:
+                assert isinstance(action, Unheard), "the database was never restored"
         self._check_applied()
 
     def _check_acks(self, ack: Ack) -> None:

@@ -70,6 +70,7 @@ class _Duration(click.ParamType[int]):
 @click.option("--start-timeout", type=float, default=30.0, help="Seconds to wait for NATS and the database.")
 @click.option("--stop-timeout", type=float, default=10.0, help="Seconds that each phase of stopping may take.")
 @click.option("--change-stream", type=_Duration(), default="60s", help="How long a stream of writes lasts at most.")
+@click.option("--list-snapshot", type=_Duration(), default="30s", help="How long a list is read from one snapshot.")
 @click.option("--connection-age", type=_Duration(), default="30m", help="When a client is asked to connect again.")
 @click.option("--connection-grace", type=_Duration(), default="10m", help="How long its calls may go on then.")
 @click.option("--connection-idle", type=_Duration(), default="5m", help="When a connection without calls is closed.")
@@ -109,6 +110,7 @@ def main(config: Path | None, nats: str, **options: Any) -> None:
             start_timeout_s=options["start_timeout"],
             stop_timeout_s=options["stop_timeout"],
             change_stream_s=options["change_stream"] / 1000,
+            list_snapshot_s=options["list_snapshot"] / 1000,
             tombstone_retention_ms=options["tombstone_retention"],
             history_retention_ms=options["history_retention"],
             compaction_interval_s=options["compaction_interval"] / 1000,

@@ -16,6 +16,7 @@ from ringcast_config_service.callers import Caller
 from ringcast_config_service.refusals import Refusals
 from ringcast_config_service.security import Tokens
 from ringcast_config_service.transport_input import Context
+from ringcast_config_service.turns import Turns
 
 MAX_REQUEST_BYTES: Final = 2 * limits.MAX_BATCH_BYTES
 """Above every legal request, so that an oversized row is refused with a sentence and not by the transport."""
@@ -77,7 +78,7 @@ class Admission:
         self._refusals = refusals
         self._open: Counter[tuple[CallKind, str]] = Counter()
         self._reads = asyncio.Semaphore(_MAX_READS)
-        self._reads_of: dict[str, _Shared] = {}
+        self._reads_of_principal = Turns(_MAX_READS_OF_PRINCIPAL)
 
     def admit(self, context: Context, kind: CallKind) -> Caller:
         """Lets a call in; :meth:`leave` has to be called when it has ended, whatever its end.
@@ -122,15 +123,8 @@ class Admission:
         if kind in _NEED_NO_TOKEN:
             yield  # their number is bounded, and they must not wait for those with a login
             return
-        shared = self._reads_of.setdefault(caller.principal, _Shared())
-        shared.users += 1
-        try:
-            async with shared.turns, self._reads:
-                yield
-        finally:
-            shared.users -= 1
-            if not shared.users:
-                del self._reads_of[caller.principal]
+        async with self._reads_of_principal.of(caller.principal), self._reads:
+            yield
 
     def _identify(self, context: Context, kind: CallKind) -> Caller:
         if self._tokens is None or kind in _NEED_NO_TOKEN:
@@ -140,13 +134,3 @@ class Admission:
             return callers.token_caller(context, tokens[0])
         self._refusals.login(kind, "unknown_token" if tokens else "no_token", callers.host_of(str(context.peer())))
         raise UnauthenticatedError("a token that the config service knows is needed: see token_file")
-
-
-class _Shared:
-    """The turns of a principal, for as long as any of its calls waits for one or has one."""
-
-    __slots__ = ("turns", "users")
-
-    def __init__(self) -> None:
-        self.turns = asyncio.Semaphore(_MAX_READS_OF_PRINCIPAL)
-        self.users = 0

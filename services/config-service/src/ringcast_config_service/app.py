@@ -104,6 +104,7 @@ class App:
             telemetry,
             config.security,
             change_stream_s=config.change_stream_s,
+            list_snapshot_s=config.list_snapshot_s,
             connections=config.connections,
         )
         readiness = Readiness(repository, lambda: nc.is_connected, server.health, telemetry.measures)

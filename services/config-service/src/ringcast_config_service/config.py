@@ -18,6 +18,15 @@ _DURATION = re.compile(r"(\d{1,9})(ms|s|m|h|d)", re.ASCII)
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _ADDRESS = re.compile(r"(?P<host>[^:\s]+|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})", re.ASCII)
 
+_TIMES_S = (
+    "start_timeout_s",
+    "stop_timeout_s",
+    "change_stream_s",
+    "list_snapshot_s",
+    "compaction_interval_s",
+    "relay_poll_s",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
@@ -34,6 +43,8 @@ class Config:
     stop_timeout_s: float = 10.0
     change_stream_s: float = 60.0
     """How long a stream of changes or of batches lasts: by then a withdrawn token counts."""
+    list_snapshot_s: float = 30.0
+    """How long a list is read from one snapshot, which keeps the database from tidying up; it goes on in another."""
     tombstone_retention_ms: int = 24 * 3_600_000
     history_retention_ms: int = 7 * 86_400_000
     compaction_interval_s: float = 600.0
@@ -77,7 +88,14 @@ class Config:
             raise ConfigError(f"nats: {error}") from error
         self.security.check()
         self.connections.check()
-        for name in ("start_timeout_s", "stop_timeout_s", "change_stream_s", "compaction_interval_s", "relay_poll_s"):
+        for name in (
+            "start_timeout_s",
+            "stop_timeout_s",
+            "change_stream_s",
+            "list_snapshot_s",
+            "compaction_interval_s",
+            "relay_poll_s",
+        ):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it must be above 0")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import replace
 
 from ringcast_core import row_partition
 from ringcast_wire import (
@@ -189,23 +190,22 @@ class Handlers:
             names.check_partition(query.partition, record.partition_count)
         return self._repository.list_rows(store, key, query)
 
-    async def history(
-        self, store: str, key: str, *, row_id: str, partition: int | None, since: int, limit: int
-    ) -> AsyncGenerator[list[Revision], None]:
+    async def history(self, store: str, key: str, query: HistoryFilter) -> AsyncGenerator[list[Revision], None]:
         """An iterator of pages; close it when it is not read to the end."""
         record = await self._check_key(store, key)
-        if since < 0:
-            raise InvalidInputError(f"since {since} is below 0", field="since")
-        if partition is not None:
-            names.check_partition(partition, record.partition_count)
-        if row_id:
-            home = row_partition(check_row_id(row_id), record.partition_count)
-            if partition not in (None, home):
+        if query.since < 0:
+            raise InvalidInputError(f"since {query.since} is below 0", field="since")
+        if query.partition is not None:
+            names.check_partition(query.partition, record.partition_count)
+        if query.row_id:
+            home = row_partition(check_row_id(query.row_id), record.partition_count)
+            if query.partition not in (None, home):
                 raise InvalidInputError(
-                    f"partition {partition} does not hold row {shown(row_id)}: partition {home} does", field="partition"
+                    f"partition {query.partition} does not hold row {shown(query.row_id)}: partition {home} does",
+                    field="partition",
                 )
-            partition = home
-        return self._repository.history(store, key, HistoryFilter(partition, row_id or None, since, limit))
+            query = replace(query, partition=home)
+        return self._repository.history(store, key, query)
 
     async def heads(self, store: str, key: str) -> HeadsReply:
         """The revision of each partition."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 import grpc.aio
@@ -23,7 +24,7 @@ from ringcast_config_service.connections import ConnectionSettings, channel_opti
 from ringcast_config_service.guard import GuardedServer
 from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.health import Health
-from ringcast_config_service.lists import send_pages
+from ringcast_config_service.lists import Lists
 from ringcast_config_service.messages import (
     MODES,
     STRATEGIES,
@@ -33,7 +34,7 @@ from ringcast_config_service.messages import (
     row_message,
     store_message,
 )
-from ringcast_config_service.repository import ListFilter
+from ringcast_config_service.repository import HistoryFilter, ListedRow, ListFilter, Revision
 from ringcast_config_service.security import Security
 from ringcast_config_service.stream_life import StreamLives
 from ringcast_config_service.telemetry import Telemetry
@@ -66,6 +67,7 @@ class GrpcServer:
         security: Security | None = None,
         *,
         change_stream_s: float,
+        list_snapshot_s: float,
         connections: ConnectionSettings,
     ) -> None:
         self._listen = listen
@@ -78,7 +80,9 @@ class GrpcServer:
         admission = Admission(self._security.tokens(), telemetry.measures.refusals)
         guarded: Any = GuardedServer(self._server, admission, _KINDS)
         self._lives = StreamLives(change_stream_s)
-        add_ConfigServiceServicer_to_server(_Servicer(handlers, writer, self._lives, telemetry), guarded)
+        add_ConfigServiceServicer_to_server(
+            _Servicer(handlers, writer, self._lives, Lists(list_snapshot_s), telemetry), guarded
+        )
         health_pb2_grpc.add_HealthServicer_to_server(self.health, guarded)
         services = (SERVICE_NAME, HEALTH_NAME, reflection.SERVICE_NAME)
         add_reflection: Any = reflection_pb2_grpc.add_ServerReflectionServicer_to_server
@@ -109,10 +113,13 @@ class GrpcServer:
 class _Servicer(ConfigServiceServicer):
     """Every method hands its work to :func:`_answer`, which maps errors."""
 
-    def __init__(self, handlers: Handlers, writer: GroupWriter, lives: StreamLives, telemetry: Telemetry) -> None:
+    def __init__(
+        self, handlers: Handlers, writer: GroupWriter, lives: StreamLives, lists: Lists, telemetry: Telemetry
+    ) -> None:
         self._handlers = handlers
         self._writer = writer
         self._lives = lives
+        self._lists = lists
         self._telemetry = telemetry
 
     async def CreateStore(self, request: pb.CreateStoreRequest, context: Context) -> pb.Store:
@@ -164,28 +171,48 @@ class _Servicer(ConfigServiceServicer):
         return pb.GetResponse(rows=map(row_message, rows))
 
     async def List(self, request: pb.ListRequest, context: Context) -> None:
-        partition = request.partition if request.HasField("partition") else None
-        query = ListFilter(partition, request.include_deleted, request.limit)
-        pages = await _answer(context, self._handlers.list_rows(request.store, request.key, query))
-        await _answer(context, send_pages(context, pages, row_message, lambda part: pb.ListResponse(rows=part)))
+        query = ListFilter(_partition(request), request.include_deleted, request.limit)
+
+        async def pages(after: tuple[int, str] | None, limit: int) -> AsyncGenerator[list[ListedRow], None]:
+            return await self._handlers.list_rows(request.store, request.key, replace(query, after=after, limit=limit))
+
+        await _answer(
+            context,
+            self._lists.send(
+                context,
+                pages,
+                query.limit,
+                position=lambda row: (row.partition, row.row.row_id),
+                to_message=row_message,
+                pack=lambda part: pb.ListResponse(rows=part),
+            ),
+        )
 
     async def History(self, request: pb.HistoryRequest, context: Context) -> None:
-        call = self._handlers.history(
-            request.store,
-            request.key,
-            row_id=request.row_id,
-            partition=request.partition if request.HasField("partition") else None,
-            since=request.since,
-            limit=request.limit,
-        )
-        pages = await _answer(context, call)
+        query = HistoryFilter(_partition(request), request.row_id or None, request.since, request.limit)
+
+        async def pages(after: tuple[int, int] | None, limit: int) -> AsyncGenerator[list[Revision], None]:
+            return await self._handlers.history(request.store, request.key, replace(query, after=after, limit=limit))
+
         await _answer(
-            context, send_pages(context, pages, revision_message, lambda part: pb.HistoryResponse(revisions=part))
+            context,
+            self._lists.send(
+                context,
+                pages,
+                query.limit,
+                position=lambda revision: (revision.partition, revision.row.version),
+                to_message=revision_message,
+                pack=lambda part: pb.HistoryResponse(revisions=part),
+            ),
         )
 
     async def Heads(self, request: pb.HeadsRequest, context: Context) -> pb.HeadsResponse:
         found = await _answer(context, self._handlers.heads(request.store, request.key))
         return pb.HeadsResponse(heads=found.heads, history_id=found.history)
+
+
+def _partition(request: pb.ListRequest | pb.HistoryRequest) -> int | None:
+    return request.partition if request.HasField("partition") else None
 
 
 async def _answer(context: Context, call: Awaitable[T]) -> T:

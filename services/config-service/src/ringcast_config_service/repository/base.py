@@ -181,21 +181,26 @@ class Revision(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListFilter:
-    """What to list; ``limit`` 0 is no limit."""
+    """What to list; ``limit`` 0 is no limit. ``after``: only what comes behind this partition and row id."""
 
     partition: int | None = None
     include_deleted: bool = False
     limit: int = 0
+    after: tuple[int, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryFilter:
-    """Which revisions to list: of one row, of one partition, above ``since``; ``limit`` 0 is no limit."""
+    """Which revisions to list: of one row, of one partition, above ``since``; ``limit`` 0 is no limit.
+
+    ``after``: only what comes behind this partition and revision.
+    """
 
     partition: int | None = None
     row_id: str | None = None
     since: int = 0
     limit: int = 0
+    after: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

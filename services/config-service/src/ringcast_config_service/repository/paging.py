@@ -15,8 +15,8 @@ Fetch = Callable[[tuple[object, ...]], Awaitable[list[mapping.Record]]]
 
 async def list_pages(partition_count: int, query: ListFilter, fetch: Fetch) -> AsyncGenerator[list[ListedRow], None]:
     """Pages of rows by partition and row id."""
-    partition, last = _bounds(query.partition, partition_count)
-    row_id = ""
+    first, last = _bounds(query.partition, partition_count)
+    partition, row_id = query.after or (first, "")
     size, left = PageSize(), query.limit
     while True:
         asked = min(size.rows, left) if query.limit else size.rows
@@ -34,8 +34,8 @@ async def history_pages(
     partition_count: int, query: HistoryFilter, fetch: Fetch
 ) -> AsyncGenerator[list[Revision], None]:
     """Pages of revisions by partition and revision."""
-    partition, last = _bounds(query.partition, partition_count)
-    revision = 0
+    first, last = _bounds(query.partition, partition_count)
+    partition, revision = query.after or (first, 0)
     size, left = PageSize(), query.limit
     while True:
         asked = min(size.rows, left) if query.limit else size.rows

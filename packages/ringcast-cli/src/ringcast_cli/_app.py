@@ -18,7 +18,8 @@ from ringcast_cli._options import shared_options
 
 _COMMANDS: Final = {
     "up": ("ringcast_cli._up_command", "Run NATS and the config service on this machine."),
-    "store": ("ringcast_cli._store_commands", "Create and look at stores."),
+    "store": ("ringcast_cli._store_commands", "Create, look at, change, delete and restore stores."),
+    "key": ("ringcast_cli._key_commands", "Look at, delete and restore the keys of a store."),
     "put": ("ringcast_cli._row_commands", "Write a row."),
     "get": ("ringcast_cli._row_commands", "Print the value of rows."),
     "delete": ("ringcast_cli._row_commands", "Delete a row."),

@@ -1,4 +1,4 @@
-"""``ringcast store create|show|list``."""
+"""``ringcast store create|show|list|update|delete|restore``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from ringcast_wire import Mode, Strategy, limits
 
 from ringcast_cli._client import service_client
 from ringcast_cli._config import CliConfig
+from ringcast_cli._deletion import confirm, deletion_options, print_deletion, restorable
 from ringcast_cli._options import settings_of, shared_options
-from ringcast_cli._output import print_json, print_table
+from ringcast_cli._output import print_json, print_table, visible
 
 
 @click.group()
 @shared_options("service", "timeout")
 def store() -> None:
-    """Create and look at stores."""
+    """Create, look at, change, delete and restore stores."""
 
 
 @store.command()
@@ -60,7 +61,7 @@ def create(
 ) -> None:
     """Create the store NAME.
 
-    Its settings can't be changed later. Creating it again with the same settings does nothing.
+    Only --inline-max-bytes can be changed later. Creating it again with the same settings does nothing.
     """
     config = settings_of(context)
 
@@ -92,16 +93,75 @@ def show(context: click.Context, name: str) -> None:
     _print_store(asyncio.run(run()), config)
 
 
-@store.command("list")
+@store.command()
+@click.argument("name")
+@click.option(
+    "--inline-max-bytes",
+    type=int,
+    metavar="BYTES",
+    required=True,
+    help=f"Values up to this size ride in the change event: 0 to {limits.MAX_INLINE_BYTES}.",
+)
 @shared_options("service", "timeout")
 @click.pass_context
-def list_stores(context: click.Context) -> None:
+def update(context: click.Context, name: str, inline_max_bytes: int) -> None:
+    """Change a setting of the store NAME. The others are locked at its creation."""
+    config = settings_of(context)
+
+    async def run() -> StoreInfo:
+        async with service_client(config) as client:
+            return await client.update_store(name, inline_max_bytes=inline_max_bytes)
+
+    _print_store(asyncio.run(run()), config)
+
+
+@store.command()
+@click.argument("name")
+@deletion_options
+@shared_options("service", "timeout")
+@click.pass_context
+def delete(context: click.Context, name: str, yes: bool, purge: bool) -> None:
+    """Delete the store NAME with all its keys. Its workers end; they are not told that its rows are gone.
+
+    It can be restored until the service's retention is over, 7 days by default; with --purge it can't.
+    """
+    config = settings_of(context)
+    confirm(name, f"the store {name}", yes=yes, purge=purge)
+
+    async def run() -> StoreInfo:
+        async with service_client(config) as client:
+            return await client.delete_store(name, purge=purge)
+
+    info = asyncio.run(run())
+    print_deletion(info, f"store {visible(name)}", info.deletion, config, purge=purge)
+
+
+@store.command()
+@click.argument("name")
+@shared_options("service", "timeout")
+@click.pass_context
+def restore(context: click.Context, name: str) -> None:
+    """Undo the deletion of the store NAME. Its workers have to be started again."""
+    config = settings_of(context)
+
+    async def run() -> StoreInfo:
+        async with service_client(config) as client:
+            return await client.restore_store(name)
+
+    _print_store(asyncio.run(run()), config)
+
+
+@store.command("list")
+@click.option("--deleted", is_flag=True, help="Those that are deleted and can be restored too.")
+@shared_options("service", "timeout")
+@click.pass_context
+def list_stores(context: click.Context, deleted: bool) -> None:
     """List every store; with --json one document a line."""
     config = settings_of(context)
 
     async def run() -> list[StoreInfo]:
         async with service_client(config) as client:
-            return await client.list_stores()
+            return await client.list_stores(include_deleted=deleted)
 
     stores = asyncio.run(run())
     if config.json:
@@ -110,9 +170,11 @@ def list_stores(context: click.Context) -> None:
         return
     rows = [
         [each.name, str(each.partition_count), each.mode, each.strategy, str(len(each.keys)), _sum_rows(each)]
+        + ([restorable(each.deletion)] if deleted else [])
         for each in stores
     ]
-    print_table(["store", "partitions", "mode", "strategy", "keys", "rows"], rows, right=frozenset({1, 4, 5}))
+    columns = ["store", "partitions", "mode", "strategy", "keys", "rows"] + (["restorable until"] if deleted else [])
+    print_table(columns, rows, right=frozenset({1, 4, 5}))
 
 
 def _sum_rows(info: StoreInfo) -> str:

@@ -109,6 +109,10 @@ def notify_stream(store: str) -> str:
     return f"config_notify_{store}"
 
 
+META_DELETED: Final = "deleted"
+"""Entry of the metadata bucket of a store that is deleted: a sentence that says when, and until when."""
+
+
 def notify_stream_subjects(store: str) -> str:
     """The subjects that a store's stream captures."""
     return f"config.notify.{store}.*.*"

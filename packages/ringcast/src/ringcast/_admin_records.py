@@ -23,17 +23,26 @@ class OnInvalid(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class DeletionInfo:
+    """When a store or key was deleted, and until when it can be restored (Unix time); 0: it is being purged."""
+
+    deleted_at_ms: int
+    restorable_until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class KeyInfo:
     """A config key: its live rows, and their bytes (ids, values and metadata)."""
 
     name: str
     rows: int
     bytes: int
+    deletion: DeletionInfo | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StoreInfo:
-    """A store, its immutable settings, and its config keys."""
+    """A store, its settings, and its config keys."""
 
     name: str
     partition_count: int
@@ -43,6 +52,7 @@ class StoreInfo:
     inline_max_bytes: int
     created_at_ms: int
     keys: tuple[KeyInfo, ...]
+    deletion: DeletionInfo | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +133,20 @@ def store_info(store: pb.Store) -> StoreInfo:
         hash=store.hash,
         inline_max_bytes=store.inline_max_bytes,
         created_at_ms=store.created_at_ms,
-        keys=tuple(KeyInfo(key.name, key.rows, key.bytes) for key in store.keys),
+        keys=tuple(map(key_info, store.keys)),
+        deletion=_deletion_info(store),
     )
+
+
+def key_info(key: pb.KeyInfo) -> KeyInfo:
+    """From the protobuf message."""
+    return KeyInfo(key.name, key.rows, key.bytes, _deletion_info(key))
+
+
+def _deletion_info(owner: pb.Store | pb.KeyInfo) -> DeletionInfo | None:
+    if not owner.HasField("deletion"):
+        return None
+    return DeletionInfo(owner.deletion.deleted_at_ms, owner.deletion.restorable_until_ms)
 
 
 def row_record(row: pb.Row) -> RowRecord:

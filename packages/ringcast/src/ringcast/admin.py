@@ -31,9 +31,11 @@ from ringcast_wire import (
 from ringcast_wire.grpc import TLS_PREFIX, ConfigServiceStub, ServiceLogin, error_from_rpc, pb
 from ringcast_wire.tracing import Tracing, make_tracing
 
+from ringcast._admin_lifecycle import LifecycleCalls, check_inline, check_range, where
 from ringcast._admin_records import (
     BatchResult,
     DeleteResult,
+    DeletionInfo,
     KeyInfo,
     OnInvalid,
     PutResult,
@@ -82,7 +84,7 @@ _CHANNEL_OPTIONS: Final = (
 RowList = list[RowRecord]
 
 
-class ConfigServiceClient:
+class ConfigServiceClient(LifecycleCalls):
     """Talks to one config service (or to a name that stands for several) over gRPC.
 
     The constructor connects to nothing; use it as ``async with ConfigServiceClient(address) as client``. Every method
@@ -160,21 +162,23 @@ class ConfigServiceClient:
             strategy=pb_strategy(strategy),
         )
         if inline_max_bytes is not None:
-            request.inline_max_bytes = _check_range("inline_max_bytes", inline_max_bytes, 0, limits.MAX_INLINE_BYTES)
+            request.inline_max_bytes = check_inline(inline_max_bytes)
         return store_info(await self._unary(self._rpc().CreateStore, request))
 
-    async def get_store(self, name: str) -> StoreInfo:
-        """A store with its keys.
+    async def get_store(self, name: str, *, include_deleted: bool = False) -> StoreInfo:
+        """A store with its keys; with ``include_deleted`` also if it is deleted, and with the keys that are.
 
         Raises:
             UnknownStoreError: there is none of that name.
+            StoreDeletedError: it is deleted.
         """
-        request = pb.GetStoreRequest(name=names.check_name("store", name))
+        request = pb.GetStoreRequest(name=names.check_name("store", name), include_deleted=include_deleted)
         return store_info(await self._unary(self._rpc().GetStore, request))
 
-    async def list_stores(self) -> list[StoreInfo]:
-        """Every store."""
-        reply = await self._unary(self._rpc().ListStores, pb.ListStoresRequest())
+    async def list_stores(self, *, include_deleted: bool = False) -> list[StoreInfo]:
+        """Every store with its keys; with ``include_deleted`` those that are deleted too."""
+        request = pb.ListStoresRequest(include_deleted=include_deleted)
+        reply = await self._unary(self._rpc().ListStores, request)
         return [store_info(store) for store in reply.stores]
 
     async def put(
@@ -187,7 +191,7 @@ class ConfigServiceClient:
             LimitExceededError: the partition would outgrow 8 MiB, or the store 100 keys.
         """
         check_row(row_id, value, metadata)
-        request = pb.PutRequest(**_where(store, key), row_id=row_id, value=value, metadata=metadata)
+        request = pb.PutRequest(**where(store, key), row_id=row_id, value=value, metadata=metadata)
         reply = await self._write("config.put", self._rpc().Put, request)
         return PutResult(reply.partition, reply.version)
 
@@ -198,7 +202,7 @@ class ConfigServiceClient:
             UnknownStoreError: there is no such store.
             UnknownKeyError: nothing was ever written to the key.
         """
-        request = pb.DeleteRequest(**_where(store, key), row_id=check_row_id(row_id))
+        request = pb.DeleteRequest(**where(store, key), row_id=check_row_id(row_id))
         reply = await self._write("config.delete", self._rpc().Delete, request)
         return DeleteResult(reply.existed, reply.partition, reply.version)
 
@@ -212,7 +216,7 @@ class ConfigServiceClient:
         wanted = [check_row_id(row_id) for row_id in row_ids]
         rows: RowList = []
         for part in _slices(wanted, limits.MAX_BATCH_ROWS):
-            reply = await self._unary(self._rpc().Get, pb.GetRequest(**_where(store, key), row_ids=part))
+            reply = await self._unary(self._rpc().Get, pb.GetRequest(**where(store, key), row_ids=part))
             rows.extend(map(row_record, reply.rows))
         return rows
 
@@ -231,7 +235,7 @@ class ConfigServiceClient:
             UnknownStoreError: there is no such store.
             UnknownKeyError: nothing was ever written to the key.
         """
-        request = pb.ListRequest(**_where(store, key), include_deleted=include_deleted, limit=_check_limit(limit))
+        request = pb.ListRequest(**where(store, key), include_deleted=include_deleted, limit=_check_limit(limit))
         if partition is not None:
             request.partition = names.check_partition(partition, limits.MAX_PARTITIONS)
         async with aclosing(self._stream(self._rpc().List, request)) as replies:
@@ -255,8 +259,8 @@ class ConfigServiceClient:
             UnknownStoreError: there is no such store.
             UnknownKeyError: nothing was ever written to the key.
         """
-        request = pb.HistoryRequest(**_where(store, key), limit=_check_limit(limit))
-        request.since = _check_range("since", since, 0, 2**63 - 1)
+        request = pb.HistoryRequest(**where(store, key), limit=_check_limit(limit))
+        request.since = check_range("since", since, 0, 2**63 - 1)
         if row_id is not None:
             request.row_id = check_row_id(row_id)
         if partition is not None:
@@ -273,7 +277,7 @@ class ConfigServiceClient:
             UnknownStoreError: there is no such store.
             UnknownKeyError: nothing was ever written to the key.
         """
-        reply = await self._unary(self._rpc().Heads, pb.HeadsRequest(**_where(store, key)))
+        reply = await self._unary(self._rpc().Heads, pb.HeadsRequest(**where(store, key)))
         return tuple(reply.heads)
 
     def changes(self, store: str, key: str, *, max_in_flight: int = limits.MAX_BATCH_ROWS) -> ChangeWriter:
@@ -285,7 +289,7 @@ class ConfigServiceClient:
             self._rpc().Change,
             names.check_name("store", store),
             names.check_name("key", key),
-            max_in_flight=_check_range("max_in_flight", max_in_flight, 1, limits.MAX_BATCH_ROWS),
+            max_in_flight=check_range("max_in_flight", max_in_flight, 1, limits.MAX_BATCH_ROWS),
             timeout_s=self._timeout_s,
             to_error=self._error,
             silent=self._silent,
@@ -319,15 +323,15 @@ class ConfigServiceClient:
             names.check_name("store", store),
             names.check_name("key", key),
             on_invalid,
-            max_rows=_check_range("batch_rows", batch_rows, 1, limits.MAX_BATCH_ROWS),
-            max_bytes=_check_range("batch_bytes", batch_bytes, 1, limits.MAX_BATCH_BYTES),
+            max_rows=check_range("batch_rows", batch_rows, 1, limits.MAX_BATCH_ROWS),
+            max_bytes=check_range("batch_bytes", batch_bytes, 1, limits.MAX_BATCH_BYTES),
             skip_unchanged=skip_unchanged,
         )
         return BulkWrite(
             partial(self._rpc().Write, metadata=self._here()),
             rows,
             builder,
-            max_in_flight=_check_range("max_in_flight", max_in_flight, 1, MAX_IN_FLIGHT),
+            max_in_flight=check_range("max_in_flight", max_in_flight, 1, MAX_IN_FLIGHT),
             timeout_s=self._timeout_s,
             to_error=self._error,
         )
@@ -361,7 +365,7 @@ class ConfigServiceClient:
             UnknownStoreError, LimitExceededError, UnavailableError: as for :meth:`put`.
         """
         options = SyncOptions(dry_run, max_delete_share, allow_empty, first_rows)
-        return await Sync(self, **_where(store, key), options=options, on_progress=on_progress).run(rows)
+        return await Sync(self, **where(store, key), options=options, on_progress=on_progress).run(rows)
 
     def _rpc(self) -> Any:
         if self._stub is None:
@@ -451,18 +455,8 @@ def _cause(details: str | None) -> str:
     return found[0].lower() if found else text[:200]
 
 
-def _where(store: str, key: str) -> dict[str, Any]:
-    return {"store": names.check_name("store", store), "key": names.check_name("key", key)}
-
-
 def _check_limit(limit: int | None) -> int:
-    return 0 if limit is None else _check_range("limit", limit, 1, 2**63 - 1)
-
-
-def _check_range(field: str, value: object, low: int, high: int) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
-        return value
-    raise InvalidInputError(f"{field} {shown(value)} is out of range: {low} to {high} is allowed", field=field)
+    return 0 if limit is None else check_range("limit", limit, 1, 2**63 - 1)
 
 
 def _slices(items: Sequence[str], size: int) -> Iterator[Sequence[str]]:
@@ -479,6 +473,7 @@ __all__ = [
     "DEFAULT_SERVICE",
     "DEFAULT_TIMEOUT_S",
     "DeleteResult",
+    "DeletionInfo",
     "InvalidRowError",
     "KeyInfo",
     "OnInvalid",

@@ -78,7 +78,8 @@ class _Duration(click.ParamType[int]):
 @click.option("--keepalive-timeout", type=_Duration(), default="10s", help="How long the answer may take.")
 @click.option("--tombstone-retention", type=_Duration(), default="24h", help="How long deletes can be caught up with.")
 @click.option("--history-retention", type=_Duration(), default="7d", help="How long old revisions are kept.")
-@click.option("--compaction-interval", type=_Duration(), default="10m", help="How often both are looked at.")
+@click.option("--deletion-retention", type=_Duration(), default="7d", help="How long deletions can be undone.")
+@click.option("--compaction-interval", type=_Duration(), default="10m", help="How often these are looked at.")
 @click.option("--lock-timeout", type=_Duration(), default="5s", help="How long a write waits for another's lock.")
 @click.option("--write-connections", type=int, default=4, help="Writes that run at once in PostgreSQL.")
 @click.option("--nats-user", default="", help="User on NATS.")
@@ -113,6 +114,7 @@ def main(config: Path | None, nats: str, **options: Any) -> None:
             list_snapshot_s=options["list_snapshot"] / 1000,
             tombstone_retention_ms=options["tombstone_retention"],
             history_retention_ms=options["history_retention"],
+            deletion_retention_ms=options["deletion_retention"],
             compaction_interval_s=options["compaction_interval"] / 1000,
             lock_timeout_ms=options["lock_timeout"],
             write_connections=options["write_connections"],

@@ -24,6 +24,7 @@ from ringcast_config_service.bus_client import BusClient
 from ringcast_config_service.config import Config
 from ringcast_config_service.errors import ConfigError
 from ringcast_config_service.handlers import Handlers
+from ringcast_config_service.lifecycle import Lifecycle
 from ringcast_config_service.provision import Provisioner
 from ringcast_config_service.readiness import Readiness
 from ringcast_config_service.relay import Relay
@@ -96,9 +97,13 @@ class App:
         )
         self.writer = writer = GroupWriter(repository, relay.committed, telemetry, transactions=repository.write_lanes)
         handlers = Handlers(repository, writer, provisioner, telemetry)
+        lifecycle = Lifecycle(
+            repository, provisioner, retention_ms=config.deletion_retention_ms, forget=handlers.forget
+        )
         fetches = FetchServer(nc, handlers, at_once=config.fetches, waiting=config.waiting_fetches, telemetry=telemetry)
         server = GrpcServer(
             handlers,
+            lifecycle,
             writer,
             config.listen,
             telemetry,
@@ -120,6 +125,7 @@ class App:
                     ("fetches", fetches.run()),
                     ("readiness", self._follow(readiness)),
                     ("compaction", self._compact(repository)),
+                    ("purge", lifecycle.run(config.compaction_interval_s)),
                     ("outbox", self._look_at_outbox(repository)),
                 )
             ]

@@ -19,8 +19,10 @@ from ringcast_wire import (
     ProtocolError,
     RingcastError,
     Row,
+    StoreDeletedError,
     StoreSettings,
     Strategy,
+    UnknownStoreError,
     check_row,
     check_row_id,
     decode_batch_request,
@@ -33,6 +35,7 @@ from ringcast_wire import (
 
 from ringcast_config_service.batches import CheckedBatch, PlainRows, Rejected, RowInput, checked_writes, plain_writes
 from ringcast_config_service.callers import LOCAL, Caller
+from ringcast_config_service.lifecycle import check_inline
 from ringcast_config_service.provision import Provisioner
 from ringcast_config_service.repository import (
     Chain,
@@ -50,12 +53,13 @@ from ringcast_config_service.repository import (
 from ringcast_config_service.telemetry import Telemetry
 from ringcast_config_service.writer import GroupWriter
 
+_STORE_AGE_S = 5.0
 _FULL_FETCHES = 4
 """Whole keys that are read at once: each may take 64 MiB of memory."""
 
 
 class Handlers:
-    """One object for all calls; it keeps the settings of stores it has seen, which never change."""
+    """One object for all calls; it keeps the settings of stores that it has seen for a few seconds."""
 
     def __init__(
         self,
@@ -68,7 +72,7 @@ class Handlers:
         self._repository = repository
         self._writer = writer
         self._provisioner = provisioner
-        self._stores: dict[str, StoreRecord] = {}
+        self._stores: dict[str, tuple[StoreRecord, float]] = {}
         self._full_fetches = asyncio.Semaphore(_FULL_FETCHES)
 
     # Stores
@@ -79,25 +83,24 @@ class Handlers:
         """Creates a store, or returns the one with the same settings, once workers can use it."""
         names.check_name("name", name)
         names.check_partition_count(partition_count)
-        inline = limits.DEFAULT_INLINE_BYTES if inline_max_bytes is None else inline_max_bytes
-        if inline > limits.MAX_INLINE_BYTES:
-            raise InvalidInputError(
-                f"inline_max_bytes {inline} is too large: at most {limits.MAX_INLINE_BYTES} are allowed",
-                field="inline_max_bytes",
-            )
+        inline = check_inline(limits.DEFAULT_INLINE_BYTES if inline_max_bytes is None else inline_max_bytes)
         settings = StoreSettings(
             partition_count=partition_count, mode=mode, strategy=strategy, load_factor=DEFAULT_LOAD_FACTOR
         )
         record = await self._repository.create_store(StoreRecord(name, settings, inline, _now_ms()))
-        self._stores[name] = record
+        self._remember(record)
         await self._provisioner.ensure(record)
         return record
 
-    async def get_store(self, name: str) -> StoreInfo:
-        return await self._repository.get_store(names.check_name("name", name))
+    async def get_store(self, name: str, *, include_deleted: bool = False) -> StoreInfo:
+        return await self._repository.get_store(names.check_name("name", name), include_deleted=include_deleted)
 
-    async def list_stores(self) -> list[StoreInfo]:
-        return await self._repository.list_stores()
+    async def list_stores(self, *, include_deleted: bool = False) -> list[StoreInfo]:
+        return await self._repository.list_stores(include_deleted=include_deleted)
+
+    def forget(self, name: str) -> None:
+        """The settings of a store may have changed: the next call reads them."""
+        self._stores.pop(name, None)
 
     # Writes
 
@@ -238,12 +241,24 @@ class Handlers:
         return await self._store(store)
 
     async def _store(self, name: str) -> StoreRecord:
-        """The settings of a store; at most as many as there may be stores are kept."""
+        """The settings of a store, which another instance may have changed or deleted a few seconds ago.
+
+        That harms nothing: each read and each write looks at deletions itself, in its own transaction.
+        """
         found = self._stores.get(names.check_name("store", name))
-        if found is None:
-            found = (await self._repository.get_store(name)).record
-            self._stores[name] = found
-        return found
+        if found is not None and found[1] > time.monotonic():
+            return found[0]
+        try:
+            return self._remember(await self._repository.get_record(name))
+        except (UnknownStoreError, StoreDeletedError):
+            self.forget(name)
+            raise
+
+    def _remember(self, record: StoreRecord) -> StoreRecord:
+        if len(self._stores) >= limits.MAX_STORES:  # of stores that are gone, or one more than there may be
+            self._stores.clear()
+        self._stores[record.name] = record, time.monotonic() + _STORE_AGE_S
+        return record
 
 
 def _check_row_ids(row_ids: Sequence[str]) -> Sequence[str]:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 from ringcast_wire import InvalidInputError, Mode, Strategy
 from ringcast_wire.grpc import pb
 
-from ringcast_config_service.repository import KeyStats, ListedRow, Revision, StoreInfo, StoreRecord
+from ringcast_config_service.repository import Deletion, KeyStats, ListedRow, Revision, StoreInfo, StoreRecord
 
 T = TypeVar("T")
 
@@ -47,8 +47,20 @@ def store_message(record: StoreRecord, keys: tuple[KeyStats, ...] = ()) -> pb.St
         hash=settings.hash,
         inline_max_bytes=record.inline_max_bytes,
         created_at_ms=record.created_at_ms,
-        keys=[pb.KeyInfo(name=key.name, rows=key.rows, bytes=key.bytes) for key in keys],
+        history_id=record.history_id,
+        keys=map(key_message, keys),
+        deletion=_deletion_message(record.deletion),
     )
+
+
+def key_message(key: KeyStats) -> pb.KeyInfo:
+    return pb.KeyInfo(name=key.name, rows=key.rows, bytes=key.bytes, deletion=_deletion_message(key.deletion))
+
+
+def _deletion_message(deletion: Deletion | None) -> pb.Deletion | None:
+    if deletion is None:
+        return None
+    return pb.Deletion(deleted_at_ms=deletion.deleted_at_ms, restorable_until_ms=deletion.expires_at_ms)
 
 
 def info_message(info: StoreInfo) -> pb.Store:

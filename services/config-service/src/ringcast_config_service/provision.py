@@ -18,6 +18,7 @@ from nats.js.errors import APIError, BadRequestError, KeyNotFoundError, KeyWrong
 from nats.js.kv import KeyValue
 from ringcast_wire import MismatchError, RingcastError, UnavailableError, limits, names
 
+from ringcast_config_service.bus_removal import clear_deletion, mark_deletion, remove_store
 from ringcast_config_service.repository import Repository, StoreRecord
 
 log = logging.getLogger(__name__)
@@ -52,15 +53,30 @@ class Provisioner:
             await self._ensure_bucket(names.nodes_bucket(store.name), _NODE_TTL_S)
             await self._ensure_stream(store.name)
             await self._ensure_dead_stream(store.name)
-            await self._ensure_settings(store, await self._ensure_bucket(names.meta_bucket(store.name), None))
+            settings = await self._ensure_bucket(names.meta_bucket(store.name), None)
+            await self._ensure_settings(store, settings)
+            await clear_deletion(settings)
 
     async def ensure_all(self) -> None:
         """Looks after every store; logs what stands in the way of one and goes on with the next."""
-        for info in await self._repository.list_stores():
+        for info in await self._repository.list_stores(include_deleted=True):
             try:
-                await self.ensure(info.record)
+                if info.record.deletion is None:
+                    await self.ensure(info.record)
+                else:
+                    await self.mark_deleted(info.record)
             except MismatchError as error:
                 log.critical("store=%s error=%s", info.record.name, error)
+
+    async def mark_deleted(self, store: StoreRecord) -> None:
+        """Has workers that start be refused with a sentence that says what became of the store."""
+        async with _nats_calls(store.name):
+            await mark_deletion(self._js, store)
+
+    async def remove(self, store: str) -> None:
+        """Removes everything that :meth:`ensure` has made for a store alone; harmless when it is gone already."""
+        async with _nats_calls(store):
+            await remove_store(self._js, store)
 
     def look_again(self) -> None:
         """Wakes :meth:`run`: a stream was missing, or NATS is back."""

@@ -24,12 +24,14 @@ from ringcast_config_service.connections import ConnectionSettings, channel_opti
 from ringcast_config_service.guard import GuardedServer
 from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.health import Health
+from ringcast_config_service.lifecycle import Lifecycle
 from ringcast_config_service.lists import Lists
 from ringcast_config_service.messages import (
     MODES,
     STRATEGIES,
     choice,
     info_message,
+    key_message,
     revision_message,
     row_message,
     store_message,
@@ -61,6 +63,7 @@ class GrpcServer:
     def __init__(
         self,
         handlers: Handlers,
+        lifecycle: Lifecycle,
         writer: GroupWriter,
         listen: str,
         telemetry: Telemetry | None = None,
@@ -80,8 +83,9 @@ class GrpcServer:
         admission = Admission(self._security.tokens(), telemetry.measures.refusals)
         guarded: Any = GuardedServer(self._server, admission, _KINDS)
         self._lives = StreamLives(change_stream_s)
+        lists = Lists(list_snapshot_s)
         add_ConfigServiceServicer_to_server(
-            _Servicer(handlers, writer, self._lives, Lists(list_snapshot_s), telemetry), guarded
+            _Servicer(handlers, lifecycle, writer, self._lives, lists, telemetry), guarded
         )
         health_pb2_grpc.add_HealthServicer_to_server(self.health, guarded)
         services = (SERVICE_NAME, HEALTH_NAME, reflection.SERVICE_NAME)
@@ -114,9 +118,16 @@ class _Servicer(ConfigServiceServicer):
     """Every method hands its work to :func:`_answer`, which maps errors."""
 
     def __init__(
-        self, handlers: Handlers, writer: GroupWriter, lives: StreamLives, lists: Lists, telemetry: Telemetry
+        self,
+        handlers: Handlers,
+        lifecycle: Lifecycle,
+        writer: GroupWriter,
+        lives: StreamLives,
+        lists: Lists,
+        telemetry: Telemetry,
     ) -> None:
         self._handlers = handlers
+        self._lifecycle = lifecycle
         self._writer = writer
         self._lives = lives
         self._lists = lists
@@ -137,10 +148,39 @@ class _Servicer(ConfigServiceServicer):
         return await _answer(context, work())
 
     async def GetStore(self, request: pb.GetStoreRequest, context: Context) -> pb.Store:
-        return info_message(await _answer(context, self._handlers.get_store(request.name)))
+        call = self._handlers.get_store(request.name, include_deleted=request.include_deleted)
+        return info_message(await _answer(context, call))
 
-    async def ListStores(self, _request: pb.ListStoresRequest, context: Context) -> pb.ListStoresResponse:
-        return pb.ListStoresResponse(stores=map(info_message, await _answer(context, self._handlers.list_stores())))
+    async def ListStores(self, request: pb.ListStoresRequest, context: Context) -> pb.ListStoresResponse:
+        stores = await _answer(context, self._handlers.list_stores(include_deleted=request.include_deleted))
+        return pb.ListStoresResponse(stores=map(info_message, stores))
+
+    async def UpdateStore(self, request: pb.UpdateStoreRequest, context: Context) -> pb.Store:
+        async def work() -> pb.Store:
+            info = await self._lifecycle.update_store(
+                request.name,
+                inline_max_bytes=request.inline_max_bytes if request.HasField("inline_max_bytes") else None,
+                partition_count=request.partition_count if request.HasField("partition_count") else None,
+                mode=choice("mode", MODES, request.mode) if request.HasField("mode") else None,
+                strategy=choice("strategy", STRATEGIES, request.strategy) if request.HasField("strategy") else None,
+            )
+            return info_message(info)
+
+        return await _answer(context, work())
+
+    async def DeleteStore(self, request: pb.DeleteStoreRequest, context: Context) -> pb.Store:
+        call = self._lifecycle.delete_store(request.name, purge=request.purge)
+        return info_message(await _answer(context, call))
+
+    async def RestoreStore(self, request: pb.RestoreStoreRequest, context: Context) -> pb.Store:
+        return info_message(await _answer(context, self._lifecycle.restore_store(request.name)))
+
+    async def DeleteKey(self, request: pb.DeleteKeyRequest, context: Context) -> pb.KeyInfo:
+        call = self._lifecycle.delete_key(request.store, request.key, purge=request.purge)
+        return key_message(await _answer(context, call))
+
+    async def RestoreKey(self, request: pb.RestoreKeyRequest, context: Context) -> pb.KeyInfo:
+        return key_message(await _answer(context, self._lifecycle.restore_key(request.store, request.key)))
 
     async def Put(self, request: pb.PutRequest, context: Context) -> pb.PutResponse:
         row = request.store, request.key, request.row_id, request.value, request.metadata

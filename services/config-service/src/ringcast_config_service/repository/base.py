@@ -296,6 +296,9 @@ class Repository(Protocol):
             LimitExceededError: the store has 100 keys without it.
         """
 
+    async def clock_ms(self) -> int:
+        """Unix time by the clock that all instances share: the database's."""
+
     async def expire_deleted(self, now_ms: int) -> Expired:
         """What can't be restored any more, from now on: to be purged. Also ends deletions that were broken off."""
 

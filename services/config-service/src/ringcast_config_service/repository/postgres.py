@@ -154,6 +154,10 @@ class PostgresRepository:
     async def restore_key(self, store: str, key: str, now_ms: int) -> KeyStats:
         return await self._lifecycle.restore_key(store, key, now_ms)
 
+    async def clock_ms(self) -> int:
+        async with self._sessions.use("fetches") as db:
+            return int(await db.fetchval(Sql.CLOCK_MS))
+
     async def expire_deleted(self, now_ms: int) -> Expired:
         return await self._lifecycle.expire_deleted(now_ms)
 

@@ -49,6 +49,7 @@ _DROP_EVENTS: Final = "DELETE FROM outbox WHERE substr(subject, 1, length($1)) =
 class PostgresLifecycle:
     """For PostgreSQL and CockroachDB."""
 
+    CLOCK_MS = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)"
     SET_INLINE = _SET_INLINE
     COUNT_DELETED_STORES = _COUNT_DELETED_STORES
     COUNT_DELETED_KEYS = _COUNT_DELETED_KEYS

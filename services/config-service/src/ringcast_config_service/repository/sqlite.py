@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -104,6 +105,9 @@ class SqliteRepository:
 
     async def restore_key(self, store: str, key: str, now_ms: int) -> KeyStats:
         return await self._write(lambda db: lifecycle.restore_key(db, store, key, now_ms))
+
+    async def clock_ms(self) -> int:
+        return time.time_ns() // 1_000_000  # one file, one machine
 
     async def expire_deleted(self, now_ms: int) -> Expired:
         return await self._write(lambda db: lifecycle.expire_deleted(db, now_ms))

@@ -1,0 +1,91 @@
+"""``ringcast key list|delete|restore``."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import click
+from ringcast.admin import KeyInfo, StoreInfo
+
+from ringcast_cli._client import service_client
+from ringcast_cli._deletion import confirm, deletion_options, print_deletion, restorable
+from ringcast_cli._options import settings_of, shared_options
+from ringcast_cli._output import print_json, print_table, visible
+
+
+@click.group()
+@shared_options("service", "timeout")
+def key() -> None:
+    """Look at, delete and restore the keys of a store. A key is created by its first row."""
+
+
+@key.command("list")
+@click.argument("store")
+@click.option("--deleted", is_flag=True, help="Those that are deleted and can be restored too.")
+@shared_options("service", "timeout")
+@click.pass_context
+def list_keys(context: click.Context, store: str, deleted: bool) -> None:
+    """List the keys of STORE; with --json one document a line."""
+    config = settings_of(context)
+
+    async def run() -> StoreInfo:
+        async with service_client(config) as client:
+            return await client.get_store(store, include_deleted=deleted)
+
+    found = asyncio.run(run()).keys
+    if config.json:
+        for each in found:
+            print_json(each)
+        return
+    rows = [
+        [each.name, str(each.rows), str(each.bytes)] + ([restorable(each.deletion)] if deleted else [])
+        for each in found
+    ]
+    print_table(["key", "rows", "bytes"] + (["restorable until"] if deleted else []), rows, right=frozenset({1, 2}))
+
+
+@key.command()
+@click.argument("store")
+@click.argument("name", metavar="KEY")
+@deletion_options
+@shared_options("service", "timeout")
+@click.pass_context
+def delete(context: click.Context, store: str, name: str, yes: bool, purge: bool) -> None:
+    """Delete KEY of STORE with all its rows. Its workers give it up; they are not told that its rows are gone.
+
+    It can be restored until the service's retention is over, 7 days by default; with --purge it can't. To delete the
+    rows and keep the key, `ringcast sync` it with an empty file.
+    """
+    config = settings_of(context)
+    confirm(name, f"the key {store}/{name}", yes=yes, purge=purge)
+
+    async def run() -> KeyInfo:
+        async with service_client(config) as client:
+            return await client.delete_key(store, name, purge=purge)
+
+    info = asyncio.run(run())
+    print_deletion(info, f"key {visible(store)}/{visible(name)}", info.deletion, config, purge=purge)
+
+
+@key.command()
+@click.argument("store")
+@click.argument("name", metavar="KEY")
+@shared_options("service", "timeout")
+@click.pass_context
+def restore(context: click.Context, store: str, name: str) -> None:
+    """Undo the deletion of KEY of STORE. Its workers have to be started again."""
+    config = settings_of(context)
+
+    async def run() -> KeyInfo:
+        async with service_client(config) as client:
+            return await client.restore_key(store, name)
+
+    info = asyncio.run(run())
+    if config.json:
+        print_json(info)
+    else:
+        click.echo(f"key {visible(store)}/{visible(name)} is there again, with {info.rows} rows")
+
+
+COMMANDS: Final = {"key": key}

@@ -1,0 +1,48 @@
+"""What becomes of a deleted store on NATS: its metadata says that it is deleted, and a purge removes all of it."""
+
+from __future__ import annotations
+
+import contextlib
+
+from nats.js import JetStreamContext
+from nats.js.errors import KeyDeletedError, KeyNotFoundError, NotFoundError
+from nats.js.kv import KeyValue
+from ringcast_wire import names
+
+from ringcast_config_service.repository import StoreRecord
+from ringcast_config_service.repository.mapping import store_deleted
+
+
+async def mark_deletion(js: JetStreamContext, store: StoreRecord) -> None:
+    """Says in the metadata of a store, if there is any, that it is deleted."""
+    assert store.deletion is not None
+    sentence = str(store_deleted(store.name, store.deletion)).encode()
+    try:
+        bucket = await js.key_value(names.meta_bucket(store.name))
+    except NotFoundError:
+        return  # workers are told that there is no such store
+    if await _marked(bucket) != sentence:
+        await bucket.put(names.META_DELETED, sentence)
+
+
+async def clear_deletion(bucket: KeyValue) -> None:
+    """Takes that back, once the store is restored."""
+    if await _marked(bucket) is not None:
+        await bucket.delete(names.META_DELETED)
+
+
+async def remove_store(js: JetStreamContext, store: str) -> None:
+    """Removes streams and buckets of a store; the metadata first, so that no worker finds half of it."""
+    for bucket in (names.meta_bucket(store), names.nodes_bucket(store)):
+        with contextlib.suppress(NotFoundError):
+            await js.delete_stream(f"KV_{bucket}")
+    for stream in (names.notify_stream(store), names.dead_stream(store)):
+        with contextlib.suppress(NotFoundError):
+            await js.delete_stream(stream)
+
+
+async def _marked(bucket: KeyValue) -> bytes | None:
+    try:
+        return (await bucket.get(names.META_DELETED)).value
+    except (KeyNotFoundError, KeyDeletedError):
+        return None

@@ -1,0 +1,156 @@
+"""The life of stores and keys: what may change, deleting, restoring within a retention, purging."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from ringcast_wire import InvalidInputError, Mode, RingcastError, Strategy, limits, names
+
+from ringcast_config_service.provision import Provisioner
+from ringcast_config_service.repository import Deletion, KeyStats, Repository, StoreInfo, StoreRecord
+
+log = logging.getLogger(__name__)
+
+
+class Lifecycle:
+    """``forget`` is called with the name of a store whose settings may have changed."""
+
+    def __init__(
+        self,
+        repository: Repository,
+        provisioner: Provisioner,
+        *,
+        retention_ms: int,
+        forget: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._repository = repository
+        self._provisioner = provisioner
+        self._retention_ms = retention_ms
+        self._forget = forget
+
+    async def update_store(
+        self,
+        name: str,
+        *,
+        inline_max_bytes: int | None,
+        partition_count: int | None,
+        mode: Mode | None,
+        strategy: Strategy | None,
+    ) -> StoreInfo:
+        """Changes what is not locked; a locked setting may be named with the value that it has."""
+        found = await self._repository.get_store(names.check_name("name", name))
+        locked = {"partition_count": partition_count, "mode": mode, "strategy": strategy}
+        for setting, wanted in locked.items():
+            has = getattr(found.record.settings, setting)
+            if wanted not in (None, has):
+                raise InvalidInputError(
+                    f"{setting} of store {name!r} was locked at {has} when it was created: it can't become {wanted}",
+                    field=setting,
+                )
+        if inline_max_bytes is None:
+            return found
+        found = await self._repository.update_store(name, check_inline(inline_max_bytes))
+        self._forget(name)
+        return found
+
+    async def delete_store(self, name: str, *, purge: bool) -> StoreInfo:
+        """Deletes a store; with ``purge`` for good, and returns when its name is free."""
+        info = await self._repository.delete_store(names.check_name("name", name), await self._deletion(purge))
+        self._forget(name)
+        log.info("event=store.deleted store=%s purge=%s", name, purge)
+        if purge:
+            await self._purge_store(name)
+        else:
+            await self._mark(info.record)
+        return info
+
+    async def restore_store(self, name: str) -> StoreInfo:
+        """Undoes a deletion."""
+        now_ms = await self._repository.clock_ms()
+        info = await self._repository.restore_store(names.check_name("name", name), now_ms)
+        self._forget(name)
+        log.info("event=store.restored store=%s", name)
+        await self._provisioner.ensure(info.record)
+        return info
+
+    async def delete_key(self, store: str, key: str, *, purge: bool) -> KeyStats:
+        """The same for a key."""
+        names.check_name("store", store)
+        found = await self._repository.delete_key(store, names.check_name("key", key), await self._deletion(purge))
+        log.info("event=key.deleted store=%s key=%s purge=%s", store, key, purge)
+        if purge:
+            await self._purge_key(store, key)
+        return found
+
+    async def restore_key(self, store: str, key: str) -> KeyStats:
+        """The same for a key."""
+        names.check_name("store", store)
+        now_ms = await self._repository.clock_ms()
+        found = await self._repository.restore_key(store, names.check_name("key", key), now_ms)
+        log.info("event=key.restored store=%s key=%s", store, key)
+        return found
+
+    async def run(self, interval_s: float) -> None:
+        """Purges what can't be restored any more, now and then."""
+        while True:
+            try:
+                await self.purge_expired()
+            except RingcastError as error:
+                log.warning("event=purge.postponed error=%s", error)
+            await asyncio.sleep(interval_s)
+
+    async def purge_expired(self) -> None:
+        """Purges everything whose retention is over; what stands in the way of one does not keep the others."""
+        expired = await self._repository.expire_deleted(await self._repository.clock_ms())
+        for store, key in expired.keys:
+            try:
+                await self._purge_key(store, key)
+            except RingcastError as error:
+                log.warning("event=key.purge_postponed store=%s key=%s error=%s", store, key, error)
+        for store in expired.stores:
+            try:
+                await self._purge_store(store)
+            except RingcastError as error:
+                log.warning("event=store.purge_postponed store=%s error=%s", store, error)
+
+    async def _purge_store(self, name: str) -> None:
+        while await self._repository.purge_rows(name, None):
+            pass
+        # Before the record: if this breaks off in between, the next purge still knows that something is to be removed.
+        await self._provisioner.remove(name)
+        await self._repository.drop_store(name)
+        self._forget(name)
+        log.info("event=store.purged store=%s", name)
+
+    async def _purge_key(self, store: str, key: str) -> None:
+        while await self._repository.purge_rows(store, key):
+            pass
+        await self._repository.drop_key(store, key)
+        log.info("event=key.purged store=%s key=%s", store, key)
+
+    async def _deletion(self, purge: bool) -> Deletion:
+        now_ms = await self._repository.clock_ms()
+        return Deletion(now_ms, 0 if purge else now_ms + self._retention_ms)
+
+    async def _mark(self, record: StoreRecord) -> None:
+        """NATS may be away: the provisioner marks the store when it looks again."""
+        try:
+            await self._provisioner.mark_deleted(record)
+        except RingcastError as error:
+            log.warning("event=store.mark_postponed store=%s error=%s", record.name, error)
+
+
+def check_inline(value: int) -> int:
+    """Returns ``value`` if values of so many bytes may ride in an event.
+
+    Raises:
+        InvalidInputError: it is too large.
+    """
+    if value > limits.MAX_INLINE_BYTES:
+        raise InvalidInputError(
+            f"inline_max_bytes {value} is too large: at most {limits.MAX_INLINE_BYTES} are allowed",
+            field="inline_max_bytes",
+        )
+    return value

@@ -1,0 +1,188 @@
+"""Deleting, restoring and purging through the API: two instances on one database, and what NATS holds of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from nats.js.errors import NotFoundError
+from ringcast_config_service.config import Config
+from ringcast_config_service.errors import ConfigError
+from ringcast_testkit import PATIENCE_S
+from ringcast_wire import ErrorCode, KeyDeletedError, PartitionRequest, StoreDeletedError, encode, names
+from ringcast_wire.grpc import error_from_rpc, pb
+
+Start = Callable[..., AbstractAsyncContextManager[Any]]
+Running = Any  # of conftest.py
+
+
+async def code_of(call: Any) -> tuple[grpc.StatusCode, ErrorCode]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code(), error_from_rpc(caught.value).code
+
+
+async def meta_entry(service: Running, store: str) -> bytes | None:
+    bucket = await service.nc.jetstream().key_value(names.meta_bucket(store))
+    try:
+        found: bytes | None = (await bucket.get(names.META_DELETED)).value
+    except NotFoundError:
+        return None
+    return found
+
+
+async def streams_of(service: Running, store: str) -> set[str]:
+    found = await service.nc.jetstream().streams_info()
+    return {info.config.name for info in found if store in info.config.name}
+
+
+async def test_every_call_to_a_deleted_store_says_so(service: Running, store_name: str) -> None:
+    stub = service.stub
+    await service.create(store_name)
+    await service.put(store_name, "a")
+    deleted = await stub.DeleteStore(pb.DeleteStoreRequest(name=store_name))
+    assert deleted.deletion.restorable_until_ms - deleted.deletion.deleted_at_ms == 7 * 86_400_000
+    where: dict[str, Any] = {"store": store_name, "key": "k"}
+    for call in (
+        service.put(store_name, "a"),
+        stub.Delete(pb.DeleteRequest(**where, row_id="a")),
+        service.write(store_name, [pb.RowWrite(row_id="a", value="1")]),
+        stub.Get(pb.GetRequest(**where, row_ids=["a"])),
+        stub.Heads(pb.HeadsRequest(**where)),
+        stub.GetStore(pb.GetStoreRequest(name=store_name)),
+        stub.UpdateStore(pb.UpdateStoreRequest(name=store_name, inline_max_bytes=1)),
+        stub.DeleteKey(pb.DeleteKeyRequest(**where)),
+        service.create(store_name),
+    ):
+        assert await code_of(call) == (grpc.StatusCode.FAILED_PRECONDITION, ErrorCode.STORE_DELETED)
+    for what in (0, names.FETCH_HEADS, names.FETCH_FULL):
+        with pytest.raises(StoreDeletedError, match=r"was deleted at .* UTC, it can be restored until .* UTC"):
+            await service.fetch(store_name, what, encode(PartitionRequest()) if what == 0 else b"")
+    assert store_name not in {store.name for store in (await stub.ListStores(pb.ListStoresRequest())).stores}
+    every = (await stub.ListStores(pb.ListStoresRequest(include_deleted=True))).stores
+    assert {store.name: store.HasField("deletion") for store in every}[store_name]
+
+
+async def test_workers_that_start_learn_it_from_the_bus(service: Running, store_name: str) -> None:
+    await service.create(store_name)
+    assert await meta_entry(service, store_name) is None
+    await service.stub.DeleteStore(pb.DeleteStoreRequest(name=store_name))
+    assert b"was deleted at" in (await meta_entry(service, store_name) or b"")
+    await service.stub.RestoreStore(pb.RestoreStoreRequest(name=store_name))
+    assert await meta_entry(service, store_name) is None
+    await service.put(store_name, "a")
+
+
+async def test_a_key(service: Running, store_name: str) -> None:
+    await service.create(store_name)
+    await service.put(store_name, "a")
+    await service.stub.DeleteKey(pb.DeleteKeyRequest(store=store_name, key="k"))
+    assert await code_of(service.put(store_name, "a")) == (
+        grpc.StatusCode.FAILED_PRECONDITION,
+        ErrorCode.KEY_DELETED,
+    )
+    with pytest.raises(KeyDeletedError):
+        await service.fetch(store_name, names.FETCH_HEADS)
+    await service.put(store_name, "a", key="other")
+    info = await service.stub.GetStore(pb.GetStoreRequest(name=store_name, include_deleted=True))
+    assert [(key.name, key.HasField("deletion")) for key in info.keys] == [("k", True), ("other", False)]
+    restored = await service.stub.RestoreKey(pb.RestoreKeyRequest(store=store_name, key="k"))
+    assert (restored.rows, restored.HasField("deletion")) == (1, False)
+    await service.put(store_name, "a")
+
+
+async def test_a_purge_removes_what_is_on_the_bus_and_frees_the_name(service: Running, store_name: str) -> None:
+    first = await service.create(store_name)
+    await service.put(store_name, "a")
+    assert len(await streams_of(service, store_name)) >= 4
+    await service.stub.DeleteStore(pb.DeleteStoreRequest(name=store_name, purge=True))
+    assert await streams_of(service, store_name) == set()
+    assert await code_of(service.put(store_name, "a")) == (grpc.StatusCode.NOT_FOUND, ErrorCode.UNKNOWN_STORE)
+    again = await service.create(store_name, partition_count=2)
+    assert again.history_id != first.history_id
+    await service.put(store_name, "b")
+    assert await code_of(service.stub.RestoreKey(pb.RestoreKeyRequest(store=store_name, key="x"))) == (
+        grpc.StatusCode.NOT_FOUND,
+        ErrorCode.UNKNOWN_KEY,
+    )
+
+
+async def test_what_is_locked_is_refused_by_its_name(service: Running, store_name: str) -> None:
+    await service.create(store_name)
+    for change, sentence in (
+        ({"partition_count": 9}, "partition_count of store '.*' was locked at 8 when it was created: .* become 9"),
+        ({"mode": pb.MODE_FULL}, "mode of store '.*' was locked at PARTITIONED"),
+        ({"strategy": pb.STRATEGY_RING}, "strategy of store '.*' was locked at jump"),
+        ({"inline_max_bytes": 5_000}, "inline_max_bytes 5000 is too large"),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError, match=sentence) as caught:
+            await service.stub.UpdateStore(pb.UpdateStoreRequest(name=store_name, **change))
+        assert error_from_rpc(caught.value).field == next(iter(change))
+    same = pb.UpdateStoreRequest(name=store_name, partition_count=8, mode=pb.MODE_PARTITIONED, inline_max_bytes=3)
+    assert (await service.stub.UpdateStore(same)).inline_max_bytes == 3
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_another_instance_refuses_writes_at_once(
+    kind: str, start: Start, nats_url: str, tmp_path: Path, store_name: str, request: pytest.FixtureRequest
+) -> None:
+    """It has the store in memory; what it writes is decided where the deletion is."""
+    database = f"sqlite:{tmp_path / 'r.db'}" if kind == "sqlite" else request.getfixturevalue("postgres_url")
+    async with start(nats_url, database) as one, start(nats_url, database) as other:
+        await one.create(store_name)
+        for number in range(20):
+            await other.put(store_name, f"row{number}")
+        await one.stub.DeleteStore(pb.DeleteStoreRequest(name=store_name))
+        for number in range(20):
+            assert (await code_of(other.put(store_name, f"row{number}")))[1] is ErrorCode.STORE_DELETED
+        await one.stub.DeleteStore(pb.DeleteStoreRequest(name=store_name, purge=True))
+        await one.create(store_name, partition_count=1)
+
+        refused = set()
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                try:
+                    await other.put(store_name, "new")
+                    break
+                except grpc.aio.AioRpcError as error:
+                    refused.add(error_from_rpc(error).code)
+                    await asyncio.sleep(0.05)
+        assert refused <= {ErrorCode.UNAVAILABLE}, "for as long as it has the old settings in memory"
+        heads = await one.stub.Heads(pb.HeadsRequest(store=store_name, key="k"))
+        assert list(heads.heads) == [1]
+
+
+async def test_retention_ends_and_the_purge_follows(
+    start: Start, nats_url: str, tmp_path: Path, store_name: str
+) -> None:
+    settings = {"deletion_retention_ms": 1_000, "compaction_interval_s": 0.1}
+    async with start(nats_url, f"sqlite:{tmp_path / 'r.db'}", **settings) as service:
+        await service.create(store_name)
+        await service.put(store_name, "a")
+        await service.put(store_name, "a", key="other")
+        await service.stub.DeleteKey(pb.DeleteKeyRequest(store=store_name, key="k"))
+
+        async def ends_with(call: Callable[[], Any], wanted: ErrorCode) -> None:
+            async with asyncio.timeout(PATIENCE_S):
+                code = None
+                while code is not wanted:
+                    await asyncio.sleep(0.05)
+                    _, code = await code_of(call())
+
+        heads = pb.HeadsRequest(store=store_name, key="k")
+        await ends_with(lambda: service.stub.Heads(heads), ErrorCode.UNKNOWN_KEY)
+        await service.stub.DeleteStore(pb.DeleteStoreRequest(name=store_name))
+        get = pb.GetStoreRequest(name=store_name)
+        await ends_with(lambda: service.stub.GetStore(get), ErrorCode.UNKNOWN_STORE)
+        assert await streams_of(service, store_name) == set()
+
+
+def test_a_retention_has_bounds() -> None:
+    for value in (999, 3_651 * 86_400_000):
+        with pytest.raises(ConfigError, match="deletion_retention_ms"):
+            Config(database="sqlite:x", deletion_retention_ms=value)

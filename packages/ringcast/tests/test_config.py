@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
-from ringcast import InvalidInputError, LimitExceededError, Mode, WorkerConfig
+from ringcast import InvalidInputError, LimitExceededError, Mode, Worker, WorkerConfig
 
 GIVEN = {"store": "s", "keys": ["k"]}
 
@@ -15,6 +16,11 @@ def test_defaults() -> None:
     assert config.servers == ("nats://127.0.0.1:4222",)
     assert config.worker_id
     assert config.name == f"ringcast-worker-{config.worker_id}"
+
+
+def test_every_setting_is_an_argument_of_a_worker() -> None:
+    arguments = inspect.signature(Worker).parameters
+    assert [field for field in WorkerConfig.__struct_fields__ if field not in arguments] == []
 
 
 def test_two_workers_of_a_process_get_ids_of_their_own() -> None:

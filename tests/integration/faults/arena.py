@@ -23,6 +23,7 @@ from nats.aio.client import Client
 from ringcast.admin import ConfigServiceClient
 from ringcast_core import row_partition
 from ringcast_testkit import (
+    PATIENCE_S,
     ConfigServiceProcess,
     History,
     NatsCluster,
@@ -33,7 +34,7 @@ from ringcast_testkit import (
     TcpProxy,
     WorkerProcess,
 )
-from ringcast_wire import Mode
+from ringcast_wire import Mode, UnavailableError
 
 from tests.integration.faults.mirror import Mirror
 from tests.integration.faults.record import Revision
@@ -160,7 +161,7 @@ class Arena:
 
     def _worker_settings(self) -> dict[str, Any]:
         """Further arguments of every worker."""
-        return {}
+        return {"max_delete_share": 1.0}  # an empty database is one of the faults
 
     async def revive(self) -> list[str]:
         """Starts every process that has ended by itself, as a supervisor does; returns what each of them said.
@@ -191,7 +192,13 @@ class Arena:
     async def create_store(self) -> None:
         """Creates the store of the load, in a database that has none."""
         mode = Mode.FULL if self.shape.full else Mode.PARTITIONED
-        await self.clients["service0"].create_store(STORE, partition_count=self.shape.partitions, mode=mode)
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                try:
+                    await self.clients["service0"].create_store(STORE, partition_count=self.shape.partitions, mode=mode)
+                    return
+                except UnavailableError:
+                    await asyncio.sleep(0.05)  # it has just come back, or a fault of another group is done to it
 
     def went_back(self, former: list[Revision], left: list[Revision]) -> None:
         """Notes that the database had one record, and has another now. Nothing may be under way."""

@@ -101,7 +101,8 @@ class DispatchArena(Arena):
         return self.directory / "leases.sock"
 
     def _worker_settings(self) -> dict[str, Any]:
-        return {"agent": str(self._lease_socket)}  # which keeps their leases while it lives
+        # The agent keeps their leases while it lives.
+        return {**super()._worker_settings(), "agent": str(self._lease_socket)}
 
     async def _start(self) -> None:
         await super()._start()

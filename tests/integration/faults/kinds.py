@@ -12,6 +12,7 @@ from tests.integration.faults import (  # noqa: F401  # each registers its kinds
     database_faults,
     dispatch_faults,
     process_faults,
+    record_faults,
     server_faults,
 )
 from tests.integration.faults.fault import KINDS, Kind

@@ -73,6 +73,7 @@ class Worker:
         settle_s: float | None = None,
         grace_s: float | None = None,
         heads_s: float | None = None,
+        max_delete_share: float | None = None,
         lease_refresh_s: float | None = None,
         agent: str | os.PathLike[str] | None = None,
         max_parallel_handlers: int | None = None,

@@ -114,6 +114,7 @@ async def measure(variant: Variant, events: int, at_once: int) -> float:
             spawn=tasks.create_task,
             want=confirm,
             doubt=_no_doubt,
+            deleted=lambda _key, _error: None,
             pressure=lambda: None,
             on_assigned=None,
             on_revoked=None,

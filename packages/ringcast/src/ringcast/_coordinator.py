@@ -39,6 +39,9 @@ class Coordinator(Protocol):
     async def run(self) -> None:
         """Takes part until cancelled; raises what makes taking part impossible."""
 
+    def give_up(self, key: str) -> None:
+        """Takes no part in a key any more, soon."""
+
     async def leave(self) -> None:
         """Gives everything up, so that others take over at once."""
 
@@ -86,6 +89,7 @@ class PeerCoordinator:
         self._wake = asyncio.Event()
         self._touched_at: dict[str, float] = {}
         self._leaving = False
+        self._given_up: set[str] = set()
         self._bad_records = 0
         self._rival_since: float | None = None
         lease.on_change(self._wake.set)
@@ -103,17 +107,25 @@ class PeerCoordinator:
                 tasks.create_task(watch.run())
             await self._follow()
 
+    def give_up(self, key: str) -> None:
+        """Takes no part in a key any more: its records go as soon as the server can be reached."""
+        self._given_up.add(key)
+        self._wake.set()
+
     async def leave(self) -> None:
         """Deletes the node records and slot claims."""
         self._leaving = True
         for key in self._config.keys:
-            name = names.node_key(key, self._config.worker_id)
-            record = self._membership.nodes.get(name, NodeRecord)
-            if record is not None and record.incarnation != self._incarnation:
-                continue  # another process's, and so are the claims
-            await self._drop(name)
-            for slot in self._membership.slots_of(key, self._config.worker_id):
-                await self._drop(names.slot_key(key, slot))
+            await self._leave(key)
+
+    async def _leave(self, key: str) -> None:
+        name = names.node_key(key, self._config.worker_id)
+        record = self._membership.nodes.get(name, NodeRecord)
+        if record is not None and record.incarnation != self._incarnation:
+            return  # another process's, and so are the claims
+        await self._drop(name)
+        for slot in self._membership.slots_of(key, self._config.worker_id):
+            await self._drop(names.slot_key(key, slot))
 
     async def _follow(self) -> None:
         backoff = Backoff(random.random, first_s=0.1, most_s=5.0)
@@ -128,6 +140,9 @@ class PeerCoordinator:
                 self._lease.check()
             try:
                 for key in self._config.keys:
+                    if key in self._given_up:
+                        await self._leave(key)
+                        continue
                     self._look_for_rival(key)
                     await self._register(key, lease)
                 self._lease.recorded(lease)

@@ -15,9 +15,20 @@ from ringcast._machine.key import KeyMachine
 
 
 class HeadsCheck:
-    """Asks for the heads every ``every_s`` seconds, and when called to; ``compared`` is called after each attempt."""
+    """Asks for the heads every ``every_s`` seconds, and when called to.
 
-    def __init__(self, machine: KeyMachine, every_s: float, log: Log, compared: Callable[[], None]) -> None:
+    ``compared`` is called after each attempt, ``deleted`` when the answer is that the store or the key is deleted.
+    """
+
+    def __init__(
+        self,
+        machine: KeyMachine,
+        every_s: float,
+        log: Log,
+        compared: Callable[[], None],
+        deleted: Callable[[RingcastError], None],
+    ) -> None:
+        self._deleted = deleted
         self._machine = machine
         self._every_s = every_s
         self._log = log
@@ -53,6 +64,9 @@ class HeadsCheck:
             reply = await fetch()
         except RingcastError as error:
             self._machine.stats.bad_replies += error.code is ErrorCode.PROTOCOL
+            if error.code in (ErrorCode.STORE_DELETED, ErrorCode.KEY_DELETED):
+                self._deleted(error)
+                return False
             if error.code is not ErrorCode.UNKNOWN_KEY:
                 self._log.warning("comparing heads failed", error=str(error))
                 if self.unanswered_since is None:

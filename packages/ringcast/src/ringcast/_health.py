@@ -24,6 +24,8 @@ class KeyHealth:
     """Owned partitions that are still as the cache on the disk had them."""
     refused_because: str = ""
     """Why the service's new history of the key is not taken, or nothing (``max_delete_share``)."""
+    deleted_because: str = ""
+    """What the service says of a key that is deleted, which this worker has given up, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ def key_health(session: KeySession) -> KeyHealth:
         staleness_s=session.staleness_s,
         cached=sum(partition.cached for partition in partitions),
         refused_because=session.refused_because,
+        deleted_because=str(session.deletion or ""),
     )
 
 

@@ -31,7 +31,10 @@ ATTEMPTS_EXHAUSTED: Final = 6
 
 
 class KeyFetches:
-    """Sends the fetches of one machine, and gives it the answers; ``answered`` is called after each."""
+    """Sends the fetches of one machine, and gives it the answers; ``answered`` is called after each.
+
+    ``deleted`` is called when the answer is that the store or the key is deleted.
+    """
 
     def __init__(
         self,
@@ -41,6 +44,7 @@ class KeyFetches:
         traces: KeyTraces | None,
         log: Log,
         answered: Callable[[], None],
+        deleted: Callable[[RingcastError], None],
     ) -> None:
         self._machine = machine
         self.client: FetchClient | None = None
@@ -49,6 +53,7 @@ class KeyFetches:
         self._traces = traces
         self._log = log
         self._answered = answered
+        self._deleted = deleted
         self._failures: dict[int | None, int] = {}
 
     async def send(self, action: Fetch) -> None:
@@ -114,6 +119,11 @@ class KeyFetches:
 
     def _failed(self, action: Fetch, error: RingcastError) -> None:
         partition = action.partition if isinstance(action, FetchPartition) else None
+        if error.code in (ErrorCode.STORE_DELETED, ErrorCode.KEY_DELETED):
+            # The rows are not taken for deleted: what is held stays as it is until the partitions are given up.
+            self._machine.fetch_failed(action.request, error.code, self._now())
+            self._deleted(error)
+            return
         if error.code is ErrorCode.UNKNOWN_KEY:
             self._failures.pop(partition, None)
             self._log.debug("nobody has written to this key yet", partition=partition)

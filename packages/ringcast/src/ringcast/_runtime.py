@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from ringcast_wire import (
+    ErrorCode,
     InUseError,
     LeaseRecord,
     MismatchError,
@@ -28,7 +29,7 @@ from ringcast._cache_file import Identity
 from ringcast._config import WorkerConfig
 from ringcast._connection import TRANSIENT, Connection
 from ringcast._consumers import Consumers
-from ringcast._coordinator import PeerCoordinator
+from ringcast._coordinator import Coordinator, PeerCoordinator
 from ringcast._endpoint import endpoint
 from ringcast._fetch import FetchClient
 from ringcast._lease import LeaseHolder, LeaseSource
@@ -91,6 +92,8 @@ class Runtime:
         self._handing_over: set[asyncio.Task[None]] = set()
         self._joined = False
         self._ending = False
+        self._coordinator: Coordinator | None = None
+        self._deletion: RingcastError | None = None
         self._cache_samples: CacheSamples | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -253,6 +256,7 @@ class Runtime:
                 stats=self.stats,
                 log=self._log,
             )
+        self._coordinator = coordinator
         self._joined = True  # so this gives back whatever it has taken
         try:
             await consumers.clear()
@@ -285,6 +289,7 @@ class Runtime:
             want=self._want,
             doubt=self._doubt,
             pressure=self._set_gate,
+            deleted=self._deleted,
             on_assigned=self._on_assigned,
             on_revoked=self._on_revoked,
             cache=self.cache,
@@ -318,6 +323,28 @@ class Runtime:
             self._spawn(self._say_started())
             await self.stopping.wait()
             await self._wind_down(connection, consumers)
+        if self._deletion is not None:
+            raise self._deletion
+
+    def _deleted(self, key: str, error: RingcastError) -> None:
+        """The service says that the store, or this key of it, is deleted.
+
+        A worker of other keys goes on with them. Nothing is handed over as a deletion of rows: partitions are revoked.
+        """
+        session = self.sessions[key]
+        if self.stopping.is_set() or session.deletion is not None:
+            return
+        if error.code is ErrorCode.KEY_DELETED:
+            self._log.error("key is deleted: it is given up", key=key, error=str(error))
+            session.give_up(error)
+            if self._coordinator is not None:
+                self._coordinator.give_up(key)
+            if any(each.deletion is None for each in self.sessions.values()):
+                return
+        else:
+            self._log.error("store is deleted: the worker ends", error=str(error))
+        self._deletion = error
+        self.stopping.set()
 
     async def _say_started(self) -> None:
         for session in self.sessions.values():

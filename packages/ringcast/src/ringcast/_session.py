@@ -6,9 +6,10 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from typing import Any
 
-from ringcast_wire import Mode, ProtocolError, Row, StoreSettings, names
+from ringcast_wire import Mode, ProtocolError, RingcastError, Row, StoreSettings, names
 from ringcast_wire.tracing import Tracing
 
 from ringcast._apply import Applier, Handler, Listener
@@ -62,6 +63,7 @@ class KeySession:
         want: Callable[[str, frozenset[str]], None],
         doubt: Callable[[str], None],
         pressure: Callable[[], None],
+        deleted: Callable[[str, RingcastError], None],
         on_assigned: Listener | None,
         on_revoked: Listener | None,
         cache: Cache | None,
@@ -76,6 +78,8 @@ class KeySession:
         self.log = log.bind(key=key)
         self.assigned = False
         self.paused = False
+        self.deletion: RingcastError | None = None
+        """Why the key was given up: it is deleted."""
         self._config = config
         self._full = settings.mode is Mode.FULL
         self._connection = connection
@@ -113,9 +117,10 @@ class KeySession:
         self._refused_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._waiters = Waiters()
-        self._heads = HeadsCheck(self.machine, config.heads_s, self.log, self.pump)
+        tell = partial(deleted, key)
+        self._heads = HeadsCheck(self.machine, config.heads_s, self.log, self.pump, tell)
         self._fetches = KeyFetches(
-            self.machine, measures=measures, traces=self.traces, log=self.log, answered=self.pump
+            self.machine, measures=measures, traces=self.traces, log=self.log, answered=self.pump, deleted=tell
         )
         connection.on_back(self._reconnected)
 
@@ -150,6 +155,8 @@ class KeySession:
 
     def assign(self, partitions: frozenset[int], trigger: Trigger | None = None) -> None:
         """Takes the partitions to own from now on; without a trigger there was no rebalance (mode FULL)."""
+        if self.deletion is not None:
+            return
         before = frozenset(self.machine.partitions)
         self.machine.assign(partitions)
         self.assigned = True
@@ -159,6 +166,20 @@ class KeySession:
         self._compared_wide = self._compared_wide and self._wide
         self._want(self.key, frozenset({self._subject(number) for number in partitions}))
         self.pump()
+
+    def give_up(self, deletion: RingcastError) -> None:
+        """The key is deleted: its partitions are revoked, none is taken again, and those who wait are told why."""
+        self.deletion = deletion
+        self.assigned = True
+        self.machine.assign(frozenset())
+        self._want(self.key, frozenset())
+        self.pump()
+        self._waiters.close(deletion)
+
+    def check_there(self) -> None:
+        """Raises why the key was given up, if it was."""
+        if self.deletion is not None:
+            raise type(self.deletion)(str(self.deletion), field=self.deletion.field)
 
     def _subject(self, partition: int) -> str:
         """Where the events of a partition are asked for: with one filter if all are ours, as many cost the broker."""

@@ -6,7 +6,7 @@ import asyncio
 import random
 
 from nats.js import errors as js_errors
-from ringcast_wire import StoreSettings, UnavailableError, UnknownStoreError, names
+from ringcast_wire import StoreDeletedError, StoreSettings, UnavailableError, UnknownStoreError, names
 
 from ringcast._buckets import Bucket
 from ringcast._config import WorkerConfig
@@ -20,6 +20,7 @@ async def load_settings(connection: Connection, store: str) -> StoreSettings:
 
     Raises:
         UnknownStoreError: there is no such store, or its creation has not been finished.
+        StoreDeletedError: it is deleted.
         UnavailableError: JetStream does not answer.
         MismatchError: the store needs another version of this package.
     """
@@ -33,10 +34,12 @@ async def load_settings(connection: Connection, store: str) -> StoreSettings:
         except js_errors.ServiceUnavailableError as error:
             raise UnavailableError("JetStream is not enabled on this NATS server") from error
         fields = StoreSettings.__struct_fields__
-        entries = await asyncio.gather(*(bucket.get(field) for field in fields))
+        deleted, *entries = await asyncio.gather(*(bucket.get(field) for field in (names.META_DELETED, *fields)))
     held = {field: entry.value for field, entry in zip(fields, entries, strict=True) if entry and entry.value}
     if len(held) < len(fields):
         raise unknown
+    if deleted is not None and deleted.value:
+        raise StoreDeletedError(deleted.value.decode(errors="replace"), field="store")
     return StoreSettings.from_kv(held)
 
 
@@ -45,6 +48,7 @@ async def find_store(connection: Connection, config: WorkerConfig, *, patient: b
 
     Raises:
         UnavailableError, UnknownStoreError: it is not to be tried again.
+        StoreDeletedError: it is deleted, as the database knows: to try again is of no use.
         MismatchError: the store needs another version of this package.
     """
     backoff = Backoff(random.random)

@@ -147,6 +147,7 @@ class Worker:
         Raises:
             UnavailableError: NATS can't be reached.
             UnknownStoreError: there is no such store.
+            StoreDeletedError, KeyDeletedError: the store, or every key of this worker, is deleted.
             MismatchError: the store has another mode or partition count than was asked for; both are named.
             InUseError: another live process has this worker id.
             LimitExceededError: the key has as many workers as it may.
@@ -324,6 +325,7 @@ class Worker:
         """
         names.check_partition(partition, self.settings.partition_count)
         session = self._session(key)
+        session.check_there()
         owned = session.machine.partitions
         async with _within(timeout_s, f"revision {revision} of partition {partition} of {key} was not applied"):
             await session.wait_until(lambda: partition in owned and owned[partition].applied >= revision)
@@ -334,8 +336,10 @@ class Worker:
         Raises:
             TimeoutError: it took longer than ``timeout_s``.
         """
+        session = self._session(key)
+        session.check_there()
         async with _within(timeout_s, "the condition did not come true"):
-            await self._session(key).wait_until(condition)
+            await session.wait_until(condition)
 
     async def changes(self) -> AsyncIterator[Change]:
         """First every row held now, then every change, until the worker ends.

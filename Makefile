@@ -63,6 +63,7 @@ lint: setup ## Format, types, clippy, stubs, generated code, structure: everythi
 	@echo "lint: rustfmt" && cargo fmt --all --check
 	@echo "lint: clippy" && cargo clippy --quiet --workspace --all-targets --locked -- -D warnings
 	@echo "lint: generated code" && $(PYTHON) $(BIN)/generate-protos --check
+	@echo "lint: CockroachDB's grammar" && $(PYTHON) $(CHECKS)/cockroach_grammar.py
 	@echo "lint: structure" && $(PYTHON) $(CHECKS)/structure.py && $(PYTHON) $(CHECKS)/tree.py
 	@$(PYTHON) $(CHECKS)/pants_refuses.py
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import asyncpg
 import grpc
 import nats
 import pytest
@@ -92,6 +94,28 @@ class Bench:
             async for page in self.repo.list_rows(self.store.name, key, ListFilter())
             for found in page
         }
+
+    async def execute(self, *statements: str) -> None:
+        """Runs SQL that both databases take."""
+        if self.address.startswith("sqlite:"):
+            with sqlite3.connect(self.address.removeprefix("sqlite:")) as db:
+                for statement in statements:
+                    db.execute(statement)
+            db.close()
+        else:
+            connection = await asyncpg.connect(self.address)
+            for statement in statements:
+                await connection.execute(statement)
+            await connection.close()
+
+    async def pass_time(self, ms: int) -> None:
+        """Makes everything that was written so much older."""
+        await self.execute(
+            f"UPDATE rows SET written_at_ms = written_at_ms - {ms}",
+            f"UPDATE history SET written_at_ms = written_at_ms - {ms}",
+            f"UPDATE outbox SET created_at_ms = created_at_ms - {ms}",
+            f"UPDATE maintenance SET until_ms = until_ms - {ms}, done_ms = done_ms - {ms}",
+        )
 
     async def events(self) -> list[tuple[str, Event]]:
         """What waits in the outbox, and stays there."""

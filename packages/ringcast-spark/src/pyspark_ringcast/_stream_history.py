@@ -17,7 +17,7 @@ _END: Final = pb.HistoryResponse()
 
 
 class History:
-    """The revisions of a range. Those at its beginning may be gone: the service keeps them for a time only."""
+    """The revisions of a range. Some may be gone: one that has a newer one of its row is kept for a time only."""
 
     def __init__(self, options: Options, wanted: Range) -> None:
         """Asks for nothing yet."""
@@ -28,7 +28,7 @@ class History:
         self._call: Any = None
 
     def pages(self, *, complete: bool) -> Iterator[Sequence[pb.Revision]]:
-        """The revisions, of which there is exactly one for each number.
+        """The revisions that are there; with ``complete`` exactly one for each number.
 
         A connection that breaks is opened again behind the last revision that came.
 
@@ -40,9 +40,9 @@ class History:
             page = retried(self._next, self._options.timeout_s)
             if page is _END:
                 break
-            if complete and page.revisions[0].row.version != self._read_to + 1:
-                raise self._lost(page.revisions[0].row.version - 1)
             found = [one for one in page.revisions if one.row.version <= self._wanted.upto]
+            if complete:
+                self._check_complete(found)
             self._read_to = page.revisions[-1].row.version
             if found:
                 yield found
@@ -72,6 +72,12 @@ class History:
         except BaseException:
             self._call = None
             raise
+
+    def _check_complete(self, found: Sequence[pb.Revision]) -> None:
+        for expected, one in enumerate(found, self._read_to + 1):
+            if one.row.version != expected:
+                self._read_to = expected - 1
+                raise self._lost(one.row.version - 1)
 
     def _lost(self, to: int) -> ChangesLostError:
         place, partition = f"{self._options.store}/{self._options.key}", self._wanted.partition

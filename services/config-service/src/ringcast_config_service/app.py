@@ -219,12 +219,10 @@ class App:
     async def _compact(self, repository: Repository) -> None:
         """Removes what is past its retention, now and then."""
         config = self._config
+        every_ms = int(config.compaction_interval_s * 1000)
         while True:
-            now_ms = int(time.time() * 1000)
             try:
-                done = await repository.compact(
-                    now_ms - config.tombstone_retention_ms, now_ms - config.history_retention_ms
-                )
+                done = await repository.compact(config.tombstone_retention_ms, config.history_retention_ms, every_ms)
             except RingcastError as error:
                 log.warning("compaction was put off: %s", error)
             else:

@@ -59,14 +59,14 @@ class Provisioner:
 
     async def ensure_all(self) -> None:
         """Looks after every store; logs what stands in the way of one and goes on with the next."""
-        for info in await self._repository.list_stores(include_deleted=True):
+        for record in await self._repository.store_records():
             try:
-                if info.record.deletion is None:
-                    await self.ensure(info.record)
+                if record.deletion is None:
+                    await self.ensure(record)
                 else:
-                    await self.mark_deleted(info.record)
+                    await self.mark_deleted(record)
             except MismatchError as error:
-                log.critical("store=%s error=%s", info.record.name, error)
+                log.critical("store=%s error=%s", record.name, error)
 
     async def mark_deleted(self, store: StoreRecord) -> None:
         """Has workers that start be refused with a sentence that says what became of the store."""

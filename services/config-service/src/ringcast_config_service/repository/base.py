@@ -213,10 +213,11 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """What a compaction removed."""
+    """What a compaction removed; ``skipped`` when another instance is at it, or was not long ago."""
 
     tombstones: int
     revisions: int
+    skipped: bool = False
 
 
 class Repository(Protocol):
@@ -264,7 +265,10 @@ class Repository(Protocol):
         """A store and its keys; with ``include_deleted`` those that are deleted too."""
 
     async def list_stores(self, *, include_deleted: bool = False) -> list[StoreInfo]:
-        """Every store and its keys."""
+        """Every store with its keys by name: this counts the rows of every partition."""
+
+    async def store_records(self) -> list[StoreRecord]:
+        """Every store by name, deleted ones too, without their keys: one short look, however much they hold."""
 
     async def update_store(self, name: str, inline_max_bytes: int) -> StoreInfo:
         """Changes what is not locked."""
@@ -395,8 +399,12 @@ class Repository(Protocol):
     def pools(self) -> list[PoolUse]:
         """How busy the connections are."""
 
-    async def compact(self, tombstones_before_ms: int, history_before_ms: int) -> Compaction:
-        """Removes tombstones and revisions written before these times, and raises the floor of their partitions."""
+    async def compact(self, tombstones_ms: int, history_ms: int, every_ms: int = 0) -> Compaction:
+        """Removes tombstones, and revisions that have newer ones, that are older than these, by the database's clock.
+
+        The newest revision of a live row stays however old it is, and so does what a row held ``history_ms`` ago. One
+        instance of all does this at a time, and after it none of the others within ``every_ms``.
+        """
 
 
 class PageSize:

@@ -30,7 +30,7 @@ def common_columns(rows: Sequence[PlannedRow], key_ids: Mapping[KeyRef, int]) ->
         lines += [
             f"{key_id}\t{partition}\t{row_id}\t{value or ''}\t{version}\t{'t' if value is None else 'f'}\t"
             f"{_NULL if metadata is None else pack_metadata(metadata)}"
-            for _, partition, row_id, value, version, metadata, _ in of_key
+            for _, partition, row_id, value, version, metadata, _, _ in of_key
         ]
     nulls = sum(row.metadata is None for row in rows)
     return lines if _is_plain(lines, nulls) else [_escaped(row, key_ids) for row in rows]
@@ -51,11 +51,11 @@ async def row_lines(
         await asyncio.sleep(0)  # the loop sends it
 
 
-async def history_lines(common: Sequence[str], now_ms: int) -> AsyncIterator[bytes]:
-    """Lines of the table ``history`` (``HISTORY_COLUMNS``), in the same way."""
-    end = f"\t{now_ms}\n"
-    for start in range(0, len(common), _PIECE_ROWS):
-        yield (end.join(common[start : start + _PIECE_ROWS]) + end).encode()
+async def history_lines(rows: Sequence[PlannedRow], common: Sequence[str], now_ms: int) -> AsyncIterator[bytes]:
+    """Lines of the table ``history`` (``HISTORY_COLUMNS``), in the same way; ``common`` is what they begin with."""
+    for start in range(0, len(rows), _PIECE_ROWS):
+        piece = zip(rows[start : start + _PIECE_ROWS], common[start : start + _PIECE_ROWS], strict=True)
+        yield "".join([f"{line}\t{now_ms}\t{row.prev}\n" for row, line in piece]).encode()
         await asyncio.sleep(0)
 
 
@@ -71,7 +71,7 @@ def _is_plain(lines: Sequence[str], nulls: int) -> bool:
 
 
 def _escaped(row: PlannedRow, key_ids: Mapping[KeyRef, int]) -> str:
-    key, partition, row_id, value, version, metadata, _ = row
+    key, partition, row_id, value, version, metadata, _, _ = row
     packed = pack_metadata(metadata)
     return "\t".join(
         (

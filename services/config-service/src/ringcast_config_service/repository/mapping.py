@@ -319,6 +319,6 @@ def row_bytes(row: Row) -> int:
 
 def from_row(row: PlannedRow, key_ids: Mapping[KeyRef, int]) -> tuple[int, int, str, str, int, bool, str | None]:
     """Key id, partition, row id, value, version, deleted, metadata."""
-    key, partition, row_id, value, version, metadata, _ = row
+    key, partition, row_id, value, version, metadata, _, _ = row
     packed = None if metadata is None else pack_metadata(metadata)
     return key_ids[key], partition, row_id, value or "", version, value is None, packed

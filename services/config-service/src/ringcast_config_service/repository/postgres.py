@@ -7,6 +7,8 @@ snapshot, which nothing aborts.
 
 from __future__ import annotations
 
+import secrets
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -17,7 +19,7 @@ from ringcast_core import row_partitions
 from ringcast_wire import FetchReply, HeadsReply, PartitionRows, UnavailableError, limits, names
 
 from ringcast_config_service.errors import ConfigError
-from ringcast_config_service.repository import mapping, paging, postgres_session, postgres_write
+from ringcast_config_service.repository import compaction, mapping, paging, postgres_session, postgres_write
 from ringcast_config_service.repository.base import (
     DEFAULT_LOCK_TIMEOUT_MS,
     DEFAULT_WRITE_CONNECTIONS,
@@ -41,12 +43,12 @@ from ringcast_config_service.repository.base import (
     new_history_id,
 )
 from ringcast_config_service.repository.newness import Newness
+from ringcast_config_service.repository.postgres_compaction import PostgresSteps
 from ringcast_config_service.repository.postgres_lifecycle import PostgresLifecycle, store_info
 from ringcast_config_service.repository.postgres_session import Connection, Sessions, said
 from ringcast_config_service.repository.sql import SCHEMA_VERSION
 from ringcast_config_service.repository.sql import Postgres as Sql
 
-_COMPACT_ROWS = 5_000
 _SCHEMA_RACES = (
     asyncpg.UniqueViolationError,
     asyncpg.DuplicateTableError,
@@ -79,6 +81,7 @@ class PostgresRepository:
         self.newness = Newness()
         self._keys: postgres_write.KeyIds = {}
         self._lifecycle = PostgresLifecycle(self._sessions)
+        self._name = secrets.token_hex(8)
 
     async def open(self) -> None:
         try:
@@ -169,6 +172,10 @@ class PostgresRepository:
 
     async def drop_key(self, store: str, key: str) -> None:
         await self._lifecycle.drop_key(store, key)
+
+    async def store_records(self) -> list[StoreRecord]:
+        async with self._sessions.use("fetches") as db:
+            return [mapping.to_store(record) for record in await db.fetch(Sql.LIST_STORES)]
 
     async def write(self, requests: Sequence[WriteRequest], now_ms: int) -> Written:
         try:
@@ -295,7 +302,8 @@ class PostgresRepository:
 
     async def outbox_state(self) -> OutboxState:
         async with self._sessions.snapshot("fetches") as db:
-            return OutboxState(*await db.fetchrow(Sql.OUTBOX_STATE))
+            depth, age_ms = await db.fetchrow(Sql.OUTBOX_STATE)
+            return OutboxState(depth, None if age_ms is None else int(time.time() * 1000) - age_ms)
 
     @property
     def write_lanes(self) -> int:
@@ -308,25 +316,9 @@ class PostgresRepository:
     def pools(self) -> list[PoolUse]:
         return self._sessions.pools()
 
-    async def compact(self, tombstones_before_ms: int, history_before_ms: int) -> Compaction:
-        async with self._sessions.snapshot("fetches") as db:
-            old = await db.fetch(Sql.OLD_TOMBSTONES, tombstones_before_ms)
-            places = await db.fetch(Sql.WRITTEN_PARTITIONS)
-        tombstones = 0
-        for place in old:  # a transaction each: writers wait for one partition at most
-            tombstones += await self._sessions.transact(lambda db, place=place: _drop_tombstones(db, place))  # type: ignore[misc]
-        revisions = 0
-        for key_id, partition in places:
-            while dropped := await self._drop_history(key_id, partition, history_before_ms):
-                revisions += dropped
-        return Compaction(tombstones, revisions)
-
-    async def _drop_history(self, key_id: int, partition: int, before_ms: int) -> int:
-        async with self._sessions.use("upkeep") as db:
-            revision, found = await db.fetchrow(Sql.OLD_REVISION, key_id, partition, before_ms, _COMPACT_ROWS)
-            if not found:
-                return 0
-            return postgres_write.count(await db.execute(Sql.DELETE_HISTORY, key_id, partition, revision, before_ms))
+    async def compact(self, tombstones_ms: int, history_ms: int, every_ms: int = 0) -> Compaction:
+        steps = PostgresSteps(self._sessions, self._name)
+        return await compaction.compact(steps, tombstones_ms, history_ms, every_ms)
 
     async def _forget_keys(self, _: Connection) -> None:
         """A connection is new: the database may have been restored since the others were made."""
@@ -338,7 +330,7 @@ class PostgresRepository:
             for attempt in range(postgres_session.MAX_ATTEMPTS):
                 try:
                     if not await db.fetchval(Sql.HAS_SCHEMA) or not await db.fetchval(Sql.GET_SCHEMA):
-                        for statement in Sql.TABLES:
+                        for statement in Sql.TABLES if self._sessions.is_postgres else Sql.COCKROACH_TABLES:
                             await db.execute(statement)
                     return int(await db.fetchval(Sql.GET_SCHEMA))
                 except _SCHEMA_RACES:
@@ -359,9 +351,3 @@ class PostgresRepository:
                 return list(await db.fetch(statement, key_id, *words))
 
             yield count, fetch
-
-
-async def _drop_tombstones(db: Connection, place: Sequence[Any]) -> int:
-    """Removes the tombstones of a partition up to a version and raises its floor to it."""
-    await db.execute(Sql.RAISE_FLOOR, *place)
-    return postgres_write.count(await db.execute(Sql.DELETE_TOMBSTONES, *place))

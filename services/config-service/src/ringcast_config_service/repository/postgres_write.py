@@ -43,7 +43,7 @@ async def write(
 ) -> tuple[Written, bool]:
     """What became of the requests, and whether all was written and none of the rows stored before."""
     state = await _locate(db, requests, known)
-    stored = await _read_heads_and_rows(db, requests, state, known)
+    await _read_heads_and_rows(db, requests, state, known)
     plan = writes.plan_writes(requests, state, now_ms)
     key_ids = await _create_keys(db, plan, state)
     ids: Sequence[Sequence[Any]] = ()
@@ -52,17 +52,16 @@ async def write(
     if plan.rows and not at_once:
         await _store_heads(db, plan, key_ids, state)
     if many:
-        await _store_many(db, plan, key_ids, now_ms, stored)
-        ids = await db.fetch(Sql.INSERT_OUTBOX, *_columns(plan.events), now_ms)
+        await _store_many(db, plan, key_ids, state)
+        ids = await db.fetch(Sql.INSERT_OUTBOX, *columns(plan.events))
     elif plan.rows:
-        rows = (*_rows(plan.rows.values(), key_ids), now_ms)
-        history = (*_columns([mapping.from_row(row, key_ids) for row in plan.history]), now_ms)
-        words = (*rows, *history, *_columns(plan.events), now_ms)
+        history = columns([(*mapping.from_row(row, key_ids), row.prev) for row in plan.history])
+        words = (*_rows(plan.rows.values(), key_ids), *history, *columns(plan.events))
         if at_once:
             ids = await db.fetch(Sql.WRITE_WITH_HEADS, *_heads(plan.heads, key_ids), *words)
         else:
             ids = await db.fetch(Sql.WRITE, *words)
-    return _written(plan, ids), not stored and not _refusals(plan)
+    return _written(plan, ids), not state.versions and not _refusals(plan)
 
 
 async def write_new(db: Connection, requests: Sequence[WriteRequest], now_ms: int, known: KeyIds) -> Written:
@@ -79,10 +78,10 @@ async def write_new(db: Connection, requests: Sequence[WriteRequest], now_ms: in
     key_ids = await _create_keys(db, plan, state)
     await _store_heads(db, plan, key_ids, state)
     try:
-        await _store_many(db, plan, key_ids, now_ms, set())
+        await _store_many(db, plan, key_ids, state)
     except asyncpg.UniqueViolationError as error:
         raise StoredError from error
-    return _written(plan, await db.fetch(Sql.INSERT_OUTBOX, *_columns(plan.events), now_ms))
+    return _written(plan, await db.fetch(Sql.INSERT_OUTBOX, *columns(plan.events)))
 
 
 def _written(plan: writes.Plan, ids: Iterable[Sequence[Any]]) -> Written:
@@ -120,7 +119,7 @@ async def _store_heads(
 
 
 def _heads(heads: dict[writes.PartitionRef, writes.Head], key_ids: dict[writes.KeyRef, int]) -> list[list[Any]]:
-    return _columns([(key_ids[ref.key], ref.partition, *head) for ref, head in heads.items()])
+    return columns([(key_ids[ref.key], ref.partition, *head) for ref, head in heads.items()])
 
 
 def count(status: str) -> int:
@@ -129,37 +128,36 @@ def count(status: str) -> int:
 
 
 def _rows(rows: Iterable[writes.PlannedRow], key_ids: dict[writes.KeyRef, int]) -> list[list[Any]]:
-    return _columns([(*mapping.from_row(row, key_ids), row.size) for row in rows])
+    return columns([(*mapping.from_row(row, key_ids), row.size) for row in rows])
 
 
 async def _store_many(
-    db: Connection, plan: writes.Plan, key_ids: dict[writes.KeyRef, int], now_ms: int, stored: set[writes.RowRef]
+    db: Connection, plan: writes.Plan, key_ids: dict[writes.KeyRef, int], state: writes.CurrentState
 ) -> None:
-    """The last state of each row, and its history. ``stored``: what has a row already; the others are copied.
+    """The last state of each row, and its history. Rows that are not stored yet are copied.
 
     A row that is not stored can't be by the time it is copied: we have the lock of its partition's head.
     """
+    stored, now_ms = state.versions, await db.fetchval(Sql.STAMP_MS)
     new = [row for ref, row in plan.rows.items() if ref not in stored] if stored else list(plan.rows.values())
     common: list[str] = []
     if stored and len(new) < LEAST_ROWS:
-        await _upsert_rows(db, plan.rows.values(), key_ids, now_ms)
+        await _upsert_rows(db, plan.rows.values(), key_ids)
     else:
         await _copy(db, "rows", Sql.ROW_COLUMNS, copying.row_lines(new, key_ids, now_ms, common))
         if len(new) < len(plan.rows):
-            await _upsert_rows(db, [row for ref, row in plan.rows.items() if ref in stored], key_ids, now_ms)
+            await _upsert_rows(db, [row for ref, row in plan.rows.items() if ref in stored], key_ids)
     if len(common) < len(plan.history):  # otherwise each row was written once and none was stored: they are its history
         common = copying.common_columns(plan.history, key_ids)
-    await _copy(db, "history", Sql.HISTORY_COLUMNS, copying.history_lines(common, now_ms))
+    await _copy(db, "history", Sql.HISTORY_COLUMNS, copying.history_lines(plan.history, common, now_ms))
 
 
 async def _copy(db: Connection, table: str, columns: Sequence[str], lines: AsyncIterator[bytes]) -> None:
     await db.copy_to_table(table, source=lines, columns=columns, format="text")
 
 
-async def _upsert_rows(
-    db: Connection, rows: Iterable[writes.PlannedRow], key_ids: dict[writes.KeyRef, int], now_ms: int
-) -> None:
-    await db.execute(Sql.UPSERT_ROWS, *_rows(rows, key_ids), now_ms)
+async def _upsert_rows(db: Connection, rows: Iterable[writes.PlannedRow], key_ids: dict[writes.KeyRef, int]) -> None:
+    await db.execute(Sql.UPSERT_ROWS, *_rows(rows, key_ids))
 
 
 async def _locate(db: Connection, requests: Sequence[WriteRequest], known: KeyIds) -> writes.CurrentState:
@@ -186,7 +184,7 @@ async def _locate(db: Connection, requests: Sequence[WriteRequest], known: KeyId
 
 async def _find_keys(db: Connection, keys: Sequence[writes.KeyRef], state: writes.CurrentState, known: KeyIds) -> None:
     """Adds the stores and keys that are there, and which of them are deleted."""
-    for record in await db.fetch(Sql.LOCATE_MANY, *_columns(keys)):
+    for record in await db.fetch(Sql.LOCATE_MANY, *columns(keys)):
         store, name, key_id, history, partition_count, *_ = record
         key = writes.KeyRef(store, name)
         state.stores.add(store)
@@ -221,7 +219,7 @@ async def _read_heads(
     names_of = {key_id: key for key, key_id in state.keys.items()}
     closed: set[writes.KeyRef] = set()
     if places := _partitions(state, requests):
-        for key_id, partition, *head, history, is_closed in await db.fetch(Sql.LOCK_HEADS, *_columns(places)):
+        for key_id, partition, *head, history, is_closed in await db.fetch(Sql.LOCK_HEADS, *columns(places)):
             key = names_of[key_id]
             state.heads[writes.PartitionRef(key, partition)] = writes.Head(*head)
             state.histories[key] = history
@@ -232,17 +230,17 @@ async def _read_heads(
 
 async def _read_heads_and_rows(
     db: Connection, requests: Sequence[WriteRequest], state: writes.CurrentState, known: KeyIds
-) -> set[writes.RowRef]:
-    """Adds heads and rows that the requests touch, and returns which rows are stored, tombstones included."""
+) -> None:
+    """Adds the heads and rows that the requests touch."""
     if any(request.skip_unchanged for request in requests):
         await _read_heads(db, requests, state, known)
-        return await _read_rows(db, requests, state)
-    stored: set[writes.RowRef] = set()
+        await _read_rows(db, requests, state)
+        return
     seen: dict[writes.PartitionRef, int] = {}
     names_of = {key_id: key for key, key_id in state.keys.items()}
     if not (places := _partitions(state, requests)):
-        return stored
-    words = (*_columns(places), *_columns(_places(state, requests)))
+        return
+    words = (*columns(places), *columns(_places(state, requests)))
     records = await db.fetch(Sql.LOCK_HEADS_AND_SIZES, *words)
     closed: set[writes.KeyRef] = set()
     for key_id, partition, row_id, deleted, number, live_rows, live_bytes, history, is_closed in records:
@@ -258,32 +256,30 @@ async def _read_heads_and_rows(
                     closed.add(key)
             continue
         ref = writes.RowRef(key, row_id)
-        stored.add(ref)
+        state.versions[ref] = live_rows
         if not deleted:
             state.live[ref] = number
     await _find_closed(db, closed, state, known)
     if any(head.revision != seen.get(place) for place, head in state.heads.items()):  # others wrote while we waited
         state.live.clear()
-        return await _read_rows(db, requests, state)
-    return stored
+        state.versions.clear()
+        await _read_rows(db, requests, state)
 
 
-async def _read_rows(
-    db: Connection, requests: Sequence[WriteRequest], state: writes.CurrentState
-) -> set[writes.RowRef]:
-    """Adds the rows that the requests touch, and returns which of them are stored, tombstones included."""
-    stored: set[writes.RowRef] = set()
+async def _read_rows(db: Connection, requests: Sequence[WriteRequest], state: writes.CurrentState) -> None:
+    """Adds the rows that the requests touch."""
     names_of = {key_id: key for key, key_id in state.keys.items()}
     for statement, compared in ((Sql.ROW_SIZES, False), (Sql.ROW_CONTENTS, True)):
         rows = _places(state, [request for request in requests if request.skip_unchanged is compared])
-        for key_id, row_id, deleted, size, *content in await db.fetch(statement, *_columns(rows)) if rows else ():
+        for key_id, row_id, deleted, size, version, *content in (
+            await db.fetch(statement, *columns(rows)) if rows else ()
+        ):
             ref = writes.RowRef(names_of[key_id], row_id)
-            stored.add(ref)
+            state.versions[ref] = version
             if not deleted:
                 state.live[ref] = size
                 if compared:
                     state.contents[ref] = writes.Content(*content)
-    return stored
 
 
 def _partitions(state: writes.CurrentState, requests: Sequence[WriteRequest]) -> list[tuple[int, int]]:
@@ -302,6 +298,6 @@ def _places(state: writes.CurrentState, requests: Sequence[WriteRequest]) -> lis
     return found
 
 
-def _columns(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+def columns(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
     """Rows turned into arrays, one a column."""
     return [list(column) for column in zip(*rows, strict=True)]

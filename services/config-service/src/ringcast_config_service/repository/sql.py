@@ -1,7 +1,7 @@
 """Every SQL statement of the service.
 
 PostgreSQL and CockroachDB share one dialect here: only what both accept, so no LISTEN, no advisory locks, no
-``ON CONFLICT`` on partial indexes, no collation but "C". SQLite shares a statement where its text is the same; its
+``ON CONFLICT`` on partial indexes, no collations. SQLite shares a statement where its text is the same; its
 parameters are then numbered ``?1`` instead of ``$1``. Where the two differ, a comment says why.
 """
 
@@ -12,6 +12,7 @@ from typing import Final
 
 from ringcast_config_service.repository.sql_lifecycle import PostgresLifecycle, SqliteLifecycle
 from ringcast_config_service.repository.sql_lifecycle import for_sqlite as _sqlite
+from ringcast_config_service.repository.sql_upkeep import POSTGRES_STAMP_MS, PostgresUpkeep, SqliteUpkeep
 
 SCHEMA_VERSION: Final = 1
 
@@ -38,6 +39,8 @@ def _at_once(*statements: str) -> str:
 # rows_by_version is on an expression: with the bare column PostgreSQL takes it for a look-up by primary key as long as
 # the table has no statistics, as in the first import, and reads the whole partition for each row.
 # closed: the key, or its store, is deleted. PostgreSQL's writers learn it from the heads that they lock anyway.
+# prev in history is the revision of the row's write before, 0 if there was none.
+# Times are by the database's own clock, so that instances whose clocks differ agree on what is old.
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS schema_version (
@@ -90,7 +93,7 @@ CREATE TABLE IF NOT EXISTS rows (
     PRIMARY KEY (key_id, partition, row_id)
 );
 CREATE INDEX IF NOT EXISTS rows_by_version ON rows (key_id, (partition + 0), version);
-CREATE INDEX IF NOT EXISTS rows_tombstones ON rows (key_id, partition, version) WHERE deleted;
+CREATE INDEX IF NOT EXISTS rows_tombstones ON rows (written_at_ms) WHERE deleted;
 CREATE TABLE IF NOT EXISTS history (
     key_id BIGINT NOT NULL,
     partition BIGINT NOT NULL,
@@ -99,12 +102,14 @@ CREATE TABLE IF NOT EXISTS history (
     value TEXT NOT NULL,
     deleted BOOLEAN NOT NULL,
     metadata TEXT,
+    prev BIGINT NOT NULL,
     written_at_ms BIGINT NOT NULL,
     PRIMARY KEY (key_id, partition, revision)
 );
+CREATE INDEX IF NOT EXISTS history_by_age ON history (written_at_ms);
 CREATE TABLE IF NOT EXISTS outbox (
     id {id},
-    store TEXT NOT NULL,
+    store {text} NOT NULL,
     subject TEXT NOT NULL,
     msg_id TEXT NOT NULL,
     payload {bytes} NOT NULL,
@@ -123,9 +128,16 @@ CREATE TABLE IF NOT EXISTS outbox_refused (
     reason TEXT NOT NULL
 );
 CREATE TABLE IF NOT EXISTS relay_leases (
-    store TEXT PRIMARY KEY,
+    store {text} PRIMARY KEY,
     holder TEXT NOT NULL,
     until_ms BIGINT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS maintenance (
+    duty {text} PRIMARY KEY,
+    holder TEXT NOT NULL,
+    token BIGINT NOT NULL,
+    until_ms BIGINT NOT NULL,
+    done_ms BIGINT NOT NULL
 );
 INSERT INTO schema_version (one, version) VALUES (1, {version}) ON CONFLICT (one) DO NOTHING
 """
@@ -207,75 +219,6 @@ _SET_STORE_HISTORY: Final = "UPDATE stores SET history_id = $2 WHERE name = $1 A
 _KEY_IDS: Final = "SELECT key_id FROM config_keys WHERE store = $1"
 _SET_KEY_HISTORY: Final = "UPDATE config_keys SET history_id = $2 WHERE key_id = $1"
 
-# --- Outbox -----------------------------------------------------------------------------------------------------------
-
-# The store is the third token of ``config.notify.<store>.<key>.<partition>``.
-_POSTGRES_NOW_MS: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)"
-_SQLITE_NOW_MS: Final = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
-
-# Bounded, so that looking at a long outbox does not add to the trouble.
-_OUTBOX_STATE: Final = """
-SELECT count(*), min(created_at_ms) FROM (SELECT created_at_ms FROM outbox ORDER BY id LIMIT 100000) AS oldest
-"""
-# Two look-ups in the index for each store, however much waits.
-_OUTBOX_SPANS: Final = """
-SELECT name, oldest, newest FROM (
-    SELECT s.name, (SELECT min(o.id) FROM outbox o WHERE o.store = s.name) AS oldest,
-        (SELECT max(o.id) FROM outbox o WHERE o.store = s.name) AS newest
-    FROM stores s
-) AS spans WHERE oldest IS NOT NULL ORDER BY name
-"""
-# The sizes first: payloads that are too many are not read.
-_READ_OUTBOX: Final = """
-SELECT o.id, o.subject, o.msg_id, o.payload, o.traceparent
-FROM (
-    SELECT id, size, sum(size) OVER (ORDER BY id) AS total FROM (
-        SELECT id, length(payload) AS size FROM outbox WHERE store = $1 AND id > $2 ORDER BY id LIMIT $3
-    ) AS page
-) AS counted
-JOIN outbox o ON o.id = counted.id
-WHERE counted.total <= $4 OR counted.total = counted.size
-ORDER BY o.id
-"""
-_CLAIM_OUTBOX: Final = """
-INSERT INTO relay_leases (store, holder, until_ms) VALUES ($1, $2, {now_ms} + $3)
-ON CONFLICT (store) DO UPDATE SET holder = excluded.holder, until_ms = excluded.until_ms
-WHERE relay_leases.holder = excluded.holder OR relay_leases.until_ms <= {now_ms}
-RETURNING holder
-"""
-_RELEASE_OUTBOX: Final = "DELETE FROM relay_leases WHERE holder = $1"
-_REFUSE_OUTBOX: Final = """
-INSERT INTO outbox_refused (id, subject, msg_id, payload, traceparent, created_at_ms, refused_at_ms, reason)
-SELECT id, subject, msg_id, payload, traceparent, created_at_ms, {now_ms}, $2 FROM outbox WHERE id = $1
-ON CONFLICT (id) DO NOTHING
-"""
-_FORGET_REFUSED: Final = """
-DELETE FROM outbox_refused WHERE id <= (SELECT id FROM outbox_refused ORDER BY id DESC LIMIT 1 OFFSET 10000)
-"""
-_READ_REFUSED: Final = """
-SELECT id, subject, msg_id, payload, traceparent, reason FROM outbox_refused WHERE id > $1 ORDER BY id LIMIT $2
-"""
-
-# --- Compaction -------------------------------------------------------------------------------------------------------
-
-_OLD_TOMBSTONES: Final = """
-SELECT key_id, partition, max(version) FROM rows WHERE deleted AND written_at_ms < $1
-GROUP BY key_id, partition ORDER BY key_id, partition
-"""
-_RAISE_FLOOR: Final = "UPDATE partitions SET floor = $3 WHERE key_id = $1 AND partition = $2 AND floor < $3"
-_DELETE_TOMBSTONES: Final = "DELETE FROM rows WHERE key_id = $1 AND partition = $2 AND deleted AND version <= $3"
-_WRITTEN_PARTITIONS: Final = "SELECT key_id, partition FROM partitions ORDER BY key_id, partition"
-# Revisions are written in order, so what is old is the beginning: this looks at one piece of it, not at the table.
-_OLD_REVISION: Final = """
-SELECT max(revision), count(*) FROM (
-    SELECT revision, written_at_ms FROM history WHERE key_id = $1 AND partition = $2 ORDER BY revision LIMIT $4
-) AS oldest WHERE written_at_ms < $3
-"""
-_DELETE_HISTORY: Final = """
-DELETE FROM history WHERE key_id = $1 AND partition = $2 AND revision <= $3 AND written_at_ms < $4
-"""
-
-
 _FOUND_ROWS: Final = """
 CROSS JOIN LATERAL (
     SELECT * FROM rows r WHERE r.key_id = q.key_id AND r.partition = q.partition AND r.row_id = q.row_id LIMIT 1
@@ -283,10 +226,15 @@ CROSS JOIN LATERAL (
 """
 
 
-class Postgres(PostgresLifecycle):
+_IDENTITY: Final = "BIGINT GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY"
+
+
+class Postgres(PostgresLifecycle, PostgresUpkeep):
     """Statements for PostgreSQL and CockroachDB. Sets travel as arrays, one a column."""
 
-    TABLES = _tables(id="BIGINT GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY", bytes="BYTEA", text='TEXT COLLATE "C"')
+    TABLES = _tables(id=_IDENTITY, bytes="BYTEA", text='TEXT COLLATE "C"')
+    # CockroachDB orders text by its bytes, and its grammar does not take the name of that order.
+    COCKROACH_TABLES = _tables(id=_IDENTITY, bytes="BYTEA", text="TEXT")
     HAS_SCHEMA = "SELECT count(*) FROM information_schema.tables WHERE table_name = 'schema_version'"
     GET_SCHEMA = _GET_SCHEMA
     PING = "SELECT 1"
@@ -342,12 +290,12 @@ ORDER BY p.key_id, p.partition
 FOR UPDATE OF p
 """
     ROW_SIZES = f"""
-SELECT q.key_id, q.row_id, found.deleted, found.size
+SELECT q.key_id, q.row_id, found.deleted, found.size, found.version
 FROM unnest($1::BIGINT[], $2::BIGINT[], $3::TEXT[]) AS q (key_id, partition, row_id)
 {_FOUND_ROWS}
 """  # noqa: S608
     # All at once. Without row_id: the heads as they were locked, and (deleted is true) as the snapshot has them, from
-    # which the rows are. postgres_session.py says what the difference means.
+    # which the rows are. postgres_session.py says what the difference means. With row_id: size and version of the row.
     LOCK_HEADS_AND_SIZES = f"""
 WITH locked AS ({LOCK_HEADS})
 SELECT
@@ -361,12 +309,12 @@ CROSS JOIN LATERAL (
     SELECT p.head FROM partitions p WHERE p.key_id = q.key_id AND p.partition = q.partition LIMIT 1
 ) AS seen
 UNION ALL
-SELECT q.key_id, q.partition, q.row_id, found.deleted, found.size, 0, 0, NULL, false
+SELECT q.key_id, q.partition, q.row_id, found.deleted, found.size, found.version, 0, NULL, false
 FROM unnest($3::BIGINT[], $4::BIGINT[], $5::TEXT[]) AS q (key_id, partition, row_id)
 {_FOUND_ROWS}
 """  # noqa: S608
     ROW_CONTENTS = f"""
-SELECT q.key_id, q.row_id, found.deleted, found.size, found.value, found.metadata
+SELECT q.key_id, q.row_id, found.deleted, found.size, found.version, found.value, found.metadata
 FROM unnest($1::BIGINT[], $2::BIGINT[], $3::TEXT[]) AS q (key_id, partition, row_id)
 {_FOUND_ROWS}
 """  # noqa: S608
@@ -414,51 +362,37 @@ SET head = excluded.head, live_rows = excluded.live_rows, live_bytes = excluded.
         "deleted",
         "metadata",
         "written_at_ms",
+        "prev",
     )
-    UPSERT_ROWS = """
+    UPSERT_ROWS = f"""
 INSERT INTO rows (key_id, partition, row_id, value, version, deleted, metadata, size, written_at_ms)
-SELECT q.key_id, q.partition, q.row_id, q.value, q.version, q.deleted, q.metadata, q.size, $9::BIGINT
+SELECT q.key_id, q.partition, q.row_id, q.value, q.version, q.deleted, q.metadata, q.size, {POSTGRES_STAMP_MS}
 FROM unnest($1::BIGINT[], $2::BIGINT[], $3::TEXT[], $4::TEXT[], $5::BIGINT[], $6::BOOLEAN[], $7::TEXT[], $8::BIGINT[])
     AS q (key_id, partition, row_id, value, version, deleted, metadata, size)
 ON CONFLICT (key_id, partition, row_id) DO UPDATE
 SET value = excluded.value, version = excluded.version, deleted = excluded.deleted, metadata = excluded.metadata,
     size = excluded.size, written_at_ms = excluded.written_at_ms
-"""
-    INSERT_HISTORY = """
-INSERT INTO history (key_id, partition, row_id, value, revision, deleted, metadata, written_at_ms)
-SELECT q.key_id, q.partition, q.row_id, q.value, q.revision, q.deleted, q.metadata, $8::BIGINT
-FROM unnest($1::BIGINT[], $2::BIGINT[], $3::TEXT[], $4::TEXT[], $5::BIGINT[], $6::BOOLEAN[], $7::TEXT[])
-    AS q (key_id, partition, row_id, value, revision, deleted, metadata)
-"""
-    INSERT_OUTBOX = """
+"""  # noqa: S608
+    INSERT_HISTORY = f"""
+INSERT INTO history (key_id, partition, row_id, value, revision, deleted, metadata, prev, written_at_ms)
+SELECT q.key_id, q.partition, q.row_id, q.value, q.revision, q.deleted, q.metadata, q.prev, {POSTGRES_STAMP_MS}
+FROM unnest($1::BIGINT[], $2::BIGINT[], $3::TEXT[], $4::TEXT[], $5::BIGINT[], $6::BOOLEAN[], $7::TEXT[], $8::BIGINT[])
+    AS q (key_id, partition, row_id, value, revision, deleted, metadata, prev)
+"""  # noqa: S608
+    INSERT_OUTBOX = f"""
 INSERT INTO outbox (store, subject, msg_id, payload, traceparent, created_at_ms)
-SELECT split_part(q.subject, '.', 3), q.subject, q.msg_id, q.payload, q.traceparent, $5::BIGINT
+SELECT split_part(q.subject, '.', 3), q.subject, q.msg_id, q.payload, q.traceparent, {POSTGRES_STAMP_MS}
 FROM unnest($1::TEXT[], $2::TEXT[], $3::BYTEA[], $4::TEXT[]) AS q (subject, msg_id, payload, traceparent)
 RETURNING id, msg_id
-"""
+"""  # noqa: S608
     # The heads too only where they are there, and locked: nobody says which of these comes first, and a transaction
     # that loses a race for a new partition has to learn it from its head, before its history is in the way.
     WRITE = _at_once(UPSERT_ROWS, INSERT_HISTORY, INSERT_OUTBOX)
     WRITE_WITH_HEADS = _at_once(UPSERT_HEADS, UPSERT_ROWS, INSERT_HISTORY, INSERT_OUTBOX)
-    OUTBOX_SPANS = _OUTBOX_SPANS
-    READ_OUTBOX = _READ_OUTBOX
-    CLAIM_OUTBOX = _CLAIM_OUTBOX.format(now_ms=_POSTGRES_NOW_MS).replace("$3", "$3::BIGINT")
-    RELEASE_OUTBOX = _RELEASE_OUTBOX
-    REFUSE_OUTBOX = _REFUSE_OUTBOX.format(now_ms=_POSTGRES_NOW_MS)
-    FORGET_REFUSED = _FORGET_REFUSED
-    READ_REFUSED = _READ_REFUSED
-    DELETE_OUTBOX = "DELETE FROM outbox WHERE id = ANY ($1::BIGINT[])"
-    OUTBOX_STATE = _OUTBOX_STATE
-
-    OLD_TOMBSTONES = _OLD_TOMBSTONES
-    RAISE_FLOOR = _RAISE_FLOOR
-    DELETE_TOMBSTONES = _DELETE_TOMBSTONES
-    WRITTEN_PARTITIONS = _WRITTEN_PARTITIONS
-    OLD_REVISION = _OLD_REVISION
-    DELETE_HISTORY = _DELETE_HISTORY
+    STAMP_MS = f"SELECT {POSTGRES_STAMP_MS}"
 
 
-class Sqlite(SqliteLifecycle):
+class Sqlite(SqliteLifecycle, SqliteUpkeep):
     """Statements for SQLite. It has no arrays: sets are written row by row (``executemany``) in the one transaction."""
 
     # AUTOINCREMENT: an id is never used again, which paging through the outbox relies on.
@@ -487,10 +421,10 @@ SELECT partition, {_ROW_COLUMNS} FROM rows WHERE key_id = ?1 AND partition = ?2 
 
     COUNT_KEYS = _sqlite(_COUNT_KEYS)
     GET_HEAD = "SELECT head, live_rows, live_bytes FROM partitions WHERE key_id = ?1 AND partition = ?2"
-    LIVE_CONTENT = """
-SELECT size, value, metadata FROM rows WHERE key_id = ?1 AND partition = ?2 AND row_id = ?3 AND NOT deleted
+    STORED_CONTENT = """
+SELECT deleted, version, size, value, metadata FROM rows WHERE key_id = ?1 AND partition = ?2 AND row_id = ?3
 """
-    LIVE_SIZE = "SELECT size FROM rows WHERE key_id = ?1 AND partition = ?2 AND row_id = ?3 AND NOT deleted"
+    STORED_SIZE = "SELECT deleted, version, size FROM rows WHERE key_id = ?1 AND partition = ?2 AND row_id = ?3"
     INSERT_KEY = _sqlite(_INSERT_KEY)
     SET_STORE_HISTORY = _sqlite(_SET_STORE_HISTORY)
     KEY_IDS = _sqlite(_KEY_IDS)
@@ -508,26 +442,10 @@ SET value = excluded.value, version = excluded.version, deleted = excluded.delet
     size = excluded.size, written_at_ms = excluded.written_at_ms
 """
     INSERT_HISTORY = """
-INSERT INTO history (key_id, partition, row_id, value, revision, deleted, metadata, written_at_ms)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+INSERT INTO history (key_id, partition, row_id, value, revision, deleted, metadata, prev, written_at_ms)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
 """
     INSERT_OUTBOX = """
 INSERT INTO outbox (store, subject, msg_id, payload, traceparent, created_at_ms)
 VALUES (substr(?1, 15, instr(substr(?1, 15), '.') - 1), ?1, ?2, ?3, ?4, ?5)
 """
-    OUTBOX_SPANS = _OUTBOX_SPANS
-    READ_OUTBOX = _sqlite(_READ_OUTBOX)
-    CLAIM_OUTBOX = _sqlite(_CLAIM_OUTBOX.format(now_ms=_SQLITE_NOW_MS))
-    RELEASE_OUTBOX = _sqlite(_RELEASE_OUTBOX)
-    REFUSE_OUTBOX = _sqlite(_REFUSE_OUTBOX.format(now_ms=_SQLITE_NOW_MS))
-    FORGET_REFUSED = _FORGET_REFUSED
-    READ_REFUSED = _sqlite(_READ_REFUSED)
-    OUTBOX_STATE = _OUTBOX_STATE
-    DELETE_OUTBOX = "DELETE FROM outbox WHERE id = ?1"
-
-    OLD_TOMBSTONES = _sqlite(_OLD_TOMBSTONES)
-    RAISE_FLOOR = _sqlite(_RAISE_FLOOR)
-    DELETE_TOMBSTONES = _sqlite(_DELETE_TOMBSTONES)
-    WRITTEN_PARTITIONS = _WRITTEN_PARTITIONS
-    OLD_REVISION = _sqlite(_OLD_REVISION)
-    DELETE_HISTORY = _sqlite(_DELETE_HISTORY)

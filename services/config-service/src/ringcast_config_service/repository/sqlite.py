@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from ringcast_store import Database, StoreError, StoreOpenError
 from ringcast_wire import FetchReply, HeadsReply, PartitionRows, UnavailableError, names
 
 from ringcast_config_service.errors import ConfigError
-from ringcast_config_service.repository import mapping, paging, writes
+from ringcast_config_service.repository import compaction, mapping, paging, writes
 from ringcast_config_service.repository import sqlite_lifecycle as lifecycle
 from ringcast_config_service.repository.base import (
     Compaction,
@@ -38,10 +39,9 @@ from ringcast_config_service.repository.base import (
 )
 from ringcast_config_service.repository.sql import SCHEMA_VERSION
 from ringcast_config_service.repository.sql import Sqlite as Sql
+from ringcast_config_service.repository.sqlite_compaction import SqliteSteps
 
 T = TypeVar("T")
-
-_COMPACT_ROWS = 5_000
 
 
 class SqliteRepository:
@@ -52,6 +52,7 @@ class SqliteRepository:
 
     def __init__(self, path: Path | str, *, readers: int = 4) -> None:
         self._database = Database(path, readers=readers)
+        self._name = secrets.token_hex(8)
 
     async def open(self) -> None:
         try:
@@ -120,6 +121,10 @@ class SqliteRepository:
 
     async def drop_key(self, store: str, key: str) -> None:
         await self._write(lambda db: lifecycle.drop_key(db, store, key))
+
+    async def store_records(self) -> list[StoreRecord]:
+        found = await self._read(lambda db: db.execute(Sql.LIST_STORES).fetchall())
+        return [mapping.to_store(record) for record in found]
 
     async def write(self, requests: Sequence[WriteRequest], now_ms: int) -> Written:
         return await self._write(lambda db: _write(db, requests, now_ms))
@@ -231,25 +236,8 @@ class SqliteRepository:
     def pools(self) -> list[PoolUse]:
         return []
 
-    async def compact(self, tombstones_before_ms: int, history_before_ms: int) -> Compaction:
-        old = await self._read(lambda db: db.execute(Sql.OLD_TOMBSTONES, (tombstones_before_ms,)).fetchall())
-        tombstones = 0
-        for place in old:  # a transaction each: writers wait for one partition at most
-            tombstones += await self._write(lambda db, place=place: _drop_tombstones(db, place))  # type: ignore[misc]
-        places = await self._read(lambda db: db.execute(Sql.WRITTEN_PARTITIONS).fetchall())
-        revisions = 0
-        for key_id, partition in places:
-            while dropped := await self._drop_history(key_id, partition, history_before_ms):
-                revisions += dropped
-        return Compaction(tombstones, revisions)
-
-    async def _drop_history(self, key_id: int, partition: int, before_ms: int) -> int:
-        piece = (key_id, partition, before_ms, _COMPACT_ROWS)
-        revision, found = await self._read(lambda db: db.execute(Sql.OLD_REVISION, piece).fetchone())
-        if not found:
-            return 0
-        words = (key_id, partition, revision, before_ms)
-        return await self._write(lambda db: db.execute(Sql.DELETE_HISTORY, words).rowcount)
+    async def compact(self, tombstones_ms: int, history_ms: int, every_ms: int = 0) -> Compaction:
+        return await compaction.compact(SqliteSteps(self._write, self._name), tombstones_ms, history_ms, every_ms)
 
     @asynccontextmanager
     async def _pages(
@@ -315,14 +303,15 @@ def _new_history(db: sqlite3.Connection, store: str, instead_of: str | None) -> 
 def _write(db: sqlite3.Connection, requests: Sequence[WriteRequest], now_ms: int) -> Written:
     state = _read_state(db, requests)
     plan = writes.plan_writes(requests, state, now_ms)
+    stamp_ms = int(time.time() * 1000)
     key_ids = dict(state.keys)
     for key in plan.new_keys:
         key_ids[key] = db.execute(Sql.INSERT_KEY, (*key, state.histories[key])).fetchone()[0]
     db.executemany(Sql.UPSERT_HEAD, ((key_ids[ref.key], ref.partition, *head) for ref, head in plan.heads.items()))
     rows = plan.rows.values()
-    db.executemany(Sql.UPSERT_ROW, ((*mapping.from_row(row, key_ids), row.size, now_ms) for row in rows))
-    db.executemany(Sql.INSERT_HISTORY, ((*mapping.from_row(row, key_ids), now_ms) for row in plan.history))
-    events = [OutboxRecord(_inserted(db, Sql.INSERT_OUTBOX, (*event, now_ms)), *event) for event in plan.events]
+    db.executemany(Sql.UPSERT_ROW, ((*mapping.from_row(row, key_ids), row.size, stamp_ms) for row in rows))
+    db.executemany(Sql.INSERT_HISTORY, ((*mapping.from_row(row, key_ids), row.prev, stamp_ms) for row in plan.history))
+    events = [OutboxRecord(_inserted(db, Sql.INSERT_OUTBOX, (*event, stamp_ms)), *event) for event in plan.events]
     return Written(plan.outcomes, events)
 
 
@@ -354,18 +343,14 @@ def _read_state(db: sqlite3.Connection, requests: Sequence[WriteRequest]) -> wri
             found = db.execute(Sql.GET_HEAD, (key_id, ref.partition)).fetchone()
             if found:
                 state.heads[ref] = writes.Head(*found)
-    statement = Sql.LIVE_CONTENT if any(request.skip_unchanged for request in requests) else Sql.LIVE_SIZE
+    statement = Sql.STORED_CONTENT if any(request.skip_unchanged for request in requests) else Sql.STORED_SIZE
     for row, partition in writes.touched_rows(requests).items():
         if (key_id := state.keys.get(row.key)) is not None:
             found = db.execute(statement, (key_id, partition, row.row_id)).fetchone()
             if found:
-                state.live[row] = found[0]
-                if len(found) > 1:
-                    state.contents[row] = writes.Content(*found[1:])
+                deleted, state.versions[row], size, *content = found
+                if not deleted:
+                    state.live[row] = size
+                    if content:
+                        state.contents[row] = writes.Content(*content)
     return state
-
-
-def _drop_tombstones(db: sqlite3.Connection, place: tuple[int, int, int]) -> int:
-    """Removes the tombstones of a partition up to a version and raises its floor to it."""
-    db.execute(Sql.RAISE_FLOOR, place)
-    return db.execute(Sql.DELETE_TOMBSTONES, place).rowcount

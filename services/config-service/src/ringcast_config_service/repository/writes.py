@@ -62,7 +62,10 @@ class Head(NamedTuple):
 
 
 class PlannedRow(NamedTuple):
-    """One write to one row. A tombstone has no value, no metadata and size 0."""
+    """One write to one row. A tombstone has no value, no metadata and size 0.
+
+    ``prev`` is the version that the row had before, 0 where none is stored.
+    """
 
     key: KeyRef
     partition: int
@@ -71,6 +74,7 @@ class PlannedRow(NamedTuple):
     version: int
     metadata: dict[str, str] | None
     size: int
+    prev: int
 
     @property
     def deleted(self) -> bool:
@@ -92,7 +96,8 @@ class CurrentState:
     ``partition_counts``: of the stores as they are now. ``deleted``: why keys that exist take no writes.
     ``histories``: the history id of each key, for one that does not exist the one that it is to be created with.
     ``heads``: of the partitions that were ever written. ``live``: size of each row touched that is there and not a
-    tombstone. ``contents``: of those among them that a request with ``skip_unchanged`` touches.
+    tombstone. ``versions``: of each row touched that is there, tombstones too. ``contents``: of those with a ``live``
+    size that a request with ``skip_unchanged`` touches.
     """
 
     stores: set[str] = field(default_factory=set)
@@ -103,6 +108,7 @@ class CurrentState:
     histories: dict[KeyRef, str] = field(default_factory=dict)
     heads: dict[PartitionRef, Head] = field(default_factory=dict)
     live: dict[RowRef, int] = field(default_factory=dict)
+    versions: dict[RowRef, int] = field(default_factory=dict)
     contents: dict[RowRef, Content] = field(default_factory=dict)
 
 
@@ -259,7 +265,10 @@ class _Planner:
         tally.revision += 1
         tally.rows += (row.value is not None) - (before is not None)
         tally.bytes += after - (before or 0)
-        return PlannedRow(ref.key, row.partition, row.row_id, row.value, tally.revision, row.metadata or None, after)
+        planned = self.plan.rows.get(ref)
+        prev = self._state.versions.get(ref, 0) if planned is None else planned.version
+        metadata = row.metadata or None
+        return PlannedRow(ref.key, row.partition, row.row_id, row.value, tally.revision, metadata, after, prev)
 
     def _check_sizes(self, heads: dict[PartitionRef, Head]) -> None:
         """Refuses to let a partition grow over the limit; one that is over may still shrink."""

@@ -1,0 +1,96 @@
+"""Removing what is past its retention: in small pieces, by age, one instance at a time.
+
+The clock is the database's. An instance takes the duty for a while, and each piece is a short transaction that first
+checks, under a lock, that no other instance has taken it since. Pieces are found by indexes on the time of the write,
+so a pass costs by what has become old since the last one, not by what there is.
+
+Of the history, a revision goes when the next one of its row is past the retention. So the newest revision of each row
+that is older than the retention stays, as long as the row is live or has newer ones: what undoing those needs. A
+deletion goes by its own age, and where a row has nothing older than the retention, it was not there then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from ringcast_config_service.repository.base import Compaction
+
+DUTY: Final = "compaction"
+LEASE_MS: Final = 60_000
+"""How long the duty is held from each piece on: longer than a piece can take."""
+PIECE_ROWS: Final = 1_000
+"""Tombstones in a transaction: it locks the heads of their partitions."""
+PIECE_REVISIONS: Final = 5_000
+"""Revisions in a transaction, which needs no locks; more if a single write has more."""
+_LATE_COMMIT_MS: Final = 180_000
+"""A write is stamped when its transaction begins, and seen when that ends: so much is looked at again by each pass."""
+
+
+class Duty(NamedTuple):
+    """The right to compact, until another instance takes it. Times are the database's, ``done_ms`` of the last pass."""
+
+    token: int
+    done_ms: int
+    now_ms: int
+
+
+class LostDutyError(Exception):
+    """Another instance has taken the duty: nothing of this piece was changed."""
+
+
+class Steps(Protocol):
+    """What a database does for a pass. Each is a transaction, and raises ``LostDutyError``."""
+
+    async def take(self, lease_ms: int) -> Duty | None:
+        """The duty, unless another instance has it."""
+
+    async def keep(self, duty: Duty, lease_ms: int, done_ms: int) -> None:
+        """Notes how far history is done, and holds the duty for so long."""
+
+    async def drop_tombstones(self, duty: Duty, after_ms: int, before_ms: int) -> tuple[int, int | None]:
+        """Removes a piece, oldest first; how many, and where the next piece begins, ``None`` if there is none."""
+
+    async def drop_history(self, duty: Duty, after_ms: int, before_ms: int) -> tuple[int, int | None]:
+        """The same for what the revisions of a piece have made needless."""
+
+
+async def compact(steps: Steps, tombstones_ms: int, history_ms: int, every_ms: int) -> Compaction:
+    """One pass: what is older than these; other instances begin none within ``every_ms``."""
+    duty = await steps.take(LEASE_MS)
+    if duty is None:
+        return Compaction(0, 0, skipped=True)
+    tombstones = revisions = 0
+    try:
+        after: int | None = 0
+        while after is not None:
+            dropped, after = await steps.drop_tombstones(duty, after, duty.now_ms - tombstones_ms)
+            tombstones += dropped
+        before_ms = duty.now_ms - history_ms
+        after = max(0, duty.done_ms - _LATE_COMMIT_MS)
+        while after is not None:
+            dropped, after = await steps.drop_history(duty, after, before_ms)
+            revisions += dropped
+        await steps.keep(duty, every_ms, max(duty.done_ms, before_ms))
+    except LostDutyError:
+        return Compaction(tombstones, revisions, skipped=True)
+    return Compaction(tombstones, revisions)
+
+
+def next_piece(end_ms: int | None, after_ms: int, before_ms: int) -> tuple[int, int | None]:
+    """Where a piece ends, and where the next begins. ``end_ms``: the time of the first revision beyond it."""
+    if end_ms is None:
+        return before_ms, None
+    upto = max(end_ms, after_ms + 1)  # of one time, all belong to one piece
+    return upto, upto if upto < before_ms else None
+
+
+def needless(old: Iterable[Sequence[Any]]) -> list[tuple[int, int, int]]:
+    """What goes by revisions (key id, partition, revision, prev, deleted) that are past the retention."""
+    found: list[tuple[int, int, int]] = []
+    for key_id, partition, revision, prev, deleted in old:
+        if prev:
+            found.append((key_id, partition, prev))
+        if deleted:
+            found.append((key_id, partition, revision))
+    return sorted(set(found))

@@ -1,0 +1,72 @@
+"""The steps of compaction in SQLite, whose clock is this process's."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar
+
+from ringcast_config_service.repository.compaction import (
+    DUTY,
+    LEASE_MS,
+    PIECE_REVISIONS,
+    PIECE_ROWS,
+    Duty,
+    LostDutyError,
+    needless,
+    next_piece,
+)
+from ringcast_config_service.repository.sql import Sqlite as Sql
+
+T = TypeVar("T")
+
+
+class Write(Protocol):
+    """Runs a piece of work in a transaction."""
+
+    def __call__(self, work: Callable[[sqlite3.Connection], T], /) -> Awaitable[T]: ...
+
+
+class SqliteSteps:
+    """``holder`` names the process: several may use one file."""
+
+    def __init__(self, write: Write, holder: str) -> None:
+        self._write = write
+        self._holder = holder
+
+    async def take(self, lease_ms: int) -> Duty | None:
+        def work(db: sqlite3.Connection) -> Duty | None:
+            found = db.execute(Sql.TAKE_DUTY, (DUTY, self._holder, lease_ms)).fetchone()
+            return None if found is None else Duty(*found)
+
+        return await self._write(work)
+
+    async def keep(self, duty: Duty, lease_ms: int, done_ms: int) -> None:
+        await self._write(lambda db: _check(db, duty, lease_ms, done_ms))
+
+    async def drop_tombstones(self, duty: Duty, after_ms: int, before_ms: int) -> tuple[int, int | None]:
+        def work(db: sqlite3.Connection) -> tuple[int, int | None]:
+            _check(db, duty)
+            found: list[Any] = db.execute(Sql.OLD_TOMBSTONES, (after_ms, before_ms, PIECE_ROWS)).fetchall()
+            db.executemany(Sql.RAISE_FLOOR, ((record[0], record[1], record[3]) for record in found))
+            dropped = db.executemany(Sql.DELETE_TOMBSTONE, (record[:4] for record in found)).rowcount
+            return max(0, dropped), found[-1][4] if len(found) == PIECE_ROWS else None
+
+        return await self._write(work)
+
+    async def drop_history(self, duty: Duty, after_ms: int, before_ms: int) -> tuple[int, int | None]:
+        def work(db: sqlite3.Connection) -> tuple[int, int | None]:
+            _check(db, duty)
+            found = db.execute(Sql.END_OF_PIECE, (after_ms, before_ms, PIECE_REVISIONS)).fetchone()
+            upto, after = next_piece(found and found[0], after_ms, before_ms)
+            gone = needless(db.execute(Sql.OLD_HISTORY, (after_ms, upto)))
+            return max(0, db.executemany(Sql.DELETE_HISTORY, gone).rowcount), after
+
+        return await self._write(work)
+
+
+def _check(db: sqlite3.Connection, duty: Duty, lease_ms: int = LEASE_MS, done_ms: int | None = None) -> None:
+    """Fails unless the duty is still ours."""
+    done_ms = duty.done_ms if done_ms is None else done_ms
+    if not db.execute(Sql.KEEP_DUTY, (DUTY, duty.token, lease_ms, done_ms)).fetchall():
+        raise LostDutyError

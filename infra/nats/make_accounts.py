@@ -96,11 +96,12 @@ class Worker:
 
 
 def service_user() -> User:
-    """The config service: makes streams and buckets, publishes events, answers fetches. It deletes nothing."""
+    """The config service: makes streams and buckets, publishes events, answers fetches. It deletes none."""
     publish = [
         "$JS.API.INFO",
         "$JS.API.STREAM.INFO.*",
         "$JS.API.STREAM.CREATE.*",
+        "$JS.API.STREAM.UPDATE.*",
         *(f"$JS.API.DIRECT.GET.*.$KV.*.{setting}" for setting in StoreSettings.__struct_fields__),
         *(f"$KV.*.{setting}" for setting in StoreSettings.__struct_fields__),
         "config.notify.*.*.*",
@@ -248,7 +249,8 @@ def make(
     inboxes = [f"{names.inbox_prefix(name)}.>" for name in answered]
     yield "accounts: {"
     yield "  RINGCAST: {"
-    yield "    jetstream: enabled"
+    # Room is reserved for each stream: one without a limit could take that of the leases.
+    yield "    jetstream: { max_bytes_required: true }"
     yield from indented(4, users(own, nkeys))
     yield "    exports: ["
     for subject, more in EXPORTS.items():

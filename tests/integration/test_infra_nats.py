@@ -245,6 +245,37 @@ async def test_the_service_answers_to_inboxes_only(
         await nc.close()
 
 
+async def test_a_worker_that_fills_what_it_may_takes_no_room_from_leases(tmp_path: Path) -> None:
+    """Dead letters throw their oldest away; records of members are small, and have a limit."""
+    server = InfraNats(tmp_path)
+    file = server.configuration / "nats.conf"
+    text = file.read_text()
+    assert text.count("max_file_store: 20GB") == 1
+    file.write_text(text.replace("max_file_store: 20GB", "max_file_store: 64MB"))
+    sizes = ("--events-max-bytes", "8MiB", "--dead-letters-max-bytes", "8MiB", "--members-max-bytes", "2MiB")
+    with server, server.service(tmp_path, *sizes, "--leases-max-bytes", "2MiB") as service:
+        async with ConfigServiceClient(service.address) as client:
+            await client.create_store("gateway", partition_count=4)
+        workers = [
+            await nats.connect(server.url, inbox_prefix=names.inbox_prefix(name), **server.login(name))  # type: ignore[arg-type]
+            for name in ("worker-0", "worker-1")
+        ]
+        hostile, healthy = workers
+        try:
+            for number in range(80):
+                dead = names.dead_subject("gateway", "blocklist", 0)
+                reply = await hostile.request(dead, b"x" * 900_000, timeout=10)
+                assert b"error" not in reply.data, number
+            slots = f"$KV.{names.nodes_bucket('gateway')}.blocklist.slot"
+            replies = [await hostile.request(f"{slots}.{slot}", b"x" * 16_000, timeout=10) for slot in range(150)]
+            assert b"maximum bytes exceeded" in replies[-1].data
+            reply = await healthy.request(f"$KV.{names.LEASES_BUCKET}.worker-1", b"{}", timeout=10)
+            assert b"error" not in reply.data
+        finally:
+            for worker in workers:
+                await worker.close()
+
+
 # --- TLS --------------------------------------------------------------------------------------------------------------
 
 

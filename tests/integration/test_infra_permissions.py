@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from nats.aio.client import Client
 from nats.js import api
+from nats.js.errors import APIError
 from ringcast.admin import ConfigServiceClient
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess
-from ringcast_wire import names
+from ringcast_wire import limits, names
 
 from tests.integration.infra_nats import WORKER_API, InfraNats
 
@@ -167,7 +168,6 @@ async def test_a_worker_may_not_listen(worker: Bus, subject: str) -> None:
     [
         "$JS.API.STREAM.DELETE.x",
         "$JS.API.STREAM.PURGE.x",
-        "$JS.API.STREAM.UPDATE.x",
         "$JS.API.CONSUMER.CREATE.x",
         f"$JS.API.DIRECT.GET.{STREAM}.{EVENT}",
         f"$JS.API.DIRECT.GET.KV_{LEASES}.$KV.{LEASES}.{ME}",
@@ -199,6 +199,38 @@ async def test_what_a_worker_needs_is_not_refused(worker: Bus) -> None:
     assert await worker.refused() == []
     reply = await worker.nc.request(names.fetch_subject("gateway", "blocklist", names.FETCH_HEADS), timeout=5)
     assert names.HEADER_CHUNK in (reply.headers or {})
+
+
+@pytest.mark.parametrize("rollup", ["all", "sub"])
+@pytest.mark.parametrize(
+    "subject",
+    [
+        f"$KV.{LEASES}.{ME}",
+        f"$KV.{NODES}.blocklist.{ME}",
+        f"$KV.{NODES}.blocklist.slot.1",
+        "config.dead.gateway.blocklist.0",
+    ],
+)
+async def test_a_worker_can_empty_no_bucket(worker: Bus, operator: Bus, subject: str, rollup: str) -> None:
+    """One message that rolls a bucket up would take the leases of all others."""
+    before = await sequences(operator)
+    reply = await worker.nc.request(subject, b"{}", timeout=PATIENCE_S, headers={"Nats-Rollup": rollup})
+    assert b"rollup not permitted" in reply.data
+    assert await sequences(operator) == before
+
+
+@pytest.mark.parametrize(
+    "subject", [f"$KV.{LEASES}.{ME}", f"$KV.{NODES}.blocklist.{ME}", f"$KV.{NODES}.blocklist.slot.1"]
+)
+async def test_a_worker_can_write_no_large_record(worker: Bus, subject: str) -> None:
+    reply = await worker.nc.request(subject, b"x" * (limits.MAX_RECORD_BYTES + 1), timeout=PATIENCE_S)
+    assert b"message size exceeds maximum allowed" in reply.data
+
+
+async def test_a_stream_without_a_limit_is_refused(operator: Bus) -> None:
+    """It could take the room of the leases."""
+    with pytest.raises(APIError, match="requires a stream config to have max bytes"):
+        await operator.nc.jetstream().add_stream(api.StreamConfig(name="greedy", subjects=["greedy"]))
 
 
 async def test_a_worker_can_have_no_answer_put_into_a_stream(worker: Bus, operator: Bus) -> None:

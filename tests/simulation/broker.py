@@ -28,7 +28,8 @@ class Watcher(NamedTuple):
 class Bucket:
     """The newest entry of each key. ``ttl_s``: how long an entry lives unless it is written again.
 
-    A marker stands for a key that is gone, for ``marker_s``; then nothing is left of it, of which no watch hears.
+    A marker stands for a key that was deleted, for ``marker_s``; then nothing is left of it. No watch hears of that,
+    nor of an entry that expires.
     """
 
     def __init__(self, ttl_s: float | None, marker_s: float) -> None:
@@ -39,7 +40,7 @@ class Bucket:
         self.stored_s: dict[str, float] = {}
         """When each entry was stored, by the server's clock."""
         self.kept: dict[str, tuple[Entry, float]] = {}
-        """Entries that have ended with no marker, and that some server of the cluster has still."""
+        """Entries that have ended, and that some server of the cluster has still."""
         self.watchers: list[Watcher] = []
 
 
@@ -49,7 +50,7 @@ class Broker:
     def __init__(self, scheduler: Scheduler, network: Network) -> None:
         self.up = True
         self.silent = False
-        """Entries expire without a marker, as in a cluster whose leader changes then."""
+        """Some server of the cluster keeps entries that expire now, as when its leader changes."""
         self.wipes = 0
         self.links: list[Link] = []
         self.buckets: dict[str, Bucket] = {}
@@ -156,9 +157,7 @@ class Broker:
         elif (held := bucket.entries.get(key)) is not None and held.revision == revision:
             if self.silent:
                 bucket.kept[key] = (held, bucket.stored_s[key])
-                self._forget(bucket, key, revision)
-            else:
-                self._store(bucket, key, None)
+            self._forget(bucket, key, revision)  # no watch hears of it
 
     def _forget(self, bucket: Bucket, key: str, revision: int) -> None:
         held = bucket.entries.get(key)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.simulation.worker import Worker
 
 SILENT_S: Final = 3.5
-REFRESHED_WITHIN_S: Final = limits.LEASE_TTL_S + 2.0
+REFRESHED_WITHIN_S: Final = limits.LEASE_SEEN_TO_END_S
 PATIENCE_S: Final = limits.LEASE_TTL_S + 2.0
 POLL_S: Final = 0.25
 

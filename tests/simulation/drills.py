@@ -129,7 +129,7 @@ def _take_slot(world: World) -> None:
     """A worker whose slot was given away needs another, and the marker of the one that is free has expired unseen."""
     scheduler = world.scheduler
     leaver = _spare(world)
-    if leaver is None or world.marker_s > limits.LIMIT_MARKER_TTL_S:
+    if leaver is None or world.marker_s > 60.0:
         return
     with _trouble(world):
         leaver.run(leaver.stopping.set, ())

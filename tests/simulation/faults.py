@@ -176,7 +176,7 @@ class Faults:
             self._world.broker.deafen(worker.link)
 
     def do_lose_markers(self) -> None:
-        """Leases that end within the next seconds do so without a marker; one worker dies, so that one does."""
+        """Leases that end within the next seconds stay on some server; one worker dies, so that one does."""
         self._world.broker.silent = True
         self._later(LEASE_S + 1.0, lambda: setattr(self._world.broker, "silent", False))
         if len(self._world.living()) > 1 and (worker := self._worker()):

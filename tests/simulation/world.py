@@ -127,7 +127,7 @@ class World:
 
     def provision(self) -> None:
         """Mirrors ``Provisioner.ensure_all``."""
-        lease_ttl_s, lease_marker_s = float(limits.LEASE_TTL_S), float(limits.LIMIT_MARKER_TTL_S)
+        lease_ttl_s, lease_marker_s = float(limits.LEASE_TTL_S), float(limits.LEASE_TTL_S)
         buckets: dict[str, Callable[[], Bucket]] = {
             names.LEASES_BUCKET: lambda: Bucket(lease_ttl_s, lease_marker_s),
             names.nodes_bucket(STORE): lambda: Bucket(None, self.marker_s),

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import nats
 import pytest
 from nats.js import JetStreamContext
+from nats.js.errors import NotFoundError
 from ringcast.topology import read_topologies, read_topology
 from ringcast_core import assign_jump, assign_ring
 from ringcast_wire import (
@@ -38,14 +39,10 @@ async def _store(url: str, store: str, **settings: object) -> AsyncIterator[JetS
         for name, value in values.to_kv().items():
             await meta.create(name, value)
         await js.create_key_value(bucket=names.nodes_bucket(store))
-        # The server is shared: the bucket has to be as a config service makes it, for the tests that come after.
-        await js.create_key_value(
-            bucket=names.LEASES_BUCKET,
-            history=1,
-            ttl=limits.LEASE_TTL_S,
-            limit_marker_ttl=limits.LIMIT_MARKER_TTL_S,
-            direct=True,
-        )
+        try:
+            await js.key_value(names.LEASES_BUCKET)  # the server is shared
+        except NotFoundError:
+            await js.create_key_value(bucket=names.LEASES_BUCKET, history=1, ttl=limits.LEASE_TTL_S, direct=True)
         yield js
     finally:
         await client.close()

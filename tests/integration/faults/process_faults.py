@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import random
 
 import nats.js.errors
 from ringcast_testkit import ConfigServiceProcess, WorkerProcess
-from ringcast_wire import limits, names
+from ringcast_wire import names
 
 from tests.integration.faults.arena import Arena, off
 from tests.integration.faults.fault import After, a_worker, hold, kind, on_jetstream, taken_over
@@ -68,7 +69,7 @@ async def slot_taken(arena: Arena, chance: random.Random) -> After:
 
 @kind("workers")
 async def lease_lost_silently(arena: Arena, chance: random.Random) -> After:
-    """SIGKILL, and the lease disappears without the marker that tells of it, as when a cluster changes its leader."""
+    """SIGKILL, and the lease disappears, which nothing on the bus tells of."""
     worker = a_worker(arena, chance)
     arena.down.add(worker.worker_id)
     await off(worker.kill)
@@ -77,18 +78,12 @@ async def lease_lost_silently(arena: Arena, chance: random.Random) -> After:
 
 
 async def _expire_silently(js: nats.js.JetStreamContext, lease: str) -> None:
-    """Has the server write no marker for as long as a lease takes to end. May be done again after a failure."""
+    """Returns when a lease has ended. May be done again after a failure."""
     stream = f"KV_{names.LEASES_BUCKET}"
-    config = (await js.stream_info(stream)).config.evolve(subject_delete_marker_ttl=float(limits.LIMIT_MARKER_TTL_S))
-    await js.update_stream(config.evolve(subject_delete_marker_ttl=None))
-    try:
+    with contextlib.suppress(nats.js.errors.NotFoundError):
         while True:
             await js.get_msg(stream, subject=f"$KV.{names.LEASES_BUCKET}.{lease}")
             await asyncio.sleep(0.2)
-    except nats.js.errors.NotFoundError:
-        pass
-    finally:
-        await js.update_stream(config)
 
 
 @kind("workers")

@@ -62,6 +62,6 @@ class NatsServer(ManagedServer):
         return {
             "host": "127.0.0.1",
             "port": self._port or -1,
-            "jetstream": {"store_dir": str(self._directory / "jetstream"), "max_file_store": 4 << 30},
+            "jetstream": {"store_dir": str(self._directory / "jetstream"), "max_file_store": 1 << 40},
             **self._settings,
         }

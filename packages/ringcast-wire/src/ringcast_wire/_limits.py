@@ -54,5 +54,9 @@ MAX_SOCKET_PATH_BYTES: Final = 107
 
 LEASE_TTL_S: Final = 10
 LEASE_REFRESH_S: Final = 5.0
-LIMIT_MARKER_TTL_S: Final = 60
-"""How long the server keeps the marker that tells watchers of an expiry."""
+LEASE_SEEN_TO_END_S: Final = LEASE_TTL_S + 1.0
+"""After so long without a refresh a watcher looks whether a lease has ended: nothing on the bus tells of it."""
+MAX_RECORD_BYTES: Final = 16 * KIB
+"""A lease, a member, a claim on a slot, or a setting, with headers."""
+MAX_DEAD_LETTER_BYTES: Final = 8 * MIB
+"""A dead letter as JSON, with headers; the server's payload limit is usually lower."""

@@ -328,6 +328,16 @@ SERVICE: Final = (
     ),
     _service("config_service_events_published_total", "counter", (), "events", "Events that the broker has stored."),
     _service(
+        "config_service_provision_failures_total",
+        "counter",
+        ("store",),
+        "attempts",
+        "Attempts to make or change what a store has on NATS that failed: they are repeated every half minute.",
+    ),
+    _service(
+        "config_service_stores_not_provisioned", "gauge", (), "stores", "Stores of which the last such attempt failed."
+    ),
+    _service(
         "config_service_events_refused_total",
         "counter",
         (),

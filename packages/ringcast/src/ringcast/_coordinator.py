@@ -22,8 +22,8 @@ from ringcast._stats import Stats
 
 _TOUCH_S: Final = 6 * 3600.0
 """How often the records are written again: the bucket forgets what nobody touched for a day."""
-_REFRESHED_WITHIN_S: Final = limits.LEASE_TTL_S + 2.0
-"""A lease that nobody refreshed for so long has ended, whether the server has told of it or not."""
+_REFRESHED_WITHIN_S: Final = limits.LEASE_SEEN_TO_END_S
+"""A lease that nobody refreshed for so long has ended: the server drops it in silence."""
 
 
 _RIVAL_POLL_S: Final = 0.25

@@ -16,10 +16,11 @@ import uvloop
 from ringcast_wire import NatsLogin
 
 from ringcast_config_service.app import App
-from ringcast_config_service.config import Config, parse_duration_ms
+from ringcast_config_service.config import Config, parse_bytes, parse_duration_ms
 from ringcast_config_service.connections import ConnectionSettings
 from ringcast_config_service.errors import ConfigError
 from ringcast_config_service.security import Security
+from ringcast_config_service.streams import StreamSizes
 
 _PREFIX = "RINGCAST_CONFIG_SERVICE"
 _LEVELS = ("debug", "info", "warning", "error")
@@ -49,6 +50,16 @@ class _Duration(click.ParamType[int]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         try:
             return value if isinstance(value, int) else parse_duration_ms(value)
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
+class _Size(click.ParamType[int]):
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return value if isinstance(value, int) else parse_bytes(value)
         except ConfigError as error:
             self.fail(str(error), param, ctx)
 
@@ -96,6 +107,12 @@ class _Duration(click.ParamType[int]):
 @click.option("--client-ca", default="", metavar="FILE", help="Who may sign the certificates that clients must show.")
 @click.option("--tokens", default="", metavar="FILE", help="Tokens, one a line: clients must send one of them.")
 @click.option("--nats-replicas", type=int, default=1, help="Copies of each stream and bucket in a NATS cluster.")
+@click.option("--events-max-bytes", type=_Size(), default="256MiB", help="Room for the events of a store; old ones go.")
+@click.option("--events-max-age", type=_Duration(), default="7d", help="How long events are kept.")
+@click.option("--dead-letters-max-bytes", type=_Size(), default="64MiB", help="Room for the dead letters of a store.")
+@click.option("--members-max-bytes", type=_Size(), default="32MiB", help="Room for the members of a store.")
+@click.option("--leases-max-bytes", type=_Size(), default="32MiB", help="Room for the leases of all processes.")
+@click.option("--lease-tags", default="", metavar="TAG,TAG", help="Servers of a cluster for leases and members.")
 @click.version_option(package_name="ringcast-config-service")
 def main(config: Path | None, nats: str, **options: Any) -> None:
     """The Ringcast config service: the one process with the database."""
@@ -119,6 +136,14 @@ def main(config: Path | None, nats: str, **options: Any) -> None:
             lock_timeout_ms=options["lock_timeout"],
             write_connections=options["write_connections"],
             nats_replicas=options["nats_replicas"],
+            streams=StreamSizes(
+                events_max_bytes=options["events_max_bytes"],
+                events_max_age_s=options["events_max_age"] / 1000,
+                dead_letters_max_bytes=options["dead_letters_max_bytes"],
+                members_max_bytes=options["members_max_bytes"],
+                leases_max_bytes=options["leases_max_bytes"],
+                lease_tags=tuple(tag.strip() for tag in options["lease_tags"].split(",") if tag.strip()),
+            ),
             connections=ConnectionSettings(
                 age_s=options["connection_age"] / 1000,
                 age_grace_s=options["connection_grace"] / 1000,

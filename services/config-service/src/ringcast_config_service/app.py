@@ -90,11 +90,19 @@ class App:
         config = self._config
         js = nc.jetstream()
         telemetry = self._telemetry
-        provisioner = Provisioner(js, repository, replicas=config.nats_replicas, interval_s=config.provision_interval_s)
+        provisioner = Provisioner(
+            js,
+            repository,
+            replicas=config.nats_replicas,
+            interval_s=config.provision_interval_s,
+            sizes=config.streams,
+            telemetry=telemetry,
+        )
         self._provisioner = provisioner
         self._relay = relay = Relay(
             repository, nc, provisioner, batch=config.relay_batch, poll_s=config.relay_poll_s, telemetry=telemetry
         )
+        provisioner.on_made = relay.reconnected
         self.writer = writer = GroupWriter(repository, relay.committed, telemetry, transactions=repository.write_lanes)
         handlers = Handlers(repository, writer, provisioner, telemetry)
         lifecycle = Lifecycle(
@@ -114,7 +122,7 @@ class App:
         )
         readiness = Readiness(repository, lambda: nc.is_connected, server.health, telemetry.measures)
         self._readiness = readiness
-        self._measure(repository, nc, writer, fetches)
+        self._measure(repository, nc, writer, fetches, provisioner)
         async with self._metrics_server(), asyncio.TaskGroup() as tasks:
             running = [
                 tasks.create_task(work, name=name)
@@ -173,7 +181,14 @@ class App:
         await _bounded("claims on the outbox", relay.withdraw(), bound_s)
         log.info("stopped")
 
-    def _measure(self, repository: Repository, nc: Client, writer: GroupWriter, fetches: FetchServer) -> None:
+    def _measure(
+        self,
+        repository: Repository,
+        nc: Client,
+        writer: GroupWriter,
+        fetches: FetchServer,
+        provisioner: Provisioner,
+    ) -> None:
         """Says where the gauges are read."""
         measures = self._telemetry.measures
         measures.retries = lambda: repository.retries
@@ -182,6 +197,7 @@ class App:
             "writes_waiting": lambda: writer.waiting,
             "write_bytes_waiting": lambda: writer.waiting_bytes,
             "fetches_waiting": lambda: fetches.waiting,
+            "stores_not_provisioned": lambda: provisioner.failing,
             "connected:nats": lambda: nc.is_connected,
         }
 

@@ -13,9 +13,12 @@ from ringcast_config_service.connections import ConnectionSettings
 from ringcast_config_service.errors import ConfigError
 from ringcast_config_service.repository.base import DEFAULT_LOCK_TIMEOUT_MS, DEFAULT_WRITE_CONNECTIONS
 from ringcast_config_service.security import Security
+from ringcast_config_service.streams import StreamSizes
 
 _DURATION = re.compile(r"(\d{1,9})(ms|s|m|h|d)", re.ASCII)
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SIZE = re.compile(r"(\d{1,15})(|KiB|MiB|GiB)", re.ASCII)
+_UNIT_BYTES = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _ADDRESS = re.compile(r"(?P<host>[^:\s]+|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})", re.ASCII)
 
 _TIMES_S = (
@@ -55,6 +58,7 @@ class Config:
     write_connections: int = DEFAULT_WRITE_CONNECTIONS
     """Transactions of writes that PostgreSQL has from this instance at once."""
     nats_replicas: int = 1
+    streams: StreamSizes = field(default_factory=StreamSizes)
     nats_login: NatsLogin = field(default_factory=NatsLogin)
     security: Security = field(default_factory=Security)
     connections: ConnectionSettings = field(default_factory=ConnectionSettings)
@@ -84,6 +88,8 @@ class Config:
             raise ConfigError(f"write_connections is {self.write_connections}: 1 to 64 are possible")
         if not 1 <= self.nats_replicas <= 5:
             raise ConfigError(f"nats_replicas is {self.nats_replicas}: 1 to 5 are possible")
+        if problem := self.streams.problem():
+            raise ConfigError(problem)
         if not self.nats:
             raise ConfigError("nats is empty: one server address or more is needed")
         try:
@@ -102,6 +108,18 @@ class Config:
         ):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it must be above 0")
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of ``256MiB``, ``1GiB``, ``512KiB`` or ``1048576``.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ConfigError(f"size {text!r} can't be read: a whole number and KiB, MiB, GiB or nothing is needed")
+    return int(match[1]) * _UNIT_BYTES[match[2]]
 
 
 def parse_duration_ms(text: str) -> int:

@@ -1,72 +1,84 @@
-"""What a store needs on NATS: its stream and buckets.
+"""What a store needs on NATS: its streams and buckets, as :mod:`streams` says.
 
 Made when the store is created, at start, and looked after every half minute, because a NATS server may have lost its
-disk. The metadata comes last: a store exists for workers once its bucket holds every setting.
+disk, or have them from another version. The settings come last: a store exists for workers once its bucket holds all.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Final
 
 import nats.errors
 from nats.js import JetStreamContext
-from nats.js.api import DiscardPolicy, StorageType, StreamConfig
-from nats.js.errors import APIError, BadRequestError, KeyNotFoundError, KeyWrongLastSequenceError, NotFoundError
+from nats.js.api import StreamConfig
+from nats.js.errors import APIError, KeyNotFoundError, KeyWrongLastSequenceError, NotFoundError
 from nats.js.kv import KeyValue
-from ringcast_wire import MismatchError, RingcastError, UnavailableError, limits, names
+from ringcast_wire import MismatchError, RingcastError, UnavailableError, names
 
+from ringcast_config_service import streams
 from ringcast_config_service.bus_removal import clear_deletion, mark_deletion, remove_store
 from ringcast_config_service.repository import Repository, StoreRecord
+from ringcast_config_service.streams import StreamSizes
+from ringcast_config_service.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
-_EVENTS_PER_PARTITION = 64
-_DUPLICATE_WINDOW_S = 120
-_NODE_TTL_S = 86_400
-_DEAD_LETTERS = 100_000
-_DEAD_LETTER_AGE_S = 30 * 86_400
-_NAME_IN_USE = 10058  # a stream of that name exists with another configuration
+_AT_ONCE: Final = 4
+_NAME_IN_USE: Final = 10058  # a stream of that name exists with another configuration
+_NO_ROOM: Final = frozenset({10047, 10028, 10005, 10002})
+"""Not enough storage on the server, for the account, or on any server of the cluster."""
 
 
 class Provisioner:
-    """Makes what is missing; safe to call from several instances and tasks at once."""
+    """Makes what is missing and changes what is otherwise; safe to call from several instances and tasks at once."""
 
-    def __init__(self, js: JetStreamContext, repository: Repository, *, replicas: int, interval_s: float) -> None:
+    def __init__(
+        self,
+        js: JetStreamContext,
+        repository: Repository,
+        *,
+        replicas: int,
+        interval_s: float,
+        sizes: StreamSizes | None = None,
+        telemetry: Telemetry | None = None,
+    ) -> None:
         self._js = js
         self._repository = repository
         self._replicas = replicas
         self._interval_s = interval_s
+        self._sizes = sizes or StreamSizes()
+        self._measures = (telemetry or Telemetry()).measures
         self._look = asyncio.Event()
+        self._failing: dict[str, str] = {}
+        """Why each store that is not provided for is not."""
+        self._smaller: dict[str, int] = {}
+        """The size of each stream that has less room than it should have."""
+        self.on_made: Callable[[], None] = lambda: None
+        """Called when a stream was made: what could not be published before can be now."""
+
+    @property
+    def failing(self) -> int:
+        """How many stores are not provided for."""
+        return len(self._failing)
 
     async def ensure(self, store: StoreRecord) -> None:
         """Makes everything that workers of a store need.
 
         Raises:
             MismatchError: NATS holds other settings for this store, as another database would have left them.
-            UnavailableError: NATS can't be reached; the next look makes up for it.
+            UnavailableError: NATS can't be reached or refuses; the next look makes up for it.
         """
         async with _nats_calls(store.name):
-            await self._ensure_bucket(names.LEASES_BUCKET, limits.LEASE_TTL_S)
-            await self._ensure_bucket(names.nodes_bucket(store.name), _NODE_TTL_S)
-            await self._ensure_stream(store.name)
-            await self._ensure_dead_stream(store.name)
-            settings = await self._ensure_bucket(names.meta_bucket(store.name), None)
+            await self._ensure_stream(streams.leases(self._sizes))
+            for config in streams.of_store(store.name, self._sizes):
+                await self._ensure_stream(config)
+            settings = await self._js.key_value(names.meta_bucket(store.name))
             await self._ensure_settings(store, settings)
             await clear_deletion(settings)
-
-    async def ensure_all(self) -> None:
-        """Looks after every store; logs what stands in the way of one and goes on with the next."""
-        for record in await self._repository.store_records():
-            try:
-                if record.deletion is None:
-                    await self.ensure(record)
-                else:
-                    await self.mark_deleted(record)
-            except MismatchError as error:
-                log.critical("store=%s error=%s", record.name, error)
 
     async def mark_deleted(self, store: StoreRecord) -> None:
         """Has workers that start be refused with a sentence that says what became of the store."""
@@ -77,6 +89,29 @@ class Provisioner:
         """Removes everything that :meth:`ensure` has made for a store alone; harmless when it is gone already."""
         async with _nats_calls(store):
             await remove_store(self._js, store)
+
+    async def ensure_all(self) -> None:
+        """Looks after every store; what stands in the way of one does not keep the next from its turn."""
+        records = await self._repository.store_records()
+        hands = asyncio.Semaphore(_AT_ONCE)  # a stream that does not answer takes seconds
+        async with asyncio.TaskGroup() as tasks:
+            for record in records:
+                tasks.create_task(self._try(record, hands))
+        known = {record.name for record in records}
+        self._failing = {store: why for store, why in self._failing.items() if store in known}
+
+    async def _try(self, record: StoreRecord, hands: asyncio.Semaphore) -> None:
+        try:
+            async with hands:
+                await (self.ensure(record) if record.deletion is None else self.mark_deleted(record))
+        except RingcastError as error:
+            self._failed(record.name, error)
+        except Exception as error:
+            log.exception("event=provision.error store=%s", record.name)
+            self._failed(record.name, error)
+        else:
+            if self._failing.pop(record.name, None) is not None:
+                log.info("event=provision.recovered store=%s", record.name)
 
     def look_again(self) -> None:
         """Wakes :meth:`run`: a stream was missing, or NATS is back."""
@@ -89,7 +124,7 @@ class Provisioner:
             try:
                 await self.ensure_all()
             except RingcastError as error:
-                log.warning("stores can't be looked after now: %s", error)
+                log.warning("event=provision.put_off error=%s", error)
             try:
                 async with asyncio.timeout(self._interval_s):
                     await self._look.wait()
@@ -97,55 +132,80 @@ class Provisioner:
             except TimeoutError:
                 pass
 
-    async def _ensure_bucket(self, bucket: str, ttl_s: int | None) -> KeyValue:
+    def _failed(self, store: str, error: Exception) -> None:
+        """Says it once, and again when the reason is another."""
+        self._measures.provision_failures[store] += 1
+        why = str(error) or type(error).__name__
+        if self._failing.get(store) != why:
+            level = logging.CRITICAL if isinstance(error, MismatchError) else logging.ERROR
+            log.log(level, "event=provision.failed store=%s error=%s", store, why)
+            self._failing[store] = why
+
+    # ---- streams
+
+    async def _ensure_stream(self, config: StreamConfig) -> None:
+        assert config.name is not None
         try:
-            return await self._js.key_value(bucket)
+            found = (await self._js.stream_info(config.name)).config
         except NotFoundError:
-            pass
-        marker = limits.LIMIT_MARKER_TTL_S if ttl_s else None
+            await self._make(config)
+            return
+        if changes := streams.differences(config, found):
+            await self._change(config, found, changes)
+        else:
+            self._has_size(config, found.max_bytes)
+
+    async def _make(self, config: StreamConfig) -> None:
+        """Makes a stream, smaller than it should be where there is no more room: a small one is better than none."""
+        config = config.evolve(num_replicas=self._replicas)
+        size = config.max_bytes or 0
+        while True:
+            try:
+                await self._js.add_stream(config.evolve(max_bytes=size))
+            except APIError as error:
+                if error.err_code == _NAME_IN_USE:
+                    return  # another instance was faster, or the next look changes it
+                if error.err_code not in _NO_ROOM or size <= streams.SMALLEST_BYTES:
+                    raise
+                size = max(streams.SMALLEST_BYTES, size // 2)
+            else:
+                self._has_size(config, size)
+                self.on_made()
+                return
+
+    async def _change(self, config: StreamConfig, found: StreamConfig, changes: dict[str, object]) -> None:
+        """Changes a stream that is there. Where it can't have the room that it should, it keeps what it has."""
         try:
-            return await self._js.create_key_value(
-                bucket=bucket, history=1, ttl=ttl_s, limit_marker_ttl=marker, replicas=self._replicas, direct=True
-            )
-        except BadRequestError as error:
-            if error.err_code != _NAME_IN_USE:
+            await self._js.update_stream(found.evolve(**changes))
+        except APIError as error:
+            if error.err_code not in _NO_ROOM or "max_bytes" not in changes:
                 raise
-            return await self._js.key_value(bucket)  # another instance was faster
+            del changes["max_bytes"]
+            if (found.max_bytes or 0) <= 0:
+                changes["max_bytes"] = streams.SMALLEST_BYTES
+            if changes:
+                await self._js.update_stream(found.evolve(**changes))
+            self._has_size(config, found.max_bytes)
+            return
+        log.info("event=provision.changed stream=%s settings=%s", config.name, ",".join(sorted(changes)))
+        self._has_size(config, config.max_bytes)
 
-    async def _ensure_stream(self, store: str) -> None:
-        try:
-            await self._js.stream_info(names.notify_stream(store))
-        except NotFoundError:
-            await self._js.add_stream(
-                StreamConfig(
-                    name=names.notify_stream(store),
-                    subjects=[names.notify_stream_subjects(store)],
-                    storage=StorageType.FILE,
-                    max_msgs_per_subject=_EVENTS_PER_PARTITION,
-                    discard=DiscardPolicy.OLD,
-                    duplicate_window=_DUPLICATE_WINDOW_S,
-                    allow_direct=True,
-                    num_replicas=self._replicas,
-                )
+    def _has_size(self, config: StreamConfig, size: int | None) -> None:
+        """Says of a stream that is smaller than it should be, once."""
+        assert config.name is not None
+        wanted = config.max_bytes or 0
+        if size is None or size >= wanted:
+            self._smaller.pop(config.name, None)
+        elif self._smaller.get(config.name) != size:
+            self._smaller[config.name] = size
+            log.warning(
+                "event=provision.small_stream stream=%s max_bytes=%d wanted=%d: JetStream has no room for more",
+                config.name,
+                size,
+                wanted,
             )
 
-    async def _ensure_dead_stream(self, store: str) -> None:
-        try:
-            await self._js.stream_info(names.dead_stream(store))
-        except NotFoundError:
-            await self._js.add_stream(
-                StreamConfig(
-                    name=names.dead_stream(store),
-                    subjects=[names.dead_stream_subjects(store)],
-                    storage=StorageType.FILE,
-                    max_msgs=_DEAD_LETTERS,
-                    max_age=_DEAD_LETTER_AGE_S,
-                    discard=DiscardPolicy.OLD,
-                    duplicate_window=_DUPLICATE_WINDOW_S,
-                    allow_direct=True,
-                    num_replicas=self._replicas,
-                )
-            )
+    # ---- settings
 
     async def _ensure_settings(self, store: StoreRecord, bucket: KeyValue) -> None:
         """Each entry is created with compare-and-set, and read back where it was there before."""

@@ -39,6 +39,7 @@ class Measures:
         self.transaction_duration = _histogram("transaction_duration_seconds")
         self.events_published = 0
         self.events_refused = 0
+        self.provision_failures: Counter[str] = Counter()
         self.publish_failures: Counter[str] = Counter({"unsent": 0, "unacknowledged": 0, "refused": 0})
         self.fetches: Counter[tuple[str, str]] = Counter()
         self.fetch_duration: defaultdict[str, Histogram] = defaultdict(lambda: _histogram("fetch_duration_seconds"))
@@ -80,6 +81,8 @@ class Measures:
             yield "transaction_retries_total", (sqlstate,), count
         yield "events_published_total", (), self.events_published
         yield "events_refused_total", (), self.events_refused
+        for store, count in list(self.provision_failures.items()):
+            yield "provision_failures_total", (store,), count
         for reason, count in list(self.publish_failures.items()):
             yield "publish_failures_total", (reason,), count
         for labels, count in list(self.fetches.items()):

@@ -13,8 +13,8 @@ _REMEMBERED: Final = 1_000
 class Refreshes:
     """When each entry was written last. An entry that was not written for ``within_s`` has ended.
 
-    A cluster that changes its leader while an entry expires may drop it without the marker that tells of it, while some
-    of its servers keep it: a snapshot from one of these holds the entry still. So entries are compared by the times at
+    A server drops an expired entry in silence, and a cluster that changes its leader then may have servers that keep
+    it: a snapshot from one of these holds the entry still. So entries are compared by the times at
     which the server stored them, and the newest of a snapshot says which of the others are too old. Where nobody can
     write, none is newer, and nobody is taken for dead; but an entry that is known to have ended does not rise again in
     a snapshot unless it was written anew. The clocks of the servers may differ by some seconds: by less than what lies

@@ -1,0 +1,139 @@
+"""What the streams and buckets of a store are like: the one place that says so.
+
+Every stream has ``max_bytes``. JetStream reserves that room when a stream is made, and refuses a stream that does not
+fit: so events and dead letters, which throw their oldest away, can't take the room of leases and members, which refuse
+what is too much. Nothing may be rolled up: one message of one worker would empty a bucket. That leaves no markers of
+expired entries (a server with markers allows roll-ups): watchers tell by time that a lease was not refreshed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from nats.js.api import DiscardPolicy, Placement, StorageType, StreamConfig
+from ringcast_wire import limits, names
+
+EVENTS_PER_PARTITION: Final = 64
+DUPLICATE_WINDOW_S: Final = 120.0
+NODE_TTL_S: Final = 86_400.0
+DEAD_LETTERS: Final = 100_000
+DEAD_LETTER_AGE_S: Final = 30 * 86_400.0
+META_BYTES: Final = limits.MIB
+SMALLEST_BYTES: Final = limits.MIB
+"""What a stream gets at least where there is less room than it should have."""
+_RAISED_ONLY: Final = frozenset({"deny_delete", "deny_purge", "allow_msg_ttl"})
+"""What a server does not let be taken back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSizes:
+    """How much room each stream of a store has, and the bucket of leases, which is everybody's."""
+
+    events_max_bytes: int = 256 * limits.MIB
+    events_max_age_s: float = 7 * 86_400.0
+    dead_letters_max_bytes: int = 64 * limits.MIB
+    members_max_bytes: int = 32 * limits.MIB
+    leases_max_bytes: int = 32 * limits.MIB
+    lease_tags: tuple[str, ...] = ()
+    """Tags of the servers of a cluster that keep leases and members."""
+
+    def problem(self) -> str:
+        """What is wrong with them, or nothing."""
+        for name in ("events_max_bytes", "dead_letters_max_bytes", "members_max_bytes", "leases_max_bytes"):
+            if getattr(self, name) < SMALLEST_BYTES:
+                return f"{name} is {getattr(self, name)}: at least {SMALLEST_BYTES} bytes are needed"
+        if self.events_max_age_s < DUPLICATE_WINDOW_S:
+            return f"events_max_age is {self.events_max_age_s:g} s: at least {DUPLICATE_WINDOW_S:g} s are needed"
+        return ""
+
+
+def leases(sizes: StreamSizes) -> StreamConfig:
+    """The bucket of leases."""
+    return _bucket(names.LEASES_BUCKET, limits.LEASE_TTL_S, sizes.leases_max_bytes, sizes.lease_tags)
+
+
+def of_store(store: str, sizes: StreamSizes) -> Iterator[StreamConfig]:
+    """The streams of a store, in the order in which they get room where there is little."""
+    yield _bucket(names.meta_bucket(store), None, META_BYTES, ())
+    yield StreamConfig(
+        name=names.notify_stream(store),
+        subjects=[names.notify_stream_subjects(store)],
+        max_msgs_per_subject=EVENTS_PER_PARTITION,
+        max_msg_size=limits.MAX_EVENT_BYTES + limits.CHUNK_HEADROOM_BYTES,
+        max_bytes=sizes.events_max_bytes,
+        max_age=sizes.events_max_age_s,
+        **_COMMON,
+    )
+    yield _bucket(names.nodes_bucket(store), NODE_TTL_S, sizes.members_max_bytes, sizes.lease_tags)
+    yield StreamConfig(
+        name=names.dead_stream(store),
+        subjects=[names.dead_stream_subjects(store)],
+        max_msgs=DEAD_LETTERS,
+        max_msg_size=limits.MAX_DEAD_LETTER_BYTES,
+        max_bytes=sizes.dead_letters_max_bytes,
+        max_age=DEAD_LETTER_AGE_S,
+        **_COMMON,
+    )
+
+
+_COMMON: Final[dict[str, Any]] = {
+    "storage": StorageType.FILE,
+    "discard": DiscardPolicy.OLD,
+    "duplicate_window": DUPLICATE_WINDOW_S,
+    "allow_direct": True,
+    "allow_rollup_hdrs": False,
+}
+
+
+def _bucket(bucket: str, ttl_s: float | None, max_bytes: int, tags: Sequence[str]) -> StreamConfig:
+    """A key-value bucket as the client libraries know it, but without roll-ups."""
+    return StreamConfig(
+        name=f"KV_{bucket}",
+        subjects=[f"$KV.{bucket}.>"],
+        storage=StorageType.FILE,
+        max_msgs_per_subject=1,
+        max_msg_size=limits.MAX_RECORD_BYTES,
+        max_bytes=max_bytes,
+        max_age=ttl_s,
+        discard=DiscardPolicy.NEW,
+        duplicate_window=min(ttl_s or DUPLICATE_WINDOW_S, DUPLICATE_WINDOW_S),
+        allow_direct=True,
+        allow_rollup_hdrs=False,
+        deny_delete=True,
+        deny_purge=True,
+        placement=Placement(tags=list(tags)) if tags else None,
+    )
+
+
+_COMPARED: Final = (
+    "subjects",
+    "max_msgs",
+    "max_msgs_per_subject",
+    "max_msg_size",
+    "max_bytes",
+    "max_age",
+    "discard",
+    "duplicate_window",
+    "allow_direct",
+    "allow_rollup_hdrs",
+    "deny_delete",
+    "deny_purge",
+    "subject_delete_marker_ttl",
+    "placement",
+)
+_NONE: Final = (None, 0, 0.0, -1, False)
+
+
+def differences(wanted: StreamConfig, found: StreamConfig) -> dict[str, Any]:
+    """What to change in a stream that is there. Its storage can't be, and its replicas are left as they are."""
+    changes: dict[str, Any] = {}
+    for name in _COMPARED:
+        new, old = getattr(wanted, name), getattr(found, name)
+        if new == old or (new in _NONE and old in _NONE) or (name in _RAISED_ONLY and old):
+            continue
+        if name == "placement" and new is None:
+            continue  # an operator's own
+        changes[name] = new
+    return changes

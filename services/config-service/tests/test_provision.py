@@ -1,0 +1,224 @@
+"""What stores have on NATS: made once, changed when it should be otherwise, bounded, each on its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from nats.js.api import StreamConfig
+from nats.js.errors import APIError
+from ringcast_config_service.provision import Provisioner
+from ringcast_config_service.relay import Relay
+from ringcast_config_service.streams import StreamSizes, differences, leases, of_store
+from ringcast_config_service.telemetry import Telemetry
+from ringcast_testkit import PATIENCE_S, NatsServer
+from ringcast_wire import UnavailableError, limits, names
+
+Bench = Any  # of conftest.py
+
+_ROLLUP = {"Nats-Rollup": "all"}
+_SMALL = StreamSizes(
+    events_max_bytes=limits.MIB,
+    dead_letters_max_bytes=limits.MIB,
+    members_max_bytes=limits.MIB,
+    leases_max_bytes=limits.MIB,
+)
+
+
+@asynccontextmanager
+async def provisioning(
+    bench: Bench, url: str, sizes: StreamSizes | None = None
+) -> AsyncIterator[tuple[Provisioner, Any, Telemetry]]:
+    nc = await nats.connect(url)
+    telemetry = Telemetry()
+    js = nc.jetstream(timeout=10)
+    try:
+        yield Provisioner(js, bench.repo, replicas=1, interval_s=30, sizes=sizes, telemetry=telemetry), js, telemetry
+    finally:
+        with contextlib.suppress(OSError):
+            await nc.close()
+
+
+@pytest.fixture
+async def store(sqlite_bench: Bench, new_store: Any, store_name: str) -> Any:
+    return await sqlite_bench.repo.create_store(new_store(store_name))
+
+
+async def test_nothing_can_be_rolled_up_and_everything_has_a_limit(
+    sqlite_bench: Bench, store: Any, nats_url: str
+) -> None:
+    """One message of one worker would otherwise empty a bucket, or fill the broker for all."""
+    name = store.name
+    async with provisioning(sqlite_bench, nats_url) as (provisioner, js, _):
+        await provisioner.ensure(store)
+        streams = {
+            "KV_config_leases": f"$KV.config_leases.{name}",
+            f"KV_config_nodes_{name}": f"$KV.config_nodes_{name}.k.w",
+            f"KV_config_meta_{name}": f"$KV.config_meta_{name}.other",
+            f"config_notify_{name}": f"config.notify.{name}.k.0",
+            f"config_dead_{name}": f"config.dead.{name}.k.0",
+        }
+        for stream, subject in streams.items():
+            config = (await js.stream_info(stream)).config
+            assert config.max_bytes > 0
+            assert config.max_msg_size > 0
+            assert config.max_age or stream.startswith("KV_config_meta_")
+            for rollup in ("all", "sub"):
+                with pytest.raises(APIError, match="rollup not permitted"):
+                    await js.publish(subject, b"x", headers={"Nats-Rollup": rollup})
+            if stream.startswith("KV_"):
+                await js.publish(subject, b"x" * 8_000)
+                with pytest.raises(APIError, match="message size exceeds maximum"):
+                    await js.publish(subject, b"x" * (limits.MAX_RECORD_BYTES + 1))
+                with pytest.raises(APIError):
+                    await js.purge_stream(stream)
+        await js.publish(f"config.notify.{name}.k.0", b"x" * limits.MAX_EVENT_BYTES)
+
+
+async def test_streams_with_other_settings_are_changed_and_keep_what_they_have(
+    sqlite_bench: Bench, store: Any, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """As services before this one have made them."""
+    with NatsServer(tmp_path) as server:
+        async with provisioning(sqlite_bench, server.url) as (provisioner, js, _):
+            for bucket, ttl in ((names.LEASES_BUCKET, 10), (names.nodes_bucket(store.name), 86_400)):
+                old = await js.create_key_value(
+                    bucket=bucket, history=1, ttl=ttl, limit_marker_ttl=60, replicas=1, direct=True
+                )
+                await old.put("somebody", b"here")
+            subjects = [names.notify_stream_subjects(store.name)]
+            await js.add_stream(StreamConfig(name=names.notify_stream(store.name), subjects=subjects))
+            await js.publish(names.notify_subject(store.name, "k", 0), b"event")
+            await provisioner.ensure(store)
+            for config in (leases(StreamSizes()), *of_store(store.name, StreamSizes())):
+                info = await js.stream_info(config.name)
+                assert differences(config, info.config) == {}
+                assert info.config.allow_rollup_hdrs is False or not info.config.allow_rollup_hdrs
+            for bucket in (names.LEASES_BUCKET, names.nodes_bucket(store.name)):
+                assert (await (await js.key_value(bucket)).get("somebody")).value == b"here"
+            assert (await js.stream_info(names.notify_stream(store.name))).state.messages == 1
+            other = StreamSizes(events_max_bytes=2 * limits.MIB, events_max_age_s=3600.0)
+            changed = Provisioner(js, sqlite_bench.repo, replicas=1, interval_s=30, sizes=other)
+            await changed.ensure(store)
+            config = (await js.stream_info(names.notify_stream(store.name))).config
+            assert (config.max_bytes, config.max_age) == (2 * limits.MIB, 3600)
+
+
+async def test_a_store_that_is_refused_keeps_no_other_from_its_streams(
+    sqlite_bench: Bench, new_store: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    repo = sqlite_bench.repo
+    for name in ("aaa", "bbb"):
+        await repo.create_store(new_store(name))
+    with NatsServer(tmp_path) as server:
+        async with provisioning(sqlite_bench, server.url, _SMALL) as (provisioner, js, telemetry):
+            await js.add_stream(StreamConfig(name="audit", subjects=["config.notify.aaa.>"]))
+            for _ in range(3):
+                await provisioner.ensure_all()
+            assert (await js.stream_info("config_notify_bbb")).config.max_bytes == limits.MIB
+            assert provisioner.failing == 1
+            assert telemetry.measures.provision_failures == {"aaa": 3}
+            failures = [r.getMessage() for r in caplog.records if "event=provision.failed" in r.getMessage()]
+            assert len(failures) == 1
+            assert "store=aaa" in failures[0]
+            assert "subjects overlap" in failures[0]
+            await js.delete_stream("audit")
+            await provisioner.ensure_all()
+            assert provisioner.failing == 0
+            assert "event=provision.recovered store=aaa" in caplog.text
+            assert (await js.stream_info("config_notify_aaa")).config.max_bytes == limits.MIB
+
+
+async def test_a_stream_is_smaller_where_there_is_no_room_and_grows_when_there_is(
+    sqlite_bench: Bench, store: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    jetstream = {"store_dir": str(tmp_path / "js"), "max_file_store": 40 * limits.MIB}
+    sizes = StreamSizes(
+        events_max_bytes=24 * limits.MIB,
+        dead_letters_max_bytes=limits.MIB,
+        members_max_bytes=limits.MIB,
+        leases_max_bytes=limits.MIB,
+    )
+    with NatsServer(tmp_path, jetstream=jetstream) as server:
+        async with provisioning(sqlite_bench, server.url, sizes) as (provisioner, js, _):
+            await js.add_stream(StreamConfig(name="other", subjects=["other"], max_bytes=30 * limits.MIB))
+            for _ in range(3):
+                await provisioner.ensure(store)
+            assert (await js.stream_info(names.notify_stream(store.name))).config.max_bytes == 6 * limits.MIB
+            assert caplog.text.count("event=provision.small_stream") == 1
+            await js.delete_stream("other")
+            await provisioner.ensure(store)
+            assert (await js.stream_info(names.notify_stream(store.name))).config.max_bytes == 24 * limits.MIB
+
+
+async def test_leases_go_on_when_events_have_filled_the_broker(
+    sqlite_bench: Bench, new_store: Any, tmp_path: Path
+) -> None:
+    """Events throw their oldest away; leases and members have room of their own."""
+    jetstream = {"store_dir": str(tmp_path / "js"), "max_file_store": 24 * limits.MIB}
+    store = await sqlite_bench.repo.create_store(new_store("s24", inline_max_bytes=4096))
+    with NatsServer(tmp_path, jetstream=jetstream) as server:
+        async with provisioning(sqlite_bench, server.url, StreamSizes(leases_max_bytes=2 * limits.MIB)) as bus:
+            provisioner, js, telemetry = bus
+            await provisioner.ensure(store)
+            relay = Relay(sqlite_bench.repo, js._nc, provisioner, batch=1000, poll_s=0.05, telemetry=telemetry)
+            task = asyncio.create_task(relay.run())
+            for number in range(10):
+                rows = {f"r{number}-{row}": "x" * 4000 for row in range(800)}
+                request = sqlite_bench.request(rows, store=store)
+                relay.committed((await sqlite_bench.repo.write([request], number + 1)).events)
+                await js.publish(f"$KV.config_leases.w{number}", b"{}")
+                await js.publish(f"$KV.config_nodes_s24.k.w{number}", b"{}")
+            await asyncio.wait_for(relay.flush(), PATIENCE_S)
+            info = await js.stream_info(names.notify_stream("s24"))
+            assert info.state.bytes <= info.config.max_bytes
+            last = await js.get_msg(names.notify_stream("s24"), seq=info.state.last_seq)
+            assert last.data
+            assert not any(telemetry.measures.publish_failures.values())
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_events_resume_when_a_full_broker_has_room_again(sqlite_bench: Bench, store: Any, tmp_path: Path) -> None:
+    """An operator's stream without a limit takes all there is: events stay in the outbox, and nothing is lost."""
+    jetstream = {"store_dir": str(tmp_path / "js"), "max_file_store": 16 * limits.MIB}
+    with NatsServer(tmp_path, jetstream=jetstream) as server:
+        async with provisioning(sqlite_bench, server.url, _SMALL) as (provisioner, js, telemetry):
+            await provisioner.ensure(store)
+            await js.add_stream(StreamConfig(name="greedy", subjects=["greedy"]))
+            with contextlib.suppress(APIError):
+                while True:
+                    await js.publish("greedy", b"x" * 500_000)
+            relay = Relay(sqlite_bench.repo, js._nc, provisioner, batch=1000, poll_s=0.05, telemetry=telemetry)
+            task = asyncio.create_task(relay.run())
+            for number in range(5):
+                request = sqlite_bench.request({f"r{number}": "v"}, store=store)
+                relay.committed((await sqlite_bench.repo.write([request], number + 1)).events)
+            async with asyncio.timeout(PATIENCE_S):
+                while not telemetry.measures.publish_failures["refused"]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert len(await sqlite_bench.events()) == 5
+            await js.purge_stream("greedy")
+            await asyncio.wait_for(relay.flush(), PATIENCE_S)
+            assert (await js.stream_info(names.notify_stream(store.name))).state.messages == 5
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_broker_that_does_not_answer(sqlite_bench: Bench, store: Any, tmp_path: Path) -> None:
+    server = NatsServer(tmp_path)
+    with server:
+        async with provisioning(sqlite_bench, server.url, _SMALL) as (provisioner, js, _):
+            await asyncio.to_thread(server.kill)
+            js._timeout = 0.1
+            with pytest.raises(UnavailableError, match="this goes on by itself"):
+                await provisioner.ensure(store)

@@ -257,7 +257,7 @@ async def test_a_worker_that_fills_what_it_may_takes_no_room_from_leases(tmp_pat
         async with ConfigServiceClient(service.address) as client:
             await client.create_store("gateway", partition_count=4)
         workers = [
-            await nats.connect(server.url, inbox_prefix=names.inbox_prefix(name), **server.login(name))  # type: ignore[arg-type]
+            await nats.connect(server.url, inbox_prefix=names.inbox_prefix(name), **server.login(name))
             for name in ("worker-0", "worker-1")
         ]
         hostile, healthy = workers

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Final
 
-from ringcast_config_service.outgoing import _without_changes
+from ringcast_config_service.outgoing import without_changes
 from ringcast_config_service.repository import OutboxRecord, WriteOutcome, WriteRequest
 from ringcast_wire import (
     WIRE_VERSION,
@@ -252,7 +252,7 @@ class Service(Process):
         return [number for number, answer in waiting if answer.value is None]
 
     def _store(self, answer: Future, record: OutboxRecord) -> None:
-        payload = record.payload if len(record.payload) <= self._max_payload else _without_changes(record.payload)
+        payload = record.payload if len(record.payload) <= self._max_payload else without_changes(record.payload)
         found = None
         try:
             event = decode_event(payload)

@@ -41,7 +41,7 @@ def shape(record: OutboxRecord, headers: dict[str, str], max_payload: int, *, ba
     payload = record.payload
     if not bare and len(payload) + extra <= max_payload:
         return Outgoing(payload, headers, len(payload) + extra, bare=False)
-    payload = _without_changes(payload)
+    payload = without_changes(payload)
     if len(payload) + extra > max_payload:
         raise UnpublishableError(f"{len(payload)} bytes and {extra} of headers are over max_payload {max_payload}")
     return Outgoing(payload, headers, len(payload) + extra, bare=True)
@@ -67,7 +67,7 @@ def _check(record: OutboxRecord, headers: Mapping[str, str]) -> None:
             raise UnpublishableError(f"header {name} can't be sent: {value!r:.200}")
 
 
-def _without_changes(payload: bytes) -> bytes:
+def without_changes(payload: bytes) -> bytes:
     """The same event with nothing but its revisions: workers fetch its rows."""
     try:
         event = decode_event(payload)

@@ -276,7 +276,7 @@ async def test_what_a_store_has_on_the_bus(service: Running, store_name: str) ->
     )
     for bucket, ttl in ((names.nodes_bucket(store_name), 86_400), (names.LEASES_BUCKET, 10)):
         status = await (await js.key_value(bucket)).status()
-        assert (status.ttl, status.history, status.marker_ttl) == (ttl, 1, 60)
+        assert (status.ttl, status.history, status.marker_ttl) == (ttl, 1, None)
     meta = await js.key_value(names.meta_bucket(store_name))
     settings = StoreSettings.from_kv({key: (await meta.get(key)).value or b"" for key in await meta.keys()})
     assert (settings.partition_count, settings.mode.value) == (16, "FULL")

@@ -72,6 +72,7 @@ class Provisioner:
             MismatchError: NATS holds other settings for this store, as another database would have left them.
             UnavailableError: NATS can't be reached or refuses; the next look makes up for it.
         """
+        self._measures.provision_failures[store.name] += 0  # so that the counter is there before the first failure
         async with _nats_calls(store.name):
             await self._ensure_stream(streams.leases(self._sizes))
             for config in streams.of_store(store.name, self._sizes):

@@ -125,7 +125,7 @@ async def test_a_store_that_is_refused_keeps_no_other_from_its_streams(
                 await provisioner.ensure_all()
             assert (await js.stream_info("config_notify_bbb")).config.max_bytes == limits.MIB
             assert provisioner.failing == 1
-            assert telemetry.measures.provision_failures == {"aaa": 3}
+            assert +telemetry.measures.provision_failures == {"aaa": 3}
             failures = [r.getMessage() for r in caplog.records if "event=provision.failed" in r.getMessage()]
             assert len(failures) == 1
             assert "store=aaa" in failures[0]

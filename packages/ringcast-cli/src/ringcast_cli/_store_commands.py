@@ -1,4 +1,4 @@
-"""``ringcast store create|show|list|update|delete|restore``."""
+"""``ringcast store create|show|list|update|delete|restore|new-history``."""
 
 from __future__ import annotations
 
@@ -177,6 +177,25 @@ def list_stores(context: click.Context, deleted: bool) -> None:
     print_table(columns, rows, right=frozenset({1, 4, 5}))
 
 
+@store.command("new-history")
+@click.argument("name")
+@shared_options("service", "timeout")
+@click.pass_context
+def new_history(context: click.Context, name: str) -> None:
+    """Begin a new history of the store NAME.
+
+    For a database that was taken back to an earlier state where the service can't notice it: the database and NATS were
+    both restored, say. Workers fetch every partition whole, and hand over what differs from what they have.
+    """
+    config = settings_of(context)
+
+    async def run() -> StoreInfo:
+        async with service_client(config) as client:
+            return await client.new_history(name)
+
+    _print_store(asyncio.run(run()), config)
+
+
 def _sum_rows(info: StoreInfo) -> str:
     return str(sum(key.rows for key in info.keys))
 
@@ -194,6 +213,7 @@ def _print_store(info: StoreInfo, config: CliConfig) -> None:
         ("hash", info.hash),
         ("inline", f"values up to {info.inline_max_bytes} bytes"),
         ("created", created.isoformat(timespec="seconds")),
+        ("history", info.history_id),
     ):
         click.echo(f"{label:<12}{value}")
     if info.keys:

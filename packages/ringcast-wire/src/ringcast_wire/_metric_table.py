@@ -245,6 +245,13 @@ WORKER: Final = (
         "How long NATS or the config service has been out of reach; else 0.",
     ),
     _worker(
+        "config_history_refused",
+        "gauge",
+        _KEY_WORKER,
+        "keys",
+        "1 while the service's new history of the key lacks too many rows: the worker keeps what it has.",
+    ),
+    _worker(
         "config_cached_partitions",
         "gauge",
         _KEY_WORKER,
@@ -343,6 +350,13 @@ SERVICE: Final = (
         (),
         "events",
         "Events that can't be published in any form: kept in the table outbox_refused, and not tried again.",
+    ),
+    _service(
+        "config_service_histories_total",
+        "counter",
+        ("reason",),
+        "histories",
+        "New histories that this instance began: `went_back`, `forked`, or by the `operator`.",
     ),
     _service(
         "config_service_publish_failures_total",

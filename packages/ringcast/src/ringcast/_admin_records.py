@@ -53,6 +53,8 @@ class StoreInfo:
     created_at_ms: int
     keys: tuple[KeyInfo, ...]
     deletion: DeletionInfo | None = None
+    history_id: str = ""
+    """Another one after the database was restored, or the store created again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,7 @@ def store_info(store: pb.Store) -> StoreInfo:
         created_at_ms=store.created_at_ms,
         keys=tuple(map(key_info, store.keys)),
         deletion=_deletion_info(store),
+        history_id=store.history_id,
     )
 
 

@@ -78,6 +78,7 @@ class WorkerSamples:
         machine, measures, owner = session.machine, session.measures, (*key, self.config.worker_id)
         partitions = list(machine.partitions.values())
         yield Sample("config_partitions_owned", owner, len(partitions))
+        yield Sample("config_history_refused", owner, machine.history.refusal is not None)
         yield Sample("config_rows_held", owner, sum(len(partition.rows) for partition in partitions))
         yield Sample("config_heartbeat_failures_total", owner, self.lease.failed_writes)
         for trigger, count in measures.rebalances.items():

@@ -185,6 +185,18 @@ class ConfigServiceClient(LifecycleCalls):
         reply = await self._unary(self._rpc().ListStores, request)
         return [store_info(store) for store in reply.stores]
 
+    async def new_history(self, name: str) -> StoreInfo:
+        """Begins a new history of a store, after its database was taken back to an earlier state.
+
+        The service does so by itself where it notices. Workers then take every partition whole, and hand over what
+        differs from what they have.
+
+        Raises:
+            UnknownStoreError: there is none of that name.
+        """
+        request = pb.NewHistoryRequest(name=names.check_name("store", name))
+        return store_info(await self._unary(self._rpc().NewHistory, request))
+
     async def put(
         self, store: str, key: str, row_id: str, value: str, metadata: Mapping[str, str] | None = None
     ) -> PutResult:

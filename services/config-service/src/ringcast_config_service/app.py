@@ -24,6 +24,7 @@ from ringcast_config_service.bus_client import BusClient
 from ringcast_config_service.config import Config
 from ringcast_config_service.errors import ConfigError
 from ringcast_config_service.handlers import Handlers
+from ringcast_config_service.histories import Histories
 from ringcast_config_service.lifecycle import Lifecycle
 from ringcast_config_service.provision import Provisioner
 from ringcast_config_service.readiness import Readiness
@@ -99,15 +100,25 @@ class App:
             telemetry=telemetry,
         )
         self._provisioner = provisioner
+        histories = Histories(js, repository, provisioner, telemetry)
         self._relay = relay = Relay(
-            repository, nc, provisioner, batch=config.relay_batch, poll_s=config.relay_poll_s, telemetry=telemetry
+            repository,
+            nc,
+            provisioner,
+            batch=config.relay_batch,
+            poll_s=config.relay_poll_s,
+            duplicate=histories.duplicate,
+            telemetry=telemetry,
         )
         provisioner.on_made = relay.reconnected
         self.writer = writer = GroupWriter(repository, relay.committed, telemetry, transactions=repository.write_lanes)
-        handlers = Handlers(repository, writer, provisioner, telemetry)
-        lifecycle = Lifecycle(
-            repository, provisioner, retention_ms=config.deletion_retention_ms, forget=handlers.forget
-        )
+        handlers = Handlers(repository, writer, provisioner, histories, telemetry)
+
+        def forget(store: str) -> None:
+            handlers.forget(store)
+            histories.forget(store)
+
+        lifecycle = Lifecycle(repository, provisioner, retention_ms=config.deletion_retention_ms, forget=forget)
         fetches = FetchServer(nc, handlers, at_once=config.fetches, waiting=config.waiting_fetches, telemetry=telemetry)
         server = GrpcServer(
             handlers,
@@ -129,6 +140,7 @@ class App:
                 for name, work in (
                     ("writer", writer.run()),
                     ("relay", relay.run()),
+                    ("histories", histories.run()),
                     ("provision", provisioner.run()),
                     ("fetches", fetches.run()),
                     ("readiness", self._follow(readiness)),

@@ -35,6 +35,7 @@ from ringcast_wire import (
 
 from ringcast_config_service.batches import CheckedBatch, PlainRows, Rejected, RowInput, checked_writes, plain_writes
 from ringcast_config_service.callers import LOCAL, Caller
+from ringcast_config_service.histories import Histories
 from ringcast_config_service.lifecycle import check_inline
 from ringcast_config_service.provision import Provisioner
 from ringcast_config_service.repository import (
@@ -66,12 +67,14 @@ class Handlers:
         repository: Repository,
         writer: GroupWriter,
         provisioner: Provisioner,
+        histories: Histories,
         telemetry: Telemetry | None = None,
     ) -> None:
         self._telemetry = telemetry or Telemetry()
         self._repository = repository
         self._writer = writer
         self._provisioner = provisioner
+        self._histories = histories
         self._stores: dict[str, tuple[StoreRecord, float]] = {}
         self._full_fetches = asyncio.Semaphore(_FULL_FETCHES)
 
@@ -101,6 +104,11 @@ class Handlers:
     def forget(self, name: str) -> None:
         """The settings of a store may have changed: the next call reads them."""
         self._stores.pop(name, None)
+
+    async def new_history(self, name: str) -> StoreInfo:
+        """Begins a new history of a store: its record was taken back by somebody who knows."""
+        await self._histories.begin(names.check_name("name", name), "operator")
+        return await self._repository.get_store(name)
 
     # Writes
 
@@ -132,10 +140,12 @@ class Handlers:
             InvalidInputError: the row is invalid.
         """
         record = await self._check_key(store, key)
+        if not self._histories.is_open(store):
+            await self._histories.open(store)
         size = check_row(row.row_id, row.value or "", row.metadata)
         partition = row_partition(row.row_id, record.partition_count)
         write = RowWrite(partition, row.row_id, row.value, dict(row.metadata) if row.metadata else None, size)
-        return partition, WriteRequest(record, key, [write], None, traceparent)
+        return partition, WriteRequest(record, key, [write], None, traceparent, generation=self._repository.generation)
 
     async def check_batch(
         self,
@@ -155,6 +165,8 @@ class Handlers:
         """
         record = await self._store(store)
         names.check_name("key", key)
+        if not self._histories.is_open(store):
+            await self._histories.open(store)
         count = len(rows.row_ids) if isinstance(rows, PlainRows) else len(rows)
         if not 1 <= count <= limits.MAX_BATCH_ROWS:
             raise InvalidInputError(
@@ -168,7 +180,9 @@ class Handlers:
             writes, repeated, rejected = checked_writes(inputs, record.partition_count, skip_invalid=skip_invalid)
         if not writes:
             return CheckedBatch(None, repeated, rejected)
-        return CheckedBatch(WriteRequest(record, key, writes, chain, traceparent, skip_unchanged), repeated, rejected)
+        generation = self._repository.generation
+        request = WriteRequest(record, key, writes, chain, traceparent, skip_unchanged, generation)
+        return CheckedBatch(request, repeated, rejected)
 
     # Reads
 

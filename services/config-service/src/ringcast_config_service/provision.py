@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
+import msgspec
 import nats.errors
 from nats.js import JetStreamContext
 from nats.js.api import StreamConfig
@@ -218,6 +219,16 @@ class Provisioner:
                     f"{found.decode(errors='replace')}",
                     field=setting,
                 )
+        await _put_if_other(bucket, names.SETTING_HISTORY, msgspec.json.encode(store.history_id))
+
+
+async def _put_if_other(bucket: KeyValue, key: str, value: bytes) -> None:
+    try:
+        if (await bucket.get(key)).value == value:
+            return
+    except KeyNotFoundError:
+        pass
+    await bucket.put(key, value)
 
 
 async def _create_or_get(bucket: KeyValue, key: str, value: bytes) -> bytes:

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import uuid
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from nats.aio.client import Client
@@ -60,6 +60,7 @@ class Relay:
         *,
         batch: int,
         poll_s: float,
+        duplicate: Callable[[OutboxRecord, int], None] = lambda _record, _seq: None,
         telemetry: Telemetry | None = None,
     ) -> None:
         self._telemetry = telemetry or Telemetry()
@@ -67,6 +68,7 @@ class Relay:
         self._nc = nc
         self._publisher = EventPublisher(nc)
         self._provisioner = provisioner
+        self._duplicate = duplicate
         self._batch = batch
         self._poll_s = poll_s
         self._name = uuid.uuid4().hex
@@ -285,7 +287,8 @@ class Relay:
             self._wake_all()
 
     def stored(self, record: OutboxRecord, ack: PubAck) -> None:
-        del ack
+        if ack.duplicate:
+            self._duplicate(record, ack.seq)
         self._strikes.pop(record.id, None)
         self._done.append(record.id)
         self._to_delete.set()

@@ -44,6 +44,7 @@ class Measures:
         self.fetches: Counter[tuple[str, str]] = Counter()
         self.fetch_duration: defaultdict[str, Histogram] = defaultdict(lambda: _histogram("fetch_duration_seconds"))
         self.refusals = Refusals()
+        self.histories: Counter[str] = Counter({"went_back": 0, "forked": 0, "operator": 0})
         self.outbox = OutboxState(0, None)
         self.database_connected = True
         self.serving = dict.fromkeys(("reads", "writes", "bus"), False)
@@ -89,6 +90,8 @@ class Measures:
             yield "fetches_total", labels, count
         for kind, histogram in list(self.fetch_duration.items()):
             yield "fetch_duration_seconds", (kind,), histogram
+        for reason, count in list(self.histories.items()):
+            yield "histories_total", (reason,), count
         for labels, count in list(self.refusals.counts.items()):
             yield "calls_refused_total", labels, count
         yield from self._gauges()

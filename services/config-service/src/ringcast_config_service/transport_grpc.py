@@ -182,6 +182,9 @@ class _Servicer(ConfigServiceServicer):
     async def RestoreKey(self, request: pb.RestoreKeyRequest, context: Context) -> pb.KeyInfo:
         return key_message(await _answer(context, self._lifecycle.restore_key(request.store, request.key)))
 
+    async def NewHistory(self, request: pb.NewHistoryRequest, context: Context) -> pb.Store:
+        return info_message(await _answer(context, self._handlers.new_history(request.name)))
+
     async def Put(self, request: pb.PutRequest, context: Context) -> pb.PutResponse:
         row = request.store, request.key, request.row_id, request.value, request.metadata
         with self._telemetry.call("config.service.put", context.invocation_metadata()) as traceparent:

@@ -90,7 +90,8 @@ class WriteRequest:
     """Rows of one key that are written together or not at all. No two have the same id.
 
     ``traceparent`` goes into the outbox with the events, so that whichever process publishes them goes on from it.
-    ``skip_unchanged``: rows that are there with the same value and metadata are not written again.
+    ``skip_unchanged``: rows that are there with the same value and metadata are not written again. ``generation``: the
+    repository's when the request was let in; once that has risen, the request is refused.
     """
 
     store: StoreRecord
@@ -99,6 +100,7 @@ class WriteRequest:
     chain: Chain | None = None
     traceparent: str | None = None
     skip_unchanged: bool = False
+    generation: int = 0
     bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -387,6 +389,10 @@ class Repository(Protocol):
 
     async def outbox_state(self) -> OutboxState:
         """What waits in the outbox, locked or not."""
+
+    @property
+    def generation(self) -> int:
+        """Rises whenever the record may have gone back, so that it has to be compared with what was published."""
 
     @property
     def write_lanes(self) -> int:

@@ -19,7 +19,14 @@ from ringcast_core import row_partitions
 from ringcast_wire import FetchReply, HeadsReply, PartitionRows, UnavailableError, limits, names
 
 from ringcast_config_service.errors import ConfigError
-from ringcast_config_service.repository import compaction, mapping, paging, postgres_session, postgres_write
+from ringcast_config_service.repository import (
+    compaction,
+    mapping,
+    paging,
+    postgres_history,
+    postgres_session,
+    postgres_write,
+)
 from ringcast_config_service.repository.base import (
     DEFAULT_LOCK_TIMEOUT_MS,
     DEFAULT_WRITE_CONNECTIONS,
@@ -40,7 +47,6 @@ from ringcast_config_service.repository.base import (
     StoreRecord,
     WriteRequest,
     Written,
-    new_history_id,
 )
 from ringcast_config_service.repository.newness import Newness
 from ringcast_config_service.repository.postgres_compaction import PostgresSteps
@@ -82,11 +88,15 @@ class PostgresRepository:
         self._keys: postgres_write.KeyIds = {}
         self._lifecycle = PostgresLifecycle(self._sessions)
         self._name = secrets.token_hex(8)
+        self._watch = postgres_history.RecordWatch()
 
     async def open(self) -> None:
         try:
-            await self._sessions.open(self._forget_keys)
+            await self._sessions.open(self._on_connect)
             version = await self._create_schema()
+            if version == SCHEMA_VERSION:
+                async with self._sessions.use("upkeep") as db:
+                    await self._watch.begin(db, is_postgres=self._sessions.is_postgres)
         except (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError) as error:
             raise ConfigError(f"the database refuses the user or its password: {said(error)}") from error
         except asyncpg.InvalidCatalogNameError as error:
@@ -193,11 +203,13 @@ class PostgresRepository:
         if guessed := copies and self.newness.expects(requests):
             with suppress(postgres_write.StoredError):
                 return await self._sessions.transact(
-                    lambda db: postgres_write.write_new(db, requests, now_ms, keys), "writes"
+                    lambda db: postgres_write.write_new(self._watch.fresh(db, requests), requests, now_ms, keys),
+                    "writes",
                 )
             self.newness.miss(requests)
         written, all_new = await self._sessions.transact(
-            lambda db: postgres_write.write(db, requests, now_ms, keys, copies=copies), "writes"
+            lambda db: postgres_write.write(self._watch.fresh(db, requests), requests, now_ms, keys, copies=copies),
+            "writes",
         )
         if not guessed:
             self.newness.learn(requests, all_new)
@@ -244,18 +256,11 @@ class PostgresRepository:
             return mapping.dense_heads(await db.fetch(Sql.HEADS, key_id), count, history)
 
     async def new_history(self, store: str, *, instead_of: str | None = None) -> str:
-        async def work(db: Connection) -> str:
-            await db.execute(Sql.LOCK_STORES, [store])
-            current = mapping.only_record(await db.fetchrow(Sql.GET_STORE, store), store).history_id
-            if instead_of not in (None, current):
-                return current
-            history = new_history_id()
-            await db.execute(Sql.SET_STORE_HISTORY, store, history, current)
-            key_ids = [record[0] for record in await db.fetch(Sql.KEY_IDS, store)]
-            await db.executemany(Sql.SET_KEY_HISTORY, [(key_id, new_history_id()) for key_id in key_ids])
-            return history
+        return await self._sessions.transact(lambda db: postgres_history.new_history(db, store, instead_of))
 
-        return await self._sessions.transact(work)
+    @property
+    def generation(self) -> int:
+        return self._watch.generation
 
     async def list_rows(self, store: str, key: str, query: ListFilter) -> AsyncGenerator[list[ListedRow], None]:
         async with self._pages(store, key) as (count, fetch):
@@ -320,9 +325,10 @@ class PostgresRepository:
         steps = PostgresSteps(self._sessions, self._name)
         return await compaction.compact(steps, tombstones_ms, history_ms, every_ms)
 
-    async def _forget_keys(self, _: Connection) -> None:
-        """A connection is new: the database may have been restored since the others were made."""
+    async def _on_connect(self, db: Connection) -> None:
+        """A connection that writes is new: the database may have been restored since the others were made."""
         self._keys.clear()
+        await self._watch.look(db)
 
     async def _create_schema(self) -> int:
         """Creates what is missing. Several instances may do so at once: whoever loses a race looks again."""

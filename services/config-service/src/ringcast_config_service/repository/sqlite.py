@@ -226,6 +226,10 @@ class SqliteRepository:
         return OutboxState(*await self._read(lambda db: db.execute(Sql.OUTBOX_STATE).fetchone()))
 
     @property
+    def generation(self) -> int:
+        return 0  # nobody puts another file in the place of one that is open
+
+    @property
     def write_lanes(self) -> int:
         return 1  # a file has one writer
 

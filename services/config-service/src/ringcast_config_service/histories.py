@@ -1,0 +1,210 @@
+"""Notices that the record went back, and begins a new history before new writes overtake what was lost.
+
+A database that was restored, or failed over to a copy that lagged, gives revisions again that workers have seen with
+other contents. Three things show it:
+
+- The database's own identity, on each new connection (:mod:`~ringcast_config_service.repository.postgres_history`).
+- The stream: it holds the last event of each partition. A head below its revision, in the same history, is one that
+  went back. A store is compared before its first write after the start of this service or of the database server.
+- A duplicate: the broker has a message of that id already, but says something else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import nats.errors
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from nats.js.errors import APIError, NotFoundError
+from ringcast_wire import (
+    ProtocolError,
+    RingcastError,
+    UnavailableError,
+    UnknownKeyError,
+    UnknownStoreError,
+    decode_event,
+    names,
+)
+
+from ringcast_config_service.provision import Provisioner
+from ringcast_config_service.repository import OutboxRecord, Repository
+from ringcast_config_service.telemetry import Telemetry
+
+log = logging.getLogger(__name__)
+
+_READ_EVENTS: Final = 500
+_READ_TIMEOUT_S: Final = 5.0
+_CONSUMER_LIFE_S: Final = 30.0
+MAX_DUPLICATES: Final = 16
+"""Duplicates of a store that wait to be looked at; of more the newest are."""
+
+
+class Histories:
+    """Stores whose record has been compared with what was published; :meth:`run` looks at duplicates."""
+
+    def __init__(
+        self, js: JetStreamContext, repository: Repository, provisioner: Provisioner, telemetry: Telemetry
+    ) -> None:
+        self._js = js
+        self._repository = repository
+        self._provisioner = provisioner
+        self._measures = telemetry.measures
+        self._compared: dict[str, int] = {}
+        self._comparing: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._duplicates: dict[str, deque[tuple[OutboxRecord, int]]] = defaultdict(lambda: deque(maxlen=MAX_DUPLICATES))
+        self._arrived = asyncio.Event()
+
+    def is_open(self, store: str) -> bool:
+        """Whether a store may be written to without further ado."""
+        return self._compared.get(store) == self._repository.generation
+
+    async def open(self, store: str) -> None:
+        """Returns once a store may be written to: its heads are not below what was published.
+
+        Raises:
+            UnavailableError: the database or NATS does not answer, so nobody can tell.
+            UnknownStoreError: there is no such store.
+        """
+        if self.is_open(store):
+            return
+        async with self._comparing[store]:
+            if not self.is_open(store):
+                generation = self._repository.generation
+                await self._compare(store)
+                self._compared[store] = generation
+
+    def forget(self, store: str) -> None:
+        """A store is deleted: one that is created again under its name is another."""
+        self._compared.pop(store, None)
+        self._comparing.pop(store, None)
+        self._duplicates.pop(store, None)
+
+    async def begin(self, store: str, reason: str, *, instead_of: str | None = None) -> str:
+        """Begins a new history of a store; returns its id.
+
+        Raises:
+            UnknownStoreError: there is no such store.
+        """
+        history = await self._repository.new_history(store, instead_of=instead_of)
+        self._measures.histories[reason] += 1
+        log.warning("event=history.began store=%s reason=%s before=%s after=%s", store, reason, instead_of, history)
+        self._provisioner.look_again()  # the settings on the bus name it
+        return history
+
+    def duplicate(self, record: OutboxRecord, seq: int) -> None:
+        """The broker says that it has had an event before, as message ``seq``."""
+        self._duplicates[record.subject.split(".", 3)[2]].append((record, seq))
+        self._arrived.set()
+
+    async def run(self) -> None:
+        """Looks at duplicates for as long as it is not cancelled."""
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            for store, waiting in list(self._duplicates.items()):
+                while waiting:
+                    record, seq = waiting.popleft()
+                    with contextlib.suppress(RingcastError):  # the heads show it when the service starts again
+                        await self._look_at_duplicate(store, record, seq)
+            self._duplicates.clear()
+
+    async def _look_at_duplicate(self, store: str, record: OutboxRecord, seq: int) -> None:
+        current = (await self._repository.get_record(store)).history_id
+        async with _nats_calls(store):
+            try:
+                stored = await self._js.get_msg(names.notify_stream(store), seq=seq, direct=True)
+            except NotFoundError:
+                return
+        ours, theirs = decode_event(record.payload), decode_event(stored.data or b"")
+        if (ours.prev, ours.rev, ours.committed_at_ms) != (theirs.prev, theirs.rev, theirs.committed_at_ms):
+            log.error(
+                "event=history.forked store=%s subject=%s rev=%d committed_at_ms=%d published_before=%d",
+                store,
+                record.subject,
+                ours.rev,
+                ours.committed_at_ms,
+                theirs.committed_at_ms,
+            )
+            await self.begin(store, "forked", instead_of=current)
+
+    async def _compare(self, store: str) -> None:
+        """Compares the heads of a store with its last events."""
+        current = (await self._repository.get_record(store)).history_id
+        published: dict[str, dict[int, tuple[int, str]]] = defaultdict(dict)
+        async for msg in self._last_events(store):
+            with contextlib.suppress(ProtocolError):  # somebody else's message: workers pass over it too
+                place = names.parse_notify_subject(msg.subject)
+                found = names.parse_event_msg_id((msg.headers or {}).get(names.HEADER_MSG_ID, ""))
+                published[place.config_key][place.partition] = found
+        for key, partitions in published.items():
+            try:
+                heads = await self._repository.heads(store, key)
+            except (UnknownKeyError, UnknownStoreError):
+                continue  # if it is created again, it has a history of its own
+            behind = [
+                partition
+                for partition, (rev, history) in partitions.items()
+                if history == heads.history and partition < len(heads.heads) and heads.heads[partition] < rev
+            ]
+            if behind:
+                log.error(
+                    "event=history.went_back store=%s key=%s partitions=%d partition=%d head=%d published=%d",
+                    store,
+                    key,
+                    len(behind),
+                    behind[0],
+                    heads.heads[behind[0]],
+                    partitions[behind[0]][0],
+                )
+                await self.begin(store, "went_back", instead_of=current)
+                return
+
+    async def _last_events(self, store: str) -> AsyncIterator[Msg]:
+        """The last event of each partition, without its payload."""
+        stream = names.notify_stream(store)
+        async with _nats_calls(store):
+            try:
+                info = await self._js.add_consumer(
+                    stream,
+                    ConsumerConfig(
+                        deliver_policy=DeliverPolicy.LAST_PER_SUBJECT,
+                        filter_subject=names.notify_stream_subjects(store),
+                        headers_only=True,
+                        ack_policy=AckPolicy.NONE,
+                        inactive_threshold=_CONSUMER_LIFE_S,
+                        mem_storage=True,
+                        num_replicas=1,
+                    ),
+                )
+            except NotFoundError:
+                return  # nothing was published, or the broker has lost it
+            subscription = await self._js.pull_subscribe_bind(consumer=info.name, stream=stream)
+            try:
+                left = info.num_pending or 0
+                while left > 0:
+                    for msg in await subscription.fetch(min(left, _READ_EVENTS), timeout=_READ_TIMEOUT_S):
+                        left -= 1
+                        yield msg
+            finally:
+                await subscription.unsubscribe()
+                with contextlib.suppress(APIError, nats.errors.Error, TimeoutError):
+                    await self._js.delete_consumer(stream, info.name)
+
+
+@asynccontextmanager
+async def _nats_calls(store: str) -> AsyncIterator[None]:
+    try:
+        yield
+    except (nats.errors.Error, APIError, TimeoutError, OSError) as error:
+        raise UnavailableError(
+            f"store {store!r} takes no writes yet: its record has to be compared with the events on NATS, and NATS does "
+            f"not answer ({str(error) or type(error).__name__})"
+        ) from error

@@ -1,0 +1,123 @@
+"""Histories in PostgreSQL and CockroachDB, and how a record shows that may have gone back.
+
+A failover to a standby gives the server another timeline, a restored dump is in a system with another identifier. Both
+are looked at on each new connection that writes, before anything is written over it, and compared with what the record
+itself says that it was written on: so the first instance that gets there begins new histories, and only once. A server
+that was merely started again, maybe on the disk of an earlier day, shows no more than another start time: then the
+record has to be compared with what was published (:mod:`ringcast_config_service.histories`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+import asyncpg
+from ringcast_wire import UnavailableError
+
+from ringcast_config_service.repository import mapping
+from ringcast_config_service.repository.base import WriteRequest, new_history_id
+from ringcast_config_service.repository.sql import Postgres as Sql
+
+Connection = Any  # asyncpg has no types
+
+log = logging.getLogger(__name__)
+
+_UNKNOWN: Final = (
+    asyncpg.UndefinedFunctionError,
+    asyncpg.InsufficientPrivilegeError,
+    asyncpg.FeatureNotSupportedError,
+)
+
+
+class Server(NamedTuple):
+    """A database server. ``record``: what identifies its data, ``started_at`` its process."""
+
+    record: str
+    started_at: str
+
+
+async def new_history(db: Connection, store: str, instead_of: str | None) -> str:
+    """Gives a store and its keys new histories, within a transaction (``Repository.new_history``)."""
+    await db.execute(Sql.LOCK_STORES, [store])
+    current = mapping.only_record(await db.fetchrow(Sql.GET_STORE, store), store).history_id
+    if instead_of not in (None, current):
+        return current
+    history = new_history_id()
+    await db.execute(Sql.SET_STORE_HISTORY, store, history, current)
+    key_ids = [record[0] for record in await db.fetch(Sql.KEY_IDS, store)]
+    await db.executemany(Sql.SET_KEY_HISTORY, [(key_id, new_history_id()) for key_id in key_ids])
+    return history
+
+
+class RecordWatch:
+    """Looks at the server behind each new connection that writes.
+
+    ``generation`` rises whenever the record may have gone back. A write that was let in before is refused by it.
+    """
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self._server: Server | None = None
+        self._is_postgres = False
+
+    async def begin(self, db: Connection, *, is_postgres: bool) -> None:
+        """Takes note of the server; to be called once, when the tables are there."""
+        self._is_postgres = is_postgres
+        server = await self._read(db)
+        await self._compare(db, server)
+        self._server = server
+
+    async def look(self, db: Connection) -> None:
+        """Looks at the server behind a new connection.
+
+        Raises:
+            UnavailableError: it takes no writes.
+        """
+        if self._server is None:
+            return
+        server = await self._read(db)
+        if server == self._server:
+            return
+        if server.record != self._server.record:
+            await self._compare(db, server)
+        self._server = server
+        self.generation += 1
+        log.warning("event=database.restarted generation=%d", self.generation)
+
+    def fresh(self, db: Connection, requests: Iterable[WriteRequest]) -> Connection:
+        """The connection, if no request was let in before the server was started again.
+
+        Raises:
+            UnavailableError: one was: the record may be behind what was published.
+        """
+        if any(request.generation != self.generation for request in requests):
+            raise UnavailableError("the database was started again: nothing was written, try again")
+        return db
+
+    async def _read(self, db: Connection) -> Server:
+        try:
+            return Server(*await db.fetchrow(Sql.SERVER_IDENTITY if self._is_postgres else Sql.CLUSTER_IDENTITY))
+        except asyncpg.ObjectNotInPrerequisiteStateError as error:
+            raise UnavailableError("the database takes no writes now, it is a standby") from error
+        except _UNKNOWN as error:
+            log.warning("event=database.identity_unknown error=%s", error)
+            return Server("", "")
+
+    async def _compare(self, db: Connection, server: Server) -> None:
+        """Begins new histories where the record was written on another server than this."""
+        if not server.record:
+            return
+        async with db.transaction():
+            await db.execute(Sql.INSERT_IDENTITY, server.record)
+            before = await db.fetchval(Sql.LOCK_IDENTITY)
+            if before == server.record:
+                return
+            stores = [record[0] for record in await db.fetch(Sql.STORE_NAMES)]
+            for store in stores:
+                await new_history(db, store, None)
+            await db.execute(Sql.SET_IDENTITY, server.record)
+        log.warning(
+            "event=history.began stores=%d reason=another_server before=%s after=%s", len(stores), before, server.record
+        )

@@ -21,8 +21,8 @@ STORE, KEY = "s", "k"
 class System:
     """A broker and a service on SQLite, whose database can be taken back while the service is stopped."""
 
-    def __init__(self, directory: Path) -> None:
-        self.nats = NatsServer(directory / "nats")
+    def __init__(self, directory: Path, nats: NatsServer) -> None:
+        self.nats = nats
         self.database = directory / "db/rows.db"
         self.database.parent.mkdir()
         self._copy = directory / "copy"
@@ -49,9 +49,10 @@ class System:
 
 @pytest.fixture
 def system(tmp_path: Path) -> Iterator[System]:
-    nats = System(tmp_path)
-    with nats.nats, nats.service:
-        yield nats
+    with NatsServer(tmp_path / "nats") as nats:
+        system = System(tmp_path, nats)
+        with system.service:
+            yield system
 
 
 @pytest.fixture

@@ -205,6 +205,6 @@ async def _nats_calls(store: str) -> AsyncIterator[None]:
         yield
     except (nats.errors.Error, APIError, TimeoutError, OSError) as error:
         raise UnavailableError(
-            f"store {store!r} takes no writes yet: its record has to be compared with the events on NATS, and NATS does "
-            f"not answer ({str(error) or type(error).__name__})"
+            f"store {store!r} takes no writes yet: its record has to be compared with the events on NATS, "
+            f"which does not answer ({str(error) or type(error).__name__})"
         ) from error

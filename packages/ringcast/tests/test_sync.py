@@ -198,7 +198,12 @@ def test_the_comparison_against_a_model(seed: int) -> None:
     assert difference.added == len(wanted.keys() - current.keys())
     assert difference.deleted == len(current.keys() - wanted.keys())
     assert difference.changed == sum(current[name] != wanted[name] for name in current.keys() & wanted.keys())
-    result, writes = dict(current), list(spool.writes())
+    spool.plan()
+    planned = list(spool.planned())
+    assert [write.place for write in planned] == list(range(1, len(planned) + 1))
+    assert [*spool.planned(limit=7), *spool.planned(after=7)] == planned
+    assert all((write.version is None) == (write.row.row_id not in current) for write in planned)
+    result, writes = dict(current), [write.row for write in planned]
     assert len(writes) == difference.writes
     for row in writes:
         if row.delete:

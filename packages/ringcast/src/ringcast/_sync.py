@@ -161,8 +161,10 @@ class Sync:
     async def _write(self, spool: Spool, difference: Difference) -> None:
         if not difference.writes:
             return
+        await asyncio.to_thread(spool.plan)
         self._on_progress(SyncProgress(SyncPhase.WRITING, 0, difference.writes))
-        write = self._client.bulk_write(self._store, self._key, spool.writes(), skip_unchanged=True)
+        rows = (planned.row for planned in spool.planned())
+        write = self._client.bulk_write(self._store, self._key, rows, skip_unchanged=True)
         async for result in write:
             self._on_progress(SyncProgress(SyncPhase.WRITING, result.first + result.rows, difference.writes))
 

@@ -10,7 +10,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from ringcast_core import row_partitions
@@ -34,6 +34,9 @@ CREATE TABLE wanted (
 CREATE TABLE current (
     partition INTEGER, row_id TEXT, version INTEGER, state INTEGER, PRIMARY KEY (partition, row_id)
 ) WITHOUT ROWID;
+CREATE TABLE plan (
+    place INTEGER PRIMARY KEY, partition INTEGER, row_id TEXT, version INTEGER, deleted INTEGER
+);
 """
 _ADD_INPUT: Final = "INSERT INTO input (partition, row_id, value, metadata) VALUES (?, ?, ?, ?)"
 # The sorter merges on disk, which a look-up a row would not. Of two rows with one id the later replaces the earlier.
@@ -50,14 +53,30 @@ _FIRST_ADDED: Final = (
     "SELECT row_id FROM wanted LEFT JOIN current USING (partition, row_id) WHERE version IS NULL LIMIT ?"
 )
 _FIRST_OF_STATE: Final = "SELECT row_id FROM current WHERE state = ? LIMIT ?"
-_DELETES: Final = "SELECT row_id, version FROM current WHERE partition = ? AND state = ?"
-_PUTS: Final = (
-    "SELECT wanted.row_id, value, metadata, version FROM wanted LEFT JOIN current USING (partition, row_id)"
-    " WHERE partition = ? AND (version IS NULL OR state = ?)"
-)
+# By partition; what is deleted comes first, and makes room in the partition.
+_MAKE_PLAN: Final = """
+INSERT INTO plan (partition, row_id, version, deleted)
+SELECT partition, row_id, version, 1 AS deleted FROM current WHERE state = ?
+UNION ALL
+SELECT wanted.partition, wanted.row_id, version, 0 FROM wanted LEFT JOIN current USING (partition, row_id)
+WHERE version IS NULL OR state = ?
+ORDER BY partition, deleted DESC, row_id
+"""
+_PLANNED: Final = """
+SELECT place, plan.row_id, version, deleted, value, metadata FROM plan LEFT JOIN wanted USING (partition, row_id)
+WHERE place > ? ORDER BY place LIMIT ?
+"""
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _decode = msgspec.json.Decoder(dict[str, str]).decode
+
+
+class PlannedWrite(NamedTuple):
+    """A row to write. ``place`` counts from 1; ``version`` is that of the row that was there, or ``None``."""
+
+    place: int
+    row: RowWrite
+    version: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +162,23 @@ class Spool:
         changed, deleted = (self._all(_FIRST_OF_STATE, (state, limit)) for state in (_CHANGED, _DELETED))
         return _ids(added), _ids(changed), _ids(deleted)
 
-    def writes(self) -> Iterator[RowWrite]:
-        """What makes the key equal to the input, by partition. Deletes come first: they make room in the partition."""
-        for partition in range(self._partition_count):
-            for row_id, _version in self._pages(_DELETES, (partition, _DELETED)):
-                yield RowWrite(row_id, delete=True)
-            for row_id, value, metadata, _version in self._pages(_PUTS, (partition, _CHANGED)):
-                yield RowWrite(row_id, value, _decode(metadata) if metadata else {})
+    def plan(self) -> None:
+        """Puts what has to be written into an order: see :meth:`planned`."""
+        with self._lock:
+            self._check_open()
+            self._database.execute(_MAKE_PLAN, (_DELETED, _CHANGED))
+
+    def planned(self, after: int = 0, limit: int | None = None) -> Iterator[PlannedWrite]:
+        """What makes the key equal to the input, from behind a place on."""
+        while limit is None or limit > 0:
+            page = self._all(_PLANNED, (after, _PAGE_ROWS if limit is None else min(limit, _PAGE_ROWS)))
+            for place, row_id, version, deleted, value, metadata in page:
+                row = RowWrite(row_id, value or "", _decode(metadata) if metadata else {}, bool(deleted))
+                yield PlannedWrite(place, row, version)
+            if not page:
+                return
+            after = page[-1][0]
+            limit = None if limit is None else limit - len(page)
 
     def _compare(self, row: RowRecord) -> tuple[int, str, int, int]:
         wanted = self._database.execute(_GET_WANTED, (row.partition, row.row_id)).fetchone()
@@ -160,18 +189,6 @@ class Spool:
         else:
             state = _CHANGED
         return row.partition, row.row_id, row.version, state
-
-    def _pages(self, statement: str, words: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-        with self._lock:
-            self._check_open()
-            cursor = self._database.execute(statement, words)
-        while True:
-            with self._lock:
-                self._check_open()
-                page = cursor.fetchmany(_PAGE_ROWS)
-            if not page:
-                return
-            yield from page
 
     def _many(self, statement: str, words: list[tuple[Any, ...]]) -> None:
         with self._lock:

@@ -186,3 +186,19 @@ def test_a_retention_has_bounds() -> None:
     for value in (999, 3_651 * 86_400_000):
         with pytest.raises(ConfigError, match="deletion_retention_ms"):
             Config(database="sqlite:x", deletion_retention_ms=value)
+
+
+async def test_a_deleted_key_does_not_stand_in_the_way_of_the_others_after_a_restart(
+    start: Start, nats_url: str, tmp_path: Path, store_name: str
+) -> None:
+    database = f"sqlite:{tmp_path / 'r.db'}"
+    async with start(nats_url, database) as service:
+        await service.create(store_name)
+        await service.put(store_name, "a")
+        await service.put(store_name, "a", key="other")
+        await service.stub.DeleteKey(pb.DeleteKeyRequest(store=store_name, key="k"))
+    async with start(nats_url, database) as service:
+        await service.put(store_name, "a", key="other")
+        assert (await code_of(service.put(store_name, "a")))[1] is ErrorCode.KEY_DELETED
+        await service.stub.RestoreKey(pb.RestoreKeyRequest(store=store_name, key="k"))
+        await service.put(store_name, "a")

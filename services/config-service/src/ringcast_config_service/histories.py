@@ -25,8 +25,10 @@ from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import APIError, NotFoundError
 from ringcast_wire import (
+    KeyDeletedError,
     ProtocolError,
     RingcastError,
+    StoreDeletedError,
     UnavailableError,
     UnknownKeyError,
     UnknownStoreError,
@@ -147,8 +149,8 @@ class Histories:
         for key, partitions in published.items():
             try:
                 heads = await self._repository.heads(store, key)
-            except (UnknownKeyError, UnknownStoreError):
-                continue  # if it is created again, it has a history of its own
+            except (UnknownKeyError, UnknownStoreError, KeyDeletedError, StoreDeletedError):
+                continue  # if it is created again, it has a history of its own; a deleted one takes no writes
             behind = [
                 partition
                 for partition, (rev, history) in partitions.items()

@@ -45,6 +45,11 @@ if TYPE_CHECKING:
 DISK_BYTES = 64 << 20
 BROKER_BYTES = 48 << 20
 """What one server may store, less than its disk has."""
+_ROOM = (
+    *("--events-max-bytes", "1MiB", "--dead-letters-max-bytes", "1MiB"),
+    *("--members-max-bytes", "4MiB", "--leases-max-bytes", "4MiB"),
+)
+"""What the services ask of a broker for a store; the events fill their part of it."""
 STORE = "gateway"
 
 
@@ -251,7 +256,8 @@ class Arena:
             self.database = self.postgres.create_database()
 
     async def _start_service(self, name: str) -> None:
-        options = (*self.shape.service_options, *(("--nats-replicas", "3") if self.shape.cluster else ()))
+        replicas = ("--nats-replicas", "3") if self.shape.cluster else ()
+        options = (*_ROOM, *self.shape.service_options, *replicas)
         service = ConfigServiceProcess(
             self.directory / name, nats_url=self._linked(name), database=self._database_of(name), options=options
         )

@@ -27,7 +27,7 @@ class Kind:
     """One kind of fault.
 
     ``only`` says which system it needs: "server", "cluster", or either; ``database`` which of those: "postgres",
-    "sqlite", or either.
+    "sqlite", or either. ``alone``: nothing else is done meanwhile.
     """
 
     name: str
@@ -35,17 +35,18 @@ class Kind:
     action: Action
     only: str = ""
     database: str = ""
+    alone: bool = False
 
 
 KINDS: dict[str, Kind] = {}
 
 
-def kind(group: str, only: str = "", *, database: str = "") -> Callable[[Action], Action]:
+def kind(group: str, only: str = "", *, database: str = "", alone: bool = False) -> Callable[[Action], Action]:
     """Registers a fault under the name of its function."""
 
     def register(action: Action) -> Action:
         name = action.__name__
-        KINDS[name] = Kind(name, group, action, only, database)
+        KINDS[name] = Kind(name, group, action, only, database, alone)
         return action
 
     return register

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import random
 import sqlite3
-from contextlib import closing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 from ringcast_config_service.repository import make_repository
@@ -24,9 +25,26 @@ _LOST = 40
 """How many writes are acknowledged, at the least, that the database then has not."""
 
 
-@kind("database", database="postgres")
+@kind("database", database="postgres", alone=True)
 async def failover_to_a_lagging_replica(arena: Arena, chance: random.Random) -> None:
-    """The primary dies with commits that its asynchronous standby has not heard of, and the standby takes its place."""
+    """The primary dies with commits that its asynchronous standby has not heard of, and the standby takes its place.
+
+    Nobody says so: the services have to notice.
+    """
+    async with _failed_over(arena, chance):
+        pass
+
+
+@kind("database", database="postgres")
+async def failover_that_is_told(arena: Arena, chance: random.Random) -> None:
+    """The same, and an operator says so before anything is written."""
+    async with _failed_over(arena, chance):
+        await _new_history(arena.database)
+
+
+@asynccontextmanager
+async def _failed_over(arena: Arena, chance: random.Random) -> AsyncIterator[None]:
+    """Inside, the standby is the primary, and nobody but us can reach it yet."""
     primary, load = arena.postgres, _load(arena)
     assert primary is not None
     _, name = located(arena.database)
@@ -46,15 +64,15 @@ async def failover_to_a_lagging_replica(arena: Arena, chance: random.Random) -> 
         arena.postgres = await off(standby.promote)
         arena.database = standby.server.url(name)
         arena.went_back(former, await record_of(arena.database))
-        await _new_history(arena.database)
+        yield
     for link in arena.database_links.values():
         await off(link.redirect, standby.server.socket)
         await off(link.resume)
 
 
-@kind("services", database="sqlite")
+@kind("services", database="sqlite", alone=True)
 async def file_replaced_by_an_older_copy(arena: Arena, chance: random.Random) -> None:
-    """While the service is down, somebody puts back a backup of its file that is some writes old."""
+    """While the service is down, somebody puts back a backup of its file that is some writes old, and says nothing."""
     backup = arena.directory / "backup.db"
     await off(_copy, _file(arena), backup)
     load = _load(arena)
@@ -65,7 +83,6 @@ async def file_replaced_by_an_older_copy(arena: Arena, chance: random.Random) ->
         _remove(_file(arena))
         os.replace(backup, _file(arena))
         arena.went_back(former, await record_of(arena.database))
-        await _new_history(arena.database)
     await off(service.start)
     arena.down.clear()
 

@@ -242,9 +242,9 @@ def schedule(seed: int, count: int, kinds: Sequence[Kind], *, overlap: float) ->
     turns: list[tuple[Kind, ...]] = []
     while pool:
         turn = [pool.pop()]
-        while chance.random() < overlap:
+        while not turn[0].alone and chance.random() < overlap:
             groups = {kind.group for kind in turn}
-            other = next((kind for kind in pool if kind.group not in groups), None)
+            other = next((kind for kind in pool if not kind.alone and kind.group not in groups), None)
             if other is None:
                 break
             pool.remove(other)

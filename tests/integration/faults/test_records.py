@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.integration.faults.conftest import Start
 from tests.integration.faults.kinds import KINDS
 
 MOST_S = 60.0
 
 
-async def test_a_replica_that_lags_takes_over(start: Start) -> None:
+@pytest.mark.parametrize("kind", ["failover_to_a_lagging_replica", "failover_that_is_told"])
+async def test_a_replica_that_lags_takes_over(start: Start, kind: str) -> None:
     async with start(own_postgres=True) as run:
-        assert await run.fault(KINDS["failover_to_a_lagging_replica"]) < MOST_S
+        assert await run.fault(KINDS[kind]) < MOST_S
     assert run.outcome.taken_back, "the replica lacked nothing"
 
 

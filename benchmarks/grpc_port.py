@@ -1,8 +1,9 @@
 """Puts with a token beside clients without one: 2,000 connections that watch health, call, and send large requests.
 
 Usage: python -m benchmarks.grpc_port [CONNECTIONS [SECONDS]]. Puts go out at a fixed rate whether they are answered or
-not; each phase lasts SECONDS. The clients without a token are a process of their own. What counts are the ratios within
-a run and the memory of the service.
+not, to two instances at the same time: the connections are to one of them, the other is left alone. Each phase lasts
+SECONDS. The clients without a token are a process of their own. What counts are the ratios within a run (of the phases,
+and in each phase of the two instances, which have the machine in common) and the memory of the service.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +31,7 @@ from ringcast_wire import RingcastError, limits
 from ringcast_wire.grpc import SERVICE_NAME, ServiceLogin
 
 TOKEN: Final = "a-token-of-more-than-sixteen-characters"
-PUTS_PER_S: Final = 100
+PUTS_PER_S: Final = 50
 CALLS_PER_S: Final = 200
 """Of all clients without a token together; each tenth has a request as large as the service takes."""
 LARGE: Final = bytes(2 * limits.MAX_BATCH_BYTES - 1024)
@@ -41,14 +43,24 @@ class Phase:
 
     name: str
     latencies_s: list[float] = field(default_factory=list)
+    other_s: list[float] = field(default_factory=list)
+    """Of the instance that is left alone."""
     failures: int = 0
     memory_mib: float = 0.0
     """The most that the service had until the end of it."""
 
     def percentile_ms(self, share: float) -> float:
         """Milliseconds within which this share of the puts was answered."""
-        found = sorted(self.latencies_s)
-        return found[min(len(found) - 1, int(len(found) * share))] * 1e3 if found else float("nan")
+        return _percentile_ms(self.latencies_s, share)
+
+    def ratio(self, share: float) -> float:
+        """Of the percentile to that of the instance that is left alone, at the same time."""
+        return _percentile_ms(self.latencies_s, share) / _percentile_ms(self.other_s, share)
+
+
+def _percentile_ms(latencies_s: list[float], share: float) -> float:
+    found = sorted(latencies_s)
+    return found[min(len(found) - 1, int(len(found) * share))] * 1e3 if found else float("nan")
 
 
 @dataclass
@@ -74,6 +86,7 @@ def main() -> int:
         print(
             f"{phase.name:>12}: {len(phase.latencies_s)} puts, {phase.failures} failed, "
             f"p50 {phase.percentile_ms(0.5):.1f} ms, p99 {phase.percentile_ms(0.99):.1f} ms, "
+            f"{phase.ratio(0.5):.2f} and {phase.ratio(0.99):.2f} times the other instance, "
             f"memory of the service at most {phase.memory_mib:.0f} MiB"
         )
     print(f"without a token: {found.told}")
@@ -98,37 +111,44 @@ async def measure(connections: int = 2_000, seconds: int = 15) -> Findings:
             (directory / file).write_bytes(data)
         path = {file: str(directory / file) for file in files}
         options = ("--tls-cert", path["cert"], "--tls-key", path["key"], "--tokens", path["token"])
-        database = f"sqlite:{directory / 'ringcast.db'}"
         login = ServiceLogin(tls_ca_file=path["ca"], token_file=path["token"])
-        with ConfigServiceProcess(directory, nats_url=nats.url, database=database, options=options) as service:
-            async with ConfigServiceClient(service.address, login=login) as client:
-                await client.create_store("bench", partition_count=64)
-                await puts(client, Phase("warm"), service, 2)
-                phases = [await puts(client, Phase("quiet"), service, seconds)]
-                async with crowd(service.address, path["ca"], connections) as told:
-                    phases.append(await puts(client, Phase(f"{connections} more"), service, seconds))
-                phases.append(await puts(client, Phase("quiet"), service, seconds))
+        async with AsyncExitStack() as stack:
+            services, clients = [], []
+            for place in (directory / "0", directory / "1"):
+                database = f"sqlite:{place / 'ringcast.db'}"
+                process = ConfigServiceProcess(place, nats_url=nats.url, database=database, options=options)
+                services.append(stack.enter_context(process))
+                client = ConfigServiceClient(services[-1].address, login=login)
+                clients.append(await stack.enter_async_context(client))
+                await clients[-1].create_store(f"bench{len(clients)}", partition_count=64)
+            await puts(clients, Phase("warm"), 2)
+            phases = [await puts(clients, Phase("quiet"), seconds)]
+            async with crowd(services[0].address, path["ca"], connections) as told:
+                phases.append(await puts(clients, Phase(f"{connections} more"), seconds))
+                phases[-1].memory_mib = peak_mib(services[0].process.pid)
+            phases.append(await puts(clients, Phase("quiet"), seconds))
+            phases[-1].memory_mib = peak_mib(services[0].process.pid)
     return Findings(phases, "".join(told))
 
 
-async def puts(client: ConfigServiceClient, phase: Phase, service: ConfigServiceProcess, seconds: int) -> Phase:
+async def puts(clients: list[ConfigServiceClient], phase: Phase, seconds: int) -> Phase:
     """Each runs from when it was due, so a stall counts for all that had to wait for it."""
 
-    async def one(number: int, due_s: float) -> None:
+    async def one(number: int, client: int, due_s: float) -> None:
         try:
-            await client.put("bench", "k", f"r{number % 1_000}", "v")
+            await clients[client].put(f"bench{client + 1}", "k", f"r{number % 1_000}", "v")
         except RingcastError:
             phase.failures += 1
         else:
-            phase.latencies_s.append(time.perf_counter() - due_s)
+            (phase.other_s if client else phase.latencies_s).append(time.perf_counter() - due_s)
 
     began_s = time.perf_counter()
     async with asyncio.TaskGroup() as tasks:
         for number in range(seconds * PUTS_PER_S):
             due_s = began_s + number / PUTS_PER_S
             await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
-            tasks.create_task(one(number, due_s))
-    phase.memory_mib = peak_mib(service.process.pid)
+            for client in range(len(clients)) if number % 2 else reversed(range(len(clients))):
+                tasks.create_task(one(number, client, due_s))
     return phase
 
 

@@ -14,8 +14,8 @@ _MAX_CONNECTIONS: Final = 8_192
 _MAX_STREAMS_OF_CONNECTION: Final = 1_024
 """Clients keep further calls back. gRPC counts a call until its memory is free, and resets what a client with so many
 opens before that: programs that make so many calls at once bound them themselves."""
-_WINDOW_BYTES: Final = 64 * limits.KIB
-"""What a client may send that nobody has begun to read; a larger message gets more once it is being read."""
+_WINDOW_BYTES: Final = 256 * limits.KIB
+"""What a client may send that is not being read yet: most batches, so that they need no round trip of their own."""
 _HANDSHAKE_TIMEOUT_S: Final = 10.0
 
 

@@ -22,21 +22,18 @@ from ringcast._machine.actions import (
     Action,
     Announce,
     Apply,
-    CompareHeads,
     FetchBatch,
     FetchFull,
     FetchPartition,
-    HistoryChanged,
-    HistoryRefused,
     Restored,
-    Unheard,
 )
 from ringcast._machine.backoff import Random
 from ringcast._machine.batch_fetches import BatchFetches
 from ringcast._machine.batching import Batch, Collector
+from ringcast._machine.comparison import Comparison
 from ringcast._machine.fetching import FetchQueue
 from ringcast._machine.full_fetch import FullFetch
-from ringcast._machine.heads import HeadsAsked, Suspects
+from ringcast._machine.heads import HeadsAsked
 from ringcast._machine.jobs import CachedJob, ChangeMaker, Job, Jobs, PartitionJob, PartitionRequest
 from ringcast._machine.key_history import KeyHistory
 from ringcast._machine.partition import Fetching, Heard, Partition, Token
@@ -69,7 +66,6 @@ class KeyMachine:
         self.key = key
         self.partitions: dict[int, Partition] = {}
         self.history = KeyHistory(max_delete_share)
-        self._comparing = False
         self.stats = Stats()
         self.batch_sizes = Histogram.of("config_notification_batch_size")
         self.saving: Saving | None = None
@@ -81,13 +77,13 @@ class KeyMachine:
         self._actions: list[Action] = []
         self._numbers = 0
         self._queue = FetchQueue()
+        self._comparison = Comparison(self.history, self.partitions, self._queue, self.stats, self._emit)
         self._asked: dict[int, PartitionRequest] = {}
         self._full_fetch = FullFetch(random)
         self._collector = Collector()
         self._batch_fetches = BatchFetches(random, self._number, self._emit_batch_fetch, self._doubt)
         self._jobs = Jobs()
         self._make = ChangeMaker(store, key, self.stats)
-        self._suspects = Suspects()
 
     # ---- assignment
 
@@ -178,8 +174,8 @@ class KeyMachine:
 
     def _hear(self, partition: Partition, event: Event, token: Token, now: float) -> None:
         if event.history != partition.history or partition.replace:
-            if not self._is_first(partition, event):
-                self._hear_other(partition, event, token)
+            if not self._comparison.is_first(partition, event):
+                self._ack(self._comparison.set_apart(partition, event, token))
                 return
             partition.history = event.history
         heard = partition.hear(event)
@@ -199,31 +195,6 @@ class KeyMachine:
             partition.park(event, token)
             self._queue.want(partition, at=partition.retry_at)
 
-    def _is_first(self, partition: Partition, event: Event) -> bool:
-        """Whether an event can't contradict what is held, since nothing is: the key or the partition is new."""
-        if partition.history or not partition.is_empty or partition.replace:
-            return False
-        if not self.history.current and partition.live:
-            self.history.begin(event.history)
-        return not partition.live or event.history == self.history.current
-
-    def _hear_other(self, partition: Partition, event: Event, token: Token) -> None:
-        """An event whose revisions say nothing of ours: the heads, or a fetch that is under way, bring what it does."""
-        if self.history.is_past(event.history):
-            self._ack([token])
-            return
-        partition.set_apart(event, token)
-        if event.history == self.history.current:
-            partition.unread = True
-        else:
-            self._ask_about(event.history)
-
-    def _ask_about(self, history: str) -> None:
-        """Another history was heard of: the heads decide which one counts."""
-        if not self.history.is_settled(history):
-            self.history.suspect(history)
-            self._compare()
-
     # ---- fetches
 
     def partition_reply(self, request: int, reply: PartitionRows, now: float, history: str = "") -> None:
@@ -233,46 +204,23 @@ class KeyMachine:
         if partition.dead:
             self._queue.done(partition)
             return
-        if reply.partition != partition.number or not self._is_current(history):
+        if reply.partition != partition.number or not self._comparison.is_current(history):
             self._retry(partition, now)
             return
         if asked.since is not None and reply.whole and reply.revision < asked.since:
             partition.replace = True
-        if partition.replace and not self._may_replace(partition, reply):
+        if partition.replace and not self._comparison.may_replace(partition, reply):
             self._queue.done(partition)
             return
         partition.fetching = Fetching.APPLYING
         partition.backoff.reset()
         self._jobs.add(PartitionJob(partition, reply, asked, history))
 
-    def _is_current(self, history: str) -> bool:
-        """Whether an answer is of the history that counts. If not, the heads decide which one does."""
-        if not self.history.current:
-            self.history.begin(history)
-        if history == self.history.current:
-            return True
-        self._ask_about(history)
-        return False
-
-    def _may_replace(self, partition: Partition, reply: PartitionRows) -> bool:
-        held, listed = partition.rows, {row.row_id for row in reply.rows}
-        refused = self.history.refusal
-        if self.history.may_delete(sum(row_id not in listed for row_id in held), len(held)):
-            return True
-        if refused is None and self.history.refusal is not None:
-            self._actions.append(HistoryRefused(self.history.refusal))
-        return False
-
-    def _compare(self) -> None:
-        if not self._comparing:
-            self._comparing = True
-            self._actions.append(CompareHeads())
-
     def full_reply(self, request: int, reply: Iterable[PartitionRows], now: float = 0.0, history: str = "") -> None:
         """The answer to a :class:`FetchFull`; a partition that it does not name is empty."""
         if request != self._full_fetch.asked:
             return
-        if not self._is_current(history):
+        if not self._comparison.is_current(history):
             self._full_fetch.failed(now)
             return
         self._full_fetch.answered()
@@ -285,7 +233,7 @@ class KeyMachine:
 
     def batch_reply(self, request: int, reply: Sequence[PartitionRows], now: float, history: str = "") -> None:
         """The answer to a :class:`FetchBatch`."""
-        if self._is_current(history):
+        if self._comparison.is_current(history):
             self._batch_fetches.reply(request, reply, now)
         else:
             self._batch_fetches.failed(request, ErrorCode.UNAVAILABLE, now)
@@ -328,10 +276,7 @@ class KeyMachine:
 
     def heads_asked(self) -> HeadsAsked:
         """Remembers how far each partition is; to be called before the heads are asked for."""
-        live = [p for p in self.partitions.values() if p.live and p.fetching is Fetching.IDLE]
-        needed = bool(live) or self._comparing or self.history.refusal is not None
-        suspects = frozenset(self.history.suspects)
-        return HeadsAsked({p.number: (p, p.applied) for p in live}, self.history.current, needed, suspects)
+        return self._comparison.ask()
 
     def heads_reply(
         self, asked: HeadsAsked, heads: Sequence[int], now: float, history: str = "", rows: Sequence[int] | None = None
@@ -340,64 +285,7 @@ class KeyMachine:
 
         ``rows``: how many live rows each partition has there; ``None`` where that is not known.
         """
-        self._comparing = False
-        if history == asked.history != self.history.current:
-            self._compare()  # it was answered before the history that has begun since
-            return
-        changed = history != self.history.current or self.history.refusal is not None
-        if changed:
-            self._change_history(history, rows)
-        self.history.settle(asked.suspects)
-        for partition in self.partitions.values():
-            if partition.foreign:
-                self._ack(partition.settled(self.history.is_past))
-        if self.history.suspects:
-            self._compare()  # heard of since this was asked
-        if changed:
-            return
-        if any(
-            (heads[number] if number < len(heads) else 0) < applied and not partition.dead and not partition.replace
-            for number, (partition, applied) in asked.at.items()
-        ) and not self._take_over(history, rows):
-            return
-        for number, (partition, applied) in asked.at.items():
-            head = heads[number] if number < len(heads) else 0
-            if partition.dead or partition.fetching is not Fetching.IDLE:
-                continue
-            if partition.replace:
-                self._queue.want(partition)
-            elif head < applied:
-                partition.replace = True
-                self._queue.want(partition)
-            elif head > partition.expected:
-                self._suspects.add(partition, head, now)
-
-    def _change_history(self, history: str, rows: Sequence[int] | None) -> None:
-        """Every partition is taken whole, unless too many rows would be lost by that."""
-        before = self.history.current
-        if not self._take_over(history, rows):
-            return
-        if before and before != history:
-            self._actions.append(HistoryChanged(before, history))
-        for partition in self.partitions.values():
-            if partition.is_empty and not partition.live:
-                continue  # its first fetch is still to come
-            if partition.is_empty:
-                partition.history = history
-            else:
-                partition.replace = True
-            self._queue.want(partition)
-        self._queue.hurry()
-
-    def _take_over(self, history: str, rows: Sequence[int] | None) -> bool:
-        held = sum(len(partition.rows) for partition in self.partitions.values())
-        live = None if rows is None else sum(rows[number] for number in self.partitions if number < len(rows))
-        refused = self.history.refusal
-        if self.history.change(history, held, live, is_empty=rows is not None and not any(rows)):
-            return True
-        if self.history.refusal is not None and self.history.refusal != refused:
-            self._actions.append(HistoryRefused(self.history.refusal))
-        return False
+        self._ack(self._comparison.compare(asked, heads, now, history, rows))
 
     def reconnected(self, now: float) -> None:
         """The connection is back: what waits for another try goes at once."""
@@ -409,7 +297,7 @@ class KeyMachine:
 
     def poll(self, now: float) -> list[Action]:
         """What is to be done now; each action is given once."""
-        self._check_suspects(now)
+        self._comparison.check_suspects(now)
         self._ask_due(now)
         while True:
             self._close_batch(now)
@@ -422,7 +310,7 @@ class KeyMachine:
     @property
     def wake_at(self) -> float | None:
         """When to poll again if nothing comes in before, or ``None``."""
-        times = [self._queue.wake_at, self._full_fetch.due, self._batch_fetches.wake_at, self._suspects.wake_at]
+        times = [self._queue.wake_at, self._full_fetch.due, self._batch_fetches.wake_at, self._comparison.wake_at]
         if self._collector.since is not None and not self._jobs.full:
             times.append(self._collector.since + self._window_s)
         return min((time for time in times if time is not None), default=None)
@@ -457,13 +345,6 @@ class KeyMachine:
         assert number == job
         self._jobs.active = None
         self._finish(done, now)
-
-    def _check_suspects(self, now: float) -> None:
-        for partition in self._suspects.behind(now):
-            if partition.fetching is Fetching.IDLE:
-                self.stats.gaps += 1
-                self._actions.append(Unheard(partition.number))
-            self._queue.want(partition)
 
     def _ask_due(self, now: float) -> None:
         if self._full_fetch.take(now):
@@ -607,6 +488,9 @@ class KeyMachine:
     def _ack(self, tokens: list[Token]) -> None:
         if tokens:
             self._actions.append(Ack(tokens))
+
+    def _emit(self, action: Action) -> None:
+        self._actions.append(action)
 
     def _number(self) -> int:
         self._numbers += 1

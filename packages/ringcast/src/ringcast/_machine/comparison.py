@@ -1,0 +1,193 @@
+"""Comparing what a key's machine has with what the service says: revisions, and the history that they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ringcast_wire import Event, PartitionRows
+
+from ringcast._machine.actions import Action, CompareHeads, HistoryChanged, HistoryRefused, Unheard
+from ringcast._machine.fetching import FetchQueue
+from ringcast._machine.heads import HeadsAsked, Suspects
+from ringcast._machine.key_history import KeyHistory
+from ringcast._machine.partition import Fetching, Partition, Token
+from ringcast._stats import Stats
+
+
+class Comparison:
+    """Decides which partitions of a machine are behind, and which are of a history that is over and taken whole.
+
+    ``emit`` takes what is to be done.
+    """
+
+    def __init__(
+        self,
+        history: KeyHistory,
+        partitions: Mapping[int, Partition],
+        queue: FetchQueue,
+        stats: Stats,
+        emit: Callable[[Action], None],
+    ) -> None:
+        self._history = history
+        self._partitions = partitions
+        self._queue = queue
+        self._stats = stats
+        self._emit = emit
+        self._suspects = Suspects()
+        self._comparing = False
+
+    # ---- events
+
+    def is_first(self, partition: Partition, event: Event) -> bool:
+        """Whether an event can't contradict what is held, since nothing is: the key or the partition is new."""
+        if partition.history or not partition.is_empty or partition.replace:
+            return False
+        if not self._history.current and partition.live:
+            self._history.begin(event.history)
+        return not partition.live or event.history == self._history.current
+
+    def set_apart(self, partition: Partition, event: Event, token: Token) -> list[Token]:
+        """An event whose revisions say nothing of ours: the heads, or a fetch that is under way, bring what it does.
+
+        Returns the token if its history is over.
+        """
+        if self._history.is_past(event.history):
+            return [token]
+        partition.set_apart(event, token)
+        if event.history == self._history.current:
+            partition.unread = True
+        else:
+            self._ask_about(event.history)
+        return []
+
+    # ---- answers to fetches
+
+    def is_current(self, history: str) -> bool:
+        """Whether an answer is of the history that counts. If not, the heads decide which one does."""
+        if not self._history.current:
+            self._history.begin(history)
+        if history == self._history.current:
+            return True
+        self._ask_about(history)
+        return False
+
+    def may_replace(self, partition: Partition, reply: PartitionRows) -> bool:
+        """Whether a whole partition of another history may take the place of what is held."""
+        held, listed = partition.rows, {row.row_id for row in reply.rows}
+        refused = self._history.refusal
+        if self._history.may_delete(sum(row_id not in listed for row_id in held), len(held)):
+            return True
+        self._say_refused(refused is None)
+        return False
+
+    # ---- heads
+
+    def ask(self) -> HeadsAsked:
+        """Remembers how far each partition is; to be called before the heads are asked for."""
+        live = [p for p in self._partitions.values() if p.live and p.fetching is Fetching.IDLE]
+        return HeadsAsked(
+            {p.number: (p, p.applied) for p in live},
+            self._history.current,
+            needed=bool(live) or self._comparing or self._history.refusal is not None,
+            suspects=frozenset(self._history.suspects),
+        )
+
+    def compare(
+        self, asked: HeadsAsked, heads: Sequence[int], now: float, history: str, rows: Sequence[int] | None
+    ) -> list[Token]:
+        """Compares the partitions with the service's heads; returns the tokens of events that have become void."""
+        self._comparing = False
+        if history == asked.history != self._history.current:
+            self._ask()  # it was answered before the history that has begun since
+            return []
+        changed = history != self._history.current or self._history.refusal is not None
+        if changed:
+            self._change(history, rows)
+        self._history.settle(asked.suspects)
+        if self._history.suspects:
+            self._ask()  # heard of since this was asked
+        if not changed:
+            self._compare_heads(asked, heads, now, history, rows)
+        return [
+            token
+            for partition in self._partitions.values()
+            if partition.foreign
+            for token in partition.settled(self._history.is_past)
+        ]
+
+    def check_suspects(self, now: float) -> None:
+        """Fetches partitions that have been behind for a while."""
+        for partition in self._suspects.behind(now):
+            if partition.fetching is Fetching.IDLE:
+                self._stats.gaps += 1
+                self._emit(Unheard(partition.number))
+            self._queue.want(partition)
+
+    @property
+    def wake_at(self) -> float | None:
+        """When to look at those again."""
+        return self._suspects.wake_at
+
+    def _compare_heads(
+        self, asked: HeadsAsked, heads: Sequence[int], now: float, history: str, rows: Sequence[int] | None
+    ) -> None:
+        found = [
+            (partition, applied, heads[number] if number < len(heads) else 0)
+            for number, (partition, applied) in asked.at.items()
+            if not partition.dead
+        ]
+        went_back = any(head < applied and not partition.replace for partition, applied, head in found)
+        if went_back and not self._take_over(history, rows):
+            return
+        for partition, applied, head in found:
+            if partition.fetching is not Fetching.IDLE:
+                continue
+            if head < applied or partition.replace:
+                partition.replace = True
+                self._queue.want(partition)
+            elif head > partition.expected:
+                self._suspects.add(partition, head, now)
+
+    def _take_over(self, history: str, rows: Sequence[int] | None) -> bool:
+        """Whether the partitions of a history may take the place of ours; ``rows``: how many each of them has."""
+        held = sum(len(partition.rows) for partition in self._partitions.values())
+        live = None if rows is None else sum(rows[number] for number in self._partitions if number < len(rows))
+        refused = self._history.refusal
+        if self._history.change(history, held, live, is_empty=rows is not None and not any(rows)):
+            return True
+        self._say_refused(self._history.refusal != refused)
+        return False
+
+    def _change(self, history: str, rows: Sequence[int] | None) -> None:
+        """Every partition is taken whole, unless too many rows would be lost by that."""
+        before = self._history.current
+        if not self._take_over(history, rows):
+            return
+        if before and before != history:
+            self._emit(HistoryChanged(before, history))
+        for partition in self._partitions.values():
+            if partition.is_empty and not partition.live:
+                continue  # its first fetch is still to come
+            if partition.is_empty:
+                partition.history = history
+            else:
+                partition.replace = True
+            self._queue.want(partition)
+        self._queue.hurry()
+
+    # ---- helpers
+
+    def _ask_about(self, history: str) -> None:
+        """Another history was heard of: the heads decide which one counts."""
+        if not self._history.is_settled(history):
+            self._history.suspect(history)
+            self._ask()
+
+    def _ask(self) -> None:
+        if not self._comparing:
+            self._comparing = True
+            self._emit(CompareHeads())
+
+    def _say_refused(self, is_news: bool) -> None:
+        if is_news and self._history.refusal is not None:
+            self._emit(HistoryRefused(self._history.refusal))

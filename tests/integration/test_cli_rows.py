@@ -30,6 +30,15 @@ def store(cli: Cli, store_name: str) -> str:
     return store_name
 
 
+def test_a_new_history(cli: Cli, store: str) -> None:
+    before = cli.ok("store", "show", store, "--json").document["history_id"]
+    assert before in cli.ok("store", "show", store).out
+    after = cli.ok("store", "new-history", store, "--json").document["history_id"]
+    assert after != before
+    assert cli.ok("store", "show", store, "--json").document["history_id"] == after
+    assert cli.refused("store", "new-history", "none") == "there is no store 'none'"
+
+
 def test_stores(cli: Cli, store_name: str) -> None:
     made = cli.ok("store", "create", store_name, "--partitions", 4, "--mode", "full", "--strategy", "ring", "--json")
     assert made.document["partition_count"] == 4

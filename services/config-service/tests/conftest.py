@@ -187,6 +187,7 @@ async def postgres_bench(postgres_url: str) -> AsyncIterator[Bench]:
 async def serializable_bench(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
     """PostgreSQL, taken for CockroachDB: writes are SERIALIZABLE, and nothing is copied."""
     monkeypatch.setattr(Postgres, "SERVER", "SELECT 'CockroachDB CCL v25.2.1'")
+    monkeypatch.setattr(Postgres, "CLUSTER_IDENTITY", "SELECT 'a cluster', ''")
     monkeypatch.setattr(Postgres, "CLUSTER_IDENTITY", Postgres.SERVER_IDENTITY)
     async for bench in _bench(postgres_url):
         yield bench

@@ -286,7 +286,6 @@ JOIN stores s ON s.name = q.store
 LEFT JOIN config_keys k ON k.store = q.store AND k.name = q.name
 """  # noqa: S608
     COUNT_KEYS = _COUNT_KEYS
-    # Held by whoever counts before it adds one. NO KEY: the foreign keys of others may go on pointing at the store.
     # What identifies the data: the system, and the timeline, which is another after each promotion of a standby.
     SERVER_IDENTITY = """
 SELECT CAST(c.system_identifier AS TEXT) || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8),
@@ -298,6 +297,8 @@ FROM pg_control_system() AS c
     LOCK_IDENTITY = "SELECT identity FROM server_identity WHERE one = 1 FOR UPDATE"
     SET_IDENTITY = "UPDATE server_identity SET identity = $1 WHERE one = 1"
     STORE_NAMES = "SELECT name FROM stores ORDER BY name"
+    # Held while stores, or the keys of a store, are counted and one is added. NO KEY: foreign keys of other transactions
+    # may go on pointing at the store.
     LOCK_STORE_COUNT = "SELECT version FROM schema_version WHERE one = 1 FOR UPDATE"
     LOCK_STORES = "SELECT name FROM stores WHERE name = ANY ($1::TEXT[]) ORDER BY name FOR NO KEY UPDATE"
     # Locked in one order by everybody: no deadlocks.

@@ -297,8 +297,8 @@ FROM pg_control_system() AS c
     LOCK_IDENTITY = "SELECT identity FROM server_identity WHERE one = 1 FOR UPDATE"
     SET_IDENTITY = "UPDATE server_identity SET identity = $1 WHERE one = 1"
     STORE_NAMES = "SELECT name FROM stores ORDER BY name"
-    # Held while stores, or the keys of a store, are counted and one is added. NO KEY: foreign keys of other transactions
-    # may go on pointing at the store.
+    # Held while stores, or the keys of a store, are counted and one is added. NO KEY: foreign keys of other
+    # transactions may go on pointing at the store.
     LOCK_STORE_COUNT = "SELECT version FROM schema_version WHERE one = 1 FOR UPDATE"
     LOCK_STORES = "SELECT name FROM stores WHERE name = ANY ($1::TEXT[]) ORDER BY name FOR NO KEY UPDATE"
     # Locked in one order by everybody: no deadlocks.

@@ -18,8 +18,10 @@ from pyspark_ringcast._options import Options, parse_options
 from pyspark_ringcast._service import BulkWrite, find_store, read_heads, shared_stub
 from ringcast_testkit import ConfigServiceProcess, NatsServer
 from ringcast_wire import (
+    KeyDeletedError,
     NatsLogin,
     RingcastError,
+    StoreDeletedError,
     UnauthenticatedError,
     UnavailableError,
     UnknownKeyError,
@@ -83,6 +85,25 @@ def test_what_is_not_there(options: Options, client: FetchClient) -> None:
         client.heads(options.store, "nothing", 30)
     with pytest.raises(UnknownStoreError, match="nowhere"):
         find_store(options.service, "nowhere", 30)
+    assert time.monotonic() - started < 15, "an error that another try does not mend was tried again"
+
+
+def test_what_is_deleted(options: Options, client: FetchClient) -> None:
+    write(options, 10)
+    stub, started = shared_stub(options.service), time.monotonic()
+    stub.DeleteKey(pb.DeleteKeyRequest(store=options.store, key="k"))
+    for ask in (
+        lambda: client.heads(options.store, "k", 30),
+        lambda: read_heads(options.service, options.store, "k", 30),
+        lambda: write(options, 10),
+    ):
+        with pytest.raises(KeyDeletedError, match=r"config key 'k' of store .* was deleted at .*, it can be restored"):
+            ask()
+    stub.DeleteStore(pb.DeleteStoreRequest(name=options.store))
+    with pytest.raises(StoreDeletedError, match="was deleted at"):
+        find_store(options.service, options.store, 30)
+    with pytest.raises(StoreDeletedError, match="was deleted at"):
+        client.heads(options.store, "k", 30)
     assert time.monotonic() - started < 15, "an error that another try does not mend was tried again"
 
 

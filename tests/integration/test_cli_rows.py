@@ -48,7 +48,9 @@ def test_stores(cli: Cli, store_name: str) -> None:
     shown = cli.ok("store", "show", store_name)
     assert "partitions  4" in shown.out
     assert "list" in shown.out
-    assert cli.ok("--json", "store", "show", store_name).document["keys"] == [{"name": "list", "rows": 1, "bytes": 6}]
+    assert cli.ok("--json", "store", "show", store_name).document["keys"] == [
+        {"name": "list", "rows": 1, "bytes": 6, "deletion": None}
+    ]
     listed = {store["name"]: store for store in cli.ok("store", "list", "--json").documents}
     assert listed[store_name]["mode"] == "FULL"
     assert store_name in cli.ok("store", "list").out

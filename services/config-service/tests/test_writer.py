@@ -191,3 +191,14 @@ async def test_drain_waits_for_what_is_under_way(bench: Bench, writing: Writing)
     writing.gate.open.set()
     await drained
     assert future.done()
+
+
+async def test_a_request_that_comes_after_the_end_is_no_bug(sqlite_bench: Bench) -> None:
+    """It waits, which the phases of stopping bound; the alarms of workers that have gone wake nobody."""
+    writer = GroupWriter(sqlite_bench.repo, lambda _: None)
+    task = asyncio.create_task(writer.run())
+    await writer.write(sqlite_bench.request({"a": "1"}))
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    waiting = writer.submit(sqlite_bench.request({"a": "2"}))
+    assert not waiting.done()

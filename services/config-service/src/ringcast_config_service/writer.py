@@ -210,7 +210,7 @@ class GroupWriter:
             await alarm
         finally:
             self._waking = False
-            if not alarm.done():
+            if alarm.cancelled():  # with its worker, at the end; what wakes one popped it from the list
                 self._resting.remove(alarm)
 
     def _wake(self) -> None:

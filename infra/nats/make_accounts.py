@@ -263,7 +263,9 @@ def make(
     yield "    imports: ["
     for subject in EXPORTS:
         to = f', to: "{subject.replace(API, WORKER_API)}"' if subject.startswith(API) else ""
-        yield f'      {{ service: {{ account: RINGCAST, subject: "{subject}" }}{to} }}'
+        # Whose a fetch is, so that none takes the turns of all others.
+        share = ", share: true" if subject.startswith("config.fetch.") else ""
+        yield f'      {{ service: {{ account: RINGCAST, subject: "{subject}" }}{to}{share} }}'
     yield from (f'      {{ stream: {{ account: RINGCAST, subject: "{inbox}" }} }}' for inbox in inboxes)
     yield "    ]"
     yield "  }"

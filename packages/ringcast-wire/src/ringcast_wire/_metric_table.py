@@ -370,7 +370,7 @@ SERVICE: Final = (
         "counter",
         ("kind", "outcome"),
         "fetches",
-        "Fetches answered, by kind (partition, since, batch, full, heads) and outcome (ok or an error code).",
+        "Fetches answered, by kind (partition, since, batch, full, heads) and outcome (ok, an error code, abandoned or unsent).",
     ),
     _service(
         "config_service_fetch_duration_seconds",

@@ -30,6 +30,7 @@ class FetchClient:
     def __init__(self, connection: Connection, timeout_s: float) -> None:
         self._connection = connection
         self._timeout_s = timeout_s
+        self._more = {names.HEADER_PATIENCE: str(int(timeout_s * 1000))}
         self._inbox = ""
         self._numbers = itertools.count()
         self._pending: dict[str, _Pending] = {}
@@ -61,7 +62,9 @@ class FetchClient:
         try:
             async with asyncio.timeout(self._timeout_s) as pending.patience:
                 with translated(f"fetch {subject}"):
-                    await self._connection.nc.publish(subject, payload, reply=f"{self._inbox}.{token}", headers=headers)
+                    reply = f"{self._inbox}.{token}"
+                    more = (headers or {}) | self._more
+                    await self._connection.nc.publish(subject, payload, reply=reply, headers=more)
                 return await pending.done
         except TimeoutError as error:
             missing = pending.assembler.missing

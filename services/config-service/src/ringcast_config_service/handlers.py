@@ -5,7 +5,6 @@ Everything raises :class:`ringcast_wire.RingcastError`; the transports turn that
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
@@ -55,8 +54,6 @@ from ringcast_config_service.telemetry import Telemetry
 from ringcast_config_service.writer import GroupWriter
 
 _STORE_AGE_S = 5.0
-_FULL_FETCHES = 4
-"""Whole keys that are read at once: each may take 64 MiB of memory."""
 
 
 class Handlers:
@@ -76,7 +73,6 @@ class Handlers:
         self._provisioner = provisioner
         self._histories = histories
         self._stores: dict[str, tuple[StoreRecord, float]] = {}
-        self._full_fetches = asyncio.Semaphore(_FULL_FETCHES)
 
     # Stores
 
@@ -245,8 +241,7 @@ class Handlers:
         if payload:
             raise ProtocolError(f"a fetch of {what} has no payload: {len(payload)} bytes came")
         if what == names.FETCH_FULL:
-            async with self._full_fetches:
-                return encode(await read(repository.read_full(store, key)))
+            return encode(await read(repository.read_full(store, key)))
         return encode(await read(repository.heads(store, key)))
 
     async def _check_key(self, store: str, key: str) -> StoreRecord:

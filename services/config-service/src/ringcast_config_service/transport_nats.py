@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import logging
-import time
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Final
 
 import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
-from ringcast_wire import InternalError, RingcastError, UnavailableError, names, split_chunks
+from ringcast_wire import Chunk, InternalError, RingcastError, UnavailableError, limits, names, split_chunks
 from ringcast_wire.tracing import checked_traceparent
 
+from ringcast_config_service.fetch_queue import FetchLane, LaneLimits, Request, requester_of, weight_of
 from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.telemetry import Telemetry, fetch_kind
 
 log = logging.getLogger(__name__)
 
-_HANDLE_TIMEOUT_S = 30.0
+_HANDLE_TIMEOUT_S: Final = 30.0
+_ABANDONED: Final = "abandoned"
+_NO_RESPONDERS: Final = "503"
+_WHOLE_KEYS: Final = 4
+"""Whole keys that are read or sent at once: each may take 64 MiB of memory, and several times that while it is read."""
+_SMALL_BYTES: Final = 128 * limits.MIB
+_LARGE_REPLIES: Final = 2
+"""Answers of several chunks that each lane sends at once; between two chunks of one, small answers go."""
 
 
 class FetchServer:
     """A bounded number of fetches at once, a bounded number that wait; one more is told to try again.
 
-    No failure ends in silence: whoever asked gets rows or an error.
+    Whole keys have a lane of their own, so that they keep no small fetch waiting, and requesters take turns in each.
+    What the requester has stopped waiting for is dropped. Nothing else ends in silence: whoever asked gets rows or an
+    error.
     """
 
     def __init__(
@@ -33,13 +46,30 @@ class FetchServer:
     ) -> None:
         self._nc = nc
         self._handlers = handlers
-        self._at_once = at_once
         self._telemetry = telemetry or Telemetry()
-        self._queue: asyncio.Queue[tuple[Msg, float]] = asyncio.Queue(waiting)
+        waiting_each = max(1, waiting // 4)
+        self._small: FetchLane[Msg] = FetchLane(
+            LaneLimits(at_once, max(1, at_once // 4), _SMALL_BYTES, waiting, waiting_each)
+        )
+        self._whole: FetchLane[Msg] = FetchLane(
+            LaneLimits(_WHOLE_KEYS, 1, _WHOLE_KEYS * limits.MAX_REPLY_BYTES, waiting, waiting_each)
+        )
+        self._most_waiting = waiting
         self._subscription: Subscription | None = None
+        self._tasks: asyncio.TaskGroup | None = None
+        self._large = {whole: asyncio.Semaphore(_LARGE_REPLIES) for whole in (False, True)}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._inbox = ""
+        self._number = 0
+        self._sending: dict[str, asyncio.Event] = {}
+        """Large answers on their way, each with an event for that nobody takes it."""
 
     async def start(self) -> None:
         """Takes its share of fetches from now on."""
+        inbox = self._nc.new_inbox()
+        await self._nc.subscribe(f"{inbox}.*", cb=self._on_undelivered)
+        self._inbox = inbox
         self._subscription = await self._nc.subscribe(
             names.FETCH_SUBJECTS, queue=names.FETCH_QUEUE_GROUP, cb=self._take
         )
@@ -54,43 +84,63 @@ class FetchServer:
     @property
     def waiting(self) -> int:
         """Fetches that wait for a free hand."""
-        return self._queue.qsize()
+        return self._small.waiting + self._whole.waiting
 
     async def drain(self) -> None:
         """Returns when every fetch that was taken is answered."""
-        await self._queue.join()
+        await self._idle.wait()
 
     async def run(self) -> None:
         """Answers fetches for as long as it is not cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for _ in range(self._at_once):
-                group.create_task(self._work())
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                self._begin()
+                await asyncio.Event().wait()
+        finally:
+            self._tasks = None
 
     async def _take(self, msg: Msg) -> None:
         if not names.is_inbox(msg.reply):
             return  # nobody waits, or somebody wants us to publish where only we may
-        try:
-            self._queue.put_nowait((msg, time.perf_counter()))
-        except asyncio.QueueFull:
-            error = UnavailableError(f"{self._queue.maxsize} fetches wait already: try again later")
-            self._telemetry.measures.fetched(fetch_kind(msg.subject), str(error.code), 0.0)
-            await self._fail(msg, error)
+        what = msg.subject.rpartition(".")[2]
+        request = Request(msg, requester_of(msg.reply, msg.headers), weight_of(what), _now(), _patience_s(msg))
+        if self.waiting < self._most_waiting and self._lane(what).add(request):
+            self._idle.clear()
+            self._begin()
+            return
+        error = UnavailableError(f"{self.waiting} fetches wait already: try again later")
+        self._telemetry.measures.fetched(fetch_kind(msg.subject), str(error.code), 0.0)
+        await self._fail(msg, error)
 
-    async def _work(self) -> None:
-        while True:
-            msg, since_s = await self._queue.get()
-            outcome = "unsent"
-            try:
+    def _lane(self, what: str) -> FetchLane[Msg]:
+        return self._whole if what == names.FETCH_FULL else self._small
+
+    def _begin(self) -> None:
+        """Begins what may begin; there is a task for each fetch under way."""
+        if self._tasks is None:
+            return
+        for lane in (self._small, self._whole):
+            while (request := lane.take()) is not None:
+                self._tasks.create_task(self._work(lane, request))
+        if self._small.is_idle and self._whole.is_idle:
+            self._idle.set()
+
+    async def _work(self, lane: FetchLane[Msg], request: Request[Msg]) -> None:
+        msg, outcome = request.message, "unsent"
+        try:
+            if request.is_abandoned(_now()):
+                outcome = _ABANDONED
+            else:
                 with self._span(msg):
-                    outcome = await self._answer(msg)
-            except nats.errors.Error as error:
-                log.warning("subject=%s the answer could not be sent: %s", msg.subject, error)
-            except Exception:
-                log.exception("subject=%s the answer could not be sent", msg.subject)
-            finally:
-                seconds = time.perf_counter() - since_s
-                self._telemetry.measures.fetched(fetch_kind(msg.subject), outcome, seconds)
-                self._queue.task_done()
+                    outcome = await self._answer(lane, request)
+        except (nats.errors.Error, TimeoutError) as error:
+            log.warning("event=fetch.unsent subject=%s error=%s", msg.subject, str(error) or type(error).__name__)
+        except Exception:
+            log.exception("event=fetch.unsent subject=%s", msg.subject)
+        finally:
+            lane.done(request)
+            self._telemetry.measures.fetched(fetch_kind(msg.subject), outcome, _now() - request.arrived_at)
+            self._begin()
 
     def _span(self, msg: Msg) -> AbstractContextManager[object]:
         """The answer as a span of the asker's trace."""
@@ -101,14 +151,15 @@ class FetchServer:
         facts = {"subject": msg.subject, "kind": fetch_kind(msg.subject)}
         return tracing.within(tracing.start("config.service.fetch", parent, facts, kind="SERVER"))
 
-    async def _answer(self, msg: Msg) -> str:
+    async def _answer(self, lane: FetchLane[Msg], request: Request[Msg]) -> str:
         """Sends rows or an error; returns which, as a label."""
+        msg = request.message
         try:
             async with asyncio.timeout(_HANDLE_TIMEOUT_S):
                 body = await self._handlers.fetch(msg.subject, msg.data)
+            lane.weigh(request, len(body))
             chunks = split_chunks(body, self._nc.max_payload)
-            for chunk in chunks:
-                await self._nc.publish(msg.reply, chunk.data, headers={names.HEADER_CHUNK: chunk.header})
+            first = next(chunks)
         except RingcastError as error:
             return await self._fail(msg, error)
         except TimeoutError:
@@ -116,10 +167,49 @@ class FetchServer:
         except nats.errors.Error:
             raise
         except Exception as error:
-            log.exception("subject=%s a fetch failed", msg.subject)
+            log.exception("event=fetch.failed subject=%s", msg.subject)
             return await self._fail(msg, InternalError(f"the fetch failed: {type(error).__name__}"))
+        if len(first.data) == len(body):
+            await self._nc.publish(msg.reply, first.data, headers={names.HEADER_CHUNK: first.header})
+            return "ok"
+        async with self._large[lane is self._whole]:
+            return await self._send_large(msg.reply, itertools.chain((first,), chunks))
+
+    async def _send_large(self, reply: str, chunks: Iterable[Chunk]) -> str:
+        """Sends one chunk after the other, each once the server has the one before it, so that small answers are not
+        behind all of them. The first has the server say if nobody takes it: then the others stay here."""
+        self._number += 1
+        token = str(self._number)
+        gone = self._sending[token] = asyncio.Event()
+        try:
+            for number, chunk in enumerate(chunks):
+                back = "" if number else f"{self._inbox}.{token}"
+                await self._nc.publish(reply, chunk.data, reply=back, headers={names.HEADER_CHUNK: chunk.header})
+                await self._nc.flush()
+                if gone.is_set():
+                    return _ABANDONED
+        finally:
+            del self._sending[token]
         return "ok"
+
+    async def _on_undelivered(self, msg: Msg) -> None:
+        gone = self._sending.get(msg.subject.rpartition(".")[2])
+        if gone is not None and (msg.headers or {}).get("Status") == _NO_RESPONDERS:
+            gone.set()
 
     async def _fail(self, msg: Msg, error: RingcastError) -> str:
         await self._nc.publish(msg.reply, str(error).encode(), headers={names.HEADER_ERROR: str(error.code)})
         return str(error.code)
+
+
+def _patience_s(msg: Msg) -> float:
+    """How long the requester waits for the beginning of an answer, from now; what it says counts if it is less."""
+    said = (msg.headers or {}).get(names.HEADER_PATIENCE, "")
+    if said.isascii() and said.isdigit() and len(said) <= 9:
+        with contextlib.suppress(ValueError):
+            return min(_HANDLE_TIMEOUT_S, int(said) / 1000)
+    return _HANDLE_TIMEOUT_S
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

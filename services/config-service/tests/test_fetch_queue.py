@@ -1,0 +1,196 @@
+"""Whose fetch is next, and that nobody's waits for all of another's."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import nats
+import pytest
+from ringcast_config_service.fetch_queue import FetchLane, LaneLimits, Request, requester_of, weight_of
+from ringcast_config_service.handlers import Handlers
+from ringcast_config_service.telemetry import Telemetry
+from ringcast_config_service.transport_nats import FetchServer
+from ringcast_testkit import PATIENCE_S, NatsServer
+from ringcast_wire import ChunkAssembler, limits, names
+
+WIDE = LaneLimits(hands=2, hands_each=2, bytes=1000, waiting=100, waiting_each=50)
+
+
+def request(requester: str, number: int = 0, weight: int = 1) -> Request[int]:
+    return Request(number, requester, weight, 0.0, 30.0)
+
+
+def taken(lane: FetchLane[int]) -> list[tuple[str, int]]:
+    """Everything that waits, one after the other."""
+    found = []
+    while (next_one := lane.take()) is not None:
+        found.append((next_one.requester, next_one.message))
+        lane.done(next_one)
+    return found
+
+
+def test_requesters_take_turns() -> None:
+    lane: FetchLane[int] = FetchLane(WIDE)
+    for requester, count in (("a", 4), ("b", 2), ("c", 1)):
+        for number in range(count):
+            assert lane.add(request(requester, number))
+    order = [("a", 0), ("b", 0), ("c", 0), ("a", 1), ("b", 1), ("a", 2), ("a", 3)]
+    assert taken(lane) == order
+    assert lane.is_idle
+
+
+def test_one_requester_has_not_all_hands_and_not_all_places() -> None:
+    lane: FetchLane[int] = FetchLane(LaneLimits(hands=3, hands_each=2, bytes=1000, waiting=5, waiting_each=4))
+    assert [lane.add(request("a", number)) for number in range(5)] == [True] * 4 + [False]
+    begun = [lane.take(), lane.take()]
+    assert lane.take() is None
+    assert lane.add(request("b"))
+    last = lane.take()
+    assert last is not None
+    assert last.requester == "b"
+    assert begun[0] is not None
+    lane.done(begun[0])
+    assert lane.take() is not None
+
+
+def test_a_large_answer_without_room_lets_small_ones_pass() -> None:
+    lane: FetchLane[int] = FetchLane(LaneLimits(hands=9, hands_each=9, bytes=100, waiting=50, waiting_each=50))
+    first = request("a", 0, 80)
+    for one in (first, request("a", 1, 80), request("b", 2, 10)):
+        lane.add(one)
+    assert lane.take() is first
+    small = lane.take()
+    assert small is not None
+    assert small.message == 2
+    assert lane.take() is None
+    lane.weigh(first, 5)  # what was read is smaller than it might have been
+    assert lane.take() is not None
+
+
+def test_one_answer_goes_however_large_it_is() -> None:
+    lane: FetchLane[int] = FetchLane(LaneLimits(hands=9, hands_each=9, bytes=100, waiting=50, waiting_each=50))
+    lane.add(request("a", 0, 1_000))
+    assert lane.take() is not None
+
+
+@pytest.mark.parametrize(
+    ("reply", "headers", "requester"),
+    [
+        ("_INBOX_worker-1.abc.7", None, "_INBOX_worker-1"),
+        ("_INBOX.abc.def.1", None, "_INBOX.abc"),
+        ("_R_.abc.def", {names.HEADER_CLIENT: '{"acc":"WORKERS","user":"worker-1"}'}, "user worker-1"),
+        ("_R_.abc.def", {names.HEADER_CLIENT: "{"}, "user "),
+        ("_R_.abc.def", None, "user "),
+        ("_INBOX_worker-1.abc", {names.HEADER_CLIENT: '{"user":"somebody"}'}, "_INBOX_worker-1"),
+    ],
+)
+def test_who_asks(reply: str, headers: dict[str, str] | None, requester: str) -> None:
+    assert requester_of(reply, headers) == requester
+
+
+def test_what_an_answer_may_weigh() -> None:
+    weights = [weight_of(what) for what in (names.FETCH_HEADS, names.FETCH_BATCH, "7", names.FETCH_FULL)]
+    assert weights == sorted(weights)
+    assert weights[-1] == limits.MAX_REPLY_BYTES
+
+
+# --- Over a real bus --------------------------------------------------------------------------------------------------
+
+
+class SlowHandlers(Handlers):
+    """Answers of a set size; whole keys only once they may."""
+
+    def __init__(self) -> None:
+        self.may = asyncio.Event()
+        self.asked: list[str] = []
+        self.size = 10
+
+    async def fetch(self, subject: str, payload: bytes) -> bytes:
+        self.asked.append(subject)
+        if subject.endswith((".full", ".1")):
+            await self.may.wait()
+        return b"x" * self.size
+
+
+class Serving:
+    def __init__(self, nc: Any, handlers: SlowHandlers, server: FetchServer, telemetry: Telemetry) -> None:
+        self.nc = nc
+        self.handlers = handlers
+        self.server = server
+        self.fetches = telemetry.measures.fetches
+
+    async def ask(self, what: str, headers: dict[str, str] | None = None) -> bytes:
+        reply = await self.nc.request(
+            names.fetch_subject("s", "k", what), b"", timeout=PATIENCE_S, headers=headers or {"x": "y"}
+        )
+        return bytes(reply.data)
+
+    async def counted(self, kind: str, outcome: str, count: int) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while self.fetches[kind, outcome] < count:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def serving(tmp_path: Any) -> Any:
+
+    with NatsServer(tmp_path) as running:
+        own, nc = await nats.connect(running.url), await nats.connect(running.url)
+        handlers, telemetry = SlowHandlers(), Telemetry()
+        server = FetchServer(own, handlers, at_once=4, waiting=400, telemetry=telemetry)
+        task = asyncio.create_task(server.run())
+        await server.start()
+        yield Serving(nc, handlers, server, telemetry)
+        handlers.may.set()
+        await asyncio.wait_for(server.drain(), PATIENCE_S)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await own.close()
+        await nc.close()
+
+
+async def test_whole_keys_keep_no_small_fetch_waiting(serving: Any) -> None:
+    inbox = serving.nc.new_inbox()
+    for number in range(40):
+        await serving.nc.publish(names.fetch_subject("s", "k", "full"), b"", reply=f"{inbox}.{number}")
+    for what in ("heads", "0", "batch"):
+        assert await serving.ask(what) == b"x" * 10
+    assert serving.server.waiting >= 36
+
+
+async def test_one_requester_keeps_no_other_waiting(serving: Any) -> None:
+    for number in range(50):  # each takes a hand until it may go on
+        await serving.nc.publish(names.fetch_subject("s", "k", 1), b"", reply=f"_INBOX_hostile.{number}")
+    assert await serving.ask("0") == b"x" * 10
+
+
+async def test_what_nobody_waits_for_any_more_is_not_read(serving: Any) -> None:
+    inbox = serving.nc.new_inbox()
+    full = names.fetch_subject("s", "k", "full")
+    for number in range(5):  # one of a requester at a time
+        await serving.nc.publish(full, b"", reply=f"{inbox}.{number}", headers={names.HEADER_PATIENCE: "1"})
+    await serving.nc.flush()
+    await serving.ask("heads")
+    await asyncio.sleep(0.01)  # longer than they have patience
+    serving.handlers.may.set()
+    await serving.counted("full", "abandoned", 4)
+    assert serving.handlers.asked.count(full) <= 1
+
+
+async def test_a_large_answer_that_nobody_takes_is_not_sent(serving: Any) -> None:
+    serving.handlers.size = 5 * limits.MIB
+    await serving.nc.publish(names.fetch_subject("s", "k", "0"), b"", reply=serving.nc.new_inbox())
+    await serving.counted("partition", "abandoned", 1)
+
+
+async def test_a_large_answer_arrives_whole(serving: Any) -> None:
+    serving.handlers.size = 5 * limits.MIB
+    inbox, assembler, body = serving.nc.new_inbox(), ChunkAssembler(), None
+    subscription = await serving.nc.subscribe(inbox)
+    await serving.nc.publish(names.fetch_subject("s", "k", "0"), b"", reply=inbox)
+    while body is None:
+        msg = await subscription.next_msg(timeout=PATIENCE_S)
+        body = assembler.add(msg.headers[names.HEADER_CHUNK], msg.data)
+    assert body == b"x" * serving.handlers.size
+    await serving.counted("partition", "ok", 1)

@@ -96,14 +96,18 @@ class Worker:
 
 
 def service_user() -> User:
-    """The config service: makes streams and buckets, publishes events, answers fetches. It deletes none."""
+    """The config service: makes streams and buckets, removes those of purged stores, publishes events, answers."""
+    settings = (*StoreSettings.__struct_fields__, names.SETTING_HISTORY, names.META_DELETED)
     publish = [
         "$JS.API.INFO",
         "$JS.API.STREAM.INFO.*",
         "$JS.API.STREAM.CREATE.*",
         "$JS.API.STREAM.UPDATE.*",
-        *(f"$JS.API.DIRECT.GET.*.$KV.*.{setting}" for setting in StoreSettings.__struct_fields__),
-        *(f"$KV.*.{setting}" for setting in StoreSettings.__struct_fields__),
+        "$JS.API.STREAM.DELETE.*",
+        "$JS.API.DIRECT.GET.*",
+        *(f"$JS.API.CONSUMER.{verb}" for verb in ("CREATE.*", "CREATE.*.>", "INFO.*.*", "MSG.NEXT.*.*", "DELETE.*.*")),
+        *(f"$JS.API.DIRECT.GET.*.$KV.*.{setting}" for setting in settings),
+        *(f"$KV.*.{setting}" for setting in settings),
         "config.notify.*.*.*",
     ]
     subscribe = [f"{names.FETCH_SUBJECTS} {names.FETCH_QUEUE_GROUP}", f"{names.SERVICE_INBOX_PREFIX}.>"]

@@ -166,9 +166,7 @@ async def test_a_worker_may_not_listen(worker: Bus, subject: str) -> None:
 @pytest.mark.parametrize(
     "subject",
     [
-        "$JS.API.STREAM.DELETE.x",
         "$JS.API.STREAM.PURGE.x",
-        "$JS.API.CONSUMER.CREATE.x",
         f"$JS.API.DIRECT.GET.{STREAM}.{EVENT}",
         f"$JS.API.DIRECT.GET.KV_{LEASES}.$KV.{LEASES}.{ME}",
         f"$KV.{LEASES}.{ME}",

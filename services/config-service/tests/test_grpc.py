@@ -86,7 +86,8 @@ async def test_a_store_with_other_settings(service: Running, store_name: str) ->
 
 async def test_put_get_delete(service: Running, store_name: str) -> None:
     await service.create(store_name)
-    stub, key = service.stub, {"store": store_name, "key": "k"}
+    stub = service.stub
+    key: dict[str, Any] = {"store": store_name, "key": "k"}
     put = await stub.Put(pb.PutRequest(**key, row_id="a", value="1", metadata={"by": "me"}))
     assert (put.partition, put.version) == (row_partition("a", 8), 1)
     await service.put(store_name, "b", "2")

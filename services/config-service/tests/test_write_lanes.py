@@ -222,7 +222,7 @@ async def test_callers_take_turns(doors: Doors, writer: GroupWriter) -> None:
 
 
 def waiting(who: Caller, size: int) -> Waiting:
-    return Waiting(WriteRequest(STORE, "k", [RowWrite(0, "r", "v", None, size)]), who)
+    return Waiting([WriteRequest(STORE, "k", [RowWrite(0, "r", "v", None, size)])], who)
 
 
 def fill(queues: WriteQueues, who: Caller, size: int = 10) -> int:

@@ -11,6 +11,7 @@ from ringcast_wire import _names as names
 from ringcast_wire._chunks import Chunk, ChunkAssembler, split_chunks
 from ringcast_wire._errors import (
     AlreadyExistsError,
+    ConditionFailedError,
     ErrorCode,
     InternalError,
     InUseError,
@@ -18,6 +19,7 @@ from ringcast_wire._errors import (
     KeyDeletedError,
     LimitExceededError,
     MismatchError,
+    OutcomeUnknownError,
     ProtocolError,
     RingcastError,
     StoreDeletedError,
@@ -55,7 +57,7 @@ from ringcast_wire._messages import (
     encode,
     encode_record,
 )
-from ringcast_wire._rows import check_row, check_row_id
+from ringcast_wire._rows import check_condition, check_idempotency_key, check_row, check_row_id
 
 __all__ = [
     "AlreadyExistsError",
@@ -63,6 +65,7 @@ __all__ = [
     "Change",
     "Chunk",
     "ChunkAssembler",
+    "ConditionFailedError",
     "DEFAULT_LOAD_FACTOR",
     "ErrorCode",
     "Event",
@@ -77,6 +80,7 @@ __all__ = [
     "Mode",
     "NatsLogin",
     "NodeRecord",
+    "OutcomeUnknownError",
     "PartitionRequest",
     "PartitionRows",
     "ProtocolError",
@@ -92,6 +96,8 @@ __all__ = [
     "KeyDeletedError",
     "UnknownStoreError",
     "WIRE_VERSION",
+    "check_condition",
+    "check_idempotency_key",
     "check_row",
     "check_row_id",
     "decode_batch_request",

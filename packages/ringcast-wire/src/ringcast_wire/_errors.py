@@ -22,7 +22,9 @@ class ErrorCode(StrEnum):
     MISMATCH = "MISMATCH"
     LIMIT_EXCEEDED = "LIMIT_EXCEEDED"
     IN_USE = "IN_USE"
+    CONDITION_FAILED = "CONDITION_FAILED"
     UNAVAILABLE = "UNAVAILABLE"
+    OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
     PROTOCOL = "PROTOCOL"
     UNAUTHENTICATED = "UNAUTHENTICATED"
     INTERNAL = "INTERNAL"
@@ -95,10 +97,29 @@ class InUseError(RingcastError):
     code = ErrorCode.IN_USE
 
 
+class ConditionFailedError(RingcastError):
+    """A condition of a write does not hold, and nothing of it was written.
+
+    ``found_version`` is the version of the row that it is about, 0 where there is no live one.
+    """
+
+    code = ErrorCode.CONDITION_FAILED
+
+    def __init__(self, message: str, *, field: str | None = None, found_version: int = 0) -> None:
+        super().__init__(message, field=field)
+        self.found_version = found_version
+
+
 class UnavailableError(RingcastError, ConnectionError):
     """The other side can't be reached or can't answer now; trying again later may help."""
 
     code = ErrorCode.UNAVAILABLE
+
+
+class OutcomeUnknownError(UnavailableError):
+    """A write was not answered: it may have been stored. The same again, with its idempotency key, tells."""
+
+    code = ErrorCode.OUTCOME_UNKNOWN
 
 
 class ProtocolError(RingcastError):
@@ -131,7 +152,9 @@ _BY_CODE: dict[ErrorCode, type[RingcastError]] = {
         MismatchError,
         LimitExceededError,
         InUseError,
+        ConditionFailedError,
         UnavailableError,
+        OutcomeUnknownError,
         ProtocolError,
         UnauthenticatedError,
         InternalError,
@@ -139,12 +162,14 @@ _BY_CODE: dict[ErrorCode, type[RingcastError]] = {
 }
 
 
-def error_from_code(code: str, message: str, *, field: str | None = None) -> RingcastError:
+def error_from_code(code: str, message: str, *, field: str | None = None, found_version: int = 0) -> RingcastError:
     """The exception for a code that came over the wire; an unknown code becomes :class:`InternalError`."""
     try:
         known = ErrorCode(code)
     except ValueError:
         return InternalError(f"{code}: {message}", field=field)
+    if known is ErrorCode.CONDITION_FAILED:
+        return ConditionFailedError(message, field=field, found_version=found_version)
     return _BY_CODE[known](message, field=field)
 
 

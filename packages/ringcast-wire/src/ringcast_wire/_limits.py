@@ -37,6 +37,8 @@ MAX_BATCH_ROWS: Final = 1_000
 """Rows of one bulk write batch, and row ids of one get or batch fetch."""
 MAX_BATCH_BYTES: Final = 3 * MIB
 """Row bytes of one bulk write batch; below gRPC's default message limit of 4 MiB."""
+MAX_IDEMPOTENCY_KEY_BYTES: Final = 128
+"""UTF-8 bytes of an idempotency key."""
 MAX_EVENT_CHANGES: Final = 256
 """Changes listed in one event; a write of more rows to a partition says only ``prev`` and ``rev``."""
 MAX_EVENT_BYTES: Final = 256 * KIB

@@ -32,6 +32,8 @@ HEADER_CLIENT: Final = "Nats-Request-Info"
 HEADER_TRACE: Final = "traceparent"
 GRPC_ERROR_KEY: Final = "ringcast-error"
 GRPC_FIELD_KEY: Final = "ringcast-field"
+GRPC_FOUND_VERSION_KEY: Final = "ringcast-found-version"
+GRPC_CLOCK_KEY: Final = "ringcast-clock-ms"
 
 SETTING_HISTORY: Final = "history_id"
 """The entry of a store's metadata bucket that names its history; the one entry there that may change."""

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ringcast_wire._errors import InvalidInputError, shown
-from ringcast_wire._limits import MAX_METADATA_BYTES, MAX_METADATA_ENTRIES, MAX_ROW_BYTES, MAX_ROW_ID_BYTES
+from ringcast_wire._limits import (
+    MAX_IDEMPOTENCY_KEY_BYTES,
+    MAX_METADATA_BYTES,
+    MAX_METADATA_ENTRIES,
+    MAX_ROW_BYTES,
+    MAX_ROW_ID_BYTES,
+)
 
 
 def check_row_id(value: object) -> str:
@@ -21,6 +27,41 @@ def check_row_id(value: object) -> str:
             f"row_id {shown(text)} has {size} bytes: 1 to {MAX_ROW_ID_BYTES} bytes of UTF-8 are allowed", field="row_id"
         )
     return text
+
+
+def check_idempotency_key(value: object) -> str:
+    """Returns ``value`` if it may be an idempotency key.
+
+    Raises:
+        InvalidInputError: it is not text, empty, longer than 128 UTF-8 bytes, or has a character that can't be stored.
+    """
+    text, size = _text("idempotency_key", value)
+    if not 1 <= size <= MAX_IDEMPOTENCY_KEY_BYTES:
+        raise InvalidInputError(
+            f"idempotency_key {shown(text)} has {size} bytes: 1 to {MAX_IDEMPOTENCY_KEY_BYTES} are allowed",
+            field="idempotency_key",
+        )
+    return text
+
+
+def check_condition(if_version: object, if_absent: bool, *, delete: bool = False) -> int | None:
+    """What a row's live version has to be for a write: 0 where there is to be none, ``None`` without a condition.
+
+    Raises:
+        InvalidInputError: the version is not a number from 1, there are two conditions, or a delete asks for no row.
+    """
+    if if_version is None:
+        if if_absent and delete:
+            raise InvalidInputError("if_absent makes no sense in a delete: use if_version", field="if_absent")
+        return 0 if if_absent else None
+    if if_absent:
+        raise InvalidInputError("if_version and if_absent are both there: a write has one of them", field="if_version")
+    if not isinstance(if_version, int) or isinstance(if_version, bool) or not 1 <= if_version < 2**63:
+        raise InvalidInputError(
+            f"if_version {shown(if_version)} is out of range: 1 to {2**63 - 1} is allowed (if_absent asks for no row)",
+            field="if_version",
+        )
+    return if_version
 
 
 def check_row(row_id: object, value: object, metadata: Mapping[str, str] | None = None) -> int:

@@ -6,8 +6,8 @@ from typing import Final
 
 import grpc
 
-from ringcast_wire._errors import ErrorCode, RingcastError, UnavailableError, error_from_code
-from ringcast_wire._names import GRPC_ERROR_KEY, GRPC_FIELD_KEY
+from ringcast_wire._errors import ConditionFailedError, ErrorCode, RingcastError, UnavailableError, error_from_code
+from ringcast_wire._names import GRPC_ERROR_KEY, GRPC_FIELD_KEY, GRPC_FOUND_VERSION_KEY
 from ringcast_wire._proto import config_pb2 as pb
 from ringcast_wire._proto.config_pb2_grpc import (
     ConfigServiceServicer,
@@ -28,7 +28,9 @@ STATUS: Final[dict[ErrorCode, grpc.StatusCode]] = {
     ErrorCode.MISMATCH: grpc.StatusCode.FAILED_PRECONDITION,
     ErrorCode.LIMIT_EXCEEDED: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ErrorCode.IN_USE: grpc.StatusCode.FAILED_PRECONDITION,
+    ErrorCode.CONDITION_FAILED: grpc.StatusCode.ABORTED,
     ErrorCode.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+    ErrorCode.OUTCOME_UNKNOWN: grpc.StatusCode.UNAVAILABLE,
     ErrorCode.PROTOCOL: grpc.StatusCode.INVALID_ARGUMENT,
     ErrorCode.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
     ErrorCode.INTERNAL: grpc.StatusCode.INTERNAL,
@@ -42,8 +44,12 @@ _UNREACHABLE: Final = frozenset(
 
 def error_trailers(error: RingcastError) -> tuple[tuple[str, str], ...]:
     """The trailing metadata that carries an error's code and field to the caller."""
-    trailers = ((GRPC_ERROR_KEY, str(error.code)),)
-    return (*trailers, (GRPC_FIELD_KEY, error.field)) if error.field else trailers
+    trailers = [(GRPC_ERROR_KEY, str(error.code))]
+    if error.field:
+        trailers.append((GRPC_FIELD_KEY, error.field))
+    if isinstance(error, ConditionFailedError):
+        trailers.append((GRPC_FOUND_VERSION_KEY, str(error.found_version)))
+    return tuple(trailers)
 
 
 def error_from_rpc(error: grpc.aio.AioRpcError) -> RingcastError:
@@ -51,7 +57,13 @@ def error_from_rpc(error: grpc.aio.AioRpcError) -> RingcastError:
     trailers = {str(key): str(value) for key, value in (error.trailing_metadata() or ())}
     message = error.details() or error.code().name
     if GRPC_ERROR_KEY in trailers:
-        return error_from_code(trailers[GRPC_ERROR_KEY], message, field=trailers.get(GRPC_FIELD_KEY))
+        found = trailers.get(GRPC_FOUND_VERSION_KEY, "0")
+        return error_from_code(
+            trailers[GRPC_ERROR_KEY],
+            message,
+            field=trailers.get(GRPC_FIELD_KEY),
+            found_version=int(found) if found.isascii() and found.isdigit() else 0,
+        )
     # grpc.aio says INTERNAL with these words when the connection breaks while it sends.
     broken = error.code() is grpc.StatusCode.INTERNAL and "execute_batch" in message
     if error.code() in _UNREACHABLE or broken:

@@ -90,6 +90,7 @@ class _Size(click.ParamType[int]):
 @click.option("--tombstone-retention", type=_Duration(), default="24h", help="How long deletes can be caught up with.")
 @click.option("--history-retention", type=_Duration(), default="7d", help="How long old revisions are kept.")
 @click.option("--deletion-retention", type=_Duration(), default="7d", help="How long deletions can be undone.")
+@click.option("--idempotency-retention", type=_Duration(), default="24h", help="How long repeated writes are known.")
 @click.option("--compaction-interval", type=_Duration(), default="10m", help="How often these are looked at.")
 @click.option("--lock-timeout", type=_Duration(), default="5s", help="How long a write waits for another's lock.")
 @click.option("--write-connections", type=int, default=4, help="Writes that run at once in PostgreSQL.")
@@ -132,6 +133,7 @@ def main(config: Path | None, nats: str, **options: Any) -> None:
             tombstone_retention_ms=options["tombstone_retention"],
             history_retention_ms=options["history_retention"],
             deletion_retention_ms=options["deletion_retention"],
+            idempotency_retention_ms=options["idempotency_retention"],
             compaction_interval_s=options["compaction_interval"] / 1000,
             lock_timeout_ms=options["lock_timeout"],
             write_connections=options["write_connections"],

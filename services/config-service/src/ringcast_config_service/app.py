@@ -45,6 +45,7 @@ T = TypeVar("T")
 _OUTBOX_LOOK_S = 2.0
 _RETRY_S = 0.2
 _CANCEL_AGAIN_S = 1.0
+_FORGET_MARKS = 5_000
 
 
 class _StoppedError(Exception):
@@ -250,6 +251,7 @@ class App:
         every_ms = int(config.compaction_interval_s * 1000)
         while True:
             try:
+                await _forget_marks(repository, config.idempotency_retention_ms)
                 done = await repository.compact(config.tombstone_retention_ms, config.history_retention_ms, every_ms)
             except RingcastError as error:
                 log.warning("compaction was put off: %s", error)
@@ -380,6 +382,12 @@ class App:
             yield
         finally:
             path.unlink(missing_ok=True)
+
+
+async def _forget_marks(repository: Repository, older_than_ms: int) -> None:
+    """Removes old idempotency keys, a bounded number in a transaction."""
+    while await repository.forget_marks(older_than_ms, _FORGET_MARKS) == _FORGET_MARKS:
+        pass
 
 
 async def _check_jetstream(nc: Client, servers: str, deadline: float) -> None:

@@ -9,17 +9,18 @@ from operator import add
 from typing import NamedTuple
 
 from ringcast_core import row_partitions
-from ringcast_wire import InvalidInputError, check_row, limits
+from ringcast_wire import InvalidInputError, check_row, limits, shown
 
 from ringcast_config_service.repository import RowWrite, WriteRequest
 
 
 class RowInput(NamedTuple):
-    """A row as a client sent it; ``value`` is ``None`` for a delete."""
+    """A row as a client sent it; ``value`` is ``None`` for a delete, and ``condition`` as in ``RowWrite``."""
 
     row_id: str
     value: str | None
     metadata: Mapping[str, str] | None
+    condition: int | None = None
 
 
 class PlainRows(NamedTuple):
@@ -68,7 +69,8 @@ def plain_writes(rows: PlainRows, partition_count: int) -> list[RowWrite] | None
     sizes = list(map(add, id_sizes, value_sizes))
     if max(sizes) > limits.MAX_ROW_BYTES or sum(sizes) > limits.MAX_BATCH_BYTES:
         return None
-    columns = zip(row_partitions(row_ids, partition_count), row_ids, values, repeat(None), sizes, strict=False)
+    none = repeat(None)
+    columns = zip(row_partitions(row_ids, partition_count), row_ids, values, none, sizes, none, strict=False)
     return list(map(RowWrite._make, columns))
 
 
@@ -99,7 +101,13 @@ def checked_writes(
                 raise InvalidInputError(f"row {index} of the batch: {error}", field=error.field) from error
             rejected.append(Rejected(index, row.row_id, str(error)))
             continue
-        repeated += row.row_id in kept
+        if row.row_id in kept:
+            if row.condition is not None or kept[row.row_id][0].condition is not None:
+                raise InvalidInputError(
+                    f"row {index} of the batch: {shown(row.row_id)} comes twice, and a row with a condition must not",
+                    field="row_id",
+                )
+            repeated += 1
         kept[row.row_id] = row, row_size
         size += row_size
     if size > limits.MAX_BATCH_BYTES:
@@ -108,7 +116,7 @@ def checked_writes(
         )
     partitions = row_partitions(kept, partition_count)
     writes = [
-        RowWrite(partition, row_id, row.value, dict(row.metadata) if row.metadata else None, row_size)
+        RowWrite(partition, row_id, row.value, dict(row.metadata) if row.metadata else None, row_size, row.condition)
         for partition, (row_id, (row, row_size)) in zip(partitions, kept.items(), strict=True)
     ]
     return writes, repeated, rejected

@@ -18,7 +18,9 @@ from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.messages import SKIP_INVALID, choice
 from ringcast_config_service.repository import Chain, WriteOutcome
 from ringcast_config_service.stream_life import GOODBYE_S
+from ringcast_config_service.terms import Terms
 from ringcast_config_service.transport_input import Context, Unreadable, send, unforeseen
+from ringcast_config_service.transport_rows import row_input
 from ringcast_config_service.writer import GroupWriter
 
 log = logging.getLogger(__name__)
@@ -123,7 +125,7 @@ class BulkStream:
             skip_invalid=skip,
             skip_unchanged=batch.skip_unchanged,
             chain=self._chain,
-            traceparent=self._traceparent,
+            terms=Terms(self._traceparent, batch.idempotency_key),
         )
         if checked.request is None:
             return _BatchAnswer(batch.sequence, checked, None)
@@ -135,10 +137,7 @@ def _rows(batch: pb.WriteBatch) -> list[RowInput] | PlainRows:
     """The rows of a batch, whichever way it has them."""
     row_ids, values = list(batch.row_ids), list(batch.values)
     if not row_ids and not values:
-        return [
-            RowInput(row.row_id, None, None) if row.delete else RowInput(row.row_id, row.value, row.metadata)
-            for row in batch.rows
-        ]
+        return [row_input(row) for row in batch.rows]
     if batch.rows:
         raise InvalidInputError("rows and row_ids are both there: a batch has the one or the other", field="row_ids")
     if len(row_ids) != len(values):

@@ -8,16 +8,17 @@ from functools import partial
 from typing import Any, Final
 
 import grpc.aio
-from ringcast_wire import InvalidInputError, RingcastError, limits
+from ringcast_wire import ConditionFailedError, InvalidInputError, RingcastError, limits, names
 from ringcast_wire.grpc import pb
 from ringcast_wire.tracing import checked_traceparent
 
-from ringcast_config_service.batches import RowInput
 from ringcast_config_service.callers import caller_of
 from ringcast_config_service.handlers import Handlers
+from ringcast_config_service.permits import clock_s
 from ringcast_config_service.repository import WriteOutcome
 from ringcast_config_service.stream_life import GOODBYE_S
 from ringcast_config_service.transport_input import Context, Unreadable, send
+from ringcast_config_service.transport_rows import change_terms, row_input
 from ringcast_config_service.writer import GroupWriter
 
 log = logging.getLogger(__name__)
@@ -52,7 +53,8 @@ class ChangeStream:
         Raises:
             InvalidInputError: what came is no message, or has too many changes.
         """
-        await self._context.send_initial_metadata(())  # the client waits for this before it sends anything
+        # The client waits for this before it sends anything, and computes with it when its changes expire.
+        await self._context.send_initial_metadata(((names.GRPC_CLOCK_KEY, str(int(clock_s() * 1000))),))
         reading = asyncio.create_task(self._read())
         reading.add_done_callback(lambda _: self._news.set())
         try:
@@ -109,11 +111,9 @@ class ChangeStream:
             return grpc.aio.EOF
 
     async def _submit(self, store: str, key: str, change: pb.RowChange) -> None:
-        row = RowInput(change.row_id, None if change.delete else change.value, change.metadata)
+        terms = change_terms(change, checked_traceparent(change.traceparent or None))
         try:
-            partition, request = await self._handlers.check_one(
-                store, key, row, checked_traceparent(change.traceparent or None)
-            )
+            partition, request = await self._handlers.check_one(store, key, row_input(change), terms)
         except RingcastError as error:
             self._refuse(change.number, error)
             return
@@ -136,7 +136,8 @@ class ChangeStream:
             self._refuse(number, error)
 
     def _refuse(self, number: int, error: RingcastError) -> None:
-        self._results.append(
-            pb.ChangeResult(number=number, error=str(error.code), field=error.field or "", message=str(error))
-        )
+        result = pb.ChangeResult(number=number, error=str(error.code), field=error.field or "", message=str(error))
+        if isinstance(error, ConditionFailedError):
+            result.found_version = error.found_version
+        self._results.append(result)
         self._news.set()

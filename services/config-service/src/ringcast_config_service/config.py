@@ -52,6 +52,8 @@ class Config:
     history_retention_ms: int = 7 * 86_400_000
     deletion_retention_ms: int = 7 * 86_400_000
     """How long a deleted store or key can be restored."""
+    idempotency_retention_ms: int = 24 * 3_600_000
+    """How long a repeat of a write with an idempotency key is known as one."""
     compaction_interval_s: float = 600.0
     lock_timeout_ms: int = DEFAULT_LOCK_TIMEOUT_MS
     """How long a write waits for a lock that another instance, or an operator, holds in PostgreSQL."""
@@ -79,7 +81,12 @@ class Config:
                 raise ConfigError(str(error)) from error
         if self.deletion_retention_ms > 3_650 * 86_400_000:
             raise ConfigError(f"deletion_retention_ms is {self.deletion_retention_ms}: at most 3650 d are possible")
-        for name in ("tombstone_retention_ms", "history_retention_ms", "deletion_retention_ms"):
+        for name in (
+            "tombstone_retention_ms",
+            "history_retention_ms",
+            "deletion_retention_ms",
+            "idempotency_retention_ms",
+        ):
             if getattr(self, name) < 1_000:
                 raise ConfigError(f"{name} is {getattr(self, name)}: at least 1000 ms are needed")
         if not 1 <= self.lock_timeout_ms <= 3_600_000:

@@ -6,7 +6,7 @@ Everything raises :class:`ringcast_wire.RingcastError`; the transports turn that
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 
 from ringcast_core import row_partition
@@ -36,6 +36,7 @@ from ringcast_config_service.batches import CheckedBatch, PlainRows, Rejected, R
 from ringcast_config_service.callers import LOCAL, Caller
 from ringcast_config_service.histories import Histories
 from ringcast_config_service.lifecycle import check_inline
+from ringcast_config_service.permits import Permit
 from ringcast_config_service.provision import Provisioner
 from ringcast_config_service.repository import (
     Chain,
@@ -51,6 +52,7 @@ from ringcast_config_service.repository import (
     WriteRequest,
 )
 from ringcast_config_service.telemetry import Telemetry
+from ringcast_config_service.terms import NO_TERMS, KeyedRow, Terms, bundle, make_mark
 from ringcast_config_service.writer import GroupWriter
 
 _STORE_AGE_S = 5.0
@@ -108,28 +110,26 @@ class Handlers:
 
     # Writes
 
-    async def put(
-        self,
-        store: str,
-        key: str,
-        row_id: str,
-        value: str,
-        metadata: Mapping[str, str],
-        traceparent: str | None = None,
-        caller: Caller = LOCAL,
+    async def write_one(
+        self, store: str, key: str, row: RowInput, terms: Terms = NO_TERMS, caller: Caller = LOCAL
     ) -> tuple[int, WriteOutcome]:
-        """Writes one row; returns its partition and the outcome."""
-        partition, request = await self.check_one(store, key, RowInput(row_id, value, metadata), traceparent)
+        """Writes or deletes one row; returns its partition and the outcome."""
+        partition, request = await self.check_one(store, key, row, terms)
         return partition, await self._writer.write(request, caller)
 
-    async def delete(
-        self, store: str, key: str, row_id: str, traceparent: str | None = None, caller: Caller = LOCAL
-    ) -> tuple[int, WriteOutcome]:
-        """Deletes one row; returns its partition and the outcome."""
-        partition, request = await self.check_one(store, key, RowInput(row_id, None, None), traceparent)
-        return partition, await self._writer.write(request, caller)
+    async def commit(
+        self, store: str, writes: Sequence[KeyedRow], terms: Terms = NO_TERMS, caller: Caller = LOCAL
+    ) -> list[tuple[int, int]]:
+        """Writes rows of several keys, all or none; partition and version of each, in order."""
+        record = await self._store(store)
+        if not self._histories.is_open(store):
+            await self._histories.open(store)
+        requests, places = bundle(record, writes, terms, self._repository.generation)
+        outcome = await self._writer.write_all(requests, caller)
+        versions = dict(zip(places, outcome.versions, strict=True))
+        return [(places[item.key, item.row.row_id], versions[item.key, item.row.row_id]) for item in writes]
 
-    async def check_one(self, store: str, key: str, row: RowInput, traceparent: str | None) -> tuple[int, WriteRequest]:
+    async def check_one(self, store: str, key: str, row: RowInput, terms: Terms) -> tuple[int, WriteRequest]:
         """Checks one row for :meth:`GroupWriter.submit`; returns its partition too.
 
         Raises:
@@ -140,8 +140,18 @@ class Handlers:
             await self._histories.open(store)
         size = check_row(row.row_id, row.value or "", row.metadata)
         partition = row_partition(row.row_id, record.partition_count)
-        write = RowWrite(partition, row.row_id, row.value, dict(row.metadata) if row.metadata else None, size)
-        return partition, WriteRequest(record, key, [write], None, traceparent, generation=self._repository.generation)
+        metadata = dict(row.metadata) if row.metadata else None
+        write = RowWrite(partition, row.row_id, row.value, metadata, size, row.condition)
+        return partition, WriteRequest(
+            record,
+            key,
+            [write],
+            traceparent=terms.traceparent,
+            conditional=row.condition is not None,
+            mark=make_mark(terms.idempotency_key, [(key, [write])]),
+            generation=self._repository.generation,
+            permit=Permit(terms.expires_s),
+        )
 
     async def check_batch(
         self,
@@ -152,7 +162,7 @@ class Handlers:
         skip_invalid: bool,
         skip_unchanged: bool,
         chain: Chain,
-        traceparent: str | None = None,
+        terms: Terms = NO_TERMS,
     ) -> CheckedBatch:
         """Checks a batch for :meth:`GroupWriter.submit`.
 
@@ -176,8 +186,18 @@ class Handlers:
             writes, repeated, rejected = checked_writes(inputs, record.partition_count, skip_invalid=skip_invalid)
         if not writes:
             return CheckedBatch(None, repeated, rejected)
-        generation = self._repository.generation
-        request = WriteRequest(record, key, writes, chain, traceparent, skip_unchanged, generation)
+        request = WriteRequest(
+            record,
+            key,
+            writes,
+            chain,
+            terms.traceparent,
+            skip_unchanged,
+            conditional=not isinstance(rows, PlainRows) and any(row.condition is not None for row in writes),
+            mark=make_mark(terms.idempotency_key, [(key, writes)]),
+            generation=self._repository.generation,
+            permit=Permit(terms.expires_s),
+        )
         return CheckedBatch(request, repeated, rejected)
 
     # Reads

@@ -36,11 +36,12 @@ from ringcast_config_service.messages import (
     row_message,
     store_message,
 )
-from ringcast_config_service.repository import HistoryFilter, ListedRow, ListFilter, Revision
+from ringcast_config_service.repository import HistoryFilter, ListedRow, ListFilter, Revision, WriteOutcome
 from ringcast_config_service.security import Security
 from ringcast_config_service.stream_life import StreamLives
 from ringcast_config_service.telemetry import Telemetry
 from ringcast_config_service.transport_input import Context, abort
+from ringcast_config_service.transport_rows import call_terms, delete_input, keyed_rows, put_input
 from ringcast_config_service.writer import GroupWriter
 
 T = TypeVar("T")
@@ -186,17 +187,34 @@ class _Servicer(ConfigServiceServicer):
         return info_message(await _answer(context, self._handlers.new_history(request.name)))
 
     async def Put(self, request: pb.PutRequest, context: Context) -> pb.PutResponse:
-        row = request.store, request.key, request.row_id, request.value, request.metadata
+        async def work() -> tuple[int, WriteOutcome]:
+            terms = call_terms(context, traceparent, request.idempotency_key)
+            row = put_input(request)
+            return await self._handlers.write_one(request.store, request.key, row, terms, caller_of(context))
+
         with self._telemetry.call("config.service.put", context.invocation_metadata()) as traceparent:
-            partition, outcome = await _answer(context, self._handlers.put(*row, traceparent, caller_of(context)))
+            partition, outcome = await _answer(context, work())
         return pb.PutResponse(partition=partition, version=outcome.versions[0])
 
     async def Delete(self, request: pb.DeleteRequest, context: Context) -> pb.DeleteResponse:
+        async def work() -> tuple[int, WriteOutcome]:
+            terms = call_terms(context, traceparent, request.idempotency_key)
+            row = delete_input(request)
+            return await self._handlers.write_one(request.store, request.key, row, terms, caller_of(context))
+
         with self._telemetry.call("config.service.delete", context.invocation_metadata()) as traceparent:
-            row = request.store, request.key, request.row_id
-            call = self._handlers.delete(*row, traceparent, caller_of(context))
-            partition, outcome = await _answer(context, call)
+            partition, outcome = await _answer(context, work())
         return pb.DeleteResponse(existed=outcome.deleted > 0, partition=partition, version=outcome.versions[0])
+
+    async def Commit(self, request: pb.CommitRequest, context: Context) -> pb.CommitResponse:
+        async def work() -> list[tuple[int, int]]:
+            terms = call_terms(context, traceparent, request.idempotency_key)
+            return await self._handlers.commit(request.store, keyed_rows(request), terms, caller_of(context))
+
+        with self._telemetry.call("config.service.commit", context.invocation_metadata()) as traceparent:
+            done = await _answer(context, work())
+        rows = [pb.Committed(partition=partition, version=version) for partition, version in done]
+        return pb.CommitResponse(rows=rows)
 
     async def Change(self, _requests: AsyncIterator[pb.Changes], context: Context) -> None:
         stream = ChangeStream(self._handlers, self._writer, context)

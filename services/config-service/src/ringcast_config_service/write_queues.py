@@ -1,7 +1,8 @@
 """Writes that wait for their transaction, in fair queues.
 
 Turns go round the principals, round the connections of each principal, and round the lanes of each connection. A lane
-is what has to be committed in order: the batches of one bulk stream, or the other writes of one connection to one key.
+is what has to be committed in order: the batches of one bulk stream, or the other writes of one connection to one key
+(a write of several keys has one of its own).
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ringcast_config_service.callers import Caller
-from ringcast_config_service.repository import Chain, WriteOutcome, WriteRequest
+from ringcast_config_service.repository import Bundle, Chain, WriteOutcome, WriteRequest
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
 K = TypeVar("K")
 V = TypeVar("V")
-LaneName = Chain | tuple[str, str]
+LaneName = Bundle | Chain | tuple[str, str]
 
 _BYTES_A_ROW: Final = 4_096
 """Bytes that cost a caller as much of its turn as a row does."""
@@ -29,21 +30,32 @@ _BYTES_A_ROW: Final = 4_096
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A request and the future of its outcome.
+    """A request, or those of a bundle, and the future of the outcome of all.
 
-    ``cost``: how much of a turn it takes. ``alone``: it is to have a transaction of its own.
+    ``rows`` and ``bytes``: of all. ``cost``: how much of a turn it takes. ``alone``: it is to have a transaction of its
+    own.
     """
 
-    request: WriteRequest
+    requests: Sequence[WriteRequest]
     caller: Caller
     span: Span | None = None
     since_s: float = field(default_factory=time.perf_counter)
     outcome: asyncio.Future[WriteOutcome] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     alone: bool = False
 
+    rows: int = field(init=False)
+    bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        first = self.requests[0]
+        self.rows, self.bytes = len(first.rows), first.bytes
+        for other in self.requests[1:]:
+            self.rows += len(other.rows)
+            self.bytes += other.bytes
+
     @property
     def cost(self) -> int:
-        return max(len(self.request.rows), self.request.bytes // _BYTES_A_ROW)
+        return max(self.rows, self.bytes // _BYTES_A_ROW)
 
 
 class Lane:
@@ -140,13 +152,13 @@ class WriteQueues:
         connection = principal.connections.get(caller.connection)
         if connection is None:
             connection = principal.connections[caller.connection] = _Connection(caller.connection, principal)
-        request = waiting.request
-        name: LaneName = request.chain or (request.store.name, request.key)
+        request = waiting.requests[0]
+        name: LaneName = request.bundle or request.chain or (request.store.name, request.key)
         lane = connection.lanes.get(name)
         if lane is None:
             lane = connection.lanes[name] = Lane(name, connection)
             self.resume(lane)
-        self._count(connection, 1, request.bytes)
+        self._count(connection, 1, waiting.bytes)
         return lane
 
     def next_lane(self) -> Lane | None:
@@ -160,7 +172,7 @@ class WriteQueues:
         """Removes the first request of a lane."""
         waiting = lane.waiting.popleft()
         connection = lane.connection
-        self._count(connection, -1, -waiting.request.bytes)
+        self._count(connection, -1, -waiting.bytes)
         if not lane.waiting:
             self.set_aside(lane)
             del connection.lanes[lane.name]

@@ -63,32 +63,38 @@ class _Group:
     def has_room(self, waiting: Waiting) -> bool:
         if not self.waiting:
             return True
-        request = waiting.request
         return (
             not waiting.alone
             and not self.waiting[0].alone
-            and self.rows + len(request.rows) <= MAX_GROUP_ROWS
-            and self.bytes + request.bytes <= MAX_GROUP_BYTES
+            and self.rows + waiting.rows <= MAX_GROUP_ROWS
+            and self.bytes + waiting.bytes <= MAX_GROUP_BYTES
         )
 
     def add(self, waiting: Waiting) -> None:
         self.waiting.append(waiting)
-        self.rows += len(waiting.request.rows)
-        self.bytes += waiting.request.bytes
+        self.rows += waiting.rows
+        self.bytes += waiting.bytes
 
-    def holds_up(self, request: WriteRequest) -> bool:
+    @property
+    def requests(self) -> list[WriteRequest]:
+        return [request for waiting in self.waiting for request in waiting.requests]
+
+    def holds_up(self, waiting: Waiting) -> bool:
         """Whether a request may only begin when this group has ended."""
         if self._places is None:  # most groups are over before anything is compared with them
             self._places = {}
-            for request_of_group in (waiting.request for waiting in self.waiting):
-                place = request_of_group.store.name, request_of_group.key
-                self._places.setdefault(place, set()).update(row.partition for row in request_of_group.rows)
-                if request_of_group.chain is not None:
-                    self._chains.add(request_of_group.chain)
-        if request.chain in self._chains:
+            for request in self.requests:
+                place = request.store.name, request.key
+                self._places.setdefault(place, set()).update(row.partition for row in request.rows)
+                if request.chain is not None:
+                    self._chains.add(request.chain)
+        if waiting.requests[0].chain in self._chains:
             return True
-        partitions = self._places.get((request.store.name, request.key))
-        return partitions is not None and any(row.partition in partitions for row in request.rows)
+        for request in waiting.requests:
+            partitions = self._places.get((request.store.name, request.key))
+            if partitions is not None and any(row.partition in partitions for row in request.rows):
+                return True
+        return False
 
 
 class GroupWriter:
@@ -125,12 +131,16 @@ class GroupWriter:
         self._idle.set()
 
     async def write(self, request: WriteRequest, caller: Caller = LOCAL) -> WriteOutcome:
-        """Returns once the rows are committed. Cancelling it takes the request back unless its group has begun.
+        """Returns once the rows are committed. Cancelling it takes the request back unless its rows are being stored.
 
         Raises:
             RingcastError: what the request was refused with; nothing of it was written.
         """
         return await self.submit(request, caller)
+
+    async def write_all(self, requests: Sequence[WriteRequest], caller: Caller = LOCAL) -> WriteOutcome:
+        """The same for the requests of a bundle; the outcome is that of all, their versions one after the other."""
+        return await self._submit(requests, caller)
 
     async def room(self, request: WriteRequest, caller: Caller = LOCAL) -> None:
         """Returns when :meth:`submit` would take the request, for those who would rather wait than be refused."""
@@ -140,11 +150,17 @@ class GroupWriter:
 
     def submit(self, request: WriteRequest, caller: Caller = LOCAL) -> asyncio.Future[WriteOutcome]:
         """Queues a write. Requests of one caller to one key, and those of one chain, are committed in this order."""
-        refusal = self._queues.refusal(request.bytes, caller)
-        if refusal is not None:
-            raise UnavailableError(refusal)
+        return self._submit((request,), caller)
+
+    def _submit(self, requests: Sequence[WriteRequest], caller: Caller) -> asyncio.Future[WriteOutcome]:
         tracing = self._telemetry.tracing
-        waiting = Waiting(request, caller) if tracing is None else self._traced(request, caller)
+        waiting = Waiting(requests, caller) if tracing is None else self._traced(requests, caller)
+        refusal = self._queues.refusal(waiting.bytes, caller)
+        if refusal is not None:
+            if waiting.span is not None:
+                end_span(waiting.span, refusal)
+            raise UnavailableError(refusal)
+        requests[0].permit.withdrawn = waiting.outcome.cancelled
         self._queues.add(waiting)
         self._idle.clear()
         self._wake()
@@ -175,13 +191,15 @@ class GroupWriter:
         """Transactions under way."""
         return len(self._under_way)
 
-    def _traced(self, request: WriteRequest, caller: Caller) -> Waiting:
+    def _traced(self, requests: Sequence[WriteRequest], caller: Caller) -> Waiting:
         """A request whose events go on from its commit, which lasts from its arrival here to its outcome."""
         tracing = self._telemetry.tracing
         assert tracing is not None
-        facts = {"store": request.store.name, "key": request.key, "rows": len(request.rows)}
-        span = tracing.start("config.commit", request.traceparent, facts)
-        return Waiting(replace(request, traceparent=tracing.traceparent(span)), caller, span)
+        first = requests[0]
+        facts = {"store": first.store.name, "key": first.key, "rows": sum(len(request.rows) for request in requests)}
+        span = tracing.start("config.commit", first.traceparent, facts)
+        traceparent = tracing.traceparent(span)
+        return Waiting([replace(request, traceparent=traceparent) for request in requests], caller, span)
 
     # ---- workers: one a transaction
 
@@ -269,7 +287,7 @@ class GroupWriter:
     def _blocker(self, waiting: Waiting) -> _Group | None:
         """A transaction that has to end before this request's may begin."""
         for group in self._under_way:
-            if group.holds_up(waiting.request):
+            if group.holds_up(waiting):
                 return group
         return self._other_suspect() if self._is_suspect(waiting) else None
 
@@ -278,9 +296,11 @@ class GroupWriter:
     def _is_suspect(self, waiting: Waiting) -> bool:
         """Whether a request may find a head locked: then it is written alone, and no other waits for the lock."""
         if self._locked and not waiting.alone:
-            request = waiting.request
-            until, now = self._locked.get((request.store.name, request.key), {}), time.perf_counter()
-            waiting.alone = any(until.get(row.partition, 0.0) > now for row in request.rows)
+            now = time.perf_counter()
+            for request in waiting.requests:
+                until = self._locked.get((request.store.name, request.key))
+                if until is not None and any(until.get(row.partition, 0.0) > now for row in request.rows):
+                    waiting.alone = True
         return waiting.alone
 
     def _other_suspect(self) -> _Group | None:
@@ -295,19 +315,20 @@ class GroupWriter:
                 waiting.alone = True
             self._queues.put_back(group)
             return
-        request = group[0].request
-        until = self._locked.setdefault((request.store.name, request.key), {})
-        until.update(dict.fromkeys((row.partition for row in request.rows), time.perf_counter() + LOCKED_S))
+        until_s = time.perf_counter() + LOCKED_S
+        for request in group[0].requests:
+            until = self._locked.setdefault((request.store.name, request.key), {})
+            until.update(dict.fromkeys((row.partition for row in request.rows), until_s))
 
     def _found_free(self, group: _Group) -> None:
         """A transaction that was suspected had all its locks."""
-        request = group.waiting[0].request
-        place = request.store.name, request.key
-        if until := self._locked.get(place):
-            for row in request.rows:
-                until.pop(row.partition, None)
-            if not until:
-                del self._locked[place]
+        for request in group.requests:
+            place = request.store.name, request.key
+            if until := self._locked.get(place):
+                for row in request.rows:
+                    until.pop(row.partition, None)
+                if not until:
+                    del self._locked[place]
 
     async def _commit(self, begun: _Group) -> None:
         outcomes: list[WriteOutcome | RingcastError]
@@ -316,7 +337,7 @@ class GroupWriter:
             if waiting.span is not None:
                 waiting.span.add_event("transaction", {"requests": len(group)})
         try:
-            written = await self._repository.write([waiting.request for waiting in group], int(time.time() * 1000))
+            written = await self._repository.write(begun.requests, int(time.time() * 1000))
         except LockedError as error:
             self._found_locked(group)
             if len(group) > 1:
@@ -328,7 +349,7 @@ class GroupWriter:
             log.exception("a write of %d requests failed", len(group))
             outcomes = [InternalError(f"the write failed: {type(error).__name__}")] * len(group)
         else:
-            outcomes = written.outcomes
+            outcomes = _of_each(group, written.outcomes)
             if begun.suspect:
                 self._found_free(begun)
             if written.events:
@@ -341,7 +362,7 @@ class GroupWriter:
 
     def _measure(self, waiting: Waiting, outcome: WriteOutcome | RingcastError) -> None:
         """Counts a request that has ended, and ends its span."""
-        request, refusal = waiting.request, None
+        request, refusal = waiting.requests[0], None
         if isinstance(outcome, RingcastError):
             rows, code, refusal = 0, str(outcome.code), str(outcome)
         else:
@@ -351,9 +372,35 @@ class GroupWriter:
             end_span(waiting.span, refusal)
 
 
+def _of_each(
+    group: Sequence[Waiting], outcomes: list[WriteOutcome | RingcastError]
+) -> list[WriteOutcome | RingcastError]:
+    """One outcome for each that waits, whatever number of requests it has."""
+    if len(outcomes) == len(group):
+        return outcomes
+    rest = iter(outcomes)
+    return [_sum([next(rest) for _ in waiting.requests]) for waiting in group]
+
+
+def _sum(parts: Sequence[WriteOutcome | RingcastError]) -> WriteOutcome | RingcastError:
+    """The outcome of a bundle: its parts are all written, or all refused for the same reason."""
+    made: list[WriteOutcome] = []
+    for part in parts:
+        if isinstance(part, RingcastError):
+            return part
+        made.append(part)
+    return WriteOutcome(
+        sum(part.written for part in made),
+        sum(part.deleted for part in made),
+        sum(part.unchanged for part in made),
+        [version for part in made for version in part.versions],
+    )
+
+
 def _settle(waiting: Waiting, outcome: WriteOutcome | RingcastError) -> None:
-    if isinstance(outcome, RingcastError) and waiting.request.chain is not None:
-        waiting.request.chain.failed = True
+    chain = waiting.requests[0].chain
+    if isinstance(outcome, RingcastError) and chain is not None:
+        chain.failed = True
     if waiting.outcome.done():
         return
     if isinstance(outcome, RingcastError):

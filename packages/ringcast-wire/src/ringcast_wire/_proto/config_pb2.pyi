@@ -165,7 +165,7 @@ class ListStoresResponse(_message.Message):
     def __init__(self, stores: _Optional[_Iterable[_Union[Store, _Mapping]]] = ...) -> None: ...
 
 class PutRequest(_message.Message):
-    __slots__ = ("store", "key", "row_id", "value", "metadata")
+    __slots__ = ("store", "key", "row_id", "value", "metadata", "if_version", "if_absent", "idempotency_key")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -178,12 +178,18 @@ class PutRequest(_message.Message):
     ROW_ID_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
+    IF_VERSION_FIELD_NUMBER: _ClassVar[int]
+    IF_ABSENT_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     store: str
     key: str
     row_id: str
     value: str
     metadata: _containers.ScalarMap[str, str]
-    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., row_id: _Optional[str] = ..., value: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    if_version: int
+    if_absent: bool
+    idempotency_key: str
+    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., row_id: _Optional[str] = ..., value: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., if_version: _Optional[int] = ..., if_absent: _Optional[bool] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
 
 class PutResponse(_message.Message):
     __slots__ = ("partition", "version")
@@ -194,14 +200,18 @@ class PutResponse(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class DeleteRequest(_message.Message):
-    __slots__ = ("store", "key", "row_id")
+    __slots__ = ("store", "key", "row_id", "if_version", "idempotency_key")
     STORE_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     ROW_ID_FIELD_NUMBER: _ClassVar[int]
+    IF_VERSION_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     store: str
     key: str
     row_id: str
-    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., row_id: _Optional[str] = ...) -> None: ...
+    if_version: int
+    idempotency_key: str
+    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., row_id: _Optional[str] = ..., if_version: _Optional[int] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
 
 class DeleteResponse(_message.Message):
     __slots__ = ("existed", "partition", "version")
@@ -224,7 +234,7 @@ class Changes(_message.Message):
     def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., changes: _Optional[_Iterable[_Union[RowChange, _Mapping]]] = ...) -> None: ...
 
 class RowChange(_message.Message):
-    __slots__ = ("number", "row_id", "value", "metadata", "delete", "traceparent")
+    __slots__ = ("number", "row_id", "value", "metadata", "delete", "traceparent", "if_version", "if_absent", "idempotency_key", "expires_ms")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -238,13 +248,21 @@ class RowChange(_message.Message):
     METADATA_FIELD_NUMBER: _ClassVar[int]
     DELETE_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    IF_VERSION_FIELD_NUMBER: _ClassVar[int]
+    IF_ABSENT_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_MS_FIELD_NUMBER: _ClassVar[int]
     number: int
     row_id: str
     value: str
     metadata: _containers.ScalarMap[str, str]
     delete: bool
     traceparent: str
-    def __init__(self, number: _Optional[int] = ..., row_id: _Optional[str] = ..., value: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., delete: _Optional[bool] = ..., traceparent: _Optional[str] = ...) -> None: ...
+    if_version: int
+    if_absent: bool
+    idempotency_key: str
+    expires_ms: int
+    def __init__(self, number: _Optional[int] = ..., row_id: _Optional[str] = ..., value: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., delete: _Optional[bool] = ..., traceparent: _Optional[str] = ..., if_version: _Optional[int] = ..., if_absent: _Optional[bool] = ..., idempotency_key: _Optional[str] = ..., expires_ms: _Optional[int] = ...) -> None: ...
 
 class ChangeResults(_message.Message):
     __slots__ = ("results", "last")
@@ -255,23 +273,25 @@ class ChangeResults(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[ChangeResult, _Mapping]]] = ..., last: _Optional[bool] = ...) -> None: ...
 
 class ChangeResult(_message.Message):
-    __slots__ = ("number", "partition", "version", "error", "field", "message")
+    __slots__ = ("number", "partition", "version", "error", "field", "message", "found_version")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     FIELD_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    FOUND_VERSION_FIELD_NUMBER: _ClassVar[int]
     number: int
     partition: int
     version: int
     error: str
     field: str
     message: str
-    def __init__(self, number: _Optional[int] = ..., partition: _Optional[int] = ..., version: _Optional[int] = ..., error: _Optional[str] = ..., field: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+    found_version: int
+    def __init__(self, number: _Optional[int] = ..., partition: _Optional[int] = ..., version: _Optional[int] = ..., error: _Optional[str] = ..., field: _Optional[str] = ..., message: _Optional[str] = ..., found_version: _Optional[int] = ...) -> None: ...
 
 class RowWrite(_message.Message):
-    __slots__ = ("row_id", "value", "metadata", "delete")
+    __slots__ = ("row_id", "value", "metadata", "delete", "if_version", "if_absent")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -283,14 +303,50 @@ class RowWrite(_message.Message):
     VALUE_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     DELETE_FIELD_NUMBER: _ClassVar[int]
+    IF_VERSION_FIELD_NUMBER: _ClassVar[int]
+    IF_ABSENT_FIELD_NUMBER: _ClassVar[int]
     row_id: str
     value: str
     metadata: _containers.ScalarMap[str, str]
     delete: bool
-    def __init__(self, row_id: _Optional[str] = ..., value: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., delete: _Optional[bool] = ...) -> None: ...
+    if_version: int
+    if_absent: bool
+    def __init__(self, row_id: _Optional[str] = ..., value: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., delete: _Optional[bool] = ..., if_version: _Optional[int] = ..., if_absent: _Optional[bool] = ...) -> None: ...
+
+class CommitRequest(_message.Message):
+    __slots__ = ("store", "writes", "idempotency_key")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    WRITES_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    writes: _containers.RepeatedCompositeFieldContainer[KeyedWrite]
+    idempotency_key: str
+    def __init__(self, store: _Optional[str] = ..., writes: _Optional[_Iterable[_Union[KeyedWrite, _Mapping]]] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
+
+class KeyedWrite(_message.Message):
+    __slots__ = ("key", "row")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    row: RowWrite
+    def __init__(self, key: _Optional[str] = ..., row: _Optional[_Union[RowWrite, _Mapping]] = ...) -> None: ...
+
+class CommitResponse(_message.Message):
+    __slots__ = ("rows",)
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    rows: _containers.RepeatedCompositeFieldContainer[Committed]
+    def __init__(self, rows: _Optional[_Iterable[_Union[Committed, _Mapping]]] = ...) -> None: ...
+
+class Committed(_message.Message):
+    __slots__ = ("partition", "version")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    version: int
+    def __init__(self, partition: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class WriteBatch(_message.Message):
-    __slots__ = ("store", "key", "sequence", "rows", "on_invalid", "skip_unchanged", "row_ids", "values")
+    __slots__ = ("store", "key", "sequence", "rows", "on_invalid", "skip_unchanged", "row_ids", "values", "idempotency_key")
     STORE_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -299,6 +355,7 @@ class WriteBatch(_message.Message):
     SKIP_UNCHANGED_FIELD_NUMBER: _ClassVar[int]
     ROW_IDS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     store: str
     key: str
     sequence: int
@@ -307,7 +364,8 @@ class WriteBatch(_message.Message):
     skip_unchanged: bool
     row_ids: _containers.RepeatedScalarFieldContainer[str]
     values: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., sequence: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[RowWrite, _Mapping]]] = ..., on_invalid: _Optional[_Union[OnInvalid, str]] = ..., skip_unchanged: _Optional[bool] = ..., row_ids: _Optional[_Iterable[str]] = ..., values: _Optional[_Iterable[str]] = ...) -> None: ...
+    idempotency_key: str
+    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., sequence: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[RowWrite, _Mapping]]] = ..., on_invalid: _Optional[_Union[OnInvalid, str]] = ..., skip_unchanged: _Optional[bool] = ..., row_ids: _Optional[_Iterable[str]] = ..., values: _Optional[_Iterable[str]] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
 
 class RejectedRow(_message.Message):
     __slots__ = ("index", "row_id", "reason")

@@ -89,6 +89,11 @@ class ConfigServiceStub:
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.DeleteRequest.SerializeToString,
                 response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.DeleteResponse.FromString,
                 _registered_method=True)
+        self.Commit = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/Commit',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.CommitRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.CommitResponse.FromString,
+                _registered_method=True)
         self.Change = channel.stream_stream(
                 '/ringcast.config.v1.ConfigService/Change',
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.Changes.SerializeToString,
@@ -199,8 +204,15 @@ class ConfigServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Commit(self, request, context):
+        """Rows of several keys of one store in one transaction: all of them or none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Change(self, request_iterator, context):
-        """The same for those who change rows all the time: each change is answered by itself, in whatever order they are done,
+        """The same as single writes for those who change rows all the time: each change is answered by itself, in whatever order they are done,
         and costs both sides about half of what a call does. Those of one row are done in order. Now and then, and when it
         stops, the service ends the stream (see ChangeResults.last), and the client opens a new one.
         """
@@ -298,6 +310,11 @@ def add_ConfigServiceServicer_to_server(servicer, server):
                     servicer.Delete,
                     request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.DeleteRequest.FromString,
                     response_serializer=ringcast__wire_dot___proto_dot_config__pb2.DeleteResponse.SerializeToString,
+            ),
+            'Commit': grpc.unary_unary_rpc_method_handler(
+                    servicer.Commit,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.CommitRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.CommitResponse.SerializeToString,
             ),
             'Change': grpc.stream_stream_rpc_method_handler(
                     servicer.Change,
@@ -627,6 +644,33 @@ class ConfigService:
             '/ringcast.config.v1.ConfigService/Delete',
             ringcast__wire_dot___proto_dot_config__pb2.DeleteRequest.SerializeToString,
             ringcast__wire_dot___proto_dot_config__pb2.DeleteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Commit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/Commit',
+            ringcast__wire_dot___proto_dot_config__pb2.CommitRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.CommitResponse.FromString,
             options,
             channel_credentials,
             insecure,

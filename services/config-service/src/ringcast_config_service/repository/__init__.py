@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from ringcast_config_service.repository.base import (
+    Bundle,
     Chain,
     Compaction,
     Deletion,
     Expired,
     HistoryFilter,
+    IdempotencyMark,
     KeyStats,
     ListedRow,
     ListFilter,
@@ -30,11 +32,13 @@ from ringcast_config_service.repository.base import (
 from ringcast_config_service.repository.connect import make_repository
 
 __all__ = [
+    "Bundle",
     "Chain",
     "Compaction",
     "Deletion",
     "Expired",
     "HistoryFilter",
+    "IdempotencyMark",
     "KeyStats",
     "ListFilter",
     "ListedRow",

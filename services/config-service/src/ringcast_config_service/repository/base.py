@@ -9,6 +9,8 @@ from typing import Final, NamedTuple, Protocol
 
 from ringcast_wire import FetchReply, HeadsReply, RingcastError, Row, StoreSettings, UnavailableError
 
+from ringcast_config_service.permits import Permit
+
 
 def new_history_id() -> str:
     """A random name for an unbroken run of revisions."""
@@ -64,13 +66,30 @@ class StoreInfo:
 
 
 class RowWrite(NamedTuple):
-    """One checked row. ``value`` is ``None`` for a delete; ``size`` is what :func:`ringcast_wire.check_row` said."""
+    """One checked row. ``value`` is ``None`` for a delete; ``size`` is what :func:`ringcast_wire.check_row` said.
+
+    ``condition`` is the version that the live row has to have, 0 where there must be none, ``None`` for no condition.
+    """
 
     partition: int
     row_id: str
     value: str | None
     metadata: dict[str, str] | None
     size: int
+    condition: int | None = None
+
+
+class IdempotencyMark(NamedTuple):
+    """A client's key for a request, and a digest of the request: the key is not for another one."""
+
+    key: str
+    digest: str
+
+
+class Bundle:
+    """Links requests of several keys of one store that are written together or not at all, one after the other."""
+
+    __slots__ = ()
 
 
 class Chain:
@@ -90,8 +109,10 @@ class WriteRequest:
     """Rows of one key that are written together or not at all. No two have the same id.
 
     ``traceparent`` goes into the outbox with the events, so that whichever process publishes them goes on from it.
-    ``skip_unchanged``: rows that are there with the same value and metadata are not written again. ``generation``: the
-    repository's when the request was let in; once that has risen, the request is refused.
+    ``skip_unchanged``: rows that are there with the same value and metadata are not written again. ``conditional``:
+    some rows have a condition. ``mark``: if a request with its key was written before, its outcome is this one's, and
+    nothing is written; of a bundle the first request has it. ``generation``: the repository's when the request was let
+    in; once that has risen, the request is refused.
     """
 
     store: StoreRecord
@@ -101,6 +122,10 @@ class WriteRequest:
     traceparent: str | None = None
     skip_unchanged: bool = False
     generation: int = 0
+    conditional: bool = False
+    mark: IdempotencyMark | None = None
+    bundle: Bundle | None = None
+    permit: Permit = field(default_factory=Permit)
     bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -404,6 +429,9 @@ class Repository(Protocol):
 
     def pools(self) -> list[PoolUse]:
         """How busy the connections are."""
+
+    async def forget_marks(self, older_than_ms: int, limit: int) -> int:
+        """Removes up to ``limit`` idempotency keys that are older than this, the oldest first; how many."""
 
     async def compact(self, tombstones_ms: int, history_ms: int, every_ms: int = 0) -> Compaction:
         """Removes tombstones, and revisions that have newer ones, that are older than these, by the database's clock.

@@ -321,6 +321,10 @@ class PostgresRepository:
     def pools(self) -> list[PoolUse]:
         return self._sessions.pools()
 
+    async def forget_marks(self, older_than_ms: int, limit: int) -> int:
+        async with self._sessions.use("upkeep") as db:
+            return postgres_write.count(await db.execute(Sql.FORGET_MARKS, older_than_ms, limit))
+
     async def compact(self, tombstones_ms: int, history_ms: int, every_ms: int = 0) -> Compaction:
         steps = PostgresSteps(self._sessions, self._name)
         return await compaction.compact(steps, tombstones_ms, history_ms, every_ms)

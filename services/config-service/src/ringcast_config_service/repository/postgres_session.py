@@ -36,7 +36,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import asyncpg
-from ringcast_wire import RingcastError, UnavailableError
+from ringcast_wire import OutcomeUnknownError, RingcastError, UnavailableError
 
 from ringcast_config_service.repository.base import LockedError, PoolUse
 from ringcast_config_service.repository.sql import Postgres as Sql
@@ -54,7 +54,8 @@ CONNECT_TIMEOUT_S = 5.0
 
 
 class LostRaceError(Exception):
-    """Another transaction has written these partitions (key id, partition) for the first time."""
+    """Another transaction has written these partitions (key id, partition) for the first time, or has stored an
+    idempotency key."""
 
     sqlstate: Final = "23505"
     """What an insert without ``ON CONFLICT`` would have failed with."""
@@ -204,6 +205,8 @@ class Sessions:
 async def _create_heads(db: Connection, places: Sequence[tuple[int, int]]) -> None:
     """Creates heads that nobody has written yet, for the next attempt to lock."""
     zeros = [0] * len(places)
+    if not places:
+        return
     try:
         await db.execute(Sql.INSERT_HEADS, *map(list, zip(*places, strict=True)), zeros, zeros, zeros)
     except RETRIED:
@@ -230,7 +233,7 @@ def _unknown_outcome() -> Iterator[None]:
     try:
         yield
     except (*AWAY, asyncpg.OperatorInterventionError) as error:
-        raise UnavailableError(
+        raise OutcomeUnknownError(
             f"the connection to the database broke during the commit, so the write may have been stored: {said(error)}"
         ) from error
 

@@ -44,6 +44,7 @@ async def write(
     """What became of the requests, and whether all was written and none of the rows stored before."""
     state = await _locate(db, requests, known)
     await _read_heads_and_rows(db, requests, state, known)
+    await _read_marks(db, requests, state)
     plan = writes.plan_writes(requests, state, now_ms)
     key_ids = await _create_keys(db, plan, state)
     ids: Sequence[Sequence[Any]] = ()
@@ -61,6 +62,7 @@ async def write(
             ids = await db.fetch(Sql.WRITE_WITH_HEADS, *_heads(plan.heads, key_ids), *words)
         else:
             ids = await db.fetch(Sql.WRITE, *words)
+    await _store_marks(db, plan)
     return _written(plan, ids), not state.versions and not _refusals(plan)
 
 
@@ -72,8 +74,10 @@ async def write_new(db: Connection, requests: Sequence[WriteRequest], now_ms: in
     """
     state = await _locate(db, requests, known)
     await _read_heads(db, requests, state, known)
+    await _read_marks(db, requests, state)
     plan = writes.plan_writes(requests, state, now_ms)
-    if _refusals(plan):  # a partition is too large, say, which it is not if its rows only change
+    # A partition is too large, say, which it is not if its rows only change; or all was written before.
+    if _refusals(plan) or not plan.rows:
         raise StoredError
     key_ids = await _create_keys(db, plan, state)
     await _store_heads(db, plan, key_ids, state)
@@ -81,6 +85,7 @@ async def write_new(db: Connection, requests: Sequence[WriteRequest], now_ms: in
         await _store_many(db, plan, key_ids, state)
     except asyncpg.UniqueViolationError as error:
         raise StoredError from error
+    await _store_marks(db, plan)
     return _written(plan, await db.fetch(Sql.INSERT_OUTBOX, *columns(plan.events)))
 
 
@@ -280,6 +285,28 @@ async def _read_rows(db: Connection, requests: Sequence[WriteRequest], state: wr
                 state.live[ref] = size
                 if compared:
                     state.contents[ref] = writes.Content(*content)
+
+
+async def _read_marks(db: Connection, requests: Sequence[WriteRequest], state: writes.CurrentState) -> None:
+    """Adds what is known of the requests' idempotency keys.
+
+    The heads are locked, and this is a statement of its own: an earlier transaction for the same request is seen.
+    """
+    if marks := writes.touched_marks(requests):
+        for store, key, *found in await db.fetch(Sql.READ_MARKS, *columns(marks)):
+            state.recorded[writes.MarkRef(store, key)] = writes.Recorded(*found)
+
+
+async def _store_marks(db: Connection, plan: writes.Plan) -> None:
+    """Stores the idempotency keys that are new.
+
+    Raises:
+        LostRaceError: another transaction, for another request, was first to store one of them.
+    """
+    if plan.recorded:
+        marks = sorted((*ref, *found) for ref, found in plan.recorded.items())
+        if count(await db.execute(Sql.INSERT_MARKS, *columns(marks))) < len(marks):
+            raise LostRaceError([])
 
 
 def _partitions(state: writes.CurrentState, requests: Sequence[WriteRequest]) -> list[tuple[int, int]]:

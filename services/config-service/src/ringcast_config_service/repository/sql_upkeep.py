@@ -9,7 +9,7 @@ from ringcast_config_service.repository.sql_lifecycle import for_sqlite
 # --- The database's clock ---------------------------------------------------------------------------------------------
 
 _POSTGRES_NOW_MS: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)"
-_SQLITE_NOW_MS: Final = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+SQLITE_NOW_MS: Final = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 POSTGRES_STAMP_MS: Final = "CAST(extract(epoch FROM now()) * 1000 AS BIGINT)"
 """The same throughout a transaction."""
 
@@ -128,16 +128,16 @@ class SqliteUpkeep:
 
     OUTBOX_SPANS = _OUTBOX_SPANS
     READ_OUTBOX = for_sqlite(_READ_OUTBOX)
-    CLAIM_OUTBOX = for_sqlite(_CLAIM_OUTBOX.format(now_ms=_SQLITE_NOW_MS))
+    CLAIM_OUTBOX = for_sqlite(_CLAIM_OUTBOX.format(now_ms=SQLITE_NOW_MS))
     RELEASE_OUTBOX = for_sqlite(_RELEASE_OUTBOX)
-    REFUSE_OUTBOX = for_sqlite(_REFUSE_OUTBOX.format(now_ms=_SQLITE_NOW_MS))
+    REFUSE_OUTBOX = for_sqlite(_REFUSE_OUTBOX.format(now_ms=SQLITE_NOW_MS))
     FORGET_REFUSED = _FORGET_REFUSED
     READ_REFUSED = for_sqlite(_READ_REFUSED)
     OUTBOX_STATE = _OUTBOX_STATE
     DELETE_OUTBOX = "DELETE FROM outbox WHERE id = ?1"
 
-    TAKE_DUTY = for_sqlite(_TAKE_DUTY.format(now_ms=_SQLITE_NOW_MS))
-    KEEP_DUTY = for_sqlite(_KEEP_DUTY.format(now_ms=_SQLITE_NOW_MS))
+    TAKE_DUTY = for_sqlite(_TAKE_DUTY.format(now_ms=SQLITE_NOW_MS))
+    KEEP_DUTY = for_sqlite(_KEEP_DUTY.format(now_ms=SQLITE_NOW_MS))
     OLD_TOMBSTONES = for_sqlite(_OLD_TOMBSTONES)
     RAISE_FLOOR = "UPDATE partitions SET floor = ?3 WHERE key_id = ?1 AND partition = ?2 AND floor < ?3"
     DELETE_TOMBSTONE = "DELETE FROM rows WHERE key_id = ?1 AND partition = ?2 AND row_id = ?3 AND version = ?4"

@@ -240,6 +240,9 @@ class SqliteRepository:
     def pools(self) -> list[PoolUse]:
         return []
 
+    async def forget_marks(self, older_than_ms: int, limit: int) -> int:
+        return await self._write(lambda db: db.execute(Sql.FORGET_MARKS, (older_than_ms, limit)).rowcount)
+
     async def compact(self, tombstones_ms: int, history_ms: int, every_ms: int = 0) -> Compaction:
         return await compaction.compact(SqliteSteps(self._write, self._name), tombstones_ms, history_ms, every_ms)
 
@@ -311,6 +314,7 @@ def _write(db: sqlite3.Connection, requests: Sequence[WriteRequest], now_ms: int
     key_ids = dict(state.keys)
     for key in plan.new_keys:
         key_ids[key] = db.execute(Sql.INSERT_KEY, (*key, state.histories[key])).fetchone()[0]
+    db.executemany(Sql.INSERT_MARK, ((*ref, *found, stamp_ms) for ref, found in plan.recorded.items()))
     db.executemany(Sql.UPSERT_HEAD, ((key_ids[ref.key], ref.partition, *head) for ref, head in plan.heads.items()))
     rows = plan.rows.values()
     db.executemany(Sql.UPSERT_ROW, ((*mapping.from_row(row, key_ids), row.size, stamp_ms) for row in rows))
@@ -357,4 +361,8 @@ def _read_state(db: sqlite3.Connection, requests: Sequence[WriteRequest]) -> wri
                     state.live[row] = size
                     if content:
                         state.contents[row] = writes.Content(*content)
+    for mark in writes.touched_marks(requests):
+        found = db.execute(Sql.READ_MARK, mark).fetchone()
+        if found:
+            state.recorded[mark] = writes.Recorded(*found)
     return state

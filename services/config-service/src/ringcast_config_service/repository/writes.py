@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import NamedTuple
 
 import msgspec
 from ringcast_wire import (
     WIRE_VERSION,
     Change,
+    ConditionFailedError,
     Event,
+    InvalidInputError,
     LimitExceededError,
     RingcastError,
     UnavailableError,
@@ -23,11 +26,20 @@ from ringcast_wire import (
     encode,
     limits,
     names,
+    shown,
 )
 
-from ringcast_config_service.repository.base import RowWrite, StoreRecord, WriteOutcome, WriteRequest
+from ringcast_config_service.repository.base import (
+    Bundle,
+    IdempotencyMark,
+    RowWrite,
+    StoreRecord,
+    WriteOutcome,
+    WriteRequest,
+)
 
 _json = msgspec.json.Encoder()
+_outcomes = msgspec.json.Decoder(list[tuple[int, int, int, list[int]]])
 _metadata = msgspec.json.Decoder(dict[str, str])
 
 
@@ -44,6 +56,20 @@ class PartitionRef(NamedTuple):
 class RowRef(NamedTuple):
     key: KeyRef
     row_id: str
+
+
+class MarkRef(NamedTuple):
+    """Where an idempotency key stands."""
+
+    store: str
+    key: str
+
+
+class Recorded(NamedTuple):
+    """What a request with an idempotency key was, and what became of it (:func:`pack_outcomes`)."""
+
+    digest: str
+    outcomes: str
 
 
 class Content(NamedTuple):
@@ -97,7 +123,7 @@ class CurrentState:
     ``histories``: the history id of each key, for one that does not exist the one that it is to be created with.
     ``heads``: of the partitions that were ever written. ``live``: size of each row touched that is there and not a
     tombstone. ``versions``: of each row touched that is there, tombstones too. ``contents``: of those with a ``live``
-    size that a request with ``skip_unchanged`` touches.
+    size that a request with ``skip_unchanged`` touches. ``recorded``: of the requests' idempotency keys that are there.
     """
 
     stores: set[str] = field(default_factory=set)
@@ -110,11 +136,13 @@ class CurrentState:
     live: dict[RowRef, int] = field(default_factory=dict)
     versions: dict[RowRef, int] = field(default_factory=dict)
     contents: dict[RowRef, Content] = field(default_factory=dict)
+    recorded: dict[MarkRef, Recorded] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Plan:
-    """What to store: keys to create, new heads, last state of each row, every revision, the events and their traces."""
+    """What to store: keys to create, new heads, last state of each row, every revision, the events and their traces,
+    and the idempotency keys with their outcomes."""
 
     outcomes: list[WriteOutcome | RingcastError] = field(default_factory=list)
     new_keys: list[KeyRef] = field(default_factory=list)
@@ -123,6 +151,7 @@ class Plan:
     rows: dict[RowRef, PlannedRow] = field(default_factory=dict)
     history: list[PlannedRow] = field(default_factory=list)
     events: list[PlannedEvent] = field(default_factory=list)
+    recorded: dict[MarkRef, Recorded] = field(default_factory=dict)
 
 
 def touched_partitions(requests: Iterable[WriteRequest]) -> list[PartitionRef]:
@@ -143,22 +172,38 @@ def touched_rows(requests: Iterable[WriteRequest]) -> dict[RowRef, int]:
     return found
 
 
+def touched_marks(requests: Iterable[WriteRequest]) -> list[MarkRef]:
+    """The idempotency keys of a group, in the one order in which everyone stores them."""
+    marked = ((request.store.name, request.mark) for request in requests if request.mark is not None)
+    return sorted({MarkRef(store, mark.key) for store, mark in marked})
+
+
 def plan_writes(requests: Sequence[WriteRequest], state: CurrentState, now_ms: int) -> Plan:
-    """Decides a group of requests, in order, each as a whole or not at all."""
+    """Decides a group of requests, in order, each (or each bundle) as a whole or not at all.
+
+    To be called when the heads are locked: :mod:`~ringcast_config_service.permits` counts on it.
+    """
     planner = _Planner(state)
     plan = planner.plan
     failed = set()
-    for request in requests:
+    for _, unit in groupby(requests, _unit):
+        parts = list(unit)
+        chain = parts[0].chain
         try:
-            if request.chain is not None and (request.chain.failed or request.chain in failed):
+            if chain is not None and (chain.failed or chain in failed):
                 raise UnavailableError("an earlier batch of this stream failed: this one was not written")
-            plan.outcomes.append(planner.add(request))
+            plan.outcomes += planner.add_unit(parts)
         except RingcastError as error:
-            failed.add(request.chain)
-            plan.outcomes.append(error)
+            failed.add(chain)
+            plan.outcomes += [error] * len(parts)
     stores = {request.store.name: request.store for request in requests}
     plan.events = list(_events(plan, state, stores, now_ms))
     return plan
+
+
+def _unit(request: WriteRequest) -> WriteRequest | Bundle:
+    """The same for all requests that are decided together."""
+    return request.bundle or request
 
 
 @dataclass(slots=True)
@@ -177,6 +222,42 @@ class _Planner:
     def __init__(self, state: CurrentState) -> None:
         self.plan = Plan()
         self._state = state
+
+    def add_unit(self, parts: Sequence[WriteRequest]) -> list[WriteOutcome]:
+        """Applies a request, or all requests of a bundle, or raises and leaves the plan as it was."""
+        first = parts[0]
+        if first.mark is not None and (found := self._recorded(first.store.name, first.mark)) is not None:
+            return found
+        first.permit.check()
+        outcomes = [self.add(first)] if len(parts) == 1 else self._add_bundle(parts)
+        if first.mark is not None:
+            ref = MarkRef(first.store.name, first.mark.key)
+            self.plan.recorded[ref] = Recorded(first.mark.digest, pack_outcomes(outcomes))
+        return outcomes
+
+    def _add_bundle(self, parts: Sequence[WriteRequest]) -> list[WriteOutcome]:
+        plan = self.plan
+        heads, rows, traceparents = plan.heads.copy(), plan.rows.copy(), plan.traceparents.copy()
+        new_keys, history = len(plan.new_keys), len(plan.history)
+        try:
+            return [self.add(part) for part in parts]
+        except RingcastError:
+            plan.heads, plan.rows, plan.traceparents = heads, rows, traceparents
+            del plan.new_keys[new_keys:], plan.history[history:]
+            raise
+
+    def _recorded(self, store: str, mark: IdempotencyMark) -> list[WriteOutcome] | None:
+        """What became of a request with the same idempotency key, if there was one."""
+        ref = MarkRef(store, mark.key)
+        found = self.plan.recorded.get(ref) or self._state.recorded.get(ref)
+        if found is None:
+            return None
+        if found.digest != mark.digest:
+            raise InvalidInputError(
+                f"idempotency_key {shown(mark.key)} was used in store {store!r} for another write: nothing was written",
+                field="idempotency_key",
+            )
+        return unpack_outcomes(found.outcomes)
 
     def add(self, request: WriteRequest) -> WriteOutcome:
         """Applies one request to the plan, or raises and leaves the plan as it was."""
@@ -250,9 +331,25 @@ class _Planner:
             and unpack_metadata(content.metadata) == (row.metadata or None)
         )
 
+    def _check_condition(self, ref: RowRef, wanted: int) -> None:
+        found = self._state.versions[ref] if ref in self._state.live else 0
+        if (planned := self.plan.rows.get(ref)) is not None:
+            found = 0 if planned.value is None else planned.version
+        if found == wanted:
+            return
+        place = f"{ref.key.store}/{ref.key.name} has"
+        if not found:
+            said = f"{place} no row {shown(ref.row_id)}: version {wanted} was expected, nothing was written"
+        else:
+            expected = f"version {wanted}" if wanted else "no row"
+            said = f"{place} row {shown(ref.row_id)} at version {found}: {expected} was expected, nothing was written"
+        raise ConditionFailedError(said, field="if_version" if wanted else "if_absent", found_version=found)
+
     def _row(self, ref: RowRef, row: RowWrite, tallies: dict[int, _Tally], skip_unchanged: bool) -> PlannedRow | None:
         """The next revision of a row, or ``None`` where nothing is to be written."""
         before = self._live_size(ref)
+        if row.condition is not None:
+            self._check_condition(ref, row.condition)
         if before is None:
             if row.value is None:
                 return None
@@ -325,3 +422,13 @@ def pack_metadata(metadata: dict[str, str] | None) -> str | None:
 def unpack_metadata(text: str | None) -> dict[str, str] | None:
     """The other way."""
     return _metadata.decode(text) if text else None
+
+
+def pack_outcomes(outcomes: Iterable[WriteOutcome]) -> str:
+    """Outcomes as they are stored: JSON text."""
+    return _json.encode([(made.written, made.deleted, made.unchanged, made.versions) for made in outcomes]).decode()
+
+
+def unpack_outcomes(text: str) -> list[WriteOutcome]:
+    """The other way."""
+    return [WriteOutcome(*found) for found in _outcomes.decode(text)]

@@ -1,0 +1,104 @@
+"""On what terms a client writes: an idempotency key, a time by which it has to begin, several keys at once."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+from ringcast_core import row_partitions
+from ringcast_wire import InvalidInputError, check_idempotency_key, check_row, limits, names, shown
+
+from ringcast_config_service.batches import RowInput
+from ringcast_config_service.permits import Permit
+from ringcast_config_service.repository import Bundle, IdempotencyMark, RowWrite, StoreRecord, WriteRequest
+
+
+class Terms(NamedTuple):
+    """Of one request. ``idempotency_key`` is empty where there is none; ``expires_s`` as in ``Permit``."""
+
+    traceparent: str | None = None
+    idempotency_key: str = ""
+    expires_s: float = math.inf
+
+
+NO_TERMS: Final = Terms()
+
+
+class KeyedRow(NamedTuple):
+    key: str
+    row: RowInput
+
+
+def make_mark(idempotency_key: str, writes: Iterable[tuple[str, Sequence[RowWrite]]]) -> IdempotencyMark | None:
+    """The key and what it stands for, or ``None`` without a key.
+
+    Raises:
+        InvalidInputError: it can't be a key.
+    """
+    if not idempotency_key:
+        return None
+    content = [
+        (key, [(row.row_id, row.value, sorted((row.metadata or {}).items()), row.condition) for row in rows])
+        for key, rows in writes
+    ]
+    digest = hashlib.blake2b(msgspec.msgpack.encode(content), digest_size=16).hexdigest()
+    return IdempotencyMark(check_idempotency_key(idempotency_key), digest)
+
+
+def bundle(
+    store: StoreRecord, writes: Sequence[KeyedRow], terms: Terms, generation: int = 0
+) -> tuple[list[WriteRequest], dict[tuple[str, str], int]]:
+    """Checks the rows of a commit; a request for each key, and the partition of each row in the order of their rows.
+
+    Raises:
+        InvalidInputError: there are none or too many, or they are too large, one is invalid, or one comes twice.
+    """
+    if not 1 <= len(writes) <= limits.MAX_BATCH_ROWS:
+        raise InvalidInputError(
+            f"writes has {len(writes)} entries: 1 to {limits.MAX_BATCH_ROWS} are allowed in a commit", field="writes"
+        )
+    by_key: dict[str, dict[str, tuple[RowInput, int]]] = {}
+    total = 0
+    for index, (key, row) in enumerate(writes):
+        try:
+            rows = by_key.setdefault(names.check_name("key", key), {})
+            size = check_row(row.row_id, row.value or "", row.metadata)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"write {index} of the commit: {error}", field=error.field) from error
+        if row.row_id in rows:
+            raise InvalidInputError(
+                f"write {index} of the commit: row {shown(row.row_id)} of key {key!r} comes twice", field="row_id"
+            )
+        rows[row.row_id] = row, size
+        total += size
+    if total > limits.MAX_BATCH_BYTES:
+        raise InvalidInputError(
+            f"writes has {total} bytes: at most {limits.MAX_BATCH_BYTES} are allowed in a commit", field="writes"
+        )
+    made = [(key, _writes(rows, store.partition_count)) for key, rows in sorted(by_key.items())]
+    mark, permit, link = make_mark(terms.idempotency_key, made), Permit(terms.expires_s), Bundle()
+    requests = [
+        WriteRequest(
+            store,
+            key,
+            rows,
+            traceparent=terms.traceparent,
+            conditional=any(row.condition is not None for row in rows),
+            mark=mark if number == 0 else None,
+            bundle=link,
+            generation=generation,
+            permit=permit,
+        )
+        for number, (key, rows) in enumerate(made)
+    ]
+    return requests, {(key, row.row_id): row.partition for key, rows in made for row in rows}
+
+
+def _writes(rows: dict[str, tuple[RowInput, int]], partition_count: int) -> list[RowWrite]:
+    return [
+        RowWrite(partition, row_id, row.value, dict(row.metadata) if row.metadata else None, size, row.condition)
+        for partition, (row_id, (row, size)) in zip(row_partitions(rows, partition_count), rows.items(), strict=True)
+    ]

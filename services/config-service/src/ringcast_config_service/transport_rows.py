@@ -1,0 +1,54 @@
+"""The rows of gRPC messages, and the terms on which they are to be written."""
+
+from __future__ import annotations
+
+import math
+
+from ringcast_wire import check_condition
+from ringcast_wire.grpc import pb
+
+from ringcast_config_service.batches import RowInput
+from ringcast_config_service.permits import clock_s
+from ringcast_config_service.terms import KeyedRow, Terms
+from ringcast_config_service.transport_input import Context
+
+
+def row_input(row: pb.RowChange | pb.RowWrite) -> RowInput:
+    """A row of a stream or of a commit.
+
+    Raises:
+        InvalidInputError: its condition is none.
+    """
+    condition = None
+    if row.if_absent or row.HasField("if_version"):
+        version = row.if_version if row.HasField("if_version") else None
+        condition = check_condition(version, row.if_absent, delete=row.delete)
+    return RowInput(row.row_id, None if row.delete else row.value, None if row.delete else row.metadata, condition)
+
+
+def put_input(request: pb.PutRequest) -> RowInput:
+    """The row of a put."""
+    version = request.if_version if request.HasField("if_version") else None
+    return RowInput(request.row_id, request.value, request.metadata, check_condition(version, request.if_absent))
+
+
+def delete_input(request: pb.DeleteRequest) -> RowInput:
+    """The row of a delete."""
+    version = request.if_version if request.HasField("if_version") else None
+    return RowInput(request.row_id, None, None, check_condition(version, if_absent=False))
+
+
+def keyed_rows(request: pb.CommitRequest) -> list[KeyedRow]:
+    """The rows of a commit."""
+    return [KeyedRow(write.key, row_input(write.row)) for write in request.writes]
+
+
+def call_terms(context: Context, traceparent: str | None, idempotency_key: str) -> Terms:
+    """The terms of a call: it expires when its client no longer waits."""
+    left_s: float | None = context.time_remaining()  # None without a deadline, whatever its type says
+    return Terms(traceparent, idempotency_key, math.inf if left_s is None else clock_s() + left_s)
+
+
+def change_terms(change: pb.RowChange, traceparent: str | None) -> Terms:
+    """The terms of one change of a stream."""
+    return Terms(traceparent, change.idempotency_key, change.expires_ms / 1000 if change.expires_ms else math.inf)

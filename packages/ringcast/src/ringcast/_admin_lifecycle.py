@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ringcast_wire import InvalidInputError, Mode, Strategy, limits, names, shown
+from ringcast_wire import Mode, Strategy, names
 from ringcast_wire.grpc import pb
 
+from ringcast._admin_input import check_inline, where
 from ringcast._admin_records import KeyInfo, StoreInfo, key_info, pb_mode, pb_strategy, store_info
 
 
@@ -87,20 +88,3 @@ class LifecycleCalls:
 
     async def _unary(self, method: Any, request: Any, metadata: Any = None) -> Any:
         raise NotImplementedError
-
-
-def where(store: str, key: str) -> dict[str, Any]:
-    """The fields of a request that name a key."""
-    return {"store": names.check_name("store", store), "key": names.check_name("key", key)}
-
-
-def check_inline(value: object) -> int:
-    """Returns ``value`` if values of so many bytes may ride in an event."""
-    return check_range("inline_max_bytes", value, 0, limits.MAX_INLINE_BYTES)
-
-
-def check_range(field: str, value: object, low: int, high: int) -> int:
-    """Returns ``value`` if it is a whole number within the range."""
-    if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
-        return value
-    raise InvalidInputError(f"{field} {shown(value)} is out of range: {low} to {high} is allowed", field=field)

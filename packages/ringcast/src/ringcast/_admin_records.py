@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from ringcast_wire import Mode, Strategy
+from ringcast_wire import Mode, Strategy, check_condition, check_row, check_row_id
 from ringcast_wire.grpc import pb
 
 _MODES = {pb.MODE_PARTITIONED: Mode.PARTITIONED, pb.MODE_FULL: Mode.FULL}
@@ -96,12 +96,41 @@ class DeleteResult:
 
 @dataclass(frozen=True, slots=True)
 class RowWrite:
-    """One row of a bulk write: a put, or with ``delete`` a delete."""
+    """One row of a bulk write: a put, or with ``delete`` a delete.
+
+    ``if_version``: only where the live row has this version; ``if_absent``: only where there is none. A condition that
+    does not hold refuses the whole batch.
+    """
 
     row_id: str
     value: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
     delete: bool = False
+    if_version: int | None = None
+    if_absent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedWrite:
+    """One row of a commit: a put, or with ``delete`` a delete, of a row of ``key``; conditions as in ``RowWrite``."""
+
+    key: str
+    row_id: str
+    value: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    delete: bool = False
+    if_version: int | None = None
+    if_absent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedRow:
+    """What a commit did to one row; ``version`` is 0 for a delete of a row that was not there."""
+
+    key: str
+    row_id: str
+    partition: int
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,3 +194,26 @@ def pb_mode(mode: Mode) -> pb.Mode:
 def pb_strategy(strategy: Strategy) -> pb.Strategy:
     """To the protobuf enum."""
     return next(number for number, value in _STRATEGIES.items() if value is strategy)
+
+
+def checked_row(row: RowWrite | KeyedWrite) -> tuple[pb.RowWrite, int]:
+    """The protobuf message, and the bytes of the row.
+
+    Raises:
+        InvalidInputError: it breaks a rule.
+    """
+    size = len(check_row_id(row.row_id).encode()) if row.delete else check_row(row.row_id, row.value, row.metadata)
+    check_condition(row.if_version, row.if_absent, delete=row.delete)
+    return row_message(row), size
+
+
+def row_message(row: RowWrite | KeyedWrite) -> pb.RowWrite:
+    """The protobuf message of a checked row."""
+    return pb.RowWrite(
+        row_id=row.row_id,
+        value=row.value,
+        metadata=row.metadata,
+        delete=row.delete,
+        if_version=row.if_version,
+        if_absent=row.if_absent,
+    )

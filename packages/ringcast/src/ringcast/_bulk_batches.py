@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from ringcast_wire import InvalidInputError, check_row, check_row_id
+from ringcast_wire import InvalidInputError, check_condition, check_row, check_row_id
 from ringcast_wire.grpc import pb
 
-from ringcast._admin_records import OnInvalid, RejectedRow, RowWrite
+from ringcast._admin_records import OnInvalid, RejectedRow, RowWrite, row_message
 
 _ON_INVALID = {
     OnInvalid.REJECT_BATCH: pb.ON_INVALID_REJECT_BATCH,
@@ -59,6 +59,7 @@ class BatchBuilder:
         max_rows: int,
         max_bytes: int,
         skip_unchanged: bool = False,
+        job_id: str = "",
     ) -> None:
         self._store = store
         self._key = key
@@ -66,6 +67,7 @@ class BatchBuilder:
         self._max_rows = max_rows
         self._max_bytes = max_bytes
         self._skip_unchanged = skip_unchanged
+        self._job_id = job_id
         self._first = 0
         self._sequence = 0
         self._start()
@@ -105,9 +107,10 @@ class BatchBuilder:
             sequence=self._sequence,
             on_invalid=_ON_INVALID[self._on_invalid],
             skip_unchanged=self._skip_unchanged,
+            idempotency_key=f"{self._job_id}:{self._sequence}" if self._job_id else "",
         )
-        if any(row.metadata or row.delete for row in self._rows):
-            message.rows.extend(map(_message, self._rows))
+        if any(row.metadata or row.delete or row.if_absent or row.if_version is not None for row in self._rows):
+            message.rows.extend(map(row_message, self._rows))
         else:  # column by column, at half the cost
             message.row_ids.extend([row.row_id for row in self._rows])
             message.values.extend([row.value for row in self._rows])
@@ -127,11 +130,9 @@ class BatchBuilder:
         return self.flush() if len(self._rejected) >= self._max_rows else None
 
 
-def _message(row: RowWrite) -> pb.RowWrite:
-    return pb.RowWrite(row_id=row.row_id, value=row.value, metadata=row.metadata, delete=row.delete)
-
-
 def _size(row: RowWrite) -> int:
+    if row.if_version is not None or row.if_absent:
+        check_condition(row.if_version, row.if_absent, delete=row.delete)
     if row.delete:
         return len(check_row_id(row.row_id).encode())
     return check_row(row.row_id, row.value, row.metadata)

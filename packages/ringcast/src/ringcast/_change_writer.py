@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 
 import grpc.aio
-from ringcast_wire import RingcastError, UnavailableError, check_row, check_row_id, error_from_code, limits
+from ringcast_wire import (
+    OutcomeUnknownError,
+    RingcastError,
+    UnavailableError,
+    check_condition,
+    check_idempotency_key,
+    check_row,
+    check_row_id,
+    error_from_code,
+    limits,
+    names,
+)
 from ringcast_wire.grpc import pb
 from ringcast_wire.tracing import Tracing
 
@@ -30,6 +42,8 @@ class _Pending:
     size: int
     deadline: float
     answer: asyncio.Future[pb.ChangeResult]
+    sent: bool = False
+    """Whether a stream that has not ended well has taken it: then its outcome is not known."""
 
 
 class ChangeWriter:
@@ -39,6 +53,12 @@ class ChangeWriter:
     :meth:`ConfigServiceClient.changes`. Each call returns once its change is committed. Changes are committed in the
     order of the calls, and one that is refused does not hold up the others. At most ``max_in_flight`` are unanswered:
     further calls wait for their turn.
+
+    A change that was not answered in time may have been stored or not (``OutcomeUnknownError``). But it is not stored
+    later: what anybody writes to the row after the error, through whichever instance, comes after it. The service has
+    told its clock, and stores no change past the time by which this side gives it up. Where the connection breaks
+    before that time, the error comes at once, and an instance that hangs may still store the change until then: where
+    that matters give it ``if_version``, or an ``idempotency_key`` and make it again.
 
     Not for use by several threads.
     """
@@ -53,6 +73,7 @@ class ChangeWriter:
         timeout_s: float,
         to_error: Callable[[grpc.aio.AioRpcError], RingcastError],
         silent: Callable[[], UnavailableError],
+        unknown: Callable[[], UnavailableError],
         tracing: Tracing | None,
     ) -> None:
         self._open_call = open_call
@@ -62,6 +83,9 @@ class ChangeWriter:
         self._timeout_s = timeout_s
         self._to_error = to_error
         self._silent = silent
+        self._unknown = unknown
+        self._clock_ahead_s: float | None = None
+        """How far the clock of the service is ahead of ours, at least; of the present stream."""
         self._tracing = tracing
         self._asked = 0
         """Calls that have not returned, those included that wait for a place."""
@@ -95,25 +119,45 @@ class ChangeWriter:
             if self._overdue is not None:
                 self._overdue.cancel()
 
-    async def put(self, row_id: str, value: str, metadata: Mapping[str, str] | None = None) -> PutResult:
-        """Writes a row.
+    async def put(
+        self,
+        row_id: str,
+        value: str,
+        metadata: Mapping[str, str] | None = None,
+        *,
+        if_version: int | None = None,
+        if_absent: bool = False,
+        idempotency_key: str | None = None,
+    ) -> PutResult:
+        """Writes a row; conditions and idempotency key as for :meth:`ConfigServiceClient.put`.
 
         Raises:
-            InvalidInputError, UnknownStoreError, LimitExceededError: nothing was written.
-            UnavailableError: the service can't be reached, or did not answer in time: whether the row is written is not
-                known. Writing it again does no harm.
+            InvalidInputError, UnknownStoreError, LimitExceededError, ConditionFailedError: nothing was written.
+            OutcomeUnknownError: the service did not answer in time, or the connection broke: whether the row is written
+                is not known.
+            UnavailableError: the service can't be reached; nothing was written.
         """
         size = check_row(row_id, value, metadata)
-        result = await self._traced("config.put", pb.RowChange(row_id=row_id, value=value, metadata=metadata), size)
+        message = pb.RowChange(row_id=row_id, value=value, metadata=metadata)
+        if if_absent or if_version is not None:
+            check_condition(if_version, if_absent)
+            message.if_absent = if_absent
+        _add_terms(message, if_version, idempotency_key)
+        result = await self._traced("config.put", message, size)
         return PutResult(result.partition, result.version)
 
-    async def delete(self, row_id: str) -> DeleteResult:
+    async def delete(
+        self, row_id: str, *, if_version: int | None = None, idempotency_key: str | None = None
+    ) -> DeleteResult:
         """Deletes a row, if it is there.
 
         Raises:
-            InvalidInputError, UnknownStoreError, UnknownKeyError, UnavailableError: as for :meth:`put`.
+            InvalidInputError, UnknownStoreError, UnknownKeyError, ConditionFailedError, OutcomeUnknownError,
+                UnavailableError: as for :meth:`put`.
         """
         message = pb.RowChange(row_id=check_row_id(row_id), delete=True)
+        check_condition(if_version, if_absent=False)
+        _add_terms(message, if_version, idempotency_key)
         result = await self._traced("config.delete", message, len(row_id))
         return DeleteResult(result.version > 0, result.partition, result.version)
 
@@ -136,7 +180,9 @@ class ChangeWriter:
             if self._closing:
                 self._news.set()
         if result.error:
-            raise error_from_code(result.error, result.message, field=result.field or None)
+            raise error_from_code(
+                result.error, result.message, field=result.field or None, found_version=result.found_version
+            )
         return result
 
     async def _answer(self, message: pb.RowChange, size: int) -> pb.ChangeResult:
@@ -164,12 +210,15 @@ class ChangeWriter:
                 self._overdue = loop.call_at(pending.deadline, self._give_up)
                 return
             if not pending.answer.done():
-                pending.answer.set_exception(self._silent())
+                pending.answer.set_exception(self._unknown() if pending.sent else self._silent())
 
     def _fail(self, error: RingcastError) -> None:
+        unknown: RingcastError = error
+        if isinstance(error, UnavailableError):
+            unknown = OutcomeUnknownError(f"{error}: whether the change was stored is not known")
         for pending in self._pending.values():
             if not pending.answer.done():
-                pending.answer.set_exception(error)
+                pending.answer.set_exception(unknown if pending.sent else error)
 
     # ---- the stream
 
@@ -190,6 +239,8 @@ class ChangeWriter:
                 self._fail(error)
             # What is not answered at the end of a stream that did not break was not read, and so not written.
             self._unsent = {number: held for number, held in self._pending.items() if not held.answer.done()}
+            for held in self._unsent.values():
+                held.sent = False
             wait_s = _FIRST_WAIT_S if answered else min(2 * wait_s, _LONGEST_WAIT_S)
             if not answered and not self._is_done:
                 await asyncio.sleep(wait_s)
@@ -200,6 +251,7 @@ class ChangeWriter:
         sending: asyncio.Task[None] | None = None
         try:
             await call.wait_for_connection()  # a stream that is refused says why only to those who don't send yet
+            self._clock_ahead_s = _clock_ahead_s(await call.initial_metadata())
             sending = asyncio.create_task(self._send(call))
             while True:
                 reply: Any = await call.read()
@@ -237,9 +289,27 @@ class ChangeWriter:
         while self._unsent and len(batch) < limits.MAX_BATCH_ROWS and size < limits.MAX_BATCH_BYTES:
             pending = self._unsent.pop(next(iter(self._unsent)))
             if not pending.answer.done():
+                pending.sent = True
+                if self._clock_ahead_s is not None:
+                    pending.message.expires_ms = int((pending.deadline + self._clock_ahead_s) * 1000)
                 batch.append(pending.message)
                 size += pending.size
         return batch
+
+
+def _add_terms(message: pb.RowChange, if_version: int | None, idempotency_key: str | None) -> None:
+    if if_version is not None:
+        message.if_version = if_version
+    if idempotency_key is not None:
+        message.idempotency_key = check_idempotency_key(idempotency_key)
+
+
+def _clock_ahead_s(metadata: Iterable[tuple[str, Any]]) -> float | None:
+    """What the service's clock is ahead of ours, or less: what it says has taken a while to arrive."""
+    for name, value in metadata:
+        if name == names.GRPC_CLOCK_KEY and str(value).isdecimal():
+            return int(value) / 1000 - time.monotonic()
+    return None
 
 
 def _closed() -> UnavailableError:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from types import TracebackType
@@ -17,25 +16,38 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import grpc
 import grpc.aio
 from ringcast_wire import (
-    InvalidInputError,
     Mode,
+    OutcomeUnknownError,
     RingcastError,
     Strategy,
     UnavailableError,
+    check_condition,
     check_row,
     check_row_id,
     limits,
     names,
-    shown,
 )
-from ringcast_wire.grpc import TLS_PREFIX, ConfigServiceStub, ServiceLogin, error_from_rpc, pb
+from ringcast_wire.grpc import ConfigServiceStub, ServiceLogin, error_from_rpc, pb
 from ringcast_wire.tracing import Tracing, make_tracing
 
-from ringcast._admin_lifecycle import LifecycleCalls, check_inline, check_range, where
+from ringcast._admin_input import (
+    cause,
+    check_address,
+    check_inline,
+    check_job_id,
+    check_limit,
+    check_mark,
+    check_range,
+    slices,
+    where,
+)
+from ringcast._admin_lifecycle import LifecycleCalls
 from ringcast._admin_records import (
     BatchResult,
+    CommittedRow,
     DeleteResult,
     DeletionInfo,
+    KeyedWrite,
     KeyInfo,
     OnInvalid,
     PutResult,
@@ -44,6 +56,7 @@ from ringcast._admin_records import (
     RowRecord,
     RowWrite,
     StoreInfo,
+    checked_row,
     pb_mode,
     pb_strategy,
     row_record,
@@ -198,29 +211,88 @@ class ConfigServiceClient(LifecycleCalls):
         return store_info(await self._unary(self._rpc().NewHistory, request))
 
     async def put(
-        self, store: str, key: str, row_id: str, value: str, metadata: Mapping[str, str] | None = None
+        self,
+        store: str,
+        key: str,
+        row_id: str,
+        value: str,
+        metadata: Mapping[str, str] | None = None,
+        *,
+        if_version: int | None = None,
+        if_absent: bool = False,
+        idempotency_key: str | None = None,
     ) -> PutResult:
         """Writes a row; the first write to a config key creates the key.
+
+        ``if_version``: only if the live row has this version; ``if_absent``: only if there is none. With an
+        ``idempotency_key`` (1 to 128 bytes) the same put again returns what it returned the first time, and writes
+        nothing: so one whose outcome is not known can be repeated.
 
         Raises:
             UnknownStoreError: there is no such store.
             LimitExceededError: the partition would outgrow 8 MiB, or the store 100 keys.
+            ConditionFailedError: the condition does not hold; ``found_version`` says which version the row has.
+            OutcomeUnknownError: the service did not answer in time, and may have written the row.
         """
         check_row(row_id, value, metadata)
-        request = pb.PutRequest(**where(store, key), row_id=row_id, value=value, metadata=metadata)
+        check_condition(if_version, if_absent)
+        request = pb.PutRequest(
+            **where(store, key),
+            row_id=row_id,
+            value=value,
+            metadata=metadata,
+            if_version=if_version,
+            if_absent=if_absent,
+            idempotency_key=check_mark(idempotency_key),
+        )
         reply = await self._write("config.put", self._rpc().Put, request)
         return PutResult(reply.partition, reply.version)
 
-    async def delete(self, store: str, key: str, row_id: str) -> DeleteResult:
-        """Deletes a row, if it is there.
+    async def delete(
+        self, store: str, key: str, row_id: str, *, if_version: int | None = None, idempotency_key: str | None = None
+    ) -> DeleteResult:
+        """Deletes a row, if it is there; ``if_version`` and ``idempotency_key`` as for :meth:`put`.
 
         Raises:
             UnknownStoreError: there is no such store.
             UnknownKeyError: nothing was ever written to the key.
+            ConditionFailedError, OutcomeUnknownError: as for :meth:`put`.
         """
-        request = pb.DeleteRequest(**where(store, key), row_id=check_row_id(row_id))
+        check_condition(if_version, if_absent=False)
+        request = pb.DeleteRequest(
+            **where(store, key),
+            row_id=check_row_id(row_id),
+            if_version=if_version,
+            idempotency_key=check_mark(idempotency_key),
+        )
         reply = await self._write("config.delete", self._rpc().Delete, request)
         return DeleteResult(reply.existed, reply.partition, reply.version)
+
+    async def commit(
+        self, store: str, writes: Sequence[KeyedWrite], *, idempotency_key: str | None = None
+    ) -> list[CommittedRow]:
+        """Writes rows of any keys of a store in one transaction: all of them, or none where one is refused.
+
+        Up to 1,000 rows and 3 MiB, no row twice. Workers hear of each partition by an event of its own, as ever.
+
+        Raises:
+            InvalidInputError: there are none or too many, one breaks a rule, or comes twice; nothing was sent.
+            ConditionFailedError: a condition of one of them does not hold.
+            UnknownStoreError, UnknownKeyError, LimitExceededError, OutcomeUnknownError: as for :meth:`put`.
+        """
+        request = pb.CommitRequest(store=names.check_name("store", store), idempotency_key=check_mark(idempotency_key))
+        check_range("writes", len(writes), 1, limits.MAX_BATCH_ROWS)
+        total = 0
+        for write in writes:
+            message, size = checked_row(write)
+            request.writes.append(pb.KeyedWrite(key=names.check_name("key", write.key), row=message))
+            total += size
+        check_range("bytes of writes", total, 0, limits.MAX_BATCH_BYTES)
+        reply = await self._write("config.commit", self._rpc().Commit, request)
+        return [
+            CommittedRow(write.key, write.row_id, row.partition, row.version)
+            for write, row in zip(writes, reply.rows, strict=True)
+        ]
 
     async def get(self, store: str, key: str, row_ids: Sequence[str]) -> RowList:
         """The live rows among those named, in the order asked for.
@@ -231,7 +303,7 @@ class ConfigServiceClient(LifecycleCalls):
         """
         wanted = [check_row_id(row_id) for row_id in row_ids]
         rows: RowList = []
-        for part in _slices(wanted, limits.MAX_BATCH_ROWS):
+        for part in slices(wanted, limits.MAX_BATCH_ROWS):
             reply = await self._unary(self._rpc().Get, pb.GetRequest(**where(store, key), row_ids=part))
             rows.extend(map(row_record, reply.rows))
         return rows
@@ -251,7 +323,7 @@ class ConfigServiceClient(LifecycleCalls):
             UnknownStoreError: there is no such store.
             UnknownKeyError: nothing was ever written to the key.
         """
-        request = pb.ListRequest(**where(store, key), include_deleted=include_deleted, limit=_check_limit(limit))
+        request = pb.ListRequest(**where(store, key), include_deleted=include_deleted, limit=check_limit(limit))
         if partition is not None:
             request.partition = names.check_partition(partition, limits.MAX_PARTITIONS)
         async with aclosing(self._stream(self._rpc().List, request)) as replies:
@@ -275,7 +347,7 @@ class ConfigServiceClient(LifecycleCalls):
             UnknownStoreError: there is no such store.
             UnknownKeyError: nothing was ever written to the key.
         """
-        request = pb.HistoryRequest(**where(store, key), limit=_check_limit(limit))
+        request = pb.HistoryRequest(**where(store, key), limit=check_limit(limit))
         request.since = check_range("since", since, 0, 2**63 - 1)
         if row_id is not None:
             request.row_id = check_row_id(row_id)
@@ -309,6 +381,7 @@ class ConfigServiceClient(LifecycleCalls):
             timeout_s=self._timeout_s,
             to_error=self._error,
             silent=self._silent,
+            unknown=self._unknown,
             tracing=self._tracing,
         )
 
@@ -323,12 +396,15 @@ class ConfigServiceClient(LifecycleCalls):
         batch_rows: int = limits.MAX_BATCH_ROWS,
         batch_bytes: int = limits.MAX_BATCH_BYTES,
         max_in_flight: int = 4,
+        job_id: str | None = None,
     ) -> BulkWrite:
         """Writes many rows; iterate over the result to make it happen: it yields each batch once it is committed.
 
         With ``skip_unchanged`` a row whose value and metadata are already those given is left alone: it gets no new
-        version, and workers hear nothing. A plain iterable is read in a thread, so it may block. At most
-        ``max_in_flight`` batches wait for an answer.
+        version, and workers hear nothing. With a ``job_id`` (1 to 100 bytes) each batch has an idempotency key, made of
+        it and of the batch's number: the same rows in the same order with the same settings may be sent again, and the
+        batches that are committed already are not written again. A plain iterable is read in a thread, so it may block.
+        At most ``max_in_flight`` batches wait for an answer.
 
         Raises (while iterating):
             InvalidRowError: a row breaks a rule and ``on_invalid`` is ``REJECT_BATCH``. Its ``index`` says which; the
@@ -342,6 +418,7 @@ class ConfigServiceClient(LifecycleCalls):
             max_rows=check_range("batch_rows", batch_rows, 1, limits.MAX_BATCH_ROWS),
             max_bytes=check_range("batch_bytes", batch_bytes, 1, limits.MAX_BATCH_BYTES),
             skip_unchanged=skip_unchanged,
+            job_id=check_job_id(job_id),
         )
         return BulkWrite(
             partial(self._rpc().Write, metadata=self._here()),
@@ -396,20 +473,26 @@ class ConfigServiceClient(LifecycleCalls):
     async def _write(self, span: str, method: Callable[..., Awaitable[Any]], request: Any) -> Any:
         """A write, in a span of its own below the current one."""
         if self._tracing is None:
-            return await self._unary(method, request)
-        with self._tracing.current(span, {"store": request.store, "key": request.key}, kind="CLIENT"):
-            return await self._unary(method, request, self._here())
+            return await self._unary(method, request, late=self._unknown)
+        facts = {"store": request.store, "key": getattr(request, "key", "")}
+        with self._tracing.current(span, facts, kind="CLIENT"):
+            return await self._unary(method, request, self._here(), late=self._unknown)
 
     async def _unary(
         self,
         method: Callable[..., Awaitable[Any]],
         request: Any,
         metadata: tuple[tuple[str, str], ...] | None = None,
+        *,
+        late: Callable[[], UnavailableError] | None = None,
     ) -> Any:
+        """One call; ``late`` makes what is raised when it is not answered in time."""
         try:
             async with self._turns:  # the time-out begins with the call's turn
                 return await method(request, timeout=self._timeout_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
+            if late is not None and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise late() from error
             raise self._error(error) from error
 
     async def _stream(self, method: Callable[..., Any], request: object) -> AsyncGenerator[Any, None]:
@@ -429,6 +512,12 @@ class ConfigServiceClient(LifecycleCalls):
         finally:
             call.cancel()
 
+    def _unknown(self) -> OutcomeUnknownError:
+        return OutcomeUnknownError(
+            f"config service {self._address} did not answer within {self._timeout_s:g} s: whether the write was stored "
+            "is not known"
+        )
+
     def _silent(self) -> UnavailableError:
         return UnavailableError(f"config service {self._address} did not answer within {self._timeout_s:g} s")
 
@@ -441,48 +530,15 @@ class ConfigServiceClient(LifecycleCalls):
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             return self._silent()
         if error.code() is grpc.StatusCode.UNAVAILABLE:
-            return UnavailableError(f"config service {self._address} can't be reached: {_cause(error.details())}")
+            return UnavailableError(f"config service {self._address} can't be reached: {cause(error.details())}")
         return error_from_rpc(error)
-
-
-def check_address(address: str) -> str:
-    """Returns ``address`` if it is ``host:port``, or that with ``tls://`` before it.
-
-    Raises:
-        InvalidInputError: it is not.
-    """
-    match = _ADDRESS.fullmatch(address.removeprefix(TLS_PREFIX))
-    if match is None or not 1 <= int(match[1]) <= 65535:
-        raise InvalidInputError(
-            f"service {shown(address)} is not an address: host:port is expected, with a port of 1 to 65535",
-            field="service",
-        )
-    return address
-
-
-_ADDRESS: Final = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):(\d{1,5})", re.ASCII)
-_REFUSED: Final = re.compile(r"Connection refused|Name or service not known|No route to host|timed out", re.IGNORECASE)
-
-
-def _cause(details: str | None) -> str:
-    """What gRPC says at length, in a few words where they are known."""
-    text = " ".join((details or "no reason given").split())
-    found = _REFUSED.search(text)
-    return found[0].lower() if found else text[:200]
-
-
-def _check_limit(limit: int | None) -> int:
-    return 0 if limit is None else check_range("limit", limit, 1, 2**63 - 1)
-
-
-def _slices(items: Sequence[str], size: int) -> Iterator[Sequence[str]]:
-    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 __all__ = [
     "BatchResult",
     "BulkWrite",
     "ChangeWriter",
+    "CommittedRow",
     "ConfigServiceClient",
     "DEFAULT_FIRST_ROWS",
     "DEFAULT_MAX_DELETE_SHARE",
@@ -492,6 +548,7 @@ __all__ = [
     "DeletionInfo",
     "InvalidRowError",
     "KeyInfo",
+    "KeyedWrite",
     "OnInvalid",
     "PutResult",
     "RejectedRow",

@@ -1,0 +1,77 @@
+"""What the client of the config service checks before it sends anything, and what it makes of gRPC's words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from ringcast_wire import InvalidInputError, check_idempotency_key, limits, names, shown
+from ringcast_wire.grpc import TLS_PREFIX
+
+_ADDRESS: Final = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):(\d{1,5})", re.ASCII)
+_MAX_JOB_ID_BYTES: Final = 100
+"""The number of the batch has to fit behind it."""
+_REFUSED: Final = re.compile(r"Connection refused|Name or service not known|No route to host|timed out", re.IGNORECASE)
+
+
+def check_address(address: str) -> str:
+    """Returns ``address`` if it is ``host:port``, or that with ``tls://`` before it.
+
+    Raises:
+        InvalidInputError: it is not.
+    """
+    match = _ADDRESS.fullmatch(address.removeprefix(TLS_PREFIX))
+    if match is None or not 1 <= int(match[1]) <= 65535:
+        raise InvalidInputError(
+            f"service {shown(address)} is not an address: host:port is expected, with a port of 1 to 65535",
+            field="service",
+        )
+    return address
+
+
+def cause(details: str | None) -> str:
+    """What gRPC says at length, in a few words where they are known."""
+    text = " ".join((details or "no reason given").split())
+    found = _REFUSED.search(text)
+    return found[0].lower() if found else text[:200]
+
+
+def where(store: str, key: str) -> dict[str, Any]:
+    """The fields of a request that say which list it is about."""
+    return {"store": names.check_name("store", store), "key": names.check_name("key", key)}
+
+
+def check_mark(idempotency_key: str | None) -> str:
+    """As the message has it: empty for none."""
+    return "" if idempotency_key is None else check_idempotency_key(idempotency_key)
+
+
+def check_job_id(job_id: str | None) -> str:
+    """As :class:`BatchBuilder` takes it: empty for none."""
+    if job_id is None:
+        return ""
+    check_range("bytes of job_id", len(check_idempotency_key(job_id).encode()), 1, _MAX_JOB_ID_BYTES)
+    return job_id
+
+
+def check_limit(limit: int | None) -> int:
+    """As the message has it: 0 for none."""
+    return 0 if limit is None else check_range("limit", limit, 1, 2**63 - 1)
+
+
+def check_range(field: str, value: object, low: int, high: int) -> int:
+    """Returns ``value`` if it is a whole number between both."""
+    if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+        return value
+    raise InvalidInputError(f"{field} {shown(value)} is out of range: {low} to {high} is allowed", field=field)
+
+
+def check_inline(value: object) -> int:
+    """Returns ``value`` if values of so many bytes may ride in an event."""
+    return check_range("inline_max_bytes", value, 0, limits.MAX_INLINE_BYTES)
+
+
+def slices(items: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    """Pieces of ``size`` items."""
+    return (items[start : start + size] for start in range(0, len(items), size))

@@ -84,6 +84,62 @@ def test_a_row_from_put_to_delete(cli: Cli, store: str) -> None:
     ]
 
 
+def test_conditions_and_repeats(cli: Cli, store: str) -> None:
+    put = cli.ok("put", store, "list", "a", "1", "--if-absent", "--json").document
+    place = f"{store}/list has row 'a' at version {put['version']}"
+    assert cli.refused("put", store, "list", "a", "2", "--if-absent") == (
+        f"{place}: no row was expected, nothing was written"
+    )
+    assert cli.refused("delete", store, "list", "a", "--if-version", 9) == (
+        f"{place}: version 9 was expected, nothing was written"
+    )
+    wrong = cli.refused("put", store, "list", "a", "2", "--if-absent", "--if-version", 1)
+    assert wrong == "if_version and if_absent are both there: a write has one of them"
+    repeated = ("put", store, "list", "a", "2", "--if-version", put["version"], "--idempotency-key", "once")
+    assert cli.ok(*repeated).out == cli.ok(*repeated).out
+    assert cli.refused("put", store, "list", "a", "3", "--idempotency-key", "once") == (
+        f"idempotency_key 'once' was used in store '{store}' for another write: nothing was written"
+    )
+    gone = ("delete", store, "list", "a", "--idempotency-key", "gone", "--json")
+    assert cli.ok(*gone).document == cli.ok(*gone).document
+
+
+def test_rows_of_several_keys(cli: Cli, store: str, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    lines = [
+        {"key": "x", "row_id": "a", "value": "1", "if_absent": True},
+        {"key": "y", "row_id": "a", "value": "2", "metadata": {"by": "me"}},
+    ]
+    file.write_text("\n".join(map(json.dumps, lines)) + "\n\n")
+    done = cli.ok("commit", store, file, "--json", "--idempotency-key", "c").documents
+    assert [(row["key"], row["row_id"], row["version"]) for row in done] == [("x", "a", 1), ("y", "a", 1)]
+    assert cli.ok("commit", store, file, "--json", "--idempotency-key", "c").documents == done
+    assert cli.refused("commit", store, file) == (
+        f"{store}/x has row 'a' at version 1: no row was expected, nothing was written"
+    )
+    assert cli.ok("commit", store, "-", stdin='{"key": "y", "row_id": "a", "deleted": true}').out.startswith(
+        "y\ta\tdeleted at version 2"
+    )
+    for text, said in (
+        ("", "writes 0 is out of range: 1 to 1000 is allowed"),
+        ("{}", "line 1: Object missing required field `key`"),
+        ('{"key": "k", "row_id": "a"}', "line 1: either value or deleted is needed"),
+        ('{"key": "k", "row_id": "a", "value": "1", "valeu": 1}', "line 1: Object contains unknown field `valeu`"),
+        ('{"key": "k", "row_id": "a", "value": "1"}\n' * 1_001, "the file has more than 1000 rows"),
+    ):
+        assert cli.refused("commit", store, "-", stdin=text) == said
+
+
+def test_an_import_is_repeated_by_its_job(cli: Cli, store: str, tmp_path: Path) -> None:
+    file = tmp_path / "rows.txt"
+    file.write_text("a\nb\n")
+    job = ("import", store, "list", file, "--job-id", "night")
+    assert cli.ok(*job).out.endswith("2 written, 0 deleted, 0 unchanged, 0 skipped\n")
+    cli.ok("delete", store, "list", "a")
+    assert cli.ok(*job).out.endswith("2 written, 0 deleted, 0 unchanged, 0 skipped\n"), "what the first one reported"
+    assert cli.ok("list", store, "list").out == "b\t\n"
+
+
 def test_a_value_from_a_file_or_standard_input(cli: Cli, store: str, tmp_path: Path) -> None:
     file = tmp_path / "value.txt"
     file.write_text("from a file ✓")

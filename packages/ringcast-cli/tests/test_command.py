@@ -47,6 +47,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
         "put",
         "get",
         "delete",
+        "commit",
         "list",
         "history",
         "import",

@@ -23,6 +23,7 @@ _COMMANDS: Final = {
     "put": ("ringcast_cli._row_commands", "Write a row."),
     "get": ("ringcast_cli._row_commands", "Print the value of rows."),
     "delete": ("ringcast_cli._row_commands", "Delete a row."),
+    "commit": ("ringcast_cli._commit_command", "Write rows of several keys, all or none."),
     "list": ("ringcast_cli._row_commands", "Print the rows of a key."),
     "history": ("ringcast_cli._row_commands", "Print the writes to a key or a row."),
     "import": ("ringcast_cli._import_command", "Write many rows from a file."),

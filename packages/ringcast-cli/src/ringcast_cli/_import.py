@@ -76,6 +76,7 @@ class Importer:
         *,
         on_error: OnError,
         skip_unchanged: bool,
+        job_id: str | None = None,
         unit: str,
         on_progress: Callable[[Summary], None],
         on_skip: Callable[[str], None],
@@ -84,6 +85,7 @@ class Importer:
         self._client = client
         self._on_error = on_error
         self._skip_unchanged = skip_unchanged
+        self._job_id = job_id
         self._on_progress = on_progress
         self._on_skip = on_skip
         self._lines: deque[int] = deque()  # of the rows handed out and not yet confirmed
@@ -105,6 +107,7 @@ class Importer:
             self._rows(parsed),
             on_invalid=invalid,
             skip_unchanged=self._skip_unchanged,
+            job_id=self._job_id,
         )
         try:
             async for result in write:

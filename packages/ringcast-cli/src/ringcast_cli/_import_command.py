@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import ExitStack
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import click
 
@@ -35,11 +35,20 @@ from ringcast_cli._reading import Input, input_of, open_input, reading_options
     show_default=True,
     help="Whether rows that are as FILE has them are left alone, or get a new version, of which workers hear.",
 )
+@click.option("--job-id", metavar="TEXT", help="The same import with the same id again writes no batch twice.")
 @reading_options
 @shared_options("service", "timeout")
 @click.pass_context
 def import_rows(
-    context: click.Context, /, store: str, key: str, file: str, on_error: str, skip_unchanged: bool, **reading: Any
+    context: click.Context,
+    /,
+    store: str,
+    key: str,
+    file: str,
+    on_error: str,
+    skip_unchanged: bool,
+    job_id: str | None,
+    **reading: Any,
 ) -> int:
     """Write the rows of FILE (-: standard input) to KEY in STORE.
 
@@ -54,10 +63,17 @@ def import_rows(
     and writes only what differs. Rows that FILE does not have stay: `ringcast sync` deletes them.
     """
     given = input_of(context, file, reading)
-    return asyncio.run(_run(settings_of(context), store, key, given, OnError(on_error), skip_unchanged))
+    options: _Options = {"on_error": OnError(on_error), "skip_unchanged": skip_unchanged, "job_id": job_id}
+    return asyncio.run(_run(settings_of(context), store, key, given, options))
 
 
-async def _run(config: CliConfig, store: str, key: str, given: Input, on_error: OnError, skip_unchanged: bool) -> int:
+class _Options(TypedDict):
+    on_error: OnError
+    skip_unchanged: bool
+    job_id: str | None
+
+
+async def _run(config: CliConfig, store: str, key: str, given: Input, options: _Options) -> int:
     with ExitStack() as stack:
         opened = stack.enter_context(open_input(given))
         bar = stack.enter_context(opened.bar(given.progress, config))
@@ -72,8 +88,7 @@ async def _run(config: CliConfig, store: str, key: str, given: Input, on_error: 
                 client,
                 store,
                 key,
-                on_error=on_error,
-                skip_unchanged=skip_unchanged,
+                **options,
                 unit=opened.unit,
                 on_progress=show,
                 on_skip=_note_skip,

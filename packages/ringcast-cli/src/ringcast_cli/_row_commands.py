@@ -19,6 +19,10 @@ from ringcast_cli._options import settings_of, shared_options
 from ringcast_cli._output import note, print_json, visible
 
 _LIMIT: Final = click.IntRange(min=1)
+_IF_VERSION: Final = click.option("--if-version", type=int, metavar="N", help="Only if the row is at this version.")
+_IDEMPOTENCY_KEY: Final = click.option(
+    "--idempotency-key", metavar="TEXT", help="The same write with the same key again changes nothing."
+)
 
 
 @click.command()
@@ -28,6 +32,9 @@ _LIMIT: Final = click.IntRange(min=1)
 @click.argument("value", required=False)
 @click.option("--file", "source", type=click.File("rb"), metavar="FILE", help="Take the value from a file; -: stdin.")
 @click.option("-m", "--metadata", multiple=True, metavar="NAME=VALUE", help="A metadata entry; may be repeated.")
+@_IF_VERSION
+@click.option("--if-absent", is_flag=True, help="Only if there is no such row.")
+@_IDEMPOTENCY_KEY
 @shared_options("service", "timeout")
 @click.pass_context
 def put(
@@ -38,6 +45,9 @@ def put(
     value: str | None,
     source: BinaryIO | None,
     metadata: tuple[str, ...],
+    if_version: int | None,
+    if_absent: bool,
+    idempotency_key: str | None,
 ) -> None:
     """Write the row ROW_ID of KEY in STORE. The first row creates the key."""
     if (value is None) == (source is None):
@@ -48,7 +58,16 @@ def put(
 
     async def run() -> PutResult:
         async with service_client(config) as client:
-            return await client.put(store, key, row_id, text, _metadata(metadata))
+            return await client.put(
+                store,
+                key,
+                row_id,
+                text,
+                _metadata(metadata),
+                if_version=if_version,
+                if_absent=if_absent,
+                idempotency_key=idempotency_key,
+            )
 
     result = asyncio.run(run())
     if config.json:
@@ -92,15 +111,19 @@ def get(context: click.Context, store: str, key: str, row_ids: tuple[str, ...]) 
 @click.argument("store")
 @click.argument("key")
 @click.argument("row_id")
+@_IF_VERSION
+@_IDEMPOTENCY_KEY
 @shared_options("service", "timeout")
 @click.pass_context
-def delete(context: click.Context, store: str, key: str, row_id: str) -> int:
+def delete(
+    context: click.Context, store: str, key: str, row_id: str, if_version: int | None, idempotency_key: str | None
+) -> int:
     """Delete a row. The exit code is 1 when it is not there."""
     config = settings_of(context)
 
     async def run() -> DeleteResult:
         async with service_client(config) as client:
-            return await client.delete(store, key, row_id)
+            return await client.delete(store, key, row_id, if_version=if_version, idempotency_key=idempotency_key)
 
     result = asyncio.run(run())
     if config.json:

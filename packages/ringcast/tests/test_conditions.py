@@ -55,7 +55,7 @@ async def test_conditions_of_changes(client: ConfigServiceClient, store_name: st
         assert [(await writer.delete("a", idempotency_key="c2")).existed for _ in range(2)] == [True, True]
         for wrong in ({"if_version": 0}, {"if_version": 1, "if_absent": True}, {"idempotency_key": ""}):
             with pytest.raises(InvalidInputError):
-                await writer.put("a", "1", **wrong)  # type: ignore[arg-type]
+                await writer.put("a", "1", **wrong)
 
 
 async def test_a_put_is_repeated_by_its_key(client: ConfigServiceClient, store_name: str) -> None:

@@ -133,6 +133,7 @@ class PostgresLifecycle:
             for key_id in await _expired_key_ids(db, name, None):
                 await _drop(db, key_id)
             if count(await db.execute(Sql.DROP_STORE, name)):
+                await db.execute(Sql.DROP_MARKS, name)
                 await db.execute(Sql.DROP_EVENTS, names.notify_stream_subjects(name).removesuffix("*.*"))
 
         await self._sessions.transact(work)

@@ -94,6 +94,7 @@ def drop_store(db: sqlite3.Connection, name: str) -> None:
     for key_id in _expired_key_ids(db, name, None):
         _drop(db, key_id)
     if db.execute(Sql.DROP_STORE, (name,)).rowcount:
+        db.execute(Sql.DROP_MARKS, (name,))
         db.execute(Sql.DROP_EVENTS, (names.notify_stream_subjects(name).removesuffix("*.*"),))
 
 

@@ -43,7 +43,6 @@ _FIRST_REVISION: Final = "SELECT partition FROM history WHERE key_id = $1 ORDER 
 _DROP_PARTITIONS: Final = "DELETE FROM partitions WHERE key_id = $1"
 _DROP_KEY: Final = "DELETE FROM config_keys WHERE key_id = $1"
 _DROP_STORE: Final = "DELETE FROM stores WHERE name = $1 AND expires_at_ms = 0"
-_DROP_MARKS: Final = "DELETE FROM idempotency_keys WHERE store = $1"
 _DROP_EVENTS: Final = "DELETE FROM outbox WHERE substr(subject, 1, length($1)) = $1"
 
 
@@ -69,7 +68,6 @@ class PostgresLifecycle:
     DROP_PARTITIONS = _DROP_PARTITIONS
     DROP_KEY = _DROP_KEY
     DROP_STORE = _DROP_STORE
-    DROP_MARKS = _DROP_MARKS
     DROP_EVENTS = _DROP_EVENTS.replace("length($1)", "length($1::TEXT)")
     # A head for every partition of a key, so that each can be closed; in the order in which everybody inserts.
     FILL_HEADS = """
@@ -110,5 +108,4 @@ class SqliteLifecycle:
     DROP_PARTITIONS = for_sqlite(_DROP_PARTITIONS)
     DROP_KEY = for_sqlite(_DROP_KEY)
     DROP_STORE = for_sqlite(_DROP_STORE)
-    DROP_MARKS = for_sqlite(_DROP_MARKS)
     DROP_EVENTS = for_sqlite(_DROP_EVENTS)

@@ -13,4 +13,4 @@ def test_the_examples_of_the_readme_run(
     with ConfigServiceProcess(tmp_path, nats_url=nats_server.url, database=database) as service:
         monkeypatch.setenv("RINGCAST_SERVERS", nats_server.url)
         monkeypatch.setenv("RINGCAST_SERVICE", service.address)
-        assert run_readme_examples(Path(__file__).parent.parent / "README.md") == 7
+        assert run_readme_examples(Path(__file__).parent.parent / "README.md") == 8

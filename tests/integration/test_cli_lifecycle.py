@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ringcast_testkit import PATIENCE_S
 
 from tests.integration.cli_process import Cli, Servers
 
@@ -54,7 +55,10 @@ def test_a_store_deleted_and_restored(cli: Cli, store: str) -> None:
 
 def test_a_store_purged_and_created_again(cli: Cli, store: str) -> None:
     cli.ok("put", store, "list", "a", "1")
-    assert cli.ok("store", "delete", store, "--yes", "--purge").out == f"store {store} is purged: its name is free\n"
+    assert (
+        cli.ok("store", "delete", store, "--yes", "--purge", "--grace", 0).out
+        == f"store {store} is purged: its name is free\n"
+    )
     assert cli.refused("store", "restore", store) == f"there is no store '{store}'"
     cli.ok("store", "create", store, "--partitions", 4)
     assert cli.ok("key", "list", store, "--deleted", "--json").documents == []
@@ -73,10 +77,23 @@ def test_keys(cli: Cli, store: str) -> None:
     assert cli.refused("put", store, "typo", "a", "2").startswith(f"config key 'typo' of store '{store}' was deleted")
     assert cli.ok("key", "restore", store, "typo").out == f"key {store}/typo is there again, with 1 rows\n"
     cli.ok("put", store, "typo", "a", "2")
-    cli.ok("key", "delete", store, "typo", "--yes", "--purge")
+    cli.ok("key", "delete", store, "typo", "--yes", "--purge", "--grace", 0)
     assert "has no config key 'typo'" in cli.refused("key", "restore", store, "typo")
     cli.ok("put", store, "typo", "b", "3")
     assert cli.ok("list", store, "typo").out == "b\t3\n"
+
+
+def test_a_purge_waits_until_workers_have_heard_of_the_deletion(cli: Cli, store: str) -> None:
+    cli.ok("put", store, "list", "a", "1")
+    watch = cli.start("watch", store, "list", "--json")
+    try:
+        watch.wait_until(lambda: any(line.startswith("{") for line in list(watch.log)))
+        done = cli.ok("key", "delete", store, "list", "--yes", "--purge")
+        assert "purging in 15 s, when workers have heard of it" in done.err
+        assert watch.wait(PATIENCE_S) == 1
+    finally:
+        watch.kill()
+    assert any(f"config key 'list' of store '{store}' was deleted at" in line for line in watch.log)
 
 
 def test_a_deletion_is_confirmed(cli: Cli, store: str) -> None:

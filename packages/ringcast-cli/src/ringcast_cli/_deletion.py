@@ -2,25 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 from ringcast.admin import DeletionInfo
-from ringcast_wire import InvalidInputError
+from ringcast_wire import InvalidInputError, LimitExceededError
 
 from ringcast_cli._config import CliConfig
-from ringcast_cli._output import print_json, visible
+from ringcast_cli._output import note, print_json, visible
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+DEFAULT_GRACE_S: Final = 15.0
+"""More than workers take between two questions: ``heads_s`` and a quarter."""
 
 
 def deletion_options(command: F) -> F:
-    """Adds ``--yes`` and ``--purge``."""
-    purge = click.option("--purge", is_flag=True, help="Remove it for good, at once: its name is free then.")
+    """Adds ``--yes``, ``--purge`` and ``--grace``."""
+    grace = click.option(
+        "--grace",
+        "grace_s",
+        type=click.FloatRange(0, 3_600),
+        default=DEFAULT_GRACE_S,
+        show_default=True,
+        metavar="SECONDS",
+        help="With --purge: how long running workers have to hear of the deletion before.",
+    )
+    purge = click.option("--purge", is_flag=True, help="Remove it for good: its name is free then.")
     yes = click.option("--yes", is_flag=True, help="Don't ask.")
-    return yes(purge(command))
+    return yes(purge(grace(command)))
+
+
+async def delete_slowly(call: Callable[..., Awaitable[T]], *names: str, purge: bool, grace_s: float) -> T:
+    """Deletes, and with ``purge`` purges once running workers have heard of it.
+
+    A worker asks every few seconds. One that finds nothing any more, where it has rows, keeps them and says that it is
+    stale, as after any loss of the record: only the answer that they are deleted has it end.
+    """
+    if purge and grace_s:
+        with suppress(LimitExceededError):  # too many are deleted and can be restored: this one is purged at once
+            found: Any = await call(*names)
+            left_s = min(grace_s, grace_s - time.time() + found.deletion.deleted_at_ms / 1000)
+            if left_s > 0:
+                note(f"ringcast: deleted; purging in {left_s:.0f} s, when workers have heard of it (--grace)")
+                await asyncio.sleep(left_s)
+    return await call(*names, purge=purge)
 
 
 def confirm(name: str, what: str, *, yes: bool, purge: bool) -> None:

@@ -9,7 +9,7 @@ import click
 from ringcast.admin import KeyInfo, StoreInfo
 
 from ringcast_cli._client import service_client
-from ringcast_cli._deletion import confirm, deletion_options, print_deletion, restorable
+from ringcast_cli._deletion import confirm, delete_slowly, deletion_options, print_deletion, restorable
 from ringcast_cli._options import settings_of, shared_options
 from ringcast_cli._output import print_json, print_table, visible
 
@@ -51,7 +51,7 @@ def list_keys(context: click.Context, store: str, deleted: bool) -> None:
 @deletion_options
 @shared_options("service", "timeout")
 @click.pass_context
-def delete(context: click.Context, store: str, name: str, yes: bool, purge: bool) -> None:
+def delete(context: click.Context, store: str, name: str, yes: bool, purge: bool, grace_s: float) -> None:
     """Delete KEY of STORE with all its rows. Its workers give it up; they are not told that its rows are gone.
 
     It can be restored until the service's retention is over, 7 days by default; with --purge it can't. To delete the
@@ -62,7 +62,7 @@ def delete(context: click.Context, store: str, name: str, yes: bool, purge: bool
 
     async def run() -> KeyInfo:
         async with service_client(config) as client:
-            return await client.delete_key(store, name, purge=purge)
+            return await delete_slowly(client.delete_key, store, name, purge=purge, grace_s=grace_s)
 
     info = asyncio.run(run())
     print_deletion(info, f"key {visible(store)}/{visible(name)}", info.deletion, config, purge=purge)

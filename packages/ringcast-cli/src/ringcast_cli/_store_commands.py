@@ -12,7 +12,7 @@ from ringcast_wire import Mode, Strategy, limits
 
 from ringcast_cli._client import service_client
 from ringcast_cli._config import CliConfig
-from ringcast_cli._deletion import confirm, deletion_options, print_deletion, restorable
+from ringcast_cli._deletion import confirm, delete_slowly, deletion_options, print_deletion, restorable
 from ringcast_cli._options import settings_of, shared_options
 from ringcast_cli._output import print_json, print_table, visible
 
@@ -120,7 +120,7 @@ def update(context: click.Context, name: str, inline_max_bytes: int) -> None:
 @deletion_options
 @shared_options("service", "timeout")
 @click.pass_context
-def delete(context: click.Context, name: str, yes: bool, purge: bool) -> None:
+def delete(context: click.Context, name: str, yes: bool, purge: bool, grace_s: float) -> None:
     """Delete the store NAME with all its keys. Its workers end; they are not told that its rows are gone.
 
     It can be restored until the service's retention is over, 7 days by default; with --purge it can't.
@@ -130,7 +130,7 @@ def delete(context: click.Context, name: str, yes: bool, purge: bool) -> None:
 
     async def run() -> StoreInfo:
         async with service_client(config) as client:
-            return await client.delete_store(name, purge=purge)
+            return await delete_slowly(client.delete_store, name, purge=purge, grace_s=grace_s)
 
     info = asyncio.run(run())
     print_deletion(info, f"store {visible(name)}", info.deletion, config, purge=purge)

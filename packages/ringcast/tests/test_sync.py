@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from ringcast import Change
@@ -110,6 +110,50 @@ async def test_mass_deletion_is_refused_before_anything_is_written(store: Store)
     assert await _sync(store, [], allow_empty=True) == (0, 0, 5, 0)
     assert await _content(store) == {}
     assert await _sync(store, []) == (0, 0, 0, 0), "nothing is there that could be deleted"
+
+
+async def test_what_others_write_meanwhile_is_left_alone_and_reported(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the comparison and the writes: a row to change, one to delete, one to add, one deleted as wanted."""
+    await _sync(store, _plain(range(2_600)))
+    wanted = [*_plain(range(2_600), "w")[3:], *_plain(range(5_000, 5_100))]
+    loop = asyncio.get_running_loop()
+
+    async def meddle() -> None:
+        async with ConfigServiceClient(store.client.address) as other:
+            await other.put(store.name, "list", "row100", "theirs")
+            await other.put(store.name, "list", "row0", "theirs")
+            await other.delete(store.name, "list", "row1")
+            await other.put(store.name, "list", "row5000", "theirs")
+            await other.put(store.name, "list", "untouched", "theirs")
+
+    def on_progress(progress: SyncProgress) -> None:
+        if progress == SyncProgress(SyncPhase.WRITING, 0, 2_700):
+            meddled.append(loop.create_task(meddle()))
+
+    meddled: list[asyncio.Task[None]] = []
+    original = store.client.bulk_write
+
+    def after_the_others(*args: Any, **options: Any) -> Any:
+        async def results() -> AsyncIterator[Any]:
+            await meddled[0]
+            async for result in original(*args, **options):
+                yield result
+
+        return results()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store.client, "bulk_write", after_the_others)
+        result = await store.client.sync(store.name, "list", wanted, on_progress=on_progress)
+    assert (result.conflicts, set(result.first_conflicts)) == (3, {"row100", "row0", "row5000"})
+    content = await _content(store)
+    for name in ("row100", "row0", "row5000", "untouched"):
+        assert content.pop(name) == ("theirs", {})
+    expected: Content = {row.row_id: (row.value, {}) for row in wanted if row.row_id not in ("row100", "row5000")}
+    assert content == expected, "everything else is as wanted"
+    again = await store.client.sync(store.name, "list", wanted)
+    assert (again.added, again.changed, again.deleted, again.conflicts) == (0, 2, 2, 0)
 
 
 async def test_the_later_of_two_rows_with_one_id_counts(store: Store) -> None:

@@ -74,7 +74,8 @@ def sync(
     FILE is read as `ringcast import` reads it, and compared as a whole before anything is written; the comparison takes
     about twice its size in the directory for temporary files (TMPDIR). Rows that are the same are left alone, and
     workers hear of the difference only. A malformed line ends the sync before anything is written. After an
-    interruption, run it again: it finishes what is left.
+    interruption, run it again: it finishes what is left. Rows that somebody else changes meanwhile are left as they are
+    and named; the exit code is then 1.
     """
     options = {
         "dry_run": dry_run,
@@ -111,7 +112,14 @@ async def _run(config: CliConfig, store: str, key: str, given: Input, options: d
     _print(result, time.monotonic() - started, config)
     if result.refusal is not None:
         note(f"ringcast: {result.refusal}: without --dry-run this is refused")
-    return codes.OK if result.refusal is None else codes.FAILED
+    if result.conflicts:
+        named = ", ".join(map(visible, result.first_conflicts))
+        more = " …" if result.conflicts > len(result.first_conflicts) else ""
+        note(
+            f"ringcast: {result.conflicts} rows were changed by somebody else meanwhile, and are left as they are: "
+            f"{named}{more}; run it again to compare anew"
+        )
+    return codes.FAILED if result.refusal is not None or result.conflicts else codes.OK
 
 
 class _Rows:

@@ -15,6 +15,7 @@ from ringcast._admin_records import RowRecord, RowWrite
 from ringcast._bulk_batches import InvalidRowError
 from ringcast._from_thread import from_thread
 from ringcast._sync_spool import Difference, Spool
+from ringcast._sync_write import SyncWrite
 
 if TYPE_CHECKING:
     from ringcast._bulk_write import Rows
@@ -56,7 +57,8 @@ class SyncResult:
     """The difference between the input and the key, and whether it is written.
 
     ``first_added`` and so on are the first row ids of each kind, by partition and row id. ``refusal`` says why a sync
-    that is not a dry run would be refused.
+    that is not a dry run would be refused. ``conflicts``: rows of the difference that somebody else changed after they
+    were compared; they are left as they are.
     """
 
     store: str
@@ -71,6 +73,8 @@ class SyncResult:
     first_deleted: tuple[str, ...]
     refusal: str | None = None
     written: bool = False
+    conflicts: int = 0
+    first_conflicts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +134,8 @@ class Sync:
                 raise refusal
             result = await asyncio.to_thread(self._result, spool, difference, refusal)
             if not self._options.dry_run:
-                await self._write(spool, difference)
-                result = replace(result, written=True)
+                conflicts = await self._write(spool, difference)
+                result = replace(result, written=True, conflicts=conflicts[0], first_conflicts=tuple(conflicts[1]))
             return result
         finally:
             spool.close()
@@ -158,15 +162,19 @@ class Sync:
             return  # nothing was ever written to it: the first row creates it
         await asyncio.to_thread(spool.add_current, page)
 
-    async def _write(self, spool: Spool, difference: Difference) -> None:
+    async def _write(self, spool: Spool, difference: Difference) -> tuple[int, list[str]]:
+        """Returns how many rows somebody else has changed meanwhile, and the first of them."""
         if not difference.writes:
-            return
+            return 0, []
         await asyncio.to_thread(spool.plan)
-        self._on_progress(SyncProgress(SyncPhase.WRITING, 0, difference.writes))
-        rows = (planned.row for planned in spool.planned())
-        write = self._client.bulk_write(self._store, self._key, rows, skip_unchanged=True)
-        async for result in write:
-            self._on_progress(SyncProgress(SyncPhase.WRITING, result.first + result.rows, difference.writes))
+
+        def on_done(done: int) -> None:
+            self._on_progress(SyncProgress(SyncPhase.WRITING, done, difference.writes))
+
+        on_done(0)
+        write = SyncWrite(self._client, self._store, self._key, spool, on_done, self._options.first_rows)
+        await write.run()
+        return write.conflicts, write.first_conflicts
 
     def _refusal(self, difference: Difference) -> SyncRefusedError | None:
         where = f"{self._store}/{self._key}"

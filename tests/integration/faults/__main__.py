@@ -86,7 +86,8 @@ async def main() -> int:
     for number, system in enumerate(systems):
         shape = shape_of(system, chosen)
         count = chosen.faults // len(systems) + (number < chosen.faults % len(systems))
-        turns = schedule(chosen.seed + number, count, possible(chosen.kinds, shape), overlap=chosen.overlap)
+        kinds = possible(chosen.kinds, shape)
+        turns = schedule(chosen.seed + number, count, kinds, overlap=chosen.overlap, done=outcome.faults)
         say(f"{system}: {count} faults in {len(turns)} turns")
         with tempfile.TemporaryDirectory(prefix="rc-chaos-") as directory:
             try:

@@ -7,7 +7,7 @@ import random
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -231,13 +231,18 @@ async def revisions_of(client: ConfigServiceClient, key: str) -> list[Revision]:
     ]
 
 
-def schedule(seed: int, count: int, kinds: Sequence[Kind], *, overlap: float) -> list[tuple[Kind, ...]]:
-    """Which faults to do: every kind as often as the others or once more, some of them several at once."""
+def schedule(
+    seed: int, count: int, kinds: Sequence[Kind], *, overlap: float, done: Mapping[str, int] | None = None
+) -> list[tuple[Kind, ...]]:
+    """Which faults to do, some of them several at once: those first that were ``done`` least, on other systems too."""
     chance = random.Random(f"{seed} schedule")
+    times = Counter(done or {})
     pool: list[Kind] = []
     while len(pool) < count:
-        pool += chance.sample(list(kinds), len(kinds))
-    pool = pool[:count]
+        least = min(times[kind.name] for kind in kinds)
+        next_ones = [kind for kind in kinds if times[kind.name] == least]
+        pool += chance.sample(next_ones, min(len(next_ones), count - len(pool)))
+        times.update(kind.name for kind in next_ones)
     chance.shuffle(pool)
     turns: list[tuple[Kind, ...]] = []
     while pool:

@@ -63,12 +63,13 @@ def write(options: Options, count: int) -> int:
 def test_fetches(options: Options, client: FetchClient) -> None:
     assert write(options, 300) == 300
     store, key = options.store, "k"
-    heads = client.heads(store, key, 5)
+    found = client.heads(store, key, 5)
+    heads = found.heads
     assert sum(heads) == 300
     assert heads == read_heads(options.service, store, key, 5)
     whole = client.fetch(partition_request(store, key, 1), 5)
     assert whole.entries == [(1, heads[1], True, heads[1])]
-    since = client.fetch(partition_request(store, key, 1, heads[1] - 3), 5)
+    since = client.fetch(partition_request(store, key, 1, heads[1] - 3, found.history), 5)
     assert since.entries == [(1, heads[1], False, 3)]
     named = client.fetch(batch_request(store, key, ["r1", "none"]), 5)
     assert named.batch.select(["row_id", "value"]).to_pylist() == [{"row_id": "r1", "value": "v1"}]

@@ -25,6 +25,7 @@ from ringcast_wire import (
     WIRE_VERSION,
     BatchRequest,
     ChunkAssembler,
+    HeadsReply,
     NatsLogin,
     PartitionRequest,
     ProtocolError,
@@ -57,9 +58,9 @@ class Request(NamedTuple):
     payload: bytes
 
 
-def partition_request(store: str, key: str, partition: int, since: int | None = None) -> Request:
-    """A whole partition, or what was written to it after a revision (tombstones included)."""
-    payload = b"" if since is None else encode(PartitionRequest(WIRE_VERSION, since))
+def partition_request(store: str, key: str, partition: int, since: int | None = None, history: str = "") -> Request:
+    """A whole partition, or what was written to it after a revision of a history (tombstones included)."""
+    payload = b"" if since is None else encode(PartitionRequest(WIRE_VERSION, since, history))
     return Request(names.fetch_subject(store, key, partition), payload)
 
 
@@ -82,15 +83,15 @@ class FetchClient:
         self._nats: _Connection | None = None
         self._connecting = asyncio.Lock()
 
-    def heads(self, store: str, key: str, timeout_s: float) -> list[int]:
-        """The revision of each partition of a key: as many as the store has partitions.
+    def heads(self, store: str, key: str, timeout_s: float) -> HeadsReply:
+        """The revision of each partition of a key, as many as the store has partitions, and their history.
 
         Raises:
             UnknownStoreError, UnknownKeyError: nothing of that name is there.
             UnavailableError: nobody answered in time.
         """
         request = Request(names.fetch_subject(store, key, names.FETCH_HEADS), b"")
-        return self._wait(self._ask(request, timeout_s, lambda body: decode_heads_reply(body).heads))
+        return self._wait(self._ask(request, timeout_s, decode_heads_reply))
 
     def fetch(self, request: Request, timeout_s: float) -> Reply:
         """The answer to a partition or batch request; raises as :meth:`heads`."""

@@ -33,10 +33,11 @@ class SnapshotMovedError(UnavailableError):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What is read: ``heads`` is the revision of each partition when the DataFrame was made."""
+    """What is read: ``heads`` is the revision of each partition when the DataFrame was made, ``history`` theirs."""
 
     options: Options
     heads: tuple[int, ...]
+    history: str
 
 
 def take_snapshot(options: Options) -> Snapshot:
@@ -47,10 +48,10 @@ def take_snapshot(options: Options) -> Snapshot:
         InvalidInputError: a partition is named that the store does not have.
         UnavailableError: nobody answered in time.
     """
-    heads = shared_client(options).heads(options.store, options.key, options.timeout_s)
+    found = shared_client(options).heads(options.store, options.key, options.timeout_s)
     for partition in options.partitions or ():
-        names.check_partition(partition, len(heads))
-    return Snapshot(options, tuple(heads))
+        names.check_partition(partition, len(found.heads))
+    return Snapshot(options, tuple(found.heads), found.history)
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,7 @@ class _TaskRead:
     def __init__(self, snapshot: Snapshot, task: ReadTask, client: FetchClient) -> None:
         self._options = snapshot.options
         self._heads = snapshot.heads
+        self._history = snapshot.history
         self._task = task
         self._client = client
 
@@ -164,7 +166,7 @@ class _TaskRead:
         since = options.since if options.since or options.include_deleted else None
         for partition in self._task.partitions:
             if options.since < self._heads[partition] or options.on_change is OnChange.LATEST:
-                yield partition_request(options.store, options.key, partition, since)
+                yield partition_request(options.store, options.key, partition, since, self._history)
 
     def _wanted(self, reply: Reply) -> pa.RecordBatch:
         """The rows that were asked for, after a look at whether they are those of the snapshot."""

@@ -148,7 +148,7 @@ class RingcastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Tasks will need the service now and then: that it can't be reached is to show now.
             find_store(options.service, options.store, options.timeout_s)
         time.sleep(max(0.0, self._looked_at + _LOOK_INTERVAL_S - time.monotonic()))
-        self._heads = shared_client(options).heads(options.store, options.key, options.timeout_s)
+        self._heads = shared_client(options).heads(options.store, options.key, options.timeout_s).heads
         self._looked_at = time.monotonic()
         for partition in options.partitions or ():
             names.check_partition(partition, len(self._heads))

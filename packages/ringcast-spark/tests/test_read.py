@@ -190,7 +190,7 @@ def test_a_partition_that_the_store_does_not_have_is_refused() -> None:
             yield encode(FetchReply(1, [PartitionRows(7, 1, True, [])]))
 
     task = _TaskRead(
-        Snapshot(parse_options({"store": "s", "key": "k"}, {}), (1, 1)), ReadTask((0,)), cast(Any, Wrong())
+        Snapshot(parse_options({"store": "s", "key": "k"}, {}), (1, 1), "h"), ReadTask((0,)), cast(Any, Wrong())
     )
     with pytest.raises(ProtocolError, match="fetch reply of s/k names partition 7 of 2"):
         list(task.batches())

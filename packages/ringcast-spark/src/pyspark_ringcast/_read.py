@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
@@ -79,8 +79,8 @@ class RingcastReader(DataSourceReader):
 
     def narrow(self, filters: Iterable[Filter]) -> None:
         """Reads no more than what filters of the query let through, as far as that can be told."""
-        options, heads = self._snapshot.options, self._snapshot.heads
-        self._snapshot = Snapshot(narrowed(options, filters, len(heads)), heads)
+        snapshot = self._snapshot
+        self._snapshot = replace(snapshot, options=narrowed(snapshot.options, filters, len(snapshot.heads)))
 
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks; partitions that were never written are left out."""
@@ -205,7 +205,7 @@ class _TaskRead:
     def _touched(self, partition: int, pinned: int) -> bool:
         """Whether rows that this task reads by id were written to after the snapshot, or may have been."""
         options = self._options
-        request = partition_request(options.store, options.key, partition, pinned)
+        request = partition_request(options.store, options.key, partition, pinned, self._history)
         found = self._client.fetch(request, options.timeout_s)
         touched = found.batch.column("row_id").to_pylist()
         return found.entry.whole or not set(self._task.row_ids or ()).isdisjoint(touched)

@@ -88,8 +88,11 @@ class Handlers:
         settings = StoreSettings(
             partition_count=partition_count, mode=mode, strategy=strategy, load_factor=DEFAULT_LOAD_FACTOR
         )
-        record = await self._repository.create_store(StoreRecord(name, settings, inline, _now_ms()))
+        wanted = StoreRecord(name, settings, inline, _now_ms())
+        record = await self._repository.create_store(wanted)
         self._remember(record)
+        if record.history_id == wanted.history_id:
+            self._histories.created(name)
         await self._provisioner.ensure(record)
         return record
 

@@ -83,6 +83,10 @@ class Histories:
                 await self._compare(store)
                 self._compared[store] = generation
 
+    def created(self, store: str) -> None:
+        """A store was created just now: nothing was ever published of its history."""
+        self._compared[store] = self._repository.generation
+
     def forget(self, store: str) -> None:
         """A store is deleted: one that is created again under its name is another."""
         self._compared.pop(store, None)

@@ -49,7 +49,7 @@ class Replies:
 
 def read_share(replies: Any, partitions: range) -> int:
     """Reads some partitions through the connector; how many rows came."""
-    snapshot = Snapshot(parse_options({"store": "s", "key": "k"}, {}), replies.heads)
+    snapshot = Snapshot(parse_options({"store": "s", "key": "k"}, {}), replies.heads, "h")
     task = _read._TaskRead(snapshot, ReadTask(tuple(partitions)), replies)
     return sum(batch.num_rows for batch in task.batches())
 

@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import grpc
 import grpc.aio
 from ringcast_wire import (
-    Mode,
     OutcomeUnknownError,
     RingcastError,
-    Strategy,
     UnavailableError,
     check_condition,
     check_row,
@@ -30,10 +28,10 @@ from ringcast_wire import (
 from ringcast_wire.grpc import ConfigServiceStub, ServiceLogin, error_from_rpc, pb
 from ringcast_wire.tracing import Tracing, make_tracing
 
+from ringcast._admin_channel import CHANNEL_OPTIONS
 from ringcast._admin_input import (
     cause,
     check_address,
-    check_inline,
     check_job_id,
     check_limit,
     check_mark,
@@ -41,7 +39,6 @@ from ringcast._admin_input import (
     slices,
     where,
 )
-from ringcast._admin_lifecycle import LifecycleCalls
 from ringcast._admin_records import (
     BatchResult,
     CommittedRow,
@@ -57,11 +54,9 @@ from ringcast._admin_records import (
     RowWrite,
     StoreInfo,
     checked_row,
-    pb_mode,
-    pb_strategy,
     row_record,
-    store_info,
 )
+from ringcast._admin_stores import StoreCalls
 from ringcast._bulk_batches import BatchBuilder, InvalidRowError
 from ringcast._bulk_write import BulkWrite, Rows, StatusLostError
 from ringcast._change_writer import ChangeWriter
@@ -86,22 +81,10 @@ MAX_CALLS: Final = 128
 """Single calls of one client that are under way at once; further ones wait for their turn. The service refuses a
 thousand."""
 
-_CHANNEL_OPTIONS: Final = (
-    ("grpc.max_receive_message_length", limits.MAX_REPLY_BYTES),
-    # By default gRPC tries to connect ever more rarely, up to every two minutes: a service that is back would stay away
-    # for about half as long again as it was down.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.enable_http_proxy", 0),
-    # A connection whose other end is gone without a word is noticed while calls wait on it. The service lets clients
-    # ask every 5 s.
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-)
 RowList = list[RowRecord]
 
 
-class ConfigServiceClient(LifecycleCalls):
+class ConfigServiceClient(StoreCalls):
     """Talks to one config service (or to a name that stands for several) over gRPC.
 
     The constructor connects to nothing; use it as ``async with ConfigServiceClient(address) as client``. Every method
@@ -143,7 +126,7 @@ class ConfigServiceClient(LifecycleCalls):
         return self._address
 
     async def __aenter__(self) -> Self:
-        self._channel = self._login.aio_channel(self._address, _CHANNEL_OPTIONS)
+        self._channel = self._login.aio_channel(self._address, CHANNEL_OPTIONS)
         self._stub = ConfigServiceStub(self._channel)
         self._tracing = make_tracing("ringcast.admin", self._tracer_provider)
         return self
@@ -154,61 +137,6 @@ class ConfigServiceClient(LifecycleCalls):
         if self._channel is not None:
             channel, self._channel, self._stub = self._channel, None, None
             await channel.close()
-
-    async def create_store(
-        self,
-        name: str,
-        *,
-        partition_count: int,
-        mode: Mode = Mode.PARTITIONED,
-        strategy: Strategy = Strategy.JUMP,
-        inline_max_bytes: int | None = None,
-    ) -> StoreInfo:
-        """Creates a store, or returns the one there is if its settings are the same.
-
-        ``inline_max_bytes``: values up to this size ride in the change event (0 to 4096, by default 256).
-
-        Raises:
-            AlreadyExistsError: there is one with other settings.
-            LimitExceededError: there are 50 stores.
-        """
-        request = pb.CreateStoreRequest(
-            name=names.check_name("store", name),
-            partition_count=names.check_partition_count(partition_count),
-            mode=pb_mode(mode),
-            strategy=pb_strategy(strategy),
-        )
-        if inline_max_bytes is not None:
-            request.inline_max_bytes = check_inline(inline_max_bytes)
-        return store_info(await self._unary(self._rpc().CreateStore, request))
-
-    async def get_store(self, name: str, *, include_deleted: bool = False) -> StoreInfo:
-        """A store with its keys; with ``include_deleted`` also if it is deleted, and with the keys that are.
-
-        Raises:
-            UnknownStoreError: there is none of that name.
-            StoreDeletedError: it is deleted.
-        """
-        request = pb.GetStoreRequest(name=names.check_name("store", name), include_deleted=include_deleted)
-        return store_info(await self._unary(self._rpc().GetStore, request))
-
-    async def list_stores(self, *, include_deleted: bool = False) -> list[StoreInfo]:
-        """Every store with its keys; with ``include_deleted`` those that are deleted too."""
-        request = pb.ListStoresRequest(include_deleted=include_deleted)
-        reply = await self._unary(self._rpc().ListStores, request)
-        return [store_info(store) for store in reply.stores]
-
-    async def new_history(self, name: str) -> StoreInfo:
-        """Begins a new history of a store, after its database was taken back to an earlier state.
-
-        The service does so by itself where it notices. Workers then take every partition whole, and hand over what
-        differs from what they have.
-
-        Raises:
-            UnknownStoreError: there is none of that name.
-        """
-        request = pb.NewHistoryRequest(name=names.check_name("store", name))
-        return store_info(await self._unary(self._rpc().NewHistory, request))
 
     async def put(
         self,

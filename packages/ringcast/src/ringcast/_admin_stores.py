@@ -1,4 +1,4 @@
-"""The calls that change, delete and restore stores and keys."""
+"""The calls that create, look at, change, delete and restore stores and keys."""
 
 from __future__ import annotations
 
@@ -11,8 +11,63 @@ from ringcast._admin_input import check_inline, where
 from ringcast._admin_records import KeyInfo, StoreInfo, key_info, pb_mode, pb_strategy, store_info
 
 
-class LifecycleCalls:
+class StoreCalls:
     """A part of the client of the config service."""
+
+    async def create_store(
+        self,
+        name: str,
+        *,
+        partition_count: int,
+        mode: Mode = Mode.PARTITIONED,
+        strategy: Strategy = Strategy.JUMP,
+        inline_max_bytes: int | None = None,
+    ) -> StoreInfo:
+        """Creates a store, or returns the one there is if its settings are the same.
+
+        ``inline_max_bytes``: values up to this size ride in the change event (0 to 4096, by default 256).
+
+        Raises:
+            AlreadyExistsError: there is one with other settings.
+            LimitExceededError: there are 50 stores.
+        """
+        request = pb.CreateStoreRequest(
+            name=names.check_name("store", name),
+            partition_count=names.check_partition_count(partition_count),
+            mode=pb_mode(mode),
+            strategy=pb_strategy(strategy),
+        )
+        if inline_max_bytes is not None:
+            request.inline_max_bytes = check_inline(inline_max_bytes)
+        return store_info(await self._unary(self._rpc().CreateStore, request))
+
+    async def get_store(self, name: str, *, include_deleted: bool = False) -> StoreInfo:
+        """A store with its keys; with ``include_deleted`` also if it is deleted, and with the keys that are.
+
+        Raises:
+            UnknownStoreError: there is none of that name.
+            StoreDeletedError: it is deleted.
+        """
+        request = pb.GetStoreRequest(name=names.check_name("store", name), include_deleted=include_deleted)
+        return store_info(await self._unary(self._rpc().GetStore, request))
+
+    async def list_stores(self, *, include_deleted: bool = False) -> list[StoreInfo]:
+        """Every store with its keys; with ``include_deleted`` those that are deleted too."""
+        request = pb.ListStoresRequest(include_deleted=include_deleted)
+        reply = await self._unary(self._rpc().ListStores, request)
+        return [store_info(store) for store in reply.stores]
+
+    async def new_history(self, name: str) -> StoreInfo:
+        """Begins a new history of a store, after its database was taken back to an earlier state.
+
+        The service does so by itself where it notices. Workers then take every partition whole, and hand over what
+        differs from what they have.
+
+        Raises:
+            UnknownStoreError: there is none of that name.
+        """
+        request = pb.NewHistoryRequest(name=names.check_name("store", name))
+        return store_info(await self._unary(self._rpc().NewHistory, request))
 
     async def update_store(
         self,

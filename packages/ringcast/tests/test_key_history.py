@@ -261,6 +261,44 @@ def test_rows_that_are_all_others_are_refused_although_they_are_as_many() -> Non
     assert not bench.take(FetchPartition)  # nothing has changed there
 
 
+def test_what_was_refused_is_looked_at_again_when_as_many_rows_were_written_anew() -> None:
+    """As a sync of the right file does: the rows that were missing come, and as many others go."""
+    held = {f"r{number}": ("1", number + 1) for number in range(2 * FEW_ROWS)}
+    others = {f"s{number}": ("1", number + 1) for number in range(2 * FEW_ROWS)}
+    bench = Bench(Service(OLD, [held])).start()
+    bench.service = Service(NEW, [others])
+    bench.compare()
+    bench.answer()
+    assert bench.take(HistoryRefused)
+    bench.service = Service(NEW, [{row_id: ("1", version + 100) for row_id, (_, version) in held.items()}])
+    bench.compare()
+    bench.answer()
+    assert bench.rows() == dict.fromkeys(held, "1")
+    assert bench.machine.ready
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+@pytest.mark.parametrize("running", [False, True])
+def test_the_first_event_of_an_empty_partition_does_not_outlive_its_history(running: bool, deleted: bool) -> None:
+    """The handler has it, or is to get it next, when a history begins that gave its revision to another row."""
+    bench = Bench(Service(OLD, [{}, {"b": ("1", 1)}])).start()
+    if not running:
+        bench.machine.event(1, Event(1, 1, 2, 0, [Change("b", 2, False, "2")], OLD), "b", bench.now)
+        (before,) = [action for action in bench.machine.poll(bench.now) if isinstance(action, Apply)]
+    event = Event(1, 0, 1, 0, [Change("lost", 1, deleted, None if deleted else "1")], OLD)
+    bench.machine.event(0, event, "t", bench.now)
+    bench.now += 1.0
+    applied = [action for action in bench.machine.poll(bench.now) if isinstance(action, Apply)]
+    bench.service = Service(NEW, [{"new": ("1", 1), "lost": ("2", 1)}, {"b": ("1", 1)}])
+    asked = bench.machine.heads_asked()
+    bench.machine.heads_reply(asked, bench.service.heads, bench.now, NEW, [2, 1])
+    for apply in applied if running else [before]:
+        bench.machine.job_done(apply.job, bench.now)
+    bench.answer()
+    assert bench.rows() == {"new": "1", "lost": "2", "b": "1"}
+    assert bench.machine.ready
+
+
 def test_the_share_is_a_setting() -> None:
     bench = Bench(Service(OLD, [{"a": ("1", 1), "b": ("1", 2)}]), max_delete_share=1.0).start()
     bench.service = Service("", [{}])

@@ -115,12 +115,11 @@ class Histories:
         while True:
             await self._arrived.wait()
             self._arrived.clear()
-            for store, waiting in list(self._duplicates.items()):
-                while waiting:
-                    record, seq = waiting.popleft()
+            while self._duplicates:  # more can come while one is looked at
+                store, waiting = self._duplicates.popitem()
+                for record, seq in waiting:
                     with contextlib.suppress(RingcastError):  # the heads show it when the service starts again
                         await self._look_at_duplicate(store, record, seq)
-            self._duplicates.clear()
 
     async def _look_at_duplicate(self, store: str, record: OutboxRecord, seq: int) -> None:
         current = (await self._repository.get_record(store)).history_id

@@ -102,7 +102,7 @@ class Comparison:
             return []
         changed = history != self._history.current or self._history.refusal is not None
         if changed:
-            self._change(history, rows)
+            self._change(history, heads, rows)
         self._history.settle(asked.suspects)
         if self._history.suspects:
             self._ask()  # heard of since this was asked
@@ -137,7 +137,7 @@ class Comparison:
             if not partition.dead
         ]
         went_back = any(head < applied and not partition.replace for partition, applied, head in found)
-        if went_back and not self._take_over(history, rows):
+        if went_back and not self._take_over(history, heads, rows):
             return
         for partition, applied, head in found:
             if partition.fetching is not Fetching.IDLE:
@@ -148,20 +148,20 @@ class Comparison:
             elif head > partition.expected:
                 self._suspects.add(partition, head, now)
 
-    def _take_over(self, history: str, rows: Sequence[int] | None) -> bool:
+    def _take_over(self, history: str, heads: Sequence[int], rows: Sequence[int] | None) -> bool:
         """Whether the partitions of a history may take the place of ours; ``rows``: how many each of them has."""
         held = sum(len(partition.rows) for partition in self._partitions.values())
-        live = None if rows is None else sum(rows[number] for number in self._partitions if number < len(rows))
+        live = None if rows is None else self._ours(rows)
         refused = self._history.refusal
-        if self._history.change(history, held, live, is_empty=rows is not None and not any(rows)):
+        if self._history.change(history, held, live, self._ours(heads), is_empty=rows is not None and not any(rows)):
             return True
         self._say_refused(self._history.refusal != refused)
         return False
 
-    def _change(self, history: str, rows: Sequence[int] | None) -> None:
+    def _change(self, history: str, heads: Sequence[int], rows: Sequence[int] | None) -> None:
         """Every partition is taken whole, unless too many rows would be lost by that."""
         before = self._history.current
-        if not self._take_over(history, rows):
+        if not self._take_over(history, heads, rows):
             return
         if before and before != history:
             self._emit(HistoryChanged(before, history))
@@ -176,6 +176,10 @@ class Comparison:
         self._queue.hurry()
 
     # ---- helpers
+
+    def _ours(self, numbers: Sequence[int]) -> int:
+        """What the service has said of each partition, added up over ours."""
+        return sum(numbers[number] for number in self._partitions if number < len(numbers))
 
     def _ask_about(self, history: str) -> None:
         """Another history was heard of: the heads decide which one counts."""

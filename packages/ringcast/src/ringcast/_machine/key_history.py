@@ -19,12 +19,16 @@ MAX_PAST_HISTORIES: Final = 16
 
 @dataclass(slots=True, frozen=True)
 class Refusal:
-    """What was refused: ``history`` lacks ``gone`` of ``held`` rows. ``live``: how many it has in our partitions."""
+    """What was refused: ``history`` lacks ``gone`` of ``held`` rows.
+
+    ``live``: how many it has in our partitions, ``heads``: the revisions of those, added up.
+    """
 
     history: str
     gone: int
     held: int
     live: int | None
+    heads: int = 0
 
 
 class KeyHistory:
@@ -38,6 +42,7 @@ class KeyHistory:
         """Others that were heard of, until the service was asked which is the current one."""
         self._past: deque[str] = deque(maxlen=MAX_PAST_HISTORIES)
         self._live: int | None = None
+        self._heads = 0
         self._gone = 0
         self._held = 0
 
@@ -68,23 +73,25 @@ class KeyHistory:
         if history not in ("", self.current, *self._past):
             self._past.append(history)
 
-    def change(self, history: str, held: int, live: int | None, *, is_empty: bool = False) -> bool:
+    def change(self, history: str, held: int, live: int | None, heads: int = 0, *, is_empty: bool = False) -> bool:
         """Changes to another history, or begins the current one again because its revisions went back.
 
         Refuses where too many of the ``held`` rows are missing; ``live``: how many the service has in our partitions,
-        ``is_empty``: whether it has none in any. What was refused is looked at again once ``live`` is another.
+        ``heads``: their revisions, added up, ``is_empty``: whether it has no row in any partition. What was refused is
+        looked at again once something was written there, as many rows as there may be afterwards.
         """
-        if self.refusal is not None and (self.refusal.history, self.refusal.live) == (history, live):
+        refused = self.refusal
+        if refused is not None and (refused.history, refused.live, refused.heads) == (history, live, heads):
             return False
         gone = 0 if live is None else held - live
         if gone > self._max_delete_share * held and (is_empty or gone >= FEW_ROWS):
-            self.refusal = Refusal(history, gone, held, live)
+            self.refusal = Refusal(history, gone, held, live, heads)
             return False
         before, self.current, self.refusal = self.current, history, None
         if history in self._past:
             self._past.remove(history)
         self._end(before)
-        self._live, self._gone, self._held = live, 0, 0
+        self._live, self._heads, self._gone, self._held = live, heads, 0, 0
         return True
 
     def may_delete(self, gone: int, held: int) -> bool:
@@ -97,6 +104,6 @@ class KeyHistory:
         self._gone += gone
         self._held += held
         if self._gone >= FEW_ROWS and self._gone > self._max_delete_share * self._held:
-            self.refusal = Refusal(self.current, self._gone, self._held, self._live)
+            self.refusal = Refusal(self.current, self._gone, self._held, self._live, self._heads)
             return False
         return True

@@ -155,8 +155,8 @@ class Partition:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of any history is held."""
-        return self.applied == 0 and not self.rows
+        """Whether nothing of any history is held, or on its way to the handler."""
+        return self.expected == 0 and not self.rows and not self.tombstones
 
     def hear(self, event: Event) -> Heard:
         """Says what an event is; changes nothing."""

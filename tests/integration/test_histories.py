@@ -23,6 +23,7 @@ class System:
 
     def __init__(self, directory: Path, nats: NatsServer) -> None:
         self.nats = nats
+        self._directory = directory
         self.database = directory / "db/rows.db"
         self.database.parent.mkdir()
         self._copy = directory / "copy"
@@ -32,9 +33,13 @@ class System:
         with closing(sqlite3.connect(self.database)) as source, closing(sqlite3.connect(self._copy)) as target:
             source.backup(target)
 
-    def take_back(self) -> None:
+    def take_back(self, *, wipe_nats: bool = False) -> None:
         """The service dies, and starts again with what the database was when it was copied."""
         self.service.kill()
+        if wipe_nats:
+            self.nats.kill()
+            shutil.rmtree(self._directory / "nats/jetstream")
+            self.nats.restart()
         for path in self.database.parent.iterdir():
             path.unlink()
         shutil.copy(self._copy, self.database)
@@ -95,6 +100,47 @@ async def test_new_writes_don_t_overtake_what_a_restored_database_has_lost(
             await again.put(STORE, KEY, "new", "1")
             await holds(worker, {**after, "new": "1"})
     assert any("event=history.went_back" in line for line in system.service.process.log)
+
+
+async def test_a_cache_does_not_outlive_what_database_and_broker_have_lost_together(
+    system: System, client: ConfigServiceClient, tmp_path: Path
+) -> None:
+    """No event shows that the record went back, and new writes overtake the cache before its worker starts again."""
+    rows = [f"r{number}" for number in range(20)]
+    for row in rows:
+        await client.put(STORE, KEY, row, "before")
+    system.keep_copy()
+    async with system.worker(cache_dir=tmp_path / "cache") as worker:
+        for row in rows:
+            await client.put(STORE, KEY, row, "lost")
+        await holds(worker, dict.fromkeys(rows, "lost"))
+    await asyncio.to_thread(system.take_back, wipe_nats=True)
+    async with system.client() as again:
+        for number in range(40):
+            await again.put(STORE, KEY, f"n{number}", "new")
+        after = await record(again)
+        history = (await again.get_store(STORE)).history_id
+        async with system.worker(cache_dir=tmp_path / "cache") as worker:
+            await holds(worker, after)
+        await asyncio.to_thread(system.service.restart)
+    async with system.client() as again:
+        await again.put(STORE, KEY, "n0", "newer")
+        assert (await again.get_store(STORE)).history_id == history
+
+
+async def test_a_broker_that_loses_its_disk_beside_a_running_service_begins_no_history(
+    system: System, client: ConfigServiceClient, tmp_path: Path
+) -> None:
+    await client.put(STORE, KEY, "a", "1")
+    history = (await client.get_store(STORE)).history_id
+    async with system.worker() as worker:
+        await holds(worker, {"a": "1"})
+        await asyncio.to_thread(system.nats.kill)
+        shutil.rmtree(tmp_path / "nats/jetstream")
+        await asyncio.to_thread(system.nats.restart)
+        await client.put(STORE, KEY, "a", "2")
+        await holds(worker, {"a": "2"})
+    assert (await client.get_store(STORE)).history_id == history
 
 
 async def test_a_restart_without_loss_keeps_the_history(system: System, client: ConfigServiceClient) -> None:

@@ -356,7 +356,7 @@ SERVICE: Final = (
         "counter",
         ("reason",),
         "histories",
-        "New histories that this instance began: `went_back`, `forked`, or by the `operator`.",
+        "New histories that this instance began: `went_back`, `forked`, `stream_lost`, or by the `operator`.",
     ),
     _service(
         "config_service_publish_failures_total",

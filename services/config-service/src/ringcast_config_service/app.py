@@ -112,6 +112,7 @@ class App:
             telemetry=telemetry,
         )
         provisioner.on_made = relay.reconnected
+        provisioner.before_events = histories.before_events
         self.writer = writer = GroupWriter(repository, relay.committed, telemetry, transactions=repository.write_lanes)
         handlers = Handlers(repository, writer, provisioner, histories, telemetry)
 

@@ -7,6 +7,9 @@ other contents. Three things show it:
 - The stream: it holds the last event of each partition. A head below its revision, in the same history, is one that
   went back. A store is compared before its first write after the start of this service or of the database server.
 - A duplicate: the broker has a message of that id already, but says something else.
+
+Where the broker has lost the stream as well, nothing shows it: then a new history begins in any case, unless this
+service has compared the store while the stream was there.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from ringcast_wire import (
 )
 
 from ringcast_config_service.provision import Provisioner
-from ringcast_config_service.repository import OutboxRecord, Repository
+from ringcast_config_service.repository import OutboxRecord, Repository, StoreRecord
 from ringcast_config_service.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
@@ -47,6 +50,10 @@ _READ_TIMEOUT_S: Final = 5.0
 _CONSUMER_LIFE_S: Final = 30.0
 MAX_DUPLICATES: Final = 16
 """Duplicates of a store that wait to be looked at; of more the newest are."""
+
+
+class _NoStreamError(Exception):
+    """A store has no stream."""
 
 
 class Histories:
@@ -92,6 +99,18 @@ class Histories:
         self._compared.pop(store, None)
         self._comparing.pop(store, None)
         self._duplicates.pop(store, None)
+
+    async def before_events(self, store: StoreRecord) -> StoreRecord:
+        """The stream of a store's events is not there: it is new, or the broker has lost it.
+
+        Returns the store's record, as it is when the stream is made.
+        """
+        async with self._comparing[store.name]:
+            if not self.is_open(store.name):
+                generation = self._repository.generation
+                await self._compare_with_nothing(store.name)
+                self._compared[store.name] = generation
+        return await self._repository.get_record(store.name)
 
     async def begin(self, store: str, reason: str, *, instead_of: str | None = None) -> str:
         """Begins a new history of a store; returns its id.
@@ -144,11 +163,15 @@ class Histories:
         """Compares the heads of a store with its last events."""
         current = (await self._repository.get_record(store)).history_id
         published: dict[str, dict[int, tuple[int, str]]] = defaultdict(dict)
-        async for msg in self._last_events(store):
-            with contextlib.suppress(ProtocolError):  # somebody else's message: workers pass over it too
-                place = names.parse_notify_subject(msg.subject)
-                found = names.parse_event_msg_id((msg.headers or {}).get(names.HEADER_MSG_ID, ""))
-                published[place.config_key][place.partition] = found
+        try:
+            async for msg in self._last_events(store):
+                with contextlib.suppress(ProtocolError):  # somebody else's message: workers pass over it too
+                    place = names.parse_notify_subject(msg.subject)
+                    found = names.parse_event_msg_id((msg.headers or {}).get(names.HEADER_MSG_ID, ""))
+                    published[place.config_key][place.partition] = found
+        except _NoStreamError:
+            await self._compare_with_nothing(store)
+            return
         for key, partitions in published.items():
             try:
                 heads = await self._repository.heads(store, key)
@@ -172,6 +195,12 @@ class Histories:
                 await self.begin(store, "went_back", instead_of=current)
                 return
 
+    async def _compare_with_nothing(self, store: str) -> None:
+        """Nobody can tell whether the record went back, unless it has nothing that could have been published."""
+        info = await self._repository.get_store(store)
+        if info.keys:
+            await self.begin(store, "stream_lost", instead_of=info.record.history_id)
+
     async def _last_events(self, store: str) -> AsyncIterator[Msg]:
         """The last event of each partition, without its payload."""
         stream = names.notify_stream(store)
@@ -189,8 +218,8 @@ class Histories:
                         num_replicas=1,
                     ),
                 )
-            except NotFoundError:
-                return  # nothing was published, or the broker has lost it
+            except NotFoundError as error:
+                raise _NoStreamError from error
             subscription = await self._js.pull_subscribe_bind(consumer=info.name, stream=stream)
             try:
                 left = info.num_pending or 0

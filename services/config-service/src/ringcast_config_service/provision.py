@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -60,6 +60,8 @@ class Provisioner:
         """The size of each stream that has less room than it should have."""
         self.on_made: Callable[[], None] = lambda: None
         """Called when a stream was made: what could not be published before can be now."""
+        self.before_events: Callable[[StoreRecord], Awaitable[StoreRecord]] = _as_it_is
+        """Called before the stream of a store's events is made; returns the store's record as it is then."""
 
     @property
     def failing(self) -> int:
@@ -77,6 +79,8 @@ class Provisioner:
         async with _nats_calls(store.name):
             await self._ensure_stream(streams.leases(self._sizes))
             for config in streams.of_store(store.name, self._sizes):
+                if config.name == names.notify_stream(store.name) and not await self._exists(config.name):
+                    store = await self.before_events(store)
                 await self._ensure_stream(config)
             settings = await self._js.key_value(names.meta_bucket(store.name))
             await self._ensure_settings(store, settings)
@@ -144,6 +148,13 @@ class Provisioner:
             self._failing[store] = why
 
     # ---- streams
+
+    async def _exists(self, stream: str) -> bool:
+        try:
+            await self._js.stream_info(stream)
+        except NotFoundError:
+            return False
+        return True
 
     async def _ensure_stream(self, config: StreamConfig) -> None:
         assert config.name is not None
@@ -220,6 +231,10 @@ class Provisioner:
                     field=setting,
                 )
         await _put_if_other(bucket, names.SETTING_HISTORY, msgspec.json.encode(store.history_id))
+
+
+async def _as_it_is(store: StoreRecord) -> StoreRecord:
+    return store
 
 
 async def _put_if_other(bucket: KeyValue, key: str, value: bytes) -> None:

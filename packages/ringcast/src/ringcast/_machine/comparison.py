@@ -98,14 +98,14 @@ class Comparison:
         """Compares the partitions with the service's heads; returns the tokens of events that have become void."""
         self._comparing = False
         if history == asked.history != self._history.current:
-            self._ask()  # it was answered before the history that has begun since
+            self._compare_soon()  # it was answered before the history that has begun since
             return []
         changed = history != self._history.current or self._history.refusal is not None
         if changed:
             self._change(history, heads, rows)
         self._history.settle(asked.suspects)
         if self._history.suspects:
-            self._ask()  # heard of since this was asked
+            self._compare_soon()  # heard of since this was asked
         if not changed:
             self._compare_heads(asked, heads, now, history, rows)
         return [
@@ -185,9 +185,9 @@ class Comparison:
         """Another history was heard of: the heads decide which one counts."""
         if not self._history.is_settled(history):
             self._history.suspect(history)
-            self._ask()
+            self._compare_soon()
 
-    def _ask(self) -> None:
+    def _compare_soon(self) -> None:
         if not self._comparing:
             self._comparing = True
             self._emit(CompareHeads())

@@ -25,7 +25,7 @@ _SHARED: Final = 0.3
 _LARGE: Final = 600
 """Characters of padding that make a value too large to ride in the event, so that it has to be fetched."""
 _BULK_ROWS: Final = 25
-_MAYBE: Final = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.INTERNAL})
+_MAYBE: Final = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.OUTCOME_UNKNOWN, ErrorCode.INTERNAL})
 """After these the write may have been stored, or may still be."""
 
 

@@ -126,7 +126,7 @@ fn appended_fields_are_skipped_whatever_they_are() {
     for value in values {
         let row = [b"\x96\xa1a\xa1v\x01\xc2\xc0".as_slice(), value].concat();
         let entry = [b"\x95\x00\x01\xc3\x91".as_slice(), &row, value].concat();
-        let body = [b"\x93\x01\x91".as_slice(), &entry, value].concat();
+        let body = [b"\x94\x01\x91".as_slice(), &entry, b"\xa1h", value].concat();
         let rows = decode(&body).unwrap();
         check(&rows);
         assert_eq!(texts(&rows.row_ids), ["a"]);
@@ -136,9 +136,9 @@ fn appended_fields_are_skipped_whatever_they_are() {
 
 #[test]
 fn nesting_uses_no_stack() {
-    let deep = [b"\x93\x01\x90".as_slice(), &vec![0x91; 1 << 20], b"\xc0"].concat();
+    let deep = [b"\x94\x01\x90\xa0".as_slice(), &vec![0x91; 1 << 20], b"\xc0"].concat();
     assert!(decode(&deep).unwrap().is_empty());
-    assert_eq!(refusal(&deep[..deep.len() - 1]), "reply can't be read at byte 1048579: it ends too early");
+    assert_eq!(refusal(&deep[..deep.len() - 1]), "reply can't be read at byte 1048580: it ends too early");
 }
 
 #[test]
@@ -177,13 +177,14 @@ fn a_reply_cut_short_is_refused_wherever_it_is_cut() {
 
 #[test]
 fn false_counts_reserve_nothing() {
-    const COUNTS: [&[u8]; 6] = [
+    const COUNTS: [&[u8]; 7] = [
         b"\xdd\xff\xff\xff\xff",
         b"\x92\x01\xdd\xff\xff\xff\xff",
         b"\x92\x01\x91\x94\x00\x01\xc3\xdd\xff\xff\xff\xff",
         b"\x92\x01\x91\x94\x00\x01\xc3\x91\x93\xdb\xff\xff\xff\xff",
         b"\x92\x01\x91\x94\x00\x01\xc3\x91\x95\xa0\xa0\x01\xc2\xdf\xff\xff\xff\xff",
-        b"\x93\x01\x90\xdf\xff\xff\xff\xff",
+        b"\x93\x01\x90\xdb\xff\xff\xff\xff",
+        b"\x94\x01\x90\xa0\xdf\xff\xff\xff\xff",
     ];
     for body in COUNTS {
         assert!(peak(|| assert!(refusal(body).ends_with("it ends too early"))) < 2048, "{body:?}");

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import asyncpg
@@ -107,6 +108,8 @@ def test_a_child_dies_with_the_process_that_started_it() -> None:
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     child = psutil.Process(int(parent.stdout.readline()))
+    while "--pdeathsig" in child.cmdline():  # setpriv has not asked for the signal yet
+        time.sleep(0.005)
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     parent.stdout.close()

@@ -152,8 +152,9 @@ async def serving(tmp_path: Any) -> Any:
 
 async def test_whole_keys_keep_no_small_fetch_waiting(serving: Any) -> None:
     inbox = serving.nc.new_inbox()
+    patient = {names.HEADER_PATIENCE: "30000"}  # longer than a loaded machine takes: none is to be given up
     for number in range(40):
-        await serving.nc.publish(names.fetch_subject("s", "k", "full"), b"", reply=f"{inbox}.{number}")
+        await serving.nc.publish(names.fetch_subject("s", "k", "full"), b"", reply=f"{inbox}.{number}", headers=patient)
     for what in ("heads", "0", "batch"):
         assert await serving.ask(what) == b"x" * 10
     assert serving.server.waiting >= 36

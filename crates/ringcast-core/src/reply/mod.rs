@@ -156,7 +156,10 @@ fn read_reply(reader: &mut Reader<'_>) -> Result<Rows, Problem> {
     for _ in 0..reader.array("partitions")? {
         decoder.entry(reader)?;
     }
-    reader.skip(fields - 2)?;
+    if fields > 2 {
+        reader.text("history")?;
+        reader.skip(fields - 3)?;
+    }
     reader.end()?;
     let mut rows = decoder.rows;
     rows.metadata.finish(rows.versions.len());

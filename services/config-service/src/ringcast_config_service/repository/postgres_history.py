@@ -63,11 +63,19 @@ class RecordWatch:
         self._is_postgres = False
 
     async def begin(self, db: Connection, *, is_postgres: bool) -> None:
-        """Takes note of the server; to be called once, when the tables are there."""
+        """Takes note of the server; to be called once, when the tables are there.
+
+        One that takes no writes now can be read all the same: it is looked at once something can be written.
+        """
         self._is_postgres = is_postgres
-        server = await self._read(db)
-        await self._compare(db, server)
-        self._server = server
+        self._server = Server("", "")
+        try:
+            server = await self._read(db)
+            await self._compare(db, server)
+        except (UnavailableError, asyncpg.ReadOnlySQLTransactionError) as error:
+            log.warning("event=database.not_compared error=%s", error)
+        else:
+            self._server = server
 
     async def look(self, db: Connection) -> None:
         """Looks at the server behind a new connection.
@@ -107,7 +115,7 @@ class RecordWatch:
 
     async def _compare(self, db: Connection, server: Server) -> None:
         """Begins new histories where the record was written on another server than this."""
-        if not server.record:
+        if not server.record or await db.fetchval(Sql.GET_IDENTITY) == server.record:
             return
         async with db.transaction():
             await db.execute(Sql.INSERT_IDENTITY, server.record)

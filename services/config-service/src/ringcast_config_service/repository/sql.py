@@ -303,6 +303,7 @@ SELECT CAST(c.system_identifier AS TEXT) || '/' || substr(pg_walfile_name(pg_cur
 FROM pg_control_system() AS c
 """
     CLUSTER_IDENTITY = "SELECT CAST(crdb_internal.cluster_id() AS TEXT), ''"
+    GET_IDENTITY = "SELECT identity FROM server_identity WHERE one = 1"
     INSERT_IDENTITY = "INSERT INTO server_identity (one, identity) VALUES (1, $1) ON CONFLICT (one) DO NOTHING"
     LOCK_IDENTITY = "SELECT identity FROM server_identity WHERE one = 1 FOR UPDATE"
     SET_IDENTITY = "UPDATE server_identity SET identity = $1 WHERE one = 1"

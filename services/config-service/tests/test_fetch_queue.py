@@ -7,6 +7,7 @@ from typing import Any
 
 import nats
 import pytest
+from nats.errors import NoRespondersError
 from ringcast_config_service.fetch_queue import FetchLane, LaneLimits, Request, requester_of, weight_of
 from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.telemetry import Telemetry
@@ -126,6 +127,18 @@ class Serving:
         )
         return bytes(reply.data)
 
+    async def reachable(self) -> None:
+        """Returns when the broker passes requests of this connection on: it may take a moment to know of the other."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                try:
+                    await self.ask("heads")
+                except NoRespondersError:
+                    await asyncio.sleep(0.01)
+                else:
+                    self.handlers.asked.clear()
+                    return
+
     async def counted(self, kind: str, outcome: str, count: int) -> None:
         async with asyncio.timeout(PATIENCE_S):
             while self.fetches[kind, outcome] < count:  # noqa: ASYNC110
@@ -141,7 +154,9 @@ async def serving(tmp_path: Any) -> Any:
         server = FetchServer(own, handlers, at_once=4, waiting=400, telemetry=telemetry)
         task = asyncio.create_task(server.run())
         await server.start()
-        yield Serving(nc, handlers, server, telemetry)
+        serving = Serving(nc, handlers, server, telemetry)
+        await serving.reachable()
+        yield serving
         handlers.may.set()
         await asyncio.wait_for(server.drain(), PATIENCE_S)
         task.cancel()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import grpc
@@ -161,6 +163,29 @@ def peak_mib(pid: int) -> int:
     """The most memory that a process ever had."""
     (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) // 1024
+
+
+async def test_a_refused_call_leaves_no_frames_to_the_collector(
+    start: Any, tmp_path: Path, nats_url: str, keys: Keys
+) -> None:
+    """Calls that anybody may make must not fill the memory that stops all others while it is cleared."""
+
+    def frames() -> list[str]:
+        found = (one.f_code.co_qualname for one in gc.get_objects() if isinstance(one, FrameType))
+        return [name for name in found if name.startswith(("Admission.", "GuardedServer."))]
+
+    async with with_tokens(start, nats_url, tmp_path, keys) as service, logged_in(service, keys) as channel:
+        stub: Any = ConfigServiceStub(channel)
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(5):
+                assert (await refusal(stub.ListStores(pb.ListStoresRequest())))[1] is ErrorCode.UNAUTHENTICATED
+            async with asyncio.timeout(PATIENCE_S):
+                while frames():  # noqa: ASYNC110  # nothing tells of it
+                    await asyncio.sleep(0)
+        finally:
+            gc.enable()
 
 
 async def test_a_call_without_a_request(service: Running) -> None:

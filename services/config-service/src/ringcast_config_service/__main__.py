@@ -24,8 +24,9 @@ from ringcast_config_service.streams import StreamSizes
 
 _PREFIX = "RINGCAST_CONFIG_SERVICE"
 _LEVELS = ("debug", "info", "warning", "error")
-_COLLECT_AFTER = 100_000
-"""New objects from which the collector looks for cycles: more than the rows of a group of writes, which have none."""
+_COLLECT_AFTER = 10_000
+"""New objects from which the collector looks for cycles: the rows of a bulk write are many and have none, and what
+calls leave (gRPC's objects refer to each other) must be cleared in some milliseconds, since everything waits."""
 
 
 def _from_file(context: click.Context, _: click.Parameter, path: Path | None) -> Path | None:

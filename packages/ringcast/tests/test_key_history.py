@@ -261,6 +261,23 @@ def test_rows_that_are_all_others_are_refused_although_they_are_as_many() -> Non
     assert not bench.take(FetchPartition)  # nothing has changed there
 
 
+def test_a_partition_that_loses_many_rows_by_chance_is_not_too_many_of_the_key() -> None:
+    """40 of 100 rows are gone, most of the first partitions: the share of the whole key is what counts."""
+    history = KeyHistory(0.5)
+    history.change(NEW, held=100, live=100)
+    assert [history.may_delete(gone, 20) for gone in (12, 10, 8, 6, 4)] == [True] * 5
+    assert history.refusal is None
+
+
+def test_no_more_than_the_share_of_the_whole_key_is_deleted() -> None:
+    history = KeyHistory(0.5)
+    history.change(NEW, held=60, live=60)
+    assert [history.may_delete(gone, 20) for gone in (13, 13, 13)] == [True, True, False]
+    # From the first partition on where it can't be chance: all of a thousand rows of a million.
+    history.change(OLD, held=1_000_000, live=1_000_000)
+    assert not history.may_delete(1_000, 1_000)
+
+
 def test_what_was_refused_is_looked_at_again_when_as_many_rows_were_written_anew() -> None:
     """As a sync of the right file does: the rows that were missing come, and as many others go."""
     held = {f"r{number}": ("1", number + 1) for number in range(2 * FEW_ROWS)}

@@ -7,6 +7,7 @@ database looks the same, so a worker that would lose more than a share of its ro
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from typing import Final
 FEW_ROWS: Final = 10
 """Fewer deletions than this are never too many, unless nothing is left of the whole key."""
 MAX_PAST_HISTORIES: Final = 16
+_DEVIATIONS: Final = 4.0
+"""Standard deviations of a sample's share (binomial): more come by chance once in 30,000 looks."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -45,6 +48,7 @@ class KeyHistory:
         self._heads = 0
         self._gone = 0
         self._held = 0
+        self._held_before = 0
 
     def is_past(self, history: str) -> bool:
         """Whether a history is known to be over."""
@@ -92,18 +96,22 @@ class KeyHistory:
             self._past.remove(history)
         self._end(before)
         self._live, self._heads, self._gone, self._held = live, heads, 0, 0
+        self._held_before = held
         return True
 
     def may_delete(self, gone: int, held: int) -> bool:
         """Whether ``gone`` of the ``held`` rows of the next partition may go. Counts over all since the change.
 
-        A history with as many rows as before may have none of those that are held.
+        A history with as many rows as before may have none of those that are held. The partitions so far are a sample
+        of the key's rows, so chance is allowed for: too many is what a key that keeps to the share hardly ever shows.
         """
         if self.refusal is not None:
             return False
         self._gone += gone
         self._held += held
-        if self._gone >= FEW_ROWS and self._gone > self._max_delete_share * self._held:
+        share = self._max_delete_share
+        chance = _DEVIATIONS * math.sqrt(share * (1.0 - share) * self._held)
+        if self._gone >= FEW_ROWS and self._gone > min(share * self._held + chance, share * self._held_before):
             self.refusal = Refusal(self.current, self._gone, self._held, self._live, self._heads)
             return False
         return True

@@ -56,7 +56,8 @@ async def abort(context: Context, error: Exception, cause: Exception | None = No
     except grpc.aio.AbortError as aborted:
         # gRPC keeps it with the call, and its traceback has the frames that have the call: a cycle of 45 objects, with
         # which a client without a login could make the garbage collector stop all calls for 0.1 s.
-        context.add_done_callback(partial(_forget_frames, aborted))
+        forget: Any = partial(_forget_frames, aborted)  # the stubs want a type that only they know
+        context.add_done_callback(forget)
         raise
     except Exception as failed:  # noqa: BLE001  # gRPC raises errors of its own, of no common kind
         # The client does not read (gRPC gives the call up when the connection reaches its age), or is gone.

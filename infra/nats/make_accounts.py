@@ -10,9 +10,9 @@ many consumers a worker may need. A user's password comes from the environment o
 (the output names the variables), unless --nkey names the public key that it logs in with. Needs the package
 ringcast-wire.
 
-The streams are in the account RINGCAST, the workers in WORKERS. NATS checks who may publish a request, and not who may
-publish to where its answer is to go; but an answer to another account stays in that account. So a worker can't have the
-server put an answer into a stream for it.
+The streams are in the account RINGCAST, the workers in WORKERS, the user of the tools in TOOLS. NATS checks who may
+publish a request, and not who may publish to where its answer is to go; but an answer to another account stays in that
+account. So neither a worker nor a tool can have the server put an answer into a stream for it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ RESPONSES = '{ max: 128, expires: "1m" }'
 STREAMED = 'response_type: stream, response_threshold: "1m"'
 API = "$JS.API"
 WORKER_API = "JS.ringcast.API"
-"""Where the workers' account has the JetStream API: their setting ``jetstream_api``."""
+"""Where the accounts of workers and tools have the JetStream API: their setting ``jetstream_api``."""
 # What the account of the streams does for the workers' account; what each worker may ask for, its user says.
 EXPORTS = {
     f"{API}.STREAM.INFO.*": "",
-    f"{API}.DIRECT.GET.>": "",
+    f"{API}.DIRECT.GET.>": STREAMED,
     f"{API}.CONSUMER.CREATE.>": "",
     f"{API}.CONSUMER.DELETE.>": "",
     f"{API}.CONSUMER.MSG.NEXT.>": STREAMED,
@@ -47,6 +47,8 @@ EXPORTS = {
     "config.fetch.>": STREAMED,
     "config.dead.>": "",
 }
+FOR_TOOLS = (f"{API}.STREAM.INFO.*", f"{API}.DIRECT.GET.>", "config.fetch.>")
+"""Those of them that the tools' account has, too."""
 
 
 @dataclass
@@ -116,11 +118,9 @@ def service_user() -> User:
 
 
 def tools_user(stores: Sequence[str]) -> User:
-    """`ringcast topology`: reads the buckets of the stores, once, with consumers that the server names."""
+    """`ringcast topology`: reads the buckets of the stores, with requests alone. It can make nothing on the server."""
     buckets = [names.LEASES_BUCKET, *map(names.meta_bucket, stores), *map(names.nodes_bucket, stores)]
-    publish = ["$JS.API.STREAM.INFO.*"]
-    for bucket in buckets:
-        publish += [f"$JS.API.CONSUMER.CREATE.KV_{bucket}", f"$JS.API.CONSUMER.INFO.KV_{bucket}.*"]
+    publish = [f"{WORKER_API}.{verb}.KV_{bucket}" for bucket in buckets for verb in ("STREAM.INFO", "DIRECT.GET")]
     publish += [names.fetch_subject(store, "*", names.FETCH_HEADS) for store in stores]
     why = "For `ringcast topology`: reads who takes part."
     return User(TOOLS, publish, [f"{names.TOOLS_INBOX_PREFIX}.>"], why, variable="NATS_TOOLS_PASSWORD")
@@ -193,8 +193,9 @@ def store_subjects(worker_id: str, store: str, keys: Sequence[str], *, prefix: s
         for verb in ("CREATE", "DELETE"):
             yield f"{WORKER_API}.CONSUMER.{verb}.KV_{bucket}.{names.watch_name(store, worker_id)}"
     for key in keys:
-        yield f"$KV.{nodes}.{names.node_key(key, worker_id)}"
-        yield f"$KV.{nodes}.{key}.slot.*"
+        for name in (names.node_key(key, worker_id), f"{key}.slot.*"):
+            yield f"$KV.{nodes}.{name}"
+            yield f"{WORKER_API}.DIRECT.GET.KV_{nodes}.$KV.{nodes}.{name}"
         yield names.fetch_subject(store, key, "*")
         yield names.dead_key_subjects(store, key)
     # One more than it can fill: a starting worker deletes old consumers until there is none.
@@ -235,7 +236,7 @@ def make(
     Raises:
         InvalidInputError: a key is for nobody, or two workers would share an environment variable.
     """
-    own = [service_user(), tools_user(sorted({store for worker in (*workers, *agents) for store in worker.stores}))]
+    own, tools = service_user(), tools_user(sorted({name for worker in (*workers, *agents) for name in worker.stores}))
     theirs = [
         *(worker_user(worker, prefix=prefix, partitions=partitions) for worker in workers),
         *(agent_user(agent, prefix=prefix, partitions=partitions) for agent in agents),
@@ -244,38 +245,50 @@ def make(
     if twice := {name for name in answered if answered.count(name) > 1}:
         raise InvalidInputError(f"{min(twice)!r} would name two of the workers, the agents, and their workers")
     variables: dict[str, str] = {}
-    for user in (*own, *theirs):
+    for user in (own, tools, *theirs):
         other = variables.setdefault(user.variable, user.name)
         if other != user.name:
             raise InvalidInputError(f"workers {other!r} and {user.name!r} would share the variable {user.variable}")
-    if unknown := nkeys.keys() - {user.name for user in (*own, *theirs)}:
+    if unknown := nkeys.keys() - {user.name for user in (own, tools, *theirs)}:
         raise InvalidInputError(f"nkey is given for {unknown.pop()!r}, which is no user here")
     inboxes = [f"{names.inbox_prefix(name)}.>" for name in answered]
     yield "accounts: {"
     yield "  RINGCAST: {"
     # Room is reserved for each stream: one without a limit could take that of the leases.
     yield "    jetstream: { max_bytes_required: true }"
-    yield from indented(4, users(own, nkeys))
+    yield from indented(4, users([own], nkeys))
     yield "    exports: ["
     for subject, more in EXPORTS.items():
-        yield f'      {{ service: "{subject}", {more + ", " if more else ""}accounts: [WORKERS] }}'
+        to = "WORKERS, TOOLS" if subject in FOR_TOOLS else "WORKERS"
+        yield f'      {{ service: "{subject}", {more + ", " if more else ""}accounts: [{to}] }}'
     yield from (f'      {{ stream: "{inbox}", accounts: [WORKERS] }}' for inbox in inboxes)
     yield "    ]"
     yield "  }"
     yield "  WORKERS: {"
     yield from indented(4, users(theirs, nkeys))
     yield "    imports: ["
-    for subject in EXPORTS:
-        to = f', to: "{subject.replace(API, WORKER_API)}"' if subject.startswith(API) else ""
-        # Whose a fetch is, so that none takes the turns of all others.
-        share = ", share: true" if subject.startswith("config.fetch.") else ""
-        yield f'      {{ service: {{ account: RINGCAST, subject: "{subject}" }}{to}{share} }}'
+    yield from map(imported, EXPORTS)
     yield from (f'      {{ stream: {{ account: RINGCAST, subject: "{inbox}" }} }}' for inbox in inboxes)
+    yield "    ]"
+    yield "  }"
+    yield "  TOOLS: {"
+    yield from indented(4, users([tools], nkeys))
+    yield "    imports: ["
+    yield from map(imported, FOR_TOOLS)
     yield "    ]"
     yield "  }"
     yield "  SYS: { users: [ { user: sys, password: $NATS_SYS_PASSWORD } ] }"
     yield "}"
     yield "system_account: SYS"
+
+
+def imported(subject: str) -> str:
+    """One line of an account's imports."""
+    # In an account without streams the server itself answers below its own name of the API.
+    to = f', to: "{subject.replace(API, WORKER_API)}"' if subject.startswith(API) else ""
+    # Whose a fetch is, so that none takes the turns of all others.
+    share = ", share: true" if subject.startswith("config.fetch.") else ""
+    return f'      {{ service: {{ account: RINGCAST, subject: "{subject}" }}{to}{share} }}'
 
 
 def users(some: Sequence[User], nkeys: Mapping[str, str]) -> Iterator[str]:

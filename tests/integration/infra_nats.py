@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 import shutil
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from nats.aio.client import Client
 from ringcast import Worker
-from ringcast_testkit import ConfigServiceProcess, ManagedProcess, ManagedServer, nats_server_binary
+from ringcast_testkit import (
+    PATIENCE_S,
+    ConfigServiceProcess,
+    ManagedProcess,
+    ManagedServer,
+    nats_server_binary,
+)
+from ringcast_wire import names
 
 ROOT = Path(__file__).resolve().parents[2]
 INFRA = ROOT / "infra"
@@ -90,6 +99,44 @@ class InfraNats(ManagedServer):
     def violations(self) -> list[str]:
         """What the server refused because of permissions, as it logged it."""
         return [line for line in self.log() if "Violation" in line]
+
+
+class Bus:
+    """A client, and what the server refused it."""
+
+    def __init__(self) -> None:
+        self.nc = Client()
+        self._refused: asyncio.Queue[str] = asyncio.Queue()
+        self._asked = 0
+
+    async def refused(self) -> list[str]:
+        """What was refused since the last call: all that came before the refusal of something that surely is."""
+        self._asked += 1
+        surely = f"nobody.may.{self._asked}"
+        await self.nc.publish(surely, b"")
+        found: list[str] = []
+        async with asyncio.timeout(PATIENCE_S):
+            while surely not in (reason := await self._refused.get()):
+                found.append(reason.lower())
+        return found
+
+    async def on_error(self, error: Exception) -> None:
+        """Takes what the server says on its own."""
+        self._refused.put_nowait(str(error))
+
+
+@asynccontextmanager
+async def connected(server: InfraNats, user: str) -> AsyncIterator[Bus]:
+    """A client that logs in as a user of the files, with the prefix of inboxes that it may listen on."""
+    bus = Bus()
+    special = {"config-service": names.SERVICE_INBOX_PREFIX, "tools": names.TOOLS_INBOX_PREFIX}
+    inbox = special.get(user) or names.inbox_prefix(user)
+    login: dict[str, Any] = server.login(user)
+    await bus.nc.connect(server.url, error_cb=bus.on_error, inbox_prefix=inbox, **login)
+    try:
+        yield bus
+    finally:
+        await bus.nc.close()
 
 
 @contextmanager

@@ -19,9 +19,9 @@ from ringcast import Change, PoisonPolicy, UnavailableError, Worker
 from ringcast.admin import ConfigServiceClient
 from ringcast.topology import read_topology
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, nats_server_binary
-from ringcast_wire import names
+from ringcast_wire import limits, names
 
-from tests.integration.infra_nats import NATS, InfraNats, cluster_of_three, environment, example_variables
+from tests.integration.infra_nats import NATS, WORKER_API, InfraNats, cluster_of_three, environment, example_variables
 
 PARTITIONS = 4
 
@@ -152,6 +152,7 @@ async def test_the_permissions_are_enough(server: InfraNats, tmp_path: Path, mon
         login = server.login("tools")
         monkeypatch.setenv("RINGCAST_USER", login["user"])
         monkeypatch.setenv("RINGCAST_PASSWORD", login["password"])
+        monkeypatch.setenv("RINGCAST_JETSTREAM_API", WORKER_API)
         topology = await read_topology(server.url, "gateway", "blocklist")
         assert topology.settings.partition_count == PARTITIONS
         assert server.violations() == []
@@ -266,11 +267,14 @@ async def test_a_worker_that_fills_what_it_may_takes_no_room_from_leases(tmp_pat
                 dead = names.dead_subject("gateway", "blocklist", 0)
                 reply = await hostile.request(dead, b"x" * 900_000, timeout=10)
                 assert b"error" not in reply.data, number
-            slots = f"$KV.{names.nodes_bucket('gateway')}.blocklist.slot"
-            replies = [await hostile.request(f"{slots}.{slot}", b"x" * 16_000, timeout=10) for slot in range(150)]
-            assert b"maximum bytes exceeded" in replies[-1].data
-            reply = await healthy.request(f"$KV.{names.LEASES_BUCKET}.worker-1", b"{}", timeout=10)
-            assert b"error" not in reply.data
+            nodes, record = f"$KV.{names.nodes_bucket('gateway')}", b"x" * (limits.MAX_RECORD_BYTES - 100)
+            for key in ("blocklist", "suffixes"):
+                for slot in range(limits.MAX_WORKERS_PER_KEY):
+                    reply = await hostile.request(f"{nodes}.{names.slot_key(key, slot)}", record, timeout=10)
+                    assert b"error" not in reply.data, slot
+            for subject in (f"{nodes}.blocklist.worker-1", f"$KV.{names.LEASES_BUCKET}.worker-1"):
+                reply = await healthy.request(subject, record, timeout=10)
+                assert b"error" not in reply.data
         finally:
             for worker in workers:
                 await worker.close()

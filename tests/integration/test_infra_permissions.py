@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from nats.aio.client import Client
 from nats.js import api
 from nats.js.errors import APIError
 from ringcast.admin import ConfigServiceClient
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess
 from ringcast_wire import limits, names
 
-from tests.integration.infra_nats import WORKER_API, InfraNats
+from tests.integration.infra_nats import WORKER_API, Bus, InfraNats, connected
 
 STREAM = names.notify_stream("gateway")
 EVENT = names.notify_subject("gateway", "blocklist", 3)
@@ -46,42 +44,6 @@ def service(server: InfraNats, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
         asyncio.run(prepare())
         yield running
-
-
-class Bus:
-    """A client, and what the server refused it."""
-
-    def __init__(self) -> None:
-        self.nc = Client()
-        self._refused: asyncio.Queue[str] = asyncio.Queue()
-        self._asked = 0
-
-    async def refused(self) -> list[str]:
-        """What was refused since the last call: all that came before the refusal of something that surely is."""
-        self._asked += 1
-        surely = f"nobody.may.{self._asked}"
-        await self.nc.publish(surely, b"")
-        found: list[str] = []
-        async with asyncio.timeout(PATIENCE_S):
-            while surely not in (reason := await self._refused.get()):
-                found.append(reason.lower())
-        return found
-
-    async def on_error(self, error: Exception) -> None:
-        """Takes what the server says on its own."""
-        self._refused.put_nowait(str(error))
-
-
-@asynccontextmanager
-async def connected(server: InfraNats, user: str) -> AsyncIterator[Bus]:
-    bus = Bus()
-    inbox = names.SERVICE_INBOX_PREFIX if user == "config-service" else names.inbox_prefix(user)
-    login: dict[str, Any] = server.login(user)
-    await bus.nc.connect(server.url, error_cb=bus.on_error, inbox_prefix=inbox, **login)
-    try:
-        yield bus
-    finally:
-        await bus.nc.close()
 
 
 @pytest.fixture

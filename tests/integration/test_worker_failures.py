@@ -13,7 +13,7 @@ import pytest
 from ringcast import Change, Health, InUseError, LimitExceededError, Mode, Worker
 from ringcast.admin import ConfigServiceClient, RowWrite
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, ManagedProcess, NatsServer
-from ringcast_wire import LeaseRecord, SlotClaim, encode_record, limits, names
+from ringcast_wire import LeaseRecord, NodeRecord, SlotClaim, encode_record, limits, names
 
 PARTITIONS = 64
 ROWS = 500
@@ -346,6 +346,8 @@ async def test_one_worker_too_many_is_refused(fleet: Fleet) -> None:
         for slot in range(limits.MAX_WORKERS_PER_KEY):
             claim = SlotClaim(worker_id=f"c{slot}", lease="crowd")
             await nodes.put(names.slot_key("k", slot), encode_record(claim))
+            node = NodeRecord(slot=slot, lease="crowd", incarnation="c")
+            await nodes.put(names.node_key("k", f"c{slot}"), encode_record(node))
         with pytest.raises(LimitExceededError, match="200"):
             async with fleet.worker("a"):
                 pytest.fail("it started")

@@ -117,6 +117,34 @@ def test_one_worker_too_many_is_refused() -> None:
     assert buckets.membership.choose_slot("k", "late").slot == 9
 
 
+def test_a_worker_keeps_the_slot_of_its_record_whatever_others_claim() -> None:
+    buckets = Buckets()
+    for number, worker_id in enumerate("abc"):
+        buckets.join(worker_id, number)
+    for claimant in ("a", "b", "c", "nobody"):  # any worker of a key can write any claim, in any name
+        for slot in range(limits.MAX_WORKERS_PER_KEY):
+            buckets.claim(claimant, slot)
+        for number, worker_id in enumerate("abc"):
+            choice = buckets.membership.choose_slot("k", worker_id)
+            assert choice.slot == number
+            assert choice.held == (claimant == worker_id)
+            assert len(choice.surplus) == (limits.MAX_WORKERS_PER_KEY - 1 if claimant == worker_id else 0)
+            assert number not in choice.surplus
+        assert buckets.members() == [("a", 0), ("b", 1), ("c", 2)]
+    buckets.put(buckets.membership.leases, "nobody", encode_record(LEASE))
+    assert buckets.membership.choose_slot("k", "d").slot == 3, "no record stands behind these claims"
+
+
+def test_of_two_records_with_one_slot_that_without_the_claim_moves() -> None:
+    buckets = Buckets()
+    buckets.join("b", 0)
+    buckets.join("a", 0, claim=False)
+    assert buckets.membership.choose_slot("k", "b").slot == 0
+    assert buckets.membership.choose_slot("k", "a").slot == 1
+    buckets.die("b")
+    assert buckets.membership.choose_slot("k", "a").slot == 0
+
+
 @given(st.sets(st.integers(0, 40), min_size=1, max_size=20), st.sampled_from(list(Strategy)), st.integers(1, 128))
 def test_every_partition_has_an_owner_whatever_the_order_of_the_members(
     slots: set[int], strategy: Strategy, partitions: int

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import nats
 import pytest
+from nats.js.errors import NoStreamResponseError
 from ringcast import Worker
 from ringcast._bursts import Delivery
 from ringcast._machine.membership import Entry, Membership
@@ -290,7 +291,8 @@ async def test_damaged_records_do_not_stop_a_worker(store: Store) -> None:
             for number, record in enumerate(forged):
                 await bucket.put(names.node_key("list", f"ghost{number}"), encode_record(record))
             await bucket.put(names.node_key("list", "ghost9"), b"{")
-            await bucket.put("list.slot.99999999999999999999", b"[]")
+            with pytest.raises(NoStreamResponseError):  # there is no such slot, and no place for its record
+                await bucket.put("list.slot.99999999999999999999", b"[]")
             async with asyncio.timeout(PATIENCE_S):
                 while worker.stats().bad_records < 4:
                     partition, version = await store.put("a", str(worker.stats().bad_records))

@@ -34,11 +34,11 @@ async def _store(url: str, store: str, **settings: object) -> AsyncIterator[JetS
     client = await nats.connect(url)
     try:
         js = client.jetstream()
-        meta = await js.create_key_value(bucket=names.meta_bucket(store))
+        meta = await js.create_key_value(bucket=names.meta_bucket(store), direct=True)
         values = StoreSettings(partition_count=PARTITIONS, **settings)  # type: ignore[arg-type]
         for name, value in values.to_kv().items():
             await meta.create(name, value)
-        await js.create_key_value(bucket=names.nodes_bucket(store))
+        await js.create_key_value(bucket=names.nodes_bucket(store), direct=True)
         try:
             await js.key_value(names.LEASES_BUCKET)  # the server is shared
         except NotFoundError:

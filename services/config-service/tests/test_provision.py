@@ -74,9 +74,10 @@ async def test_nothing_can_be_rolled_up_and_everything_has_a_limit(
                 with pytest.raises(APIError, match="rollup not permitted"):
                     await js.publish(subject, b"x", headers={"Nats-Rollup": rollup})
             if stream.startswith("KV_"):
-                await js.publish(subject, b"x" * 8_000)
+                most = limits.MAX_SETTING_BYTES if stream.startswith("KV_config_meta_") else limits.MAX_RECORD_BYTES
+                await js.publish(subject, b"x" * (most // 2))
                 with pytest.raises(APIError, match="message size exceeds maximum"):
-                    await js.publish(subject, b"x" * (limits.MAX_RECORD_BYTES + 1))
+                    await js.publish(subject, b"x" * (most + 1))
                 with pytest.raises(APIError):
                     await js.purge_stream(stream)
         await js.publish(f"config.notify.{name}.k.0", b"x" * limits.MAX_EVENT_BYTES)

@@ -58,7 +58,9 @@ LEASE_TTL_S: Final = 10
 LEASE_REFRESH_S: Final = 5.0
 LEASE_SEEN_TO_END_S: Final = LEASE_TTL_S + 1.0
 """After so long without a refresh a watcher looks whether a lease has ended: nothing on the bus tells of it."""
-MAX_RECORD_BYTES: Final = 16 * KIB
-"""A lease, a member, a claim on a slot, or a setting, with headers."""
+MAX_RECORD_BYTES: Final = 4 * KIB
+"""A lease, a member or a claim on a slot, with headers: a worker keeps all records of its keys in memory."""
+MAX_SETTING_BYTES: Final = 16 * KIB
+"""A setting of a store, with headers."""
 MAX_DEAD_LETTER_BYTES: Final = 8 * MIB
 """A dead letter as JSON, with headers; the server's payload limit is usually lower."""

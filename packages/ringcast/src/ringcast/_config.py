@@ -112,10 +112,7 @@ class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=T
         if self.partition_count is not None:
             names.check_partition_count(self.partition_count)
         names.check_name("consumer_prefix", self.consumer_prefix)
-        if not _SUBJECT.fullmatch(self.jetstream_api):
-            raise InvalidInputError(
-                f"jetstream_api {shown(self.jetstream_api)} is not a subject such as $JS.API", field="jetstream_api"
-            )
+        _checked_api(self.jetstream_api)
         if self.agent:
             names.check_socket_path("agent", self.agent)
         self._check_numbers()
@@ -164,6 +161,21 @@ def resolve_login(environ: Mapping[str, str] = os.environ) -> NatsLogin:
         raise InvalidInputError(f"worker settings: {error}") from error
     login.check_login()
     return login
+
+
+def resolve_jetstream_api(environ: Mapping[str, str] = os.environ) -> str:
+    """Where the JetStream API is for a login without a worker, from the same environment and file.
+
+    Raises:
+        InvalidInputError: it is no subject.
+    """
+    return _checked_api(str(_from_surroundings(("jetstream_api",), environ).get("jetstream_api", "$JS.API")))
+
+
+def _checked_api(subject: str) -> str:
+    if _SUBJECT.fullmatch(subject):
+        return subject
+    raise InvalidInputError(f"jetstream_api {shown(subject)} is not a subject such as $JS.API", field="jetstream_api")
 
 
 def _from_surroundings(fields: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any]:

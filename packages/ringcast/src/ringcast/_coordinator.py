@@ -18,6 +18,7 @@ from ringcast._machine.assignment import Assignment
 from ringcast._machine.backoff import Backoff
 from ringcast._machine.membership import Entry, Trigger
 from ringcast._machine.peers import Peers
+from ringcast._own_records import OwnRecords
 from ringcast._stats import Stats
 
 _TOUCH_S: Final = 6 * 3600.0
@@ -87,6 +88,14 @@ class PeerCoordinator:
             ),
         ]
         self._wake = asyncio.Event()
+        self._own_records = OwnRecords(
+            self._nodes,
+            self._membership.nodes,
+            worker_id=config.worker_id,
+            keys=config.keys,
+            corrected=self._changed,
+            log=log,
+        )
         self._touched_at: dict[str, float] = {}
         self._leaving = False
         self._given_up: set[str] = set()
@@ -105,6 +114,7 @@ class PeerCoordinator:
         async with asyncio.TaskGroup() as tasks:
             for watch in self._watches:
                 tasks.create_task(watch.run())
+            tasks.create_task(self._own_records.run())
             await self._follow()
 
     def give_up(self, key: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
+import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -82,6 +83,7 @@ class Poison:
         self._log = log
         self._letters = letters
         self._owned = owned
+        self._nonce = secrets.token_hex(8)
         self._blocked: dict[tuple[int, str], _Entry] = {}
         self._room = asyncio.Event()
 
@@ -158,7 +160,8 @@ class Poison:
         subject = names.dead_subject(change.store, change.key, change.partition)
         body = self._letter(change, error)
         row = hashlib.blake2b(change.row_id.encode(), digest_size=12).hexdigest()
-        message_id = f"dead.{change.store}.{change.key}.{change.partition}.{change.version}.{row}"
+        # With what nobody else can know: the stream drops the second message of an id, whoever sent the first.
+        message_id = f"dead.{change.store}.{change.key}.{change.partition}.{change.version}.{row}.{self._nonce}"
         backoff = Backoff(random.random, first_s=0.5)
         while self._owned(change.partition):
             try:

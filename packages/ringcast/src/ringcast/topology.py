@@ -92,14 +92,13 @@ async def _read(
 ) -> tuple[StoreSettings, dict[str, bytes], dict[str, bytes]]:
     names.check_name("store", store)
     async with open_bus(servers, timeout_s=timeout_s, name="ringcast-topology") as client:
-        js = client.jetstream(timeout=timeout_s)
         try:
             async with asyncio.timeout(timeout_s):
-                meta = await read_bucket(js, names.meta_bucket(store))
+                meta = await read_bucket(client, names.meta_bucket(store), timeout_s=timeout_s)
                 if meta is None:
                     raise UnknownStoreError(f"store {store!r} does not exist", field="store")
-                nodes = await read_bucket(js, names.nodes_bucket(store), keys) or {}
-                leases = await read_bucket(js, names.LEASES_BUCKET) or {}
+                nodes = await read_bucket(client, names.nodes_bucket(store), keys, timeout_s=timeout_s) or {}
+                leases = await read_bucket(client, names.LEASES_BUCKET, timeout_s=timeout_s) or {}
         except TimeoutError:
             raise UnavailableError(
                 f"NATS at {without_passwords(servers)} did not answer within {timeout_s:g} s"

@@ -2,8 +2,10 @@
 
 Every stream has ``max_bytes``. JetStream reserves that room when a stream is made, and refuses a stream that does not
 fit: so events and dead letters, which throw their oldest away, can't take the room of leases and members, which refuse
-what is too much. Nothing may be rolled up: one message of one worker would empty a bucket. That leaves no markers of
-expired entries (a server with markers allows roll-ups): watchers tell by time that a lease was not refreshed.
+what is too much. Records of members have a limit and known names: what has another name is not stored, so that no
+worker can fill the bucket, or the memory of its peers, with records that nobody needs. Nothing may be rolled up: one
+message of one worker would empty a bucket. That leaves no markers of expired entries (a server with markers allows
+roll-ups): watchers tell by time that a lease was not refreshed.
 """
 
 from __future__ import annotations
@@ -51,12 +53,17 @@ class StreamSizes:
 
 def leases(sizes: StreamSizes) -> StreamConfig:
     """The bucket of leases."""
-    return _bucket(names.LEASES_BUCKET, limits.LEASE_TTL_S, sizes.leases_max_bytes, sizes.lease_tags)
+    bucket = names.LEASES_BUCKET
+    subjects = [f"$KV.{bucket}.*", f"$KV.{bucket}.*.*"]  # a worker's, and those that an agent has had
+    return _bucket(
+        bucket, subjects, limits.MAX_RECORD_BYTES, limits.LEASE_TTL_S, sizes.leases_max_bytes, sizes.lease_tags
+    )
 
 
 def of_store(store: str, sizes: StreamSizes) -> Iterator[StreamConfig]:
     """The streams of a store, in the order in which they get room where there is little."""
-    yield _bucket(names.meta_bucket(store), None, META_BYTES, ())
+    meta, nodes = names.meta_bucket(store), names.nodes_bucket(store)
+    yield _bucket(meta, [f"$KV.{meta}.>"], limits.MAX_SETTING_BYTES, None, META_BYTES, ())
     yield StreamConfig(
         name=names.notify_stream(store),
         subjects=[names.notify_stream_subjects(store)],
@@ -66,7 +73,9 @@ def of_store(store: str, sizes: StreamSizes) -> Iterator[StreamConfig]:
         max_age=sizes.events_max_age_s,
         **_COMMON,
     )
-    yield _bucket(names.nodes_bucket(store), NODE_TTL_S, sizes.members_max_bytes, sizes.lease_tags)
+    slots = (names.slot_key("*", slot) for slot in range(limits.MAX_WORKERS_PER_KEY))
+    subjects = [f"$KV.{nodes}.{name}" for name in (names.node_key("*", "*"), *slots)]
+    yield _bucket(nodes, subjects, limits.MAX_RECORD_BYTES, NODE_TTL_S, sizes.members_max_bytes, sizes.lease_tags)
     yield StreamConfig(
         name=names.dead_stream(store),
         subjects=[names.dead_stream_subjects(store)],
@@ -87,14 +96,16 @@ _COMMON: Final[dict[str, Any]] = {
 }
 
 
-def _bucket(bucket: str, ttl_s: float | None, max_bytes: int, tags: Sequence[str]) -> StreamConfig:
-    """A key-value bucket as the client libraries know it, but without roll-ups."""
+def _bucket(
+    bucket: str, subjects: list[str], record_bytes: int, ttl_s: float | None, max_bytes: int, tags: Sequence[str]
+) -> StreamConfig:
+    """A key-value bucket as the client libraries know it, but without roll-ups, and for known names alone."""
     return StreamConfig(
         name=f"KV_{bucket}",
-        subjects=[f"$KV.{bucket}.>"],
+        subjects=subjects,
         storage=StorageType.FILE,
         max_msgs_per_subject=1,
-        max_msg_size=limits.MAX_RECORD_BYTES,
+        max_msg_size=record_bytes,
         max_bytes=max_bytes,
         max_age=ttl_s,
         discard=DiscardPolicy.NEW,

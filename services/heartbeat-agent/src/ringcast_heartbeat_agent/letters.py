@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import secrets
 import time
 from typing import Final
 
@@ -28,14 +29,17 @@ class Letters:
     def __init__(self, nc: Client, js: JetStreamContext) -> None:
         self._nc = nc
         self._js = js
+        self._nonce = secrets.token_hex(8)
         self.failures = 0
 
     async def publish(self, change: Change, *, group: str, worker_id: str, why: str, tries: int) -> None:
         """Returns when the stream has it; tries for ever."""
         subject = names.dead_subject(change.store, change.key, change.partition)
         row = hashlib.blake2b(change.row_id.encode(), digest_size=12).hexdigest()
-        # With the group: each of several may have given the change up.
-        message_id = f"dead.{change.store}.{change.key}.{change.partition}.{change.version}.{row}.{group}"
+        # With the group: each of several may have given the change up. And with what nobody else can know: the stream
+        # drops the second message of an id, whoever sent the first.
+        place = f"{change.store}.{change.key}.{change.partition}.{change.version}.{row}"
+        message_id = f"dead.{place}.{group}.{self._nonce}"
         body = self._body(change, worker_id=worker_id, why=why, tries=tries)
         wait_s = _FIRST_WAIT_S
         while True:

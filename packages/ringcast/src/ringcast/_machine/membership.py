@@ -242,21 +242,46 @@ class Membership:
         return Trigger.LEAVE if gone else Trigger.JOIN
 
     def choose_slot(self, key: str, worker_id: str) -> SlotChoice:
-        """The slot that a worker should have: the lowest of its own, else the lowest that no live worker claims.
+        """The slot that a worker should have: the one of its record, else the lowest that it or nobody claims.
+
+        Any worker of a key can write any claim, and only its own record. So a claim keeps a slot from another worker
+        while there is room, but it takes none away that a record has, and where all slots are claimed those count that
+        a record stands behind.
 
         Raises:
             LimitExceededError: as many workers as a key may have are there already.
         """
-        claims = self._records_of(key).claims
-        if mine := _slots_in(claims, worker_id):
-            return SlotChoice(mine[0], self._claim_revision(key, mine[0]), True, tuple(mine[1:]))
+        claims, nodes = self._records_of(key)
+        mine = _slots_in(claims, worker_id)
+        own = nodes.get(worker_id)
+        if own is not None and own.slot not in mine and not self._is_shared(key, own.slot, worker_id):
+            return SlotChoice(own.slot, self._claim_revision(key, own.slot), False, tuple(mine))
+        if mine:
+            slot = own.slot if own is not None and own.slot in mine else mine[0]
+            return SlotChoice(slot, self._claim_revision(key, slot), True, tuple(set(mine) - {slot}))
+        slot = self._free_slot(key, claims)
+        return SlotChoice(slot, self._claim_revision(key, slot), False)
+
+    def _is_shared(self, key: str, slot: int, worker_id: str) -> bool:
+        """Whether the record of another live worker has the slot."""
+        return any(
+            other != worker_id and node.slot == slot and self._lives(names.node_key(key, other), node)
+            for other, node in self._records_of(key).nodes.items()
+        )
+
+    def _free_slot(self, key: str, claims: Mapping[int, SlotClaim]) -> int:
         taken = {slot for slot, claim in claims.items() if self._lives(names.slot_key(key, slot), claim)}
+        if len(taken) >= limits.MAX_WORKERS_PER_KEY:
+            taken = {
+                node.slot
+                for worker_id, node in self._records_of(key).nodes.items()
+                if self._lives(names.node_key(key, worker_id), node)
+            }
         if len(taken) >= limits.MAX_WORKERS_PER_KEY:
             raise LimitExceededError(
                 f"key {key!r} has {len(taken)} workers: at most {limits.MAX_WORKERS_PER_KEY} are allowed"
             )
-        slot = next(slot for slot in range(len(taken) + 1) if slot not in taken)
-        return SlotChoice(slot, self._claim_revision(key, slot), False)
+        return next(slot for slot in range(limits.MAX_WORKERS_PER_KEY) if slot not in taken)
 
     def slots_of(self, key: str, worker_id: str) -> list[int]:
         """The slots of a key that a worker claims, lowest first."""

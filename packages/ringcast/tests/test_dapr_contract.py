@@ -305,6 +305,17 @@ async def test_what_is_refused(client: Any, servers: Servers, store_name: str) -
     await subscribe(store_name, ["other"], recorder)
 
 
+async def test_of_two_subscriptions_at_once_that_would_split_a_key_one_is_refused(
+    client: Any, servers: Servers, store_name: str
+) -> None:
+    await servers.create(store_name)
+    calls = (client.subscribe_configuration(store_name, keys, Recorder()) for keys in (["list"], ["list", "more"]))
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    refused = [result for result in results if isinstance(result, InvalidInputError)]
+    assert len(refused) == 1, results
+    assert "which this client is subscribed to already" in str(refused[0])
+
+
 async def test_closing_ends_everything_and_using_it_again_starts_anew(
     client: Any, servers: Servers, store_name: str
 ) -> None:

@@ -243,16 +243,20 @@ class Worker:
         return staleness_s(connection, [self._session(key)] if key is not None else self._sessions().values())
 
     def health(self) -> Health:
-        """How this worker is now, for probes. Before the start and after the end it is not connected."""
+        """How this worker is now, for probes. Before the start and after the end it is not connected.
+
+        Any thread may ask, such as that of a server that answers probes.
+        """
         runtime = self._runtime
         if runtime is None or runtime.connection is None or self._task is None:
             return Health(False, False, 0.0, ())
         connection, running = runtime.connection, not self._task.done()
+        sessions = list(runtime.sessions.values())
         return Health(
             connected=connection.nc.is_connected and running,
             lease_held=runtime.lease is not None and runtime.lease.held and running,
-            staleness_s=staleness_s(connection, runtime.sessions.values()),
-            keys=tuple(key_health(session) for session in runtime.sessions.values()),
+            staleness_s=staleness_s(connection, sessions),
+            keys=tuple(key_health(session) for session in sessions),
             cache=cache_health(runtime.cache) if runtime.cache is not None else None,
             by_agent=runtime.lease is not None and runtime.lease.by_agent and running,
         )

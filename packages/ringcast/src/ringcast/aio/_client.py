@@ -114,6 +114,8 @@ class DaprClient:
         store = check_store(store_name)
         wanted = parse_keys(keys)
         options = subscription_options(config_metadata)
+        while (other := self._starting(store, wanted)) is not None:
+            await other.settled.wait()  # only then is it known whether the two may be side by side
         self._check_room(store, wanted)
         options.update(self._login)
         options.setdefault("worker_id", self._free_worker_id(store, wanted))
@@ -211,6 +213,18 @@ class DaprClient:
         stack, self._stack, self._connection, self._fetches = self._stack, None, None, None
         if stack is not None:
             await stack.aclose()
+
+    def _starting(self, store: str, wanted: Sequence[Wanted]) -> Subscription | None:
+        """A subscription to one of these keys that has begun to start and not ended it."""
+        keys = {one.key for one in wanted}
+        return next(
+            (
+                one
+                for one in self._subscriptions.values()
+                if one.store == store and not one.settled.is_set() and not keys.isdisjoint(one.rows)
+            ),
+            None,
+        )
 
     def _check_room(self, store: str, wanted: Sequence[Wanted]) -> None:
         if len(self._subscriptions) >= MAX_SUBSCRIPTIONS:

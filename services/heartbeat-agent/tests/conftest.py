@@ -127,7 +127,8 @@ def shared_agent(
     tmp_path_factory: pytest.TempPathFactory, shared_nats: NatsServer, shared_service: ConfigServiceProcess
 ) -> Iterator[AgentProcess]:
     """An agent that no test stops; stores of their own keep the tests apart."""
-    options = ("--linger", "0.5")
+    # Most tests are of other things than its token.
+    options = ("--linger", "0.5", "--token-file", "off")
     with AgentProcess(tmp_path_factory.mktemp("agent"), nats_url=shared_nats.url, options=options) as agent:
         yield agent
 
@@ -167,7 +168,7 @@ def sidecar(monkeypatch: pytest.MonkeyPatch) -> Callable[[AgentProcess], str]:
     def tell(agent: AgentProcess, token: str | None = None) -> str:
         monkeypatch.setattr(dapr.conf.settings, "DAPR_HTTP_ENDPOINT", agent.http_url)
         monkeypatch.setattr(dapr.conf.settings, "DAPR_GRPC_ENDPOINT", agent.grpc_address)
-        monkeypatch.setattr(dapr.conf.settings, "DAPR_API_TOKEN", token)
+        monkeypatch.setattr(dapr.conf.settings, "DAPR_API_TOKEN", token or agent.token)
         return agent.grpc_address
 
     return tell

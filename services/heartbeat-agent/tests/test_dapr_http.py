@@ -106,7 +106,7 @@ def test_reading(shared_agent: AgentProcess, writer: Any, http_get: Any, store_n
 def test_callbacks(
     tmp_path: Path, shared_nats: NatsServer, application: Application, writer: Any, http_get: Any, store_name: str
 ) -> None:
-    options = ("--app-url", application.url)
+    options = ("--app-url", application.url, "--token-file", "off")
     with AgentProcess(tmp_path, nats_url=shared_nats.url, options=options, env={"APP_API_TOKEN": "t0"}) as agent:
         at = f"{agent.http_url}/v1.0/configuration/{store_name}"
         writer.create(store_name)
@@ -148,7 +148,7 @@ def test_callbacks(
 def test_where_callbacks_may_go(
     tmp_path: Path, shared_nats: NatsServer, application: Application, writer: Any, http_get: Any, store_name: str
 ) -> None:
-    options = ("--callback-hosts", "app.example,10.0.0.7")
+    options = ("--callback-hosts", "app.example,10.0.0.7", "--token-file", "off")
     with AgentProcess(tmp_path, nats_url=shared_nats.url, options=options) as agent:
         at = f"{agent.http_url}/v1.0/configuration/{store_name}/subscribe?key=list"
         writer.create(store_name)
@@ -221,7 +221,7 @@ def test_an_application_that_has_gone_loses_its_subscription(
 ) -> None:
     gone = Application()
     gone.close()
-    options = ("--app-url", gone.url, "--callback-patience", "0.2")
+    options = ("--app-url", gone.url, "--callback-patience", "0.2", "--token-file", "off")
     with AgentProcess(tmp_path, nats_url=shared_nats.url, options=options) as agent:
         writer.create(store_name)
         assert http_get(f"{agent.http_url}/v1.0/configuration/{store_name}/subscribe?key=list").status == 200
@@ -244,7 +244,7 @@ def test_callbacks_after_an_outage(
     """An HTTP subscription can't be told of an outage: it waits for its end."""
     writer = writer_to(config_service)
     writer.create(store_name)
-    options = ("--app-url", application.url, "--stale-after", "0.1")
+    options = ("--app-url", application.url, "--stale-after", "0.1", "--token-file", "off")
     with AgentProcess(tmp_path, nats_url=nats_server.url, options=options) as agent:
         assert http_get(f"{agent.http_url}/v1.0/configuration/{store_name}/subscribe?key=list").status == 200
         nats_server.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from ringcast_core import row_partition
 from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, NatsServer
 
 PARTITIONS = 16
+TRUSTED = ("--trusted-users", str(os.getuid()))  # the SDK sends no token when it subscribes
 
 
 def test_the_whole_life_of_a_subscription(
@@ -80,7 +82,7 @@ def test_names_of_items(shared_agent: AgentProcess, sidecar: Any, writer: Any, u
 def test_no_keys_are_all_keys(
     tmp_path: Path, shared_nats: NatsServer, sidecar: Any, writer: Any, updates: Any, store_name: str
 ) -> None:
-    with AgentProcess(tmp_path, nats_url=shared_nats.url, options=("--relist", "0.2")) as agent:
+    with AgentProcess(tmp_path, nats_url=shared_nats.url, options=("--relist", "0.2", *TRUSTED)) as agent:
         sidecar(agent)
         writer.create(store_name)
         with DaprClient() as client:
@@ -131,7 +133,7 @@ async def test_the_asynchronous_client_when_the_agent_is_killed_and_started_agai
     """One client through both lives: its stream ends with an error, and another one goes on."""
     await asyncio.to_thread(writer.create, store_name)
     request = configuration_pb2.SubscribeConfigurationRequest(store_name=store_name, keys=["list"])
-    with AgentProcess(tmp_path, nats_url=shared_nats.url) as agent:
+    with AgentProcess(tmp_path, nats_url=shared_nats.url, options=TRUSTED) as agent:
         sidecar(agent)
         async with AsyncDaprClient() as client, asyncio.timeout(2 * PATIENCE_S):
             stream = client._stub.SubscribeConfiguration(request, wait_for_ready=True)
@@ -162,7 +164,7 @@ def test_nats_is_killed_and_comes_back(
     """The stream goes on, and what was written meanwhile comes."""
     writer = writer_to(config_service)
     writer.create(store_name)
-    with AgentProcess(tmp_path, nats_url=nats_server.url) as agent:
+    with AgentProcess(tmp_path, nats_url=nats_server.url, options=TRUSTED) as agent:
         sidecar(agent)
         with DaprClient() as client:
             seen = updates()
@@ -191,7 +193,8 @@ def test_an_outage_is_told_by_an_error(
     store_name: str,
 ) -> None:
     writer_to(config_service).create(store_name)
-    with AgentProcess(tmp_path, nats_url=nats_server.url, options=("--stale-after", "1")) as agent:
+    options = ("--stale-after", "1", "--token-file", "off")
+    with AgentProcess(tmp_path, nats_url=nats_server.url, options=options) as agent:
         assert http_get(f"{agent.http_url}/v1.0/healthz/outbound").status == 204
         with grpc.insecure_channel(agent.grpc_address) as channel:
             stub = dapr_pb2_grpc.DaprStub(channel)
@@ -219,7 +222,7 @@ def test_a_stopping_agent_tells_its_clients_and_gives_its_partitions_up(
     store_name: str,
 ) -> None:  # fmt: skip
     writer.create(store_name)
-    with AgentProcess(tmp_path, nats_url=shared_nats.url) as agent:
+    with AgentProcess(tmp_path, nats_url=shared_nats.url, options=("--token-file", "off")) as agent:
         with grpc.insecure_channel(agent.grpc_address) as channel:
             stream = dapr_pb2_grpc.DaprStub(channel).SubscribeConfiguration(
                 configuration_pb2.SubscribeConfigurationRequest(store_name=store_name, keys=["list"])
@@ -264,7 +267,7 @@ def test_which_rows_a_host_hears_of(
             int(float(line.rpartition(" ")[2])) for line in of_store if line.startswith("config_partitions_owned{")
         )
 
-    with AgentProcess(tmp_path, nats_url=shared_nats.url) as other:
+    with AgentProcess(tmp_path, nats_url=shared_nats.url, options=TRUSTED) as other:
         sidecar(shared_agent)
         with DaprClient() as here:
             sidecar(other)
@@ -303,7 +306,7 @@ def test_an_agent_is_killed_and_started_again(
     lease of the dead one has ended."""
     writer.create(store_name)
     request = configuration_pb2.SubscribeConfigurationRequest(store_name=store_name, keys=["list"])
-    with AgentProcess(tmp_path, nats_url=shared_nats.url) as agent:
+    with AgentProcess(tmp_path, nats_url=shared_nats.url, options=("--token-file", "off")) as agent:
         with grpc.insecure_channel(agent.grpc_address) as channel:
             stream = dapr_pb2_grpc.DaprStub(channel).SubscribeConfiguration(request)
             assert next(stream).id
@@ -340,7 +343,7 @@ def test_clients_that_come_and_go(
             name: str = next(stream).id
             return name
 
-    with AgentProcess(tmp_path, nats_url=shared_nats.url, options=("--linger", "0")) as agent:
+    with AgentProcess(tmp_path, nats_url=shared_nats.url, options=("--linger", "0", "--token-file", "off")) as agent:
         with ThreadPoolExecutor(4) as threads:
             names = [name for name in threads.map(once, range(60)) if name]
         assert len(set(names)) == 48

@@ -16,14 +16,11 @@ from ringcast import Change, InvalidInputError
 from ringcast.aio import DaprClient
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.errors import DaprError, OverflowedError, StoppedError
-from ringcast_heartbeat_agent.groups import Surroundings
 from ringcast_heartbeat_agent.handlers import Handlers
 from ringcast_heartbeat_agent.items import Item, Wanted, item_of
-from ringcast_heartbeat_agent.shared_group import SharedGroup
 from ringcast_heartbeat_agent.subscription import Subscription
 from ringcast_heartbeat_agent.telemetry import Measures
-from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, NatsServer
-from ringcast_testkit.dispatch import OwnsAll
+from ringcast_testkit import AgentProcess, ConfigServiceProcess, NatsServer
 from ringcast_wire import limits
 
 
@@ -156,7 +153,17 @@ def test_what_requests_are_refused(shared_agent: AgentProcess, writer: Any, http
 def test_subscriptions_keys_and_answers(
     tmp_path: Path, shared_nats: NatsServer, writer: Any, http_get: Any, store_name: str
 ) -> None:
-    words = ("--max-subscriptions", "2", "--max-keys", "2", "--max-response-bytes", "10000", "--linger", "0")
+    words: tuple[str, ...] = (
+        "--max-subscriptions",
+        "2",
+        "--max-keys",
+        "2",
+        "--max-response-bytes",
+        "10000",
+        "--linger",
+        "0",
+    )
+    words += ("--token-file", "off")
     writer.create(store_name)
     with AgentProcess(tmp_path, nats_url=shared_nats.url, options=words) as agent, stub_of(agent) as stub:
         first, _ = subscribe(stub, store_name, "one")
@@ -181,7 +188,7 @@ def test_subscriptions_keys_and_answers(
 def test_a_subscriber_that_does_not_read_is_told_and_hinders_nobody(
     tmp_path: Path, shared_nats: NatsServer, writer: Any, http_get: Any, store_name: str
 ) -> None:
-    words = ("--queue-items", "8")
+    words = ("--queue-items", "8", "--token-file", "off")
     writer.create(store_name)
     agents = AgentProcess(tmp_path, nats_url=shared_nats.url, options=words)
     with agents as agent, stub_of(agent) as stub, stub_of(agent) as other:
@@ -223,26 +230,3 @@ async def test_reads_at_once_and_reads_that_wait(
         assert not any(read.done() for read in reads)
         config_service.resume()
         assert await asyncio.gather(*reads) == [{}] * 5
-
-
-@pytest.mark.parametrize(("limit", "fits"), [({"window": 4}, 4), ({"window_bytes": 1_000}, 8)])
-async def test_changes_of_one_turn_of_the_loop_do_not_exceed_a_window(limit: dict[str, int], fits: int) -> None:
-    """They reach the dispatcher together, at the end of the turn, and count before that."""
-    around = Surroundings(Config(**cast(Any, limit)), asyncio.create_task, cast(Any, None))
-    group = SharedGroup(OwnsAll(), "g", around, "drop")
-    member, _ = group.join("one", (), capacity=0, changes_only=True, session="", api="stream")
-    changes = [Change("s", "list", 0, f"row{number}", "1", 1) for number in range(fits + 1)]
-    assert [group.take(change) for change in changes[:fits]] == [None] * fits
-    late = group.take(changes[fits])
-    assert late is not None
-    waiting = asyncio.ensure_future(late)
-    async with asyncio.timeout(PATIENCE_S):
-        frame = await anext(member.frames())
-    assert [delivery.change for delivery in frame.deliveries] == changes[:fits]
-    assert (group.lag, waiting.done()) == (fits + 1, False)
-    group.answer(member, [delivery.offset for delivery in frame.deliveries], [1] * fits)
-    async with asyncio.timeout(PATIENCE_S):
-        await waiting
-        frame = await anext(member.frames())
-    assert [delivery.offset for delivery in frame.deliveries] == [fits + 1]
-    group.close()

@@ -34,6 +34,7 @@ from ringcast_heartbeat_agent.lease_state import SocketPlace
 from ringcast_heartbeat_agent.letters import Letters
 from ringcast_heartbeat_agent.status import Status
 from ringcast_heartbeat_agent.telemetry import AGENT, Measures
+from ringcast_heartbeat_agent.token_file import with_token
 from ringcast_heartbeat_agent.transport_dispatch import DispatchServicer
 from ringcast_heartbeat_agent.transport_grpc import GrpcServer
 from ringcast_heartbeat_agent.transport_http import HttpServer
@@ -87,7 +88,7 @@ class App:
             raise ConfigError("the NATS server closed the connection for good: see the log before this line")
 
     async def _serve(self, nc: Client, reader: DaprClient, leases: HostLeases | None) -> None:
-        config, measures = self._config, self._measures
+        config, measures = with_token(self._config), self._measures
         async with asyncio.TaskGroup() as tasks:
             feeds = Feeds(config, tasks, self._metrics)
             js = nc.jetstream(prefix=config.jetstream_api, timeout=_API_TIMEOUT_S)
@@ -141,6 +142,12 @@ class App:
             self._config.agent_id,
             os.getpid(),
         )
+        if self._config.api_token:
+            log.info("callers must send the token that the agent was given")
+        elif self._config.token_file == OFF:
+            log.warning("token_file is off: every process of this host may call the agent")
+        else:
+            log.info("callers must send the token in %s", self._config.token_file)
 
     async def _shut(
         self,
@@ -302,7 +309,10 @@ class App:
             yield
             return
         temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        temporary.write_text(json.dumps({**self.addresses, "agent_id": self._config.agent_id, "pid": os.getpid()}))
+        told = {**self.addresses, "agent_id": self._config.agent_id, "pid": os.getpid()}
+        if not self._config.api_token and self._config.token_file != OFF:
+            told["token_file"] = self._config.token_file
+        temporary.write_text(json.dumps(told))
         temporary.replace(path)
         try:
             yield

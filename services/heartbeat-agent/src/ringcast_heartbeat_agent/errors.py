@@ -45,6 +45,12 @@ class StoppingError(StoppedError):
     reason = "stopping"
 
 
+class BehindError(StoppedError):
+    """A group has more rows to tell of than may wait."""
+
+    reason = "behind"
+
+
 class EvictedError(StoppedError):
     """A consumer gave no sign of life, so that others have its messages now."""
 

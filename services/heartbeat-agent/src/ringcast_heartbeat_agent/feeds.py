@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -162,20 +162,13 @@ class KeyFeed:
         number = row_partition(row.row_id, self._worker.settings.partition_count)
         return Change(self.store, self.key, number, row.row_id, row.value, row.version, metadata=row.metadata)
 
-    def _on_change(self, change: Change) -> Awaitable[None] | None:
+    def _on_change(self, change: Change) -> None:
         if self.subscribers:
             item = item_of(change)
             for subscription in self.subscribers:
                 subscription.offer(change.key, change.row_id, item)
-        if not self.groups:
-            return None
-        # A group without room is waited for, and so the worker takes nothing more in.
-        waits = [wait for group in self.groups.values() if (wait := group.take(change)) is not None]
-        return _all(waits) if waits else None
-
-
-async def _all(waits: Sequence[Awaitable[None]]) -> None:
-    await asyncio.gather(*waits)
+        for group in self.groups.values():
+            group.take(change)
 
 
 class Feeds:

@@ -14,6 +14,7 @@ from ringcast_wire import limits
 
 from ringcast_heartbeat_agent._proto import dapr_messages_pb2 as pb
 from ringcast_heartbeat_agent._proto.dispatch_pb2_grpc import add_DispatchServicer_to_server
+from ringcast_heartbeat_agent.clients import Trusted
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.errors import DaprError, StoppedError, unsubscribe_message
 from ringcast_heartbeat_agent.handlers import Handlers
@@ -38,7 +39,7 @@ class GrpcServer:
         self._listen = config.grpc_listen
         self.port = 0
         self._server = grpc.aio.server(
-            interceptors=(_RequireToken(config.api_token),) if config.api_token else (),
+            interceptors=(_RequireToken(config),) if config.api_token else (),
             options=(
                 ("grpc.max_receive_message_length", limits.MIB),
                 ("grpc.so_reuseport", 0),
@@ -145,10 +146,11 @@ class GrpcServer:
 
 
 class _RequireToken(grpc.aio.ServerInterceptor):
-    """Lets in who sends the token, in Dapr's words."""
+    """Lets in who sends the token, in Dapr's words, and users that need none."""
 
-    def __init__(self, token: str) -> None:
-        self._token = token.encode()
+    def __init__(self, config: Config) -> None:
+        self._token = config.api_token.encode()
+        self._trusted = Trusted(config.trusted_uids())
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], details: grpc.HandlerCallDetails
@@ -159,11 +161,16 @@ class _RequireToken(grpc.aio.ServerInterceptor):
             return handler
         why = "authentication error: api token mismatch" if given else "missing api token in request metadata"
 
-        async def refuse(_request: Any, context: Context) -> None:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, why)
-
         fields = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
-        return handler._replace(**{fields[2 * handler.request_streaming + handler.response_streaming]: refuse})
+        field = fields[2 * handler.request_streaming + handler.response_streaming]
+        method = getattr(handler, field)
+
+        async def check(request: Any, context: Context) -> Any:
+            if given or not await self._trusted.includes(context.peer()):
+                await context.abort(grpc.StatusCode.UNAUTHENTICATED, why)
+            return await method(request, context)
+
+        return handler._replace(**{field: check})
 
 
 def _items(items: Mapping[str, Item]) -> dict[str, pb.ConfigurationItem]:

@@ -12,6 +12,7 @@ from aiohttp import web
 from ringcast_wire import limits, shown
 
 from ringcast_heartbeat_agent.callbacks import CallbackSender
+from ringcast_heartbeat_agent.clients import Trusted, peer_of
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dispatch import Dispatch
 from ringcast_heartbeat_agent.errors import DaprError, unsubscribe_message
@@ -61,6 +62,7 @@ class HttpServer:
         self._agent_status = status
         self._dispatch = dispatch
         self._healthy = healthy
+        self._trusted = Trusted(config.trusted_uids())
         self._stopping = False
         self.port = 0
         app = web.Application(client_max_size=_MAX_BODY, middlewares=[self._around])
@@ -102,11 +104,8 @@ class HttpServer:
     @web.middleware
     async def _around(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Looks at the token, and turns errors into Dapr's answers."""
-        token = self._config.api_token
-        if token and handler not in (self._health, self._outbound):
-            given = request.headers.get("dapr-api-token", "")
-            if not hmac.compare_digest(given.encode(errors="replace"), token.encode()):
-                return web.Response(status=401, text="invalid api token")
+        if handler not in (self._health, self._outbound) and not await self._may_call(request):
+            return web.Response(status=401, text="invalid api token")
         since, outcome = time.monotonic(), "ok"
         try:
             return await handler(request)
@@ -120,6 +119,13 @@ class HttpServer:
             method = getattr(handler, "__name__", "unknown").lstrip("_")
             known = method if method in _METHODS else "unknown"
             self._measures.asked("http", known, outcome, time.monotonic() - since)
+
+    async def _may_call(self, request: web.Request) -> bool:
+        """Whether a caller sends the token, or needs none."""
+        token, given = self._config.api_token, request.headers.get("dapr-api-token", "")
+        if not token or hmac.compare_digest(given.encode(errors="replace"), token.encode()):
+            return True
+        return not given and await self._trusted.includes(peer_of(request.get_extra_info("peername")))
 
     async def _get(self, request: web.Request) -> web.Response:
         items = await self._handlers.get(request.match_info["store"], request.query.getall("key", []))

@@ -73,6 +73,7 @@ def _round(
         for number in range(consumers):
             filters = _filters(number, consumers) if filtered else []
             settings = {"address": agent.grpc_address, "store": store, "name": f"c{number}", "filters": filters}
+            settings["token"] = agent.token
             children.append(stack.enter_context(Child(f"consumer {number}", "benchmarks.envelope.consumer", settings)))
         for child in children:
             child.wait_for("ready", _START_S)

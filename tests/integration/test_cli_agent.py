@@ -35,6 +35,7 @@ async def test_it_shows_workers_groups_consumers_and_blocked_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RINGCAST_AGENT_TOKEN_FILE", "off")
     await fill(config_service, "good", "bad")
     options = ("--agent-id", "here", "--api-token", "hush", "--max-tries", "1")
     with AgentProcess(tmp_path / "agent", nats_url=nats_server.url, options=options) as agent:
@@ -90,7 +91,8 @@ async def test_blocked_rows_are_tried_again_or_given_up(
     with AgentProcess(tmp_path / "agent", nats_url=nats_server.url, options=("--max-tries", "1")) as agent:
 
         async def resolve(*more: str) -> tuple[int, str, str]:
-            code = await asyncio.to_thread(run, ["agent", "resolve", *more, "--agent-url", agent.http_url])
+            token = ["--agent-token-file", str(tmp_path / "agent" / "agent.token")]
+            code = await asyncio.to_thread(run, ["agent", "resolve", *more, "--agent-url", agent.http_url, *token])
             told = capsys.readouterr()
             return code, told.out, told.err
 

@@ -117,6 +117,7 @@ async def test_a_worker_under_an_agent_has_no_lease_of_its_own(host: Host, bucke
     async with host.worker("w", agent=host.socket) as worker:
         await worker.wait_ready(timeout_s=PATIENCE_S)
         assert worker.health().by_agent
+        assert (await asyncio.to_thread(worker.health)).lease_held
         assert worker.health().lease_held
         assert await leases.keys() == [host.lease()]
         record = decode_record((await nodes.get(names.node_key("k", "w"))).value, NodeRecord)

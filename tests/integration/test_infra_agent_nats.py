@@ -28,7 +28,8 @@ def make_accounts(*words: str) -> subprocess.CompletedProcess[str]:
 
 def read_all(agent: AgentProcess) -> dict[str, str]:
     """Every row of the store, as an application of Dapr asks for it."""
-    with urllib.request.urlopen(f"{agent.http_url}/v1.0/configuration/gateway", timeout=15) as response:
+    url, headers = f"{agent.http_url}/v1.0/configuration/gateway", {"dapr-api-token": agent.token}
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=15) as response:
         return {name: item["value"] for name, item in json.load(response).items()}
 
 

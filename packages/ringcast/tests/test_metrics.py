@@ -51,6 +51,15 @@ def exposed(text: str) -> Iterator[tuple[str, str, set[frozenset[str]]]]:
             yield name, family.type, {frozenset(sample.labels) - {"le"} for sample in family.samples}
 
 
+async def test_health_is_told_to_any_thread(store: Store) -> None:
+    """As that of a server which answers probes."""
+    await store.create()
+    async with store.worker() as worker:
+        await worker.wait_ready(timeout_s=PATIENCE_S)
+        told = await asyncio.to_thread(worker.health)
+        assert (told.ready, told.lease_held) == (True, True)
+
+
 async def test_what_is_exposed_is_what_is_documented(store: Store, tmp_path: Path) -> None:
     """In both directions: names, kinds, and the labels of every sample, of a worker that has done everything once."""
     await store.create(inline=0)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import queue
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import dapr.conf
 import grpc
 import pytest
 from dapr.clients.grpc._response import ConfigurationResponse
-from ringcast.admin import ConfigServiceClient, RowWrite
 from ringcast_testkit import AgentProcess, ConfigServiceProcess, NatsServer
 from ringcast_wire.grpc import ConfigServiceStub, pb
 
@@ -63,7 +61,6 @@ class Writer:
     """Writes through the config service."""
 
     def __init__(self, service: ConfigServiceProcess) -> None:
-        self._address = service.address
         self._channel = grpc.insecure_channel(service.address)
         self._stub = ConfigServiceStub(self._channel)
 
@@ -78,16 +75,6 @@ class Writer:
         """One row."""
         request = pb.PutRequest(store=store, key=key, row_id=row_id, value=value, metadata=metadata)
         return self._stub.Put(request, wait_for_ready=True)
-
-    def put_many(self, store: str, key: str, rows: Iterable[tuple[str, str]]) -> None:
-        """Many rows, as an import does it."""
-
-        async def write() -> None:
-            async with ConfigServiceClient(self._address) as client:
-                async for _ in client.bulk_write(store, key, (RowWrite(*row) for row in rows)):
-                    pass
-
-        asyncio.run(write())
 
     def delete(self, store: str, key: str, row_id: str) -> Any:
         """One row."""
@@ -105,10 +92,9 @@ class Answer(NamedTuple):
     body: Any
 
 
-def get(url: str, *, method: str = "GET", body: bytes | None = None, **headers: str) -> Answer:
+def get(url: str, **headers: str) -> Answer:
     """Asks over HTTP, as any program would."""
-    sent = {name.replace("_", "-"): value for name, value in headers.items()}
-    request = urllib.request.Request(url, headers=sent, method=method, data=body)
+    request = urllib.request.Request(url, headers={name.replace("_", "-"): value for name, value in headers.items()})
     try:
         with urllib.request.urlopen(request, timeout=15) as response:
             text, status = response.read(), response.status
@@ -141,7 +127,8 @@ def shared_agent(
     tmp_path_factory: pytest.TempPathFactory, shared_nats: NatsServer, shared_service: ConfigServiceProcess
 ) -> Iterator[AgentProcess]:
     """An agent that no test stops; stores of their own keep the tests apart."""
-    options = ("--linger", "0.5")
+    # Most tests are of other things than its token.
+    options = ("--linger", "0.5", "--token-file", "off")
     with AgentProcess(tmp_path_factory.mktemp("agent"), nats_url=shared_nats.url, options=options) as agent:
         yield agent
 
@@ -181,7 +168,7 @@ def sidecar(monkeypatch: pytest.MonkeyPatch) -> Callable[[AgentProcess], str]:
     def tell(agent: AgentProcess, token: str | None = None) -> str:
         monkeypatch.setattr(dapr.conf.settings, "DAPR_HTTP_ENDPOINT", agent.http_url)
         monkeypatch.setattr(dapr.conf.settings, "DAPR_GRPC_ENDPOINT", agent.grpc_address)
-        monkeypatch.setattr(dapr.conf.settings, "DAPR_API_TOKEN", token)
+        monkeypatch.setattr(dapr.conf.settings, "DAPR_API_TOKEN", token or agent.token)
         return agent.grpc_address
 
     return tell

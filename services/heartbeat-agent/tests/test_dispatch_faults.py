@@ -55,7 +55,13 @@ async def consume(agent: AgentProcess, store: str, name: str, checker: Checker, 
     """A life of a consumer: answers some deliveries late, rejects some, and ends in one of three ways."""
     end = chance.choice(("leave", "break", "die"))
     left = chance.randrange(20, 60)
-    place: dict[str, Any] = {"store": store, "key": "list", "group": "g", "poison_policy": "block"}
+    place: dict[str, Any] = {
+        "store": store,
+        "key": "list",
+        "group": "g",
+        "poison_policy": "block",
+        "token": agent.token,
+    }
     consumer = Consumer(agent.grpc_address, name=name, changes_only=True, capacity=chance.choice((1, 4, 0)), **place)
     mine: dict[str, Delivery] = {}
     async with consumer:

@@ -145,6 +145,24 @@ async def test_registrations_have_a_limit_and_ids_an_owner(agent: AgentProcess, 
     await asyncio.to_thread(agent.process.wait_until, lambda: agent.status()["leases"]["workers"] == [])
 
 
+async def test_the_metrics_of_an_agent_with_a_socket(agent: AgentProcess, agent_socket: Path, http_get: Any) -> None:
+    """They are served by a thread of their own."""
+
+    def of_leases() -> list[str]:
+        answer = http_get(agent.metrics_url)
+        assert answer.status == 200
+        return [line for line in answer.body.splitlines() if line.startswith("ringcast_agent_lease")]
+
+    assert "ringcast_agent_lease_held 1.0" in await asyncio.to_thread(of_leases)
+    async with stream(agent_socket) as call, asyncio.timeout(PATIENCE_S):
+        await call.write(registration("one"))
+        assert (await call.read()).registered.lease
+        assert "ringcast_agent_leases_registered 1.0" in await asyncio.to_thread(of_leases)
+        await call.write(pb.HoldRequest(leave=pb.Leave()))
+        while await call.read() is not grpc.aio.EOF:
+            pass
+
+
 def test_a_second_agent_is_refused_and_told_of_the_first(
     agent: AgentProcess, agent_socket: Path, shared_nats: NatsServer
 ) -> None:

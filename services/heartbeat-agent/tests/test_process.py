@@ -89,6 +89,7 @@ def test_bad_use_and_a_start_that_fails(tmp_path: Path, unused_port: int) -> Non
 def test_a_port_that_is_taken_is_named(tmp_path: Path, shared_nats: NatsServer, shared_agent: AgentProcess) -> None:
     taken = shared_agent.http_url.removeprefix("http://")
     words = ["--nats", shared_nats.url, "--grpc-listen", "127.0.0.1:0", "--metrics-listen", "off"]
+    words += ["--token-file", "off"]
     failed = CliRunner().invoke(main, [*words, "--http-listen", taken])
     assert failed.exit_code == 1
     assert f"ringcast-heartbeat-agent: http_listen {taken} can't be used" in failed.output
@@ -99,7 +100,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path, shared_nats: NatsServer, 
 
 
 def test_stopping(tmp_path: Path, shared_nats: NatsServer) -> None:
-    with AgentProcess(tmp_path, nats_url=shared_nats.url) as agent:
+    with AgentProcess(tmp_path, nats_url=shared_nats.url, options=("--token-file", "off")) as agent:
         assert list(tmp_path.glob("agent-*.json"))
         agent.process.signal(signal.SIGTERM)
         agent.process.signal(signal.SIGINT)
@@ -133,7 +134,7 @@ def test_stopping_while_nats_is_away(
 ) -> None:
     """One subscription runs, and one waits for its start for ever: neither holds the stop up."""
     writer_to(config_service).create(store_name)
-    options = ("--stop-timeout", "2", "--subscribe-timeout", "60")
+    options = ("--stop-timeout", "2", "--subscribe-timeout", "60", "--token-file", "off")
     with AgentProcess(tmp_path, nats_url=nats_server.url, options=options) as agent:
         with grpc.insecure_channel(agent.grpc_address) as channel:
             stub = dapr_pb2_grpc.DaprStub(channel)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from ringcast_heartbeat_agent.__main__ import main
 from ringcast_heartbeat_agent.client import ADDRESS_VARIABLE
 from ringcast_heartbeat_agent.telemetry import AGENT
 from ringcast_testkit import AgentProcess, ConfigServiceProcess, NatsServer, run_readme_examples
+from ringcast_wire import agent_token
 
 README = Path(__file__).parent.parent / "README.md"
 LOGIN = "--nats-"
@@ -34,10 +36,11 @@ def test_the_example_runs(
     monkeypatch.setattr(
         builtins, "write", lambda row_id, value: writer.put("gateway", "blocklist", row_id, value), raising=False
     )
-    options = ("--retry-first", "0.1")
+    options = ("--retry-first", "0.1", "--trusted-users", str(os.getuid()))
     with AgentProcess(tmp_path, nats_url=nats_server.url, options=options) as agent:
         sidecar(agent)
         monkeypatch.setenv(ADDRESS_VARIABLE, agent.grpc_address)
+        monkeypatch.setenv(agent_token.VARIABLE, str(tmp_path / "agent.token"))
         assert run_readme_examples(README) == 2
 
 

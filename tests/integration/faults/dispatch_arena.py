@@ -32,11 +32,11 @@ _OPTIONS = (
 class ConsumerProcess(ManagedServer):
     """A consumer that can be killed and started again; what it reports goes to ``history`` under its name."""
 
-    def __init__(self, name: str, *, address: str, key: str, history: History) -> None:
+    def __init__(self, name: str, *, address: str, token: str, key: str, history: History) -> None:
         self.name = name
         self.life = 0
         self._history = history
-        place = {"address": address, "store": STORE, "key": key, "group": GROUP, "name": name}
+        place = {"address": address, "store": STORE, "key": key, "group": GROUP, "name": name, "token": token}
         self._words = json.dumps({"consumer": place, "delay_s": 0.002, "fails": 0.02})
 
     def start(self) -> None:
@@ -111,6 +111,8 @@ class DispatchArena(Arena):
         self.agent = AgentProcess(self.directory / "agent", nats_url=self._linked("agent"), options=options)
         await off(self.agent.start)
         for name in CONSUMERS:
-            self.consumers[name] = ConsumerProcess(name, address=self.agent.grpc_address, key=key, history=self.history)
+            self.consumers[name] = ConsumerProcess(
+                name, address=self.agent.grpc_address, token=self.agent.token, key=key, history=self.history
+            )
         await asyncio.gather(*(off(consumer.start) for consumer in self.consumers.values()))
         await self.group()

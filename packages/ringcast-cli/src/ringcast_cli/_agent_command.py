@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 import click
 import msgspec
-from ringcast_wire import InvalidInputError, ProtocolError, UnavailableError, check_row_id, limits, names
+from ringcast_wire import InvalidInputError, ProtocolError, UnavailableError, agent_token, check_row_id, limits, names
 
 from ringcast_cli import _exit_codes as codes
 from ringcast_cli._config import CliConfig
@@ -211,8 +211,9 @@ def _refusal(body: bytes) -> str:
 
 
 def _headers(config: CliConfig) -> dict[str, str]:
-    if not config.agent_token_file:
-        return {}
+    if config.agent_token_file in ("", agent_token.OFF):
+        token = agent_token.find()
+        return {_TOKEN: token} if token else {}
     try:
         return {_TOKEN: Path(config.agent_token_file).read_text().strip()}
     except (OSError, UnicodeDecodeError) as error:

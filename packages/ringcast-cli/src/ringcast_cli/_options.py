@@ -30,7 +30,10 @@ _AGENT: Final = {
     ),
     "agent_token_file": (
         ("--agent-token-file",),
-        {"metavar": "FILE", "help": "File with its --api-token [env: RINGCAST_AGENT_TOKEN_FILE]."},
+        {
+            "metavar": "FILE",
+            "help": "File with its token [env: RINGCAST_AGENT_TOKEN_FILE]; found by itself where the agent makes it.",
+        },
     ),
 }
 _SHARED: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {

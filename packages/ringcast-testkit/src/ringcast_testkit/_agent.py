@@ -14,7 +14,10 @@ from ringcast_testkit._process import ManagedProcess, ManagedServer
 
 
 class AgentProcess(ManagedServer):
-    """One agent; ``options`` are further command-line words, ``env`` further variables."""
+    """One agent; ``options`` are further command-line words, ``env`` further variables.
+
+    Its token is in a file of its directory, unless the options say otherwise.
+    """
 
     def __init__(
         self, directory: Path, *, nats_url: str, options: tuple[str, ...] = (), env: Mapping[str, str] | None = None
@@ -23,6 +26,12 @@ class AgentProcess(ManagedServer):
         self._ready_file = directory / f"agent-{os.getpid()}-{id(self):x}.json"
         self._listen = dict.fromkeys(("grpc", "http", "metrics"), "127.0.0.1:0")
         self._words = ["--nats", nats_url, "--ready-file", str(self._ready_file), *options]
+        self.token = (env or {}).get("DAPR_API_TOKEN", "")
+        """What callers must send."""
+        if "--api-token" in options:
+            self.token = options[options.index("--api-token") + 1]
+        elif not self.token and "--token-file" not in options:
+            self._words += ["--token-file", str(directory / "agent.token")]
         self._env = env
 
     @property
@@ -37,7 +46,8 @@ class AgentProcess(ManagedServer):
 
     def status(self, token: str = "") -> Any:
         """What it tells of itself: workers, groups, consumers."""
-        request = urllib.request.Request(f"{self.http_url}/ringcast/v1/status", headers={"dapr-api-token": token})
+        headers = {"dapr-api-token": token or self.token}
+        request = urllib.request.Request(f"{self.http_url}/ringcast/v1/status", headers=headers)
         with urllib.request.urlopen(request, timeout=15) as response:
             return json.load(response)
 
@@ -56,3 +66,5 @@ class AgentProcess(ManagedServer):
         process.wait_until(self._ready_file.exists)
         ready = json.loads(self._ready_file.read_text())
         self._listen = {name: ready[name] for name in self._listen}
+        if "token_file" in ready:
+            self.token = Path(ready["token_file"]).read_text()

@@ -1,7 +1,7 @@
 """Consumers of an agent's key-shared dispatch: what they were given, for tests to wait for and to look at.
 
 As a program it is one in a process of its own, to be killed: prints each delivery, and answers unless told not to.
-Usage: python -m ringcast_testkit.dispatch ADDRESS STORE NAME (answer | hold)
+Usage: python -m ringcast_testkit.dispatch ADDRESS STORE NAME (answer | hold), with the token in DAPR_API_TOKEN.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ async def following(
 
     ``address``: of a way to the agent that is not its own address.
     """
-    place = {"store": store, "key": "list", "group": "g", **settings}
+    place = {"store": store, "key": "list", "group": "g", "token": agent.token, **settings}
     async with Consumer(address or agent.grpc_address, name=name, **place) as consumer:
         followed = Followed(consumer, answer)
         running = asyncio.create_task(followed.run())

@@ -41,6 +41,7 @@ class AgentLease:
         self._own = own
         self._retaken = retaken
         self._log = log
+        self._loop = asyncio.get_running_loop()
         self._choice = LeaseChoice(own.id)
         self._stream: AgentStream = AgentStream(
             config,
@@ -94,12 +95,12 @@ class AgentLease:
 
     @property
     def held(self) -> bool:
-        """Whether the others count this worker as alive, as far as it can tell."""
+        """Whether the others count this worker as alive, as far as it can tell. Any thread may ask."""
         if self.taken:
             return False
         if self._choice.host is not None:
             return self._host_held
-        return self._own.held or self._choice.covered(asyncio.get_running_loop().time())
+        return self._own.held or self._choice.covered(self._loop.time())
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Calls back when the records are to name another lease."""

@@ -58,6 +58,8 @@ class Subscription:
             **options,
         )
         self._ending: asyncio.Task[None] | None = None
+        self.settled = asyncio.Event()
+        """Set once it has started, or could not."""
 
     @property
     def worker_id(self) -> str:
@@ -83,10 +85,12 @@ class Subscription:
         """Takes part; raises what :meth:`ringcast.Worker.start` raises."""
         try:
             await self._worker.start()
+            self._ending = asyncio.create_task(self._report_end(), name=f"ringcast-subscription-{self.id}")
         except BaseException:
             self._end_threads()
             raise
-        self._ending = asyncio.create_task(self._report_end(), name=f"ringcast-subscription-{self.id}")
+        finally:
+            self.settled.set()
 
     async def stop(self) -> None:
         """Ends it: no call of the handler begins after this, and one that runs is waited for.

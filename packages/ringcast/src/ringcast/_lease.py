@@ -95,6 +95,7 @@ class LeaseHolder:
         self._retaken = retaken
         self._stats = stats
         self._log = log
+        self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._shared = (*servers, lease_id)
         self._needed = False
@@ -191,8 +192,8 @@ class LeaseHolder:
 
     @property
     def held(self) -> bool:
-        """Whether the others count this process as alive, as far as it can tell."""
-        return self._needed and not self.taken and not self._keeper.expired(asyncio.get_running_loop().time())
+        """Whether the others count this process as alive, as far as it can tell. Any thread may ask."""
+        return self._needed and not self.taken and not self._keeper.expired(self._loop.time())
 
     def check(self) -> None:
         """Looks after the lease at once: the connection was lost, or the lease was seen to be gone."""

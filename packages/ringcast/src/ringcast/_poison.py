@@ -111,7 +111,7 @@ class Poison:
 
     def blocked(self) -> list[BlockedRow]:
         """The rows that are held back."""
-        return [BlockedRow(entry.change, entry.error) for entry in self._blocked.values()]
+        return [BlockedRow(entry.change, entry.error) for entry in list(self._blocked.values())]
 
     async def unblock(
         self, partition: int, row_id: str, attempt: Callable[[Change], Awaitable[Exception | None]]

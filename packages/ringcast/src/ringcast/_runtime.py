@@ -37,7 +37,6 @@ from ringcast._log import Log
 from ringcast._machine.assignment import Assignment
 from ringcast._machine.membership import Trigger
 from ringcast._measures import KeyMeasures, Metrics, NoMetrics
-from ringcast._observer import NoLease
 from ringcast._routes import Routes
 from ringcast._samples import CacheSamples, WorkerSamples
 from ringcast._session import KeySession
@@ -212,8 +211,6 @@ class Runtime:
 
     def _make_lease(self, connection: Connection, settings: StoreSettings) -> LeaseSource:
         """The worker's own lease, or its host's. In mode FULL only its own keeps other processes off its id."""
-        if self._config.observe:
-            return NoLease()
         own = LeaseHolder(
             connection,
             self._config.worker_id,
@@ -248,7 +245,7 @@ class Runtime:
             log=self._log,
         )
         coordinator = None
-        if settings.mode is Mode.PARTITIONED and not self._config.observe:
+        if settings.mode is Mode.PARTITIONED:
             coordinator = PeerCoordinator(
                 connection,
                 self._config,

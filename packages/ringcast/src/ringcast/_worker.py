@@ -66,7 +66,6 @@ class Worker:
         worker_id: str | None = None,
         mode: Mode | str | None = None,
         partition_count: int | None = None,
-        observe: bool | None = None,
         handler: Handler | None = None,
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
@@ -244,16 +243,20 @@ class Worker:
         return staleness_s(connection, [self._session(key)] if key is not None else self._sessions().values())
 
     def health(self) -> Health:
-        """How this worker is now, for probes. Before the start and after the end it is not connected."""
+        """How this worker is now, for probes. Before the start and after the end it is not connected.
+
+        Any thread may ask, such as that of a server that answers probes.
+        """
         runtime = self._runtime
         if runtime is None or runtime.connection is None or self._task is None:
             return Health(False, False, 0.0, ())
         connection, running = runtime.connection, not self._task.done()
+        sessions = list(runtime.sessions.values())
         return Health(
             connected=connection.nc.is_connected and running,
             lease_held=runtime.lease is not None and runtime.lease.held and running,
-            staleness_s=staleness_s(connection, runtime.sessions.values()),
-            keys=tuple(key_health(session) for session in runtime.sessions.values()),
+            staleness_s=staleness_s(connection, sessions),
+            keys=tuple(key_health(session) for session in sessions),
             cache=cache_health(runtime.cache) if runtime.cache is not None else None,
             by_agent=runtime.lease is not None and runtime.lease.by_agent and running,
         )
@@ -270,10 +273,6 @@ class Worker:
     def applied(self, key: str) -> dict[int, int]:
         """Per owned partition, the revision up to which every change has been through the handler."""
         return {number: part.applied for number, part in self._session(key).machine.partitions.items()}
-
-    def history(self, key: str) -> str:
-        """The history that the revisions of a key belong to; empty as long as none is known."""
-        return self._session(key).machine.history.current
 
     def rows(self, key: str) -> Iterator[Row]:
         """The live rows of a key that this worker holds, in no order; go through them without waiting in between."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 import uvloop
-from ringcast_wire import NatsLogin
+from ringcast_wire import NatsLogin, agent_token
 
 from ringcast_heartbeat_agent.app import App
 from ringcast_heartbeat_agent.config import POLICIES, Config
@@ -54,6 +54,7 @@ _AS_THEY_ARE = (
     "max_consumers",
     "window",
     "window_bytes",
+    "max_behind",
     "consumer_capacity",
     "max_tries",
     "max_deliveries",
@@ -110,6 +111,14 @@ def _from_file(context: click.Context, _: click.Parameter, path: Path | None) ->
     envvar=[f"{_PREFIX}_API_TOKEN", "DAPR_API_TOKEN"],
     help="What callers must send as dapr-api-token. Best given by the environment.",
 )
+@click.option(
+    "--token-file",
+    default="",
+    metavar="PATH",
+    help="Where that token is, and is made at the first start; empty: beside the lease socket, or in the agent's or "
+    "user's directory; off: callers need none.",
+)
+@click.option("--trusted-users", default="", help="Users whose processes need no token, commas between.")
 @click.option("--app-url", default="", help="Where callbacks of HTTP subscriptions go that name no address.")
 @click.option(
     "--app-token",
@@ -122,8 +131,8 @@ def _from_file(context: click.Context, _: click.Parameter, path: Path | None) ->
 @click.option("--log-level", type=click.Choice(_LEVELS), default="info")
 @click.option("--start-timeout", type=float, default=30.0, help="Seconds to wait for NATS.")
 @click.option("--stop-timeout", type=float, default=10.0, help="Seconds that each phase of stopping may take.")
-@click.option("--subscribe-timeout", type=float, default=10.0, help="Seconds that a consumer or key may take to begin.")
-@click.option("--stale-after", type=float, default=30.0, help="Seconds without word after which it is logged.")
+@click.option("--subscribe-timeout", type=float, default=10.0, help="Seconds that a subscription may take to begin.")
+@click.option("--stale-after", type=float, default=30.0, help="Seconds without word after which streams fail.")
 @click.option("--linger", type=float, default=30.0, help="Seconds to follow a key for after its last subscription.")
 @click.option("--callback-patience", type=float, default=60.0, help="Seconds to try an application that is away.")
 @click.option("--relist", type=float, default=10.0, help="Seconds between two looks for new keys of a store.")
@@ -136,6 +145,7 @@ def _from_file(context: click.Context, _: click.Parameter, path: Path | None) ->
 @click.option("--max-consumers", type=int, default=200, help="Consumers of all groups at once.")
 @click.option("--window", type=int, default=10_000, help="Messages of one group that may be unsettled.")
 @click.option("--window-bytes", type=int, default=67_108_864, help="Their size in bytes.")
+@click.option("--max-behind", type=int, default=1_000_000, help="Changed rows that may wait for a place in the window.")
 @click.option("--consumer-capacity", type=int, default=1_000, help="Deliveries that a consumer may have unanswered.")
 @click.option("--ack-timeout", type=float, default=30.0, help="Seconds that a consumer may take to answer a delivery.")
 @click.option("--max-tries", type=int, default=5, help="Failures of a message until it is poison.")
@@ -186,7 +196,9 @@ def main(config: Path | None, **options: Any) -> None:
 def _settings(options: dict[str, Any]) -> Config:
     return Config(
         nats=_listed(options["nats"]),
+        token_file=options["token_file"] or str(agent_token.place_of_agent(options["lease_socket"])),
         callback_hosts=_listed(options["callback_hosts"]),
+        trusted_users=_listed(options["trusted_users"]),
         nats_login=NatsLogin(
             **{name: options[f"nats_{name}"] for name in _LOGIN},
             **{name: options[option] for name, option in _LOGIN_FILES.items()},

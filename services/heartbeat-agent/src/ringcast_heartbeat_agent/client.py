@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, Self
 
 import grpc
 import grpc.aio
+from ringcast_wire import agent_token
 
 from ringcast_heartbeat_agent._proto import dispatch_pb2 as pb
 from ringcast_heartbeat_agent._proto.dispatch_pb2_grpc import DispatchStub
@@ -110,7 +111,8 @@ class Consumer:
     ``filters`` are patterns over row ids (``*`` any characters, ``?`` one); none: every row. ``capacity`` bounds the
     deliveries that are unanswered, and so what waits here; 0: as the agent is set. ``name`` decides which rows it gets:
     keep it over restarts. ``changes_only`` leaves out the rows that are there already. Without an ``address`` that of
-    the variable ``RINGCAST_AGENT_ADDRESS``, or ``127.0.0.1:50001``; without a ``token`` that of ``DAPR_API_TOKEN``.
+    the variable ``RINGCAST_AGENT_ADDRESS``, or ``127.0.0.1:50001``; without a ``token`` that of ``DAPR_API_TOKEN``,
+    or of the agent's file: ``RINGCAST_AGENT_TOKEN_FILE``, or where an agent of this host or user keeps it.
 
     It pings the agent by itself, so the event loop must not be blocked for seconds. A lost connection is made anew for
     ever; what was delivered before and is not answered comes again.
@@ -135,7 +137,8 @@ class Consumer:
         leave_timeout_s: float = 10.0,
     ) -> None:
         self._address = address or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
-        token = os.environ.get(TOKEN_VARIABLE, "") if token is None else token
+        if token is None:
+            token = os.environ.get(TOKEN_VARIABLE, "") or agent_token.find()
         self._asked = pb.Register(
             store=store,
             key=key,
@@ -231,10 +234,16 @@ class Consumer:
             finally:
                 turns.release()
 
-        async with asyncio.TaskGroup() as tasks:
-            async for delivery in self:
-                await turns.acquire()
-                tasks.create_task(handle(delivery))
+        refusal: ConsumerError | None = None
+        async with asyncio.TaskGroup() as tasks:  # which would wrap the refusal in a group
+            try:
+                async for delivery in self:
+                    await turns.acquire()
+                    tasks.create_task(handle(delivery))
+            except ConsumerError as error:
+                refusal = error
+        if refusal is not None:
+            raise refusal
 
     async def resolve(self, row_id: str, *, discard: bool = False) -> bool:
         """Has a blocked message of the group tried again, or given up; says whether there was one.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import pwd
 import re
 import socket
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ _COUNTS = (
     "reads",
     "waiting_reads",
     "window_bytes",
+    "max_behind",
 )
 _RANGES = {
     "window": MAX_DISPATCH_WINDOW,
@@ -58,7 +60,11 @@ class Config:
     metrics_listen: str = OFF
     """Where Prometheus finds the metrics; the command turns it on by default."""
     api_token: str = field(default="", repr=False)
-    """What callers must send as ``dapr-api-token``; empty: nothing."""
+    """What callers must send as ``dapr-api-token``; empty: what is in ``token_file``."""
+    token_file: str = OFF
+    """Where the token is, and is made at the first start; ``off``: callers need none. The command turns it on."""
+    trusted_users: tuple[str, ...] = ()
+    """Users of this host, by name or number, whose processes need no token."""
     app_url: str = ""
     """Where callbacks of HTTP subscriptions go that do not name an address of their own."""
     app_token: str = field(default="", repr=False)
@@ -70,9 +76,9 @@ class Config:
     start_timeout_s: float = 30.0
     stop_timeout_s: float = 10.0
     subscribe_timeout_s: float = 10.0
-    """How long a consumer may take to begin, and a key to load until it counts as stale."""
+    """How long a subscription may take until it follows its keys."""
     stale_after_s: float = 30.0
-    """For how long changes may be missed before the log says so and new consumers are refused."""
+    """For how long changes may be missed before gRPC subscribers are told by an error."""
     linger_s: float = 30.0
     """How long a key that nobody follows any more is kept: a client that comes back causes no rebalance."""
     relist_s: float = 10.0
@@ -84,7 +90,7 @@ class Config:
     max_keys: int = 100
     """Config keys that are followed at once: each takes a worker."""
     queue_items: int = 10_000
-    """Updates that may wait for one subscriber; further ones it reads once it has taken these."""
+    """Updates that may wait for one subscriber."""
     queue_bytes: int = 16 * limits.MIB
     reads: int = 8
     """Reads under way at once; more of them wait."""
@@ -95,9 +101,11 @@ class Config:
     max_consumers: int = 200
     """Consumers of all groups at once."""
     window: int = 10_000
-    """Messages of one group that may be unsettled; until there is room the key's worker takes nothing more in."""
+    """Messages of one group that may be unsettled; what has no room waits, one change a row."""
     window_bytes: int = 64 * limits.MIB
     """Their size; one message is always let in."""
+    max_behind: int = 1_000_000
+    """Rows with changes that may wait for room in the window of one group, or for a consumer that is away."""
     consumer_capacity: int = 1_000
     """Deliveries that a consumer may have unanswered, if it does not say."""
     ack_timeout_s: float = 30.0
@@ -151,6 +159,7 @@ class Config:
         for name in ("linger_s", "drain_timeout_s"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it can't be below 0")
+        self.trusted_uids()
         self._check_dispatch()
         self._check_leases()
         if self.app_url:
@@ -188,6 +197,19 @@ class Config:
             except InvalidInputError as error:
                 raise ConfigError(str(error)) from error
 
+    def trusted_uids(self) -> frozenset[int]:
+        """The numbers of the users whose processes need no token.
+
+        Raises:
+            ConfigError: there is no such user.
+        """
+        try:
+            return frozenset(
+                int(user) if user.isdecimal() else pwd.getpwnam(user).pw_uid for user in self.trusted_users
+            )
+        except KeyError as error:
+            raise ConfigError(f"trusted_users: {error.args[0]}") from error
+
     def callback_url(self, url: str) -> str:
         """The address that callbacks go to, without a slash at its end.
 
@@ -210,7 +232,7 @@ class Config:
         match = _ADDRESS.fullmatch(listen)
         if match is None or int(match["port"]) > 65_535:
             raise ConfigError(f"{name} {shown(listen)} is not an address: host:port is, with a port of 0 to 65535")
-        if not is_loopback(match["host"].strip("[]")) and not self.api_token:
+        if not is_loopback(match["host"].strip("[]")) and not self.api_token and self.token_file == OFF:
             raise ConfigError(f"{name} {listen} can be reached from other hosts: that needs an api_token")
 
 

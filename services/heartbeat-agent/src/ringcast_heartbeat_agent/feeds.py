@@ -1,11 +1,11 @@
-"""Taking part in config keys for groups: one worker for each key, as long as a group of it has consumers."""
+"""Following config keys: one worker for each, as long as somebody subscribes to it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -18,6 +18,8 @@ from ringcast_wire import Row, names
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.errors import StoppedError
 from ringcast_heartbeat_agent.groups import Group
+from ringcast_heartbeat_agent.items import item_of
+from ringcast_heartbeat_agent.subscription import Subscription
 
 log = logging.getLogger(__name__)
 
@@ -25,11 +27,12 @@ _WATCH_S: Final = 0.25
 
 
 class KeyFeed:
-    """A worker of one config key, and the groups that share its changes out."""
+    """A worker of one config key, and the subscriptions and groups that hear of its changes."""
 
     def __init__(self, config: Config, store: str, key: str, metrics: PrometheusMetrics | None) -> None:
         self.store = store
         self.key = key
+        self.subscribers: set[Subscription] = set()
         self.groups: dict[str, Group] = {}
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once it holds what it owns, or can't."""
@@ -59,7 +62,7 @@ class KeyFeed:
         )
 
     async def run(self) -> None:
-        """Follows the key until :meth:`stop`; what goes wrong is told to the consumers."""
+        """Follows the key until :meth:`stop`; what goes wrong is told to those who subscribe."""
         try:
             await self._worker.start()
             await self._worker.wait_ready()
@@ -74,9 +77,9 @@ class KeyFeed:
         why = "the agent no longer follows it"
         try:
             await self._worker.wait_closed()
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is told to the consumers
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is told to the subscribers
             why = str(error)
-        self.close_groups(why)
+        self.end_subscriptions(why)
 
     @property
     def staleness_s(self) -> float:
@@ -86,7 +89,12 @@ class KeyFeed:
     @property
     def idle(self) -> bool:
         """Whether nobody needs it."""
-        return not self.coming and not self.groups
+        return not self.subscribers and not self.coming and not self.groups
+
+    def tell_held(self, subscription: Subscription) -> None:
+        """Tells a subscription of every row that is held now, as if each had just changed."""
+        for row in self._worker.rows(self.key):
+            subscription.offer(self.key, row.row_id, item_of(self._change(row)))
 
     def owns(self, partition: int) -> bool:
         """Whether a partition that changes came of is still this host's."""
@@ -112,14 +120,18 @@ class KeyFeed:
             "partitions": len(self._worker.owned(self.key)) if ready else 0,
             "rows": self._worker.row_count(self.key) if ready else 0,
             "staleness_s": self.staleness_s,
-            "subscriptions": 0,
+            "subscriptions": len(self.subscribers),
         }
 
-    def close_groups(self, why: str) -> None:
-        """Ends the groups with an error: why updates have stopped."""
+    def end_subscriptions(self, why: str, *, only_api: str | None = None) -> None:
+        """Ends the subscriptions (of one API, or all with all groups) with an error: why updates have stopped."""
         error = StoppedError(f"updates of {self.store}/{self.key} have stopped: {why}")
-        for group in self.groups.values():
-            group.close(error)
+        for subscription in list(self.subscribers):
+            if only_api in (None, subscription.api):
+                subscription.end(error)
+        if only_api is None:
+            for group in self.groups.values():
+                group.close(error)
 
     def end_groups(self, now: float, linger_s: float) -> list[Group]:
         """Forgets groups that nobody belongs to any more; says which."""
@@ -150,20 +162,17 @@ class KeyFeed:
         number = row_partition(row.row_id, self._worker.settings.partition_count)
         return Change(self.store, self.key, number, row.row_id, row.value, row.version, metadata=row.metadata)
 
-    def _on_change(self, change: Change) -> Awaitable[None] | None:
-        if not self.groups:
-            return None
-        # A group without room is waited for, and so the worker takes nothing more in.
-        waits = [wait for group in self.groups.values() if (wait := group.take(change)) is not None]
-        return _all(waits) if waits else None
-
-
-async def _all(waits: Sequence[Awaitable[None]]) -> None:
-    await asyncio.gather(*waits)
+    def _on_change(self, change: Change) -> None:
+        if self.subscribers:
+            item = item_of(change)
+            for subscription in self.subscribers:
+                subscription.offer(change.key, change.row_id, item)
+        for group in self.groups.values():
+            group.take(change)
 
 
 class Feeds:
-    """The keys that groups share now: from the first consumer of one until some time after the last."""
+    """The keys that are followed now: from the first subscription to one until some time after the last."""
 
     def __init__(self, config: Config, tasks: asyncio.TaskGroup, metrics: PrometheusMetrics | None) -> None:
         self._config = config
@@ -186,15 +195,27 @@ class Feeds:
         """The highest of all feeds."""
         return max((feed.staleness_s for feed in self._feeds.values()), default=0.0)
 
-    @asynccontextmanager
-    async def ready(self, store: str, key: str) -> AsyncIterator[KeyFeed]:
-        """A key that is followed, and whose rows are held; it stays so in the body.
+    async def attach(self, subscription: Subscription, key: str, *, with_rows: bool = False) -> None:
+        """Lets a subscription hear of every change of a key that is committed from now on.
+
+        Changes that the worker has not caught up with yet come too. ``with_rows``: first every row that it holds.
 
         Raises:
             UnavailableError: what the worker owns was not loaded in time, or NATS has been out of reach for too long.
             LimitExceededError: so many keys are followed already.
             RingcastError: what the worker was refused with.
         """
+        async with self.ready(subscription.store, key) as feed:
+            if subscription.ended:
+                return
+            if with_rows:
+                feed.tell_held(subscription)
+            feed.subscribers.add(subscription)
+            subscription.followed.add(key)
+
+    @asynccontextmanager
+    async def ready(self, store: str, key: str) -> AsyncIterator[KeyFeed]:
+        """A key that is followed, and whose rows are held; it stays so in the body. Raises as :meth:`attach`."""
         feed = await self._feed(store, key)
         feed.coming += 1
         try:
@@ -212,8 +233,14 @@ class Feeds:
         finally:
             feed.coming -= 1
 
+    def detach(self, subscription: Subscription) -> None:
+        """The subscription hears of nothing more."""
+        for key in subscription.followed:
+            if (feed := self._feeds.get((subscription.store, key))) is not None:
+                feed.subscribers.discard(subscription)
+
     async def run(self) -> None:
-        """Looks after the feeds until cancelled: ends what nobody needs."""
+        """Looks after the feeds until cancelled: tells gRPC subscribers of an outage, and ends what nobody needs."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_WATCH_S)
@@ -256,6 +283,9 @@ class Feeds:
     def _look_at(self, feed: KeyFeed, now: float) -> None:
         for group in feed.end_groups(now, self._config.linger_s):
             self.forgotten.update(group.counts())
+        if (stale_s := feed.staleness_s) > self._config.stale_after_s:
+            # A callback can't carry an error: HTTP subscriptions wait for the end of the outage.
+            feed.end_subscriptions(f"no word from NATS or the config service for {stale_s:.0f} s", only_api="grpc")
         if not feed.idle:
             feed.idle_since = None
         elif feed.idle_since is None:

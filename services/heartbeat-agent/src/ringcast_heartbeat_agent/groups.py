@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from ringcast import Change, InvalidInputError
@@ -33,6 +33,7 @@ EVENTS: Final = (
     "dropped",
     "dead_lettered",
     "skipped",
+    "coalesced",
     "queued",
     "saturated",
     "unmatched",
@@ -107,18 +108,20 @@ class Group:
         if held is not None:
             if held.connected:
                 raise AlreadyExistsError(f"a consumer {name!r} of group {self.name} is connected already", field="name")
-            if (held.filters, held.capacity) == (tuple(filters), capacity) and self._can_resume and not held.ended:
-                resumed = session == held.session
-                held.resume(new_session=not resumed)
+            same = (session, tuple(filters), capacity) == (held.session, held.filters, held.capacity)
+            if same and self._can_resume and not held.ended:
+                held.resume()
                 self.seen(held)
-                if not resumed and not changes_only:
-                    self._tell_present(held)
-                return held, resumed
-            self._evict(held)
+                return held, True
+            # Another process: what the one before it had is delivered anew, so that its crashes count.
+            self.leave(held)
         try:
             member = self._add(name, filters, capacity, api)
         except ValueError as error:
             raise InvalidInputError(str(error), field="filters" if "filter" in str(error) else "capacity") from error
+        finally:
+            if held is not None and held.number in self.members:
+                self._evict(held)
         self.empty_since = None
         if not changes_only:
             self._tell_present(member)
@@ -157,6 +160,11 @@ class Group:
         return 0
 
     @property
+    def behind(self) -> int:
+        """Rows with changes that the window has no room for."""
+        return 0
+
+    @property
     def blocked_rows(self) -> int:
         """Rows that poison blocks."""
         return 0
@@ -176,8 +184,8 @@ class Group:
 
     # ---- for the source
 
-    def take(self, change: Change) -> Awaitable[None] | None:
-        """Takes a change in; what it returns, if anything, is to be waited for."""
+    def take(self, change: Change) -> None:
+        """Takes a change in. Nothing waits for a group, so that none holds another up."""
         raise NotImplementedError
 
     # ---- for people

@@ -70,6 +70,8 @@ class LossyGroup(Group):
             "in_flight": 0,
             "lag": 0,
             "bytes": 0,
+            "behind": 0,
+            "kept": 0,
             "blocked": [],
             "counts": self._router.counts(),
             "consumers": consumers,

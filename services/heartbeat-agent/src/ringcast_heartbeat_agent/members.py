@@ -100,11 +100,9 @@ class Member:
         self._pong = number
         self._news.set()
 
-    def resume(self, *, new_session: bool) -> None:
-        """A new connection: what is unanswered goes out again, in order. Another process gets another session."""
+    def resume(self) -> None:
+        """A new connection of the same process: what is unanswered goes out again, in order."""
         self.connected = True
-        if new_session:
-            self.session = secrets.token_hex(16)
         self._outbox = deque(self._flight[offset] for offset in sorted(self._flight))
         self._pong = None
         self._news.set()

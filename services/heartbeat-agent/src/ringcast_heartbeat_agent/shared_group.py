@@ -4,52 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Collection, Coroutine, Iterable, Iterator, Sequence
+import math
+from collections.abc import Collection, Coroutine, Sequence
 from itertools import compress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ringcast import Change
-from ringcast_core import Action, Dispatcher, KeyFilter, Ring
+from ringcast_core import Action, Dispatcher
 
-from ringcast_heartbeat_agent.errors import StoppedError, StoppingError
+from ringcast_heartbeat_agent.absent import Absent
+from ringcast_heartbeat_agent.errors import BehindError, StoppedError, StoppingError
 from ringcast_heartbeat_agent.groups import RELIABLE, Group, Rejected, Source, Surroundings, milliseconds
-from ringcast_heartbeat_agent.members import Delivery, Member, size_of
+from ringcast_heartbeat_agent.intake import AT_ONCE, Intake
+from ringcast_heartbeat_agent.members import Delivery, Member
+from ringcast_heartbeat_agent.shares import Shares
 
 log = logging.getLogger(__name__)
 
 _REASON_CHARS: Final = 512
-_BREATHE: Final = 1_024
-"""Rows after which a look at all of them lets other tasks run."""
 _LETTERS_AT_ONCE: Final = 8
-
-
-class _Message(NamedTuple):
-    change: Change
-    size: int
-
-
-class _Shares:
-    """Who owned which row at some moment."""
-
-    def __init__(self, members: Iterable[Member]) -> None:
-        self._filters = {member.name: [KeyFilter(one) for one in member.filters] for member in members}
-        self._ring = Ring(sorted(self._filters))
-        self._all = not any(self._filters.values())
-
-    def of(self, name: str, row_ids: Sequence[str]) -> Iterator[str]:
-        """Those of the rows that ``name`` owned."""
-        if self._all:
-            owners: Iterable[str | None] = self._ring.owners(row_ids)
-        else:
-            owners = (self._ring.owner(row_id, self._eligible(row_id)) for row_id in row_ids)
-        return (row_id for row_id, owner in zip(row_ids, owners, strict=True) if owner == name)
-
-    def _eligible(self, row_id: str) -> list[str]:
-        return [
-            name
-            for name, filters in self._filters.items()
-            if not filters or any(one.accepts(row_id) for one in filters)
-        ]
 
 
 class SharedGroup(Group):
@@ -74,17 +47,10 @@ class SharedGroup(Group):
             evict_after_ms=milliseconds(config.evict_after_s),
             orphan_hold_ms=milliseconds(config.orphan_hold_s),
         )
-        self._messages: dict[int, _Message] = {}
-        self._bytes = 0
+        self._intake = Intake(source, window=config.window, window_bytes=config.window_bytes)
+        self._absent = Absent(config.linger_s, config.max_consumers)
         self._reasons: dict[int, str] = {}
-        self._last = 0
-        self._coming: list[str] = []
-        """Row ids of messages that the dispatcher hears of before this turn of the event loop is over."""
-        self._room = asyncio.Event()
-        self._waiting = 0
-        self._present: dict[str, None] = {}
-        self._looking = 0
-        self._teller: asyncio.Task[None] | None = None
+        self._offering = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._left_with: StoppingError | None = None
         self._letter_turns = asyncio.Semaphore(_LETTERS_AT_ONCE)
@@ -103,6 +69,7 @@ class SharedGroup(Group):
 
     def leave(self, member: Member) -> None:
         member.leaving = True
+        self._absent.gone(member.name, member.filters, asyncio.get_running_loop().time())
         self._do(self._dispatcher.drain(member.number, self._now()) or [])
 
     def answer(
@@ -138,95 +105,58 @@ class SharedGroup(Group):
 
     # ---- for the source
 
-    def take(self, change: Change) -> Awaitable[None] | None:
+    def take(self, change: Change) -> None:
         if self.closed:
-            return None
-        self._present.pop(change.row_id, None)
-        if self._has_room:
-            self._offer(change)
-            return None
-        return self._take_later(change)
-
-    async def _take_later(self, change: Change) -> None:
-        self._waiting += 1
-        try:
-            while not self.closed and not self._has_room:
-                if not self.members:
-                    # Whoever comes first begins with the rows that are there: nothing is to be kept for it.
-                    log.warning("%s has no consumer and is full: it is forgotten", self._shown)
-                    self.close()
-                    return
-                self._room.clear()
-                await self._room.wait()
-            if not self.closed:
-                self._offer(change)
-        finally:
-            self._waiting -= 1
-
-    @property
-    def _has_room(self) -> bool:
-        fits = self._bytes < self._around.config.window_bytes or not self._messages
-        return fits and self._dispatcher.room > len(self._coming)
-
-    def _offer(self, change: Change) -> None:
-        self._last += 1
-        size = size_of(change)
-        self._messages[self._last] = _Message(change, size)
-        self._bytes += size
-        if not self._coming:
-            asyncio.get_running_loop().call_soon(self._offer_all)
-        self._coming.append(change.row_id)
-
-    def _offer_all(self) -> None:
-        """Has the dispatcher take in what has come: together, since a call of it costs more than a message."""
-        if self.closed or not self._coming:
             return
-        rows, self._coming = self._coming, []
-        taken, actions = self._dispatcher.offer(range(self._last - len(rows) + 1, self._last + 1), rows, self._now())
-        assert taken == len(rows), "no more come than there is room for"
-        self._do(actions)
+        self._absent.discard(change.row_id)
+        self._intake.take(change)
+        if self._intake.arrived >= AT_ONCE:
+            self._offer()
+        else:
+            self._offer_soon()
+
+    def _offer_soon(self) -> None:
+        """At the end of this turn of the event loop: a call of the dispatcher costs more than a message."""
+        if not self._offering:
+            self._offering = True
+            asyncio.get_running_loop().call_soon(self._offer)
+
+    def _offer(self) -> None:
+        """Has the dispatcher take in what there is room for."""
+        self._offering = False
+        if self.closed:
+            return
+        row_ids = self._intake.batch()
+        if (held := self._intake.behind + len(self._absent)) > self._around.config.max_behind:
+            self.close(BehindError(f"{self._shown} is {held} rows behind: register again, and begin with the rows"))
+            return
+        if row_ids:
+            last = self._intake.last
+            taken, actions = self._dispatcher.offer(range(last - len(row_ids) + 1, last + 1), row_ids, self._now())
+            assert taken == len(row_ids), "no more come than there is room for"
+            self._do(actions)
+        if self._intake.goes_on:
+            self._offer_soon()
 
     def _tell_present(self, member: Member) -> None:
-        shares = _Shares(one for one in self.members.values() if not one.leaving)
+        shares = Shares(one for one in self.members.values() if not one.leaving)
         self._spawn(self._look_for(member.name, shares, self.source.row_ids()))
 
-    async def _look_for(self, name: str, shares: _Shares, row_ids: list[str]) -> None:
+    async def _look_for(self, name: str, shares: Shares, row_ids: list[str]) -> None:
         """Notes which rows are to be told of. They are told even when the consumer has gone: others have them then."""
-        self._looking += 1
-        try:
-            for start in range(0, len(row_ids), _BREATHE):
-                self._present.update(dict.fromkeys(shares.of(name, row_ids[start : start + _BREATHE])))
-                if self._teller is None:
-                    self._teller = self._spawn(self._tell())
-                await asyncio.sleep(0)
-        finally:
-            self._looking -= 1
-
-    async def _tell(self) -> None:
-        """Offers the rows that are to be told of, as they are by then. Half of the window is left to changes."""
-        count = 0
-        try:
-            while self._present:
-                while not self._has_room or self._unsettled > self._around.config.window // 2:
-                    self._room.clear()
-                    await self._room.wait()
-                if not self._present:
-                    break
-                row_id, _ = self._present.popitem()
-                change = self.source.change_of(row_id)
-                if change is not None:
-                    self._offer(change)
-                count += 1
-                if count % _BREATHE == 0:
-                    await asyncio.sleep(0)
-        finally:
-            self._teller = None
+        for start in range(0, len(row_ids), AT_ONCE):
+            some = row_ids[start : start + AT_ONCE]
+            theirs = (row_id for row_id, owner in zip(some, shares.owners(some), strict=True) if owner == name)
+            self._intake.tell(theirs, name)
+            self._offer_soon()
+            await asyncio.sleep(0)
 
     # ---- for people
 
     def resolve(self, row_ids: Collection[str] | None, *, discard: bool) -> list[str]:
         decide = self._dispatcher.discard if discard else self._dispatcher.unblock
-        blocked = [(offset, self._messages[offset].change.row_id) for offset in self._dispatcher.blocked()]
+        messages = self._intake.messages
+        blocked = [(offset, messages[offset].change.row_id) for offset in self._dispatcher.blocked()]
         decided = []
         for offset, row_id in blocked:
             if row_ids is not None and row_id not in row_ids:
@@ -256,8 +186,9 @@ class SharedGroup(Group):
             }
             for number, member in self.members.items()
         ]
+        messages = self._intake.messages
         blocked = [
-            {"row_id": self._messages[offset].change.row_id, "offset": offset, "reason": self._reasons.get(offset, "")}
+            {"row_id": messages[offset].change.row_id, "offset": offset, "reason": self._reasons.get(offset, "")}
             for offset in dispatcher.blocked()
         ]
         return {
@@ -267,12 +198,14 @@ class SharedGroup(Group):
             "mode": self.mode,
             "poison_policy": self.policy,
             "cursor": dispatcher.cursor,
-            "last": self._last,
+            "last": self._intake.last,
             "in_flight": dispatcher.in_flight,
             "lag": self.lag,
-            "bytes": self._bytes,
+            "bytes": self._intake.bytes,
+            "behind": self._intake.behind,
+            "kept": len(self._absent),
             "blocked": blocked,
-            "counts": dispatcher.counts(),
+            "counts": self.counts(),
             "consumers": consumers,
         }
 
@@ -286,43 +219,53 @@ class SharedGroup(Group):
 
     @property
     def lag(self) -> int:
-        return self._unsettled + len(self._present) + self._waiting
+        return len(self._intake.messages) + self._intake.waiting
 
     @property
-    def _unsettled(self) -> int:
-        return self._dispatcher.unsettled + len(self._coming)
-
-    @property
-    def telling(self) -> bool:
-        """Whether rows that were there when a consumer came are still to become messages."""
-        return bool(self._present or self._looking)
+    def behind(self) -> int:
+        return self._intake.behind
 
     def counts(self) -> dict[str, int]:
-        return self._dispatcher.counts()
+        return {**self._dispatcher.counts(), "coalesced": self._intake.coalesced}
 
     def close(self, error: StoppedError | None = None) -> None:
         super().close(error)
         for task in self._tasks:
             task.cancel()
-        self._messages.clear()
-        self._coming.clear()
-        self._present.clear()
+        self._intake.clear()
+        self._absent.clear()
         self._reasons.clear()
-        self._bytes = 0
-        self._room.set()
 
     # ---- what the dispatcher wants done
 
     def _add(self, name: str, filters: Sequence[str], capacity: int, api: str) -> Member:
         number, actions = self._dispatcher.join(name, filters, now_ms=self._now(), capacity=capacity)
         member = self.members[number] = Member(number, name, filters, capacity, api)
+        self._share()
+        for change in self._absent.back(name, filters):
+            self._intake.take(change)
+        self._offer_soon()
         self._do(actions)
         return member
+
+    def _forget(self, number: int, error: StoppedError | None) -> None:
+        member = self.members.get(number)
+        super()._forget(number, error)
+        if member is None or self.closed:
+            return
+        if all(one.name != member.name for one in self.members.values()):
+            self._absent.gone(member.name, member.filters, asyncio.get_running_loop().time())
+        self._share()
+        self._offer_soon()
+
+    def _share(self) -> None:
+        self._intake.share(Shares(one for one in self.members.values() if not one.leaving))
 
     def _evict(self, member: Member) -> None:
         self._do(self._dispatcher.evict(member.number, self._now()) or [])
 
     def _tick(self) -> None:
+        self._absent.expire(asyncio.get_running_loop().time())
         self._do(self._dispatcher.tick(self._now()))
 
     def _do(self, actions: list[Action]) -> None:
@@ -339,13 +282,17 @@ class SharedGroup(Group):
             for number, offset, attempt in revoked:
                 actions += self._dispatcher.acknowledge(number, [offset], [attempt], self._now())[1]
                 self._settle(offset)
-        self._room.set()
+        if self._intake.waiting:
+            self._offer_soon()
         self._arm(self._dispatcher.next_deadline_ms)
+        if (due := self._absent.due) is not None:
+            self._arm(math.ceil(due * 1000))
 
     def _deliver(self, number: int, offset: int, attempt: int, revoked: list[tuple[int, int, int]]) -> None:
-        change, size = self._messages[offset]
-        if self.source.owns(change.partition):
-            self.members[number].give(Delivery(offset, attempt, change, size))
+        message = self._intake.messages[offset]
+        if self.source.owns(message.change.partition):
+            message.delivered = True
+            self.members[number].give(Delivery(offset, attempt, message.change, message.size))
         else:  # another host has it, and begins with the rows as they are
             revoked.append((number, offset, attempt))
 
@@ -362,21 +309,21 @@ class SharedGroup(Group):
             case Action.Block(offset, deliveries, reason):
                 self._log_poison("blocks its row", offset, deliveries, reason)
             case Action.Skip(offset, _):
-                self._settle(offset)
+                change = self._settle(offset)
+                if change is not None and change.row_id not in self._intake and self.source.owns(change.partition):
+                    self._absent.keep(change)
             case Action.Evicted(number):
                 self._forget(number, self._evicted())
             case Action.Left(number):
                 self._forget(number, self._left_with)
 
-    def _settle(self, offset: int) -> None:
-        message = self._messages.pop(offset, None)
-        if message is not None:
-            self._bytes -= message.size
+    def _settle(self, offset: int) -> Change | None:
         if self._reasons:
             self._reasons.pop(offset, None)
+        return self._intake.settle(offset)
 
     def _log_poison(self, what: str, offset: int, deliveries: int, reason: str) -> None:
-        change = self._messages[offset].change
+        change = self._intake.messages[offset].change
         told = self._reasons.get(offset, reason)
         log.error(
             "a message %s: %s, partition %d, version %d, deliveries %d, %s",
@@ -392,7 +339,7 @@ class SharedGroup(Group):
         self._log_poison("goes to the dead letters", offset, deliveries, reason)
         async with self._letter_turns:
             await self._around.letters.publish(
-                self._messages[offset].change,
+                self._intake.messages[offset].change,
                 group=self.name,
                 worker_id=self.source.worker_id,
                 why=f"{self._shown}: {self._reasons.get(offset, reason)}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import json
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -13,29 +12,16 @@ from aiohttp import web
 from ringcast_wire import limits, shown
 
 from ringcast_heartbeat_agent.callbacks import CallbackSender
+from ringcast_heartbeat_agent.clients import Trusted, peer_of
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dispatch import Dispatch
-from ringcast_heartbeat_agent.errors import DaprError, no_shutdown, unsubscribe_message
+from ringcast_heartbeat_agent.errors import DaprError, unsubscribe_message
 from ringcast_heartbeat_agent.handlers import Handlers
-from ringcast_heartbeat_agent.items import Item
 from ringcast_heartbeat_agent.status import Status
 from ringcast_heartbeat_agent.telemetry import Measures
 
 _VERSIONS: Final = ("v1.0", "v1.0-alpha1")
-_METHODS: Final = frozenset(
-    {
-        "get",
-        "subscribe",
-        "unsubscribe",
-        "metadata",
-        "set_metadata",
-        "shutdown",
-        "health",
-        "outbound",
-        "status",
-        "resolve",
-    }
-)
+_METHODS: Final = frozenset({"get", "subscribe", "unsubscribe", "metadata", "health", "outbound", "status", "resolve"})
 _METADATA: Final = "metadata."
 _MAX_BODY: Final = limits.MIB
 """Bytes of a request's body: 1,000 row ids of 512 bytes fit in."""
@@ -56,7 +42,7 @@ class Decision(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class HttpServer:
-    """Listens from :meth:`start` to :meth:`stop`. ``unhealthy_because`` says why changes may be missed, if so."""
+    """Listens from :meth:`start` to :meth:`stop`. ``healthy`` says whether changes can be heard of."""
 
     def __init__(
         self,
@@ -67,7 +53,7 @@ class HttpServer:
         status: Status,
         dispatch: Dispatch,
         *,
-        unhealthy_because: Callable[[], str],
+        healthy: Callable[[], bool],
     ) -> None:
         self._config = config
         self._handlers = handlers
@@ -75,7 +61,8 @@ class HttpServer:
         self._measures = measures
         self._agent_status = status
         self._dispatch = dispatch
-        self._unhealthy_because = unhealthy_because
+        self._healthy = healthy
+        self._trusted = Trusted(config.trusted_uids())
         self._stopping = False
         self.port = 0
         app = web.Application(client_max_size=_MAX_BODY, middlewares=[self._around])
@@ -87,8 +74,6 @@ class HttpServer:
         app.router.add_get("/v1.0/healthz", self._health)
         app.router.add_get("/v1.0/healthz/outbound", self._outbound)
         app.router.add_get("/v1.0/metadata", self._metadata)
-        app.router.add_put("/v1.0/metadata/{name}", self._set_metadata)
-        app.router.add_post("/v1.0/shutdown", self._shutdown)
         app.router.add_get("/ringcast/v1/status", self._status)
         app.router.add_post("/ringcast/v1/resolve", self._resolve)
         self._runner = web.AppRunner(app, access_log=None, max_line_size=_MAX_LINE, shutdown_timeout=1.0)
@@ -119,11 +104,8 @@ class HttpServer:
     @web.middleware
     async def _around(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Looks at the token, and turns errors into Dapr's answers."""
-        token = self._config.api_token
-        if token and handler not in (self._health, self._outbound):
-            given = request.headers.get("dapr-api-token", "")
-            if not hmac.compare_digest(given.encode(errors="replace"), token.encode()):
-                return web.Response(status=401, text="invalid api token")
+        if handler not in (self._health, self._outbound) and not await self._may_call(request):
+            return web.Response(status=401, text="invalid api token")
         since, outcome = time.monotonic(), "ok"
         try:
             return await handler(request)
@@ -132,31 +114,36 @@ class HttpServer:
             return _error(error.http, error.code, str(error))
         except web.HTTPException as error:
             outcome = str(error.status)
-            if error.status not in (404, 405):
-                raise
-            return _error(
-                error.status,
-                "ERR_METHOD_NOT_FOUND",
-                f"method {shown(f'{request.method} {request.path}')} is not found: "
-                "this is no daprd, but a Ringcast agent, which serves configuration, health and metadata",
-            )
+            raise
         finally:
             method = getattr(handler, "__name__", "unknown").lstrip("_")
             known = method if method in _METHODS else "unknown"
             self._measures.asked("http", known, outcome, time.monotonic() - since)
 
+    async def _may_call(self, request: web.Request) -> bool:
+        """Whether a caller sends the token, or needs none."""
+        token, given = self._config.api_token, request.headers.get("dapr-api-token", "")
+        if not token or hmac.compare_digest(given.encode(errors="replace"), token.encode()):
+            return True
+        return not given and await self._trusted.includes(peer_of(request.get_extra_info("peername")))
+
     async def _get(self, request: web.Request) -> web.Response:
-        store, keys = request.match_info["store"], request.query.getall("key", [])
-        items = await self._handlers.get(store, keys, _metadata_of(request), _json_size)
+        items = await self._handlers.get(request.match_info["store"], request.query.getall("key", []))
         if not items:
             return web.Response(status=204)
-        body = json.dumps({name: _shown(item) for name, item in items.items()}).encode()
-        self._handlers.check_size(store, keys, len(body))
-        return web.Response(body=body, content_type="application/json")
+        return web.json_response(
+            {
+                name: {"value": item.value, "version": item.version, "metadata": dict(item.metadata)}
+                for name, item in items.items()
+            }
+        )
 
     async def _subscribe(self, request: web.Request) -> web.Response:
+        metadata = {
+            name.removeprefix(_METADATA): value for name, value in request.query.items() if name.startswith(_METADATA)
+        }
         subscription = await self._handlers.subscribe(
-            request.match_info["store"], request.query.getall("key", []), "http", _metadata_of(request)
+            request.match_info["store"], request.query.getall("key", []), "http", metadata
         )
         self._callbacks.follow(subscription)
         return web.json_response({"id": subscription.id})
@@ -176,9 +163,8 @@ class HttpServer:
         return web.Response(status=204)
 
     async def _outbound(self, _request: web.Request) -> web.Response:
-        why = "the agent is stopping" if self._stopping else self._unhealthy_because()
-        if why:
-            return _error(500, "ERR_OUTBOUND_HEALTH_NOT_READY", f"dapr outbound is not ready: {why}")
+        if self._stopping or not self._healthy():
+            return _error(500, "ERR_OUTBOUND_HEALTH_NOT_READY", "dapr outbound is not ready")
         return web.Response(status=204)
 
     async def _status(self, _request: web.Request) -> web.Response:
@@ -205,26 +191,6 @@ class HttpServer:
 
     async def _metadata(self, _request: web.Request) -> web.Response:
         return web.json_response(self._handlers.metadata())
-
-    async def _set_metadata(self, request: web.Request) -> web.Response:
-        body = await request.read()
-        self._handlers.set_metadata(request.match_info["name"], body.decode(errors="replace"))
-        return web.Response(status=204)
-
-    async def _shutdown(self, _request: web.Request) -> web.Response:
-        raise no_shutdown()
-
-
-def _metadata_of(request: web.Request) -> dict[str, str]:
-    return {name.removeprefix(_METADATA): value for name, value in request.query.items() if name.startswith(_METADATA)}
-
-
-def _shown(item: Item) -> dict[str, object]:
-    return {"value": item.value, "version": item.version, "metadata": dict(item.metadata)}
-
-
-def _json_size(name: str, item: Item) -> int:
-    return len(json.dumps({name: _shown(item)}))
 
 
 def _error(status: int, code: str, message: str) -> web.Response:

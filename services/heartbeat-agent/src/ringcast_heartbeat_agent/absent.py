@@ -1,0 +1,79 @@
+"""Consumers with filters that are away, and the changes that are kept for their return."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ringcast import Change
+
+from ringcast_heartbeat_agent.shares import Filters
+
+
+class _Away(NamedTuple):
+    filters: Filters
+    until: float
+
+
+class Absent:
+    """Keeps what nobody else wants of the changes that a consumer would have been given, one change a row."""
+
+    def __init__(self, linger_s: float, most: int) -> None:
+        self._linger_s = linger_s
+        self._most = most
+        self._away: dict[str, _Away] = {}
+        self._kept: dict[str, Change] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def due(self) -> float | None:
+        """When the first of them is given up."""
+        return min((away.until for away in self._away.values()), default=None)
+
+    def gone(self, name: str, patterns: Sequence[str], now: float) -> None:
+        """A consumer has gone, and may come back."""
+        if patterns and name not in self._away and len(self._away) < self._most:
+            self._away[name] = _Away(Filters(patterns), now + self._linger_s)
+
+    def keep(self, change: Change) -> bool:
+        """Keeps a change that nobody wants if one who is away does; says whether."""
+        if not any(away.filters.accept(change.row_id) for away in self._away.values()):
+            return False
+        self._kept[change.row_id] = change
+        return True
+
+    def discard(self, row_id: str) -> None:
+        """There is a newer change of a row."""
+        self._kept.pop(row_id, None)
+
+    def back(self, name: str, patterns: Sequence[str]) -> list[Change]:
+        """A consumer has come: takes out what it wants."""
+        self._away.pop(name, None)
+        if not self._kept:
+            return []
+        filters = Filters(patterns)
+        wanted = [change for change in self._kept.values() if filters.accept(change.row_id)]
+        for change in wanted:
+            del self._kept[change.row_id]
+        self._forget_unwanted()
+        return wanted
+
+    def expire(self, now: float) -> None:
+        """Gives up those whose time is over."""
+        over = [name for name, away in self._away.items() if away.until <= now]
+        for name in over:
+            del self._away[name]
+        if over:
+            self._forget_unwanted()
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._away.clear()
+        self._kept.clear()
+
+    def _forget_unwanted(self) -> None:
+        kept, self._kept = self._kept, {}
+        for change in kept.values():
+            self.keep(change)

@@ -1,0 +1,225 @@
+"""What comes into a group, and when it becomes a message: pure bookkeeping, without a clock or a task."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Final, Protocol
+
+from ringcast import Change
+
+from ringcast_heartbeat_agent.backlog import Backlog
+from ringcast_heartbeat_agent.members import size_of
+from ringcast_heartbeat_agent.shares import Shares
+
+AT_ONCE: Final = 1_024
+"""Rows that one batch looks at beside those that have just come: other tasks run in between."""
+
+
+class Rows(Protocol):
+    """Where rows are held."""
+
+    def change_of(self, row_id: str) -> Change | None:
+        """A live row as it is now, as a change."""
+
+
+class Message:
+    """A change that is not settled. ``owner``: whose share of the window it takes."""
+
+    __slots__ = ("change", "delivered", "owner", "size")
+
+    def __init__(self, change: Change, owner: str | None) -> None:
+        self.change = change
+        self.owner = owner
+        self.size = size_of(change)
+        self.delivered = False
+
+
+class Intake:
+    """Makes messages of changes: one unsettled message a row, and what comes meanwhile replaces what waits.
+
+    A message that nobody was given yet takes a newer change of its row up. Once it was given, the newest change waits
+    behind it until it is settled. What the window has no room for waits under its owner, one change a row. Nothing is
+    ever held up: a group that stands still costs as much memory as it has rows.
+
+    Each consumer has its part of the window. Half of it is for whoever comes; of the other half each may have an equal
+    share, so that consumers that take nothing can't have it all.
+    """
+
+    def __init__(self, rows: Rows, *, window: int, window_bytes: int) -> None:
+        self.messages: dict[int, Message] = {}
+        """The unsettled messages, by offset."""
+        self.last = 0
+        """The highest offset."""
+        self.coalesced = 0
+        """Changes that a newer one of their row has replaced."""
+        self._rows = rows
+        self._window = window
+        self._window_bytes = window_bytes
+        self._shares = Shares()
+        self._bytes = 0
+        self._held: Counter[str | None] = Counter()
+        self._held_bytes: Counter[str | None] = Counter()
+        self._open: dict[str, int] = {}
+        self._next: dict[str, Change | None] = {}
+        self._arrived: dict[str, Change] = {}
+        self._behind = Backlog()
+        self._present = Backlog()
+        self._goes_on = False
+
+    @property
+    def bytes(self) -> int:
+        """About the size of the unsettled messages."""
+        return self._bytes
+
+    @property
+    def arrived(self) -> int:
+        """Changes that :meth:`batch` has not seen yet."""
+        return len(self._arrived)
+
+    @property
+    def waiting(self) -> int:
+        """Rows that are still to become messages."""
+        return len(self._arrived) + len(self._next) + len(self._behind) + len(self._present)
+
+    @property
+    def behind(self) -> int:
+        """Rows with changes that the window has no room for."""
+        return len(self._behind)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the next :meth:`batch` has something to do although nothing happens."""
+        return self._goes_on
+
+    def __contains__(self, row_id: str) -> bool:
+        """Whether something of a row is not settled, or still to come."""
+        return any(row_id in rows for rows in (self._open, self._arrived, self._behind, self._present))
+
+    def take(self, change: Change) -> None:
+        """A row has changed."""
+        row_id = change.row_id
+        offset = self._open.get(row_id)
+        if offset is not None:
+            message = self.messages[offset]
+            if message.delivered:
+                self.coalesced += self._next.get(row_id) is not None
+                self._next[row_id] = change
+            else:
+                self.coalesced += 1
+                self._replace(message, change)
+            return
+        self.coalesced += row_id in self._arrived or self._behind.discard(row_id)
+        self._present.discard(row_id)
+        self._arrived[row_id] = change
+
+    def tell(self, row_ids: Iterable[str], owner: str) -> None:
+        """Rows are to be told of although they have not changed: ``owner`` has come."""
+        for row_id in row_ids:
+            offset = self._open.get(row_id)
+            if offset is not None:
+                if self.messages[offset].delivered:
+                    self._next.setdefault(row_id, None)
+            elif row_id not in self._arrived and row_id not in self._behind:
+                self._present.put(row_id, None, owner)
+
+    def share(self, shares: Shares) -> None:
+        """Other consumers take part now."""
+        self._shares = shares
+        self._held.clear()
+        self._held_bytes.clear()
+        messages = list(self.messages.values())
+        for message, owner in zip(messages, shares.owners([one.change.row_id for one in messages]), strict=True):
+            message.owner = owner
+            self._held[owner] += 1
+            self._held_bytes[owner] += message.size
+        self._behind.unsort()
+        self._present.unsort()
+
+    def batch(self) -> list[str]:
+        """Makes messages of what there is room for; returns their rows. Their offsets are the last ones, in order."""
+        first = self.last
+        arrived, self._arrived = self._arrived, {}
+        row_ids = list(arrived)
+        for (row_id, change), owner in zip(arrived.items(), self._shares.owners(row_ids), strict=True):
+            if self._fits(owner):
+                self._add(change, owner)
+            else:
+                self._behind.put(row_id, change, owner)
+        left = self._from(self._behind, AT_ONCE, self._window)
+        # Half of the window is left to changes.
+        left = self._from(self._present, left, self._window // 2 + 1)
+        self._goes_on = left <= 0 or not (self._behind.sorted and self._present.sorted)
+        return [self.messages[offset].change.row_id for offset in range(first + 1, self.last + 1)]
+
+    def settle(self, offset: int) -> Change | None:
+        """A message is done with; what waits behind it comes next. Returns its change."""
+        message = self.messages.pop(offset, None)
+        if message is None:
+            return None
+        row_id = message.change.row_id
+        del self._open[row_id]
+        self._count(message, -1, -message.size)
+        if row_id in self._next:
+            newer = self._next.pop(row_id)
+            if newer is not None:
+                self._arrived[row_id] = newer
+            else:
+                (owner,) = self._shares.owners([row_id])
+                self._present.put(row_id, None, owner)
+        return message.change
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        for held in (self.messages, self._open, self._next, self._arrived, self._held, self._held_bytes):
+            held.clear()
+        self._behind.clear()
+        self._present.clear()
+        self._bytes = 0
+
+    def _from(self, backlog: Backlog, most: int, window: int) -> int:
+        """Makes messages of rows that have waited; returns how many of ``most`` steps are left."""
+        if most <= 0:
+            return most
+        backlog.sort(self._shares, most)
+        for owner in backlog.owners():
+            for row_id, change in self._some(backlog, owner, window):
+                change = change if change is not None else self._rows.change_of(row_id)
+                if change is not None:  # it is there no longer; who has it, or had it, hears of that as of any change
+                    self._add(change, owner)
+                most -= 1
+                if most <= 0:
+                    return most
+        return most
+
+    def _some(self, backlog: Backlog, owner: str | None, window: int) -> Iterator[tuple[str, Change | None]]:
+        while len(self.messages) < window and self._fits(owner) and (found := backlog.next(owner)) is not None:
+            yield found
+
+    def _fits(self, owner: str | None) -> bool:
+        count = len(self.messages)
+        if count >= self._window or (count and self._bytes >= self._window_bytes):
+            return False
+        consumers = len(self._shares)
+        if consumers < 2 or (2 * count < self._window and 2 * self._bytes < self._window_bytes):
+            return True
+        part = 2 * consumers
+        return (
+            self._held[owner] < max(1, self._window // part) and self._held_bytes[owner] <= self._window_bytes // part
+        )
+
+    def _add(self, change: Change, owner: str | None) -> None:
+        self.last += 1
+        message = self.messages[self.last] = Message(change, owner)
+        self._open[change.row_id] = self.last
+        self._count(message, 1, message.size)
+
+    def _replace(self, message: Message, change: Change) -> None:
+        before = message.size
+        message.change, message.size = change, size_of(change)
+        self._count(message, 0, message.size - before)
+
+    def _count(self, message: Message, messages: int, size: int) -> None:
+        self._bytes += size
+        self._held[message.owner] += messages
+        self._held_bytes[message.owner] += size

@@ -231,3 +231,26 @@ async def test_backup(store: aio.Store, tmp_path: Path) -> None:
 def test_settings_have_a_range(path: Path) -> None:
     with pytest.raises(InputError, match="must be 1 or more"):
         aio.Store(path, readers=0)
+
+
+async def test_a_watch_outlives_a_moment_in_which_too_many_reads_wait(path: Path) -> None:
+    async with aio.Store(path, readers=1, max_waiting=1) as store:
+        await store.set("g", "k", "v")
+        async with await store.watch(since=0) as watch:
+            go_on, begun = threading.Event(), asyncio.Event()
+            loop = asyncio.get_running_loop()
+
+            def occupy() -> None:
+                loop.call_soon_threadsafe(begun.set)
+                go_on.wait(30)
+
+            busy = asyncio.create_task(store._runner.reads.run(occupy))
+            await begun.wait()
+            assert await watch.next(0.01) is None
+            go_on.set()
+            await busy
+            for number in range(1, 4):
+                event = await watch.next(30)
+                assert event is not None
+                assert event.revision == number
+                await store.set("g", "k", f"v{number}")

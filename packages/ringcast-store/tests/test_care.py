@@ -82,8 +82,8 @@ def test_an_expiry_outlives_the_conversion(path: Path, clock: Clock) -> None:
             "can't be converted: 1 rows of 'kv' are no text keys with values",
         ),
         (
-            ["PRAGMA application_id = 1380143956", "PRAGMA user_version = 2"],
-            "has layout version 2: this release knows 1",
+            ["PRAGMA application_id = 1380143956", "PRAGMA user_version = 3"],
+            "has layout version 3: this release knows 2",
         ),
     ],
 )

@@ -155,7 +155,7 @@ def test_a_kill_while_an_older_layout_is_converted(path: Path) -> None:
     script = """
 import os, signal, sqlite3, sys
 from pathlib import Path
-from ringcast_store import _connection, _schema
+from ringcast_store import Limits, _connection, _schema
 path, at = Path(sys.argv[1]), int(sys.argv[2])
 connection = _connection.connect(path, writer=True)
 statements = 0
@@ -165,7 +165,7 @@ def trace(statement):
     if statements == at:
         os.kill(os.getpid(), signal.SIGKILL)
 connection.set_trace_callback(trace)
-_schema.prepare(connection, path)
+_schema.prepare(connection, path, Limits())
 """
     for at in (5, 8, 10, 11, 12, 13):
         source = path.with_name(f"{at}.db")

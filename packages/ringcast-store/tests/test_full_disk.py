@@ -36,7 +36,7 @@ with Store(directory / "a.db", purge_interval_s=None) as store:
         pass
     else:
         raise AssertionError("a copy has found room")
-    assert sorted(path.name for path in directory.iterdir()) == ["a.db", "a.db-shm", "a.db-wal", "filler"]
+    assert sorted(path.name for path in directory.iterdir()) == ["a.db", "a.db-open", "a.db-shm", "a.db-wal", "filler"]
     filler.unlink()
     assert store.set("after", "k", "v") == 20 * written + 1
 with Store(directory / "a.db", check="full") as store:

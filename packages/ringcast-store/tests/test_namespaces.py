@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ringcast_store import InputError, Limits, Quota, QuotaExceededError, Store, Transaction
+from ringcast_store import InputError, Limits, Namespace, Quota, QuotaExceededError, Store, Transaction
 
 Clock = Any  # of conftest.py
 
@@ -170,7 +173,7 @@ def test_quotas_inside_a_transaction(store: Store) -> None:
     assert space.get_all("g") == {"c": "1", "d": "2"}
 
 
-def test_quotas_are_cheap_until_they_are_near(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rows_of_a_namespace_are_counted_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[str] = []
     count = Transaction.count_all
 
@@ -184,9 +187,12 @@ def test_quotas_are_cheap_until_they_are_near(store: Store, monkeypatch: pytest.
         space.set("g", str(number), "v")
         store.set("elsewhere", str(number), "v")
     assert counted == ["n:"]
-    with pytest.raises(QuotaExceededError):
-        space.set("g", "one more", "v")
-    assert counted == ["n:", "n:"]
+    for _ in range(3):
+        with pytest.raises(QuotaExceededError):
+            space.set("g", "one more", "v")
+    space.delete("g", "7")
+    space.set("g", "one more", "v")
+    assert counted == ["n:"]
 
 
 def test_the_limit_of_a_group_s_name_includes_the_namespace(path: Path) -> None:
@@ -200,3 +206,90 @@ def test_the_limit_of_a_group_s_name_includes_the_namespace(path: Path) -> None:
 def test_quotas_have_a_range() -> None:
     with pytest.raises(ValueError, match="max_keys 0 is out of range"):
         Quota(max_keys=0)
+
+
+def test_a_quota_costs_the_same_however_much_there_is(store: Store) -> None:
+    """Counted in steps of SQLite: a new key, one in the place of another, a refused one, an expired one."""
+    steps: dict[int, list[int]] = {}
+    for size in (10, 5_000):
+        space = store.namespace(f"n{size}", quota=Quota(max_keys=size + 3, max_groups=2))
+        space.set_many("g", {f"k{number}": "v" for number in range(size)})
+        space.set("h", "first", "v")
+        measured = []
+        for work in (
+            lambda space=space: space.set("g", "new", "v"),
+            lambda space=space: space.delete("g", "new"),
+            lambda space=space: space.set("g", "new", "v", ttl_ms=1),
+            lambda space=space: store._clock.advance(1),  # type: ignore[attr-defined]
+            lambda space=space: space.set("g", "newer", "v"),
+            lambda space=space: space.set("g", "newest", "v"),
+            lambda space=space: refused(space, "h", "more"),
+            lambda space=space: refused(space, "i", "more"),
+        ):
+            taken = 0
+
+            def step() -> int:
+                nonlocal taken
+                taken += 1
+                return 0
+
+            store._writer.set_progress_handler(step, 1)
+            work()
+            store._writer.set_progress_handler(None, 1)
+            measured.append(taken)
+        steps[size] = measured
+    assert max(steps[10]) > 10, "they were counted"
+    for few, many in zip(steps[10], steps[5_000], strict=True):
+        assert many <= few + 20
+
+
+def refused(space: Namespace, group: str, key: str) -> None:
+    with pytest.raises(QuotaExceededError):
+        space.set(group, key, "v")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_a_quota_counts_is_what_is_there(store: Store, clock: Clock, seed: int) -> None:
+    """Whatever is written, removed, expires, is purged, or is taken back in between."""
+    choice = random.Random(seed)
+    quota = Quota(max_keys=12, max_groups=3)
+    space, refusals = store.namespace("n", quota=quota), 0
+    for _ in range(600):
+        group, key = choice.choice("abcde"), f"k{choice.randrange(5)}"
+        ttl_ms = choice.choice([None, None, 1, 5])
+        match choice.randrange(9):
+            case 0 | 1 | 2 | 3:
+                new = not space.contains(group, key)
+                groups = set(space.groups())
+                fits = space.count_all() + new <= 12 and len(groups | {group}) <= 3
+                try:
+                    space.set(group, key, "v" * choice.choice([1, 1_000]), ttl_ms=ttl_ms)
+                except QuotaExceededError:
+                    refusals += 1
+                    assert new
+                    assert not fits
+                else:
+                    assert fits or not new
+            case 4:
+                space.delete(group, key)
+            case 5:
+                clock.advance(choice.randrange(4))
+            case 6:
+                works: list[Callable[[], object]] = [
+                    store.purge_expired,
+                    space.purge_expired,
+                    partial(space.get, group, key),
+                ]
+                choice.choice(works)()
+            case 7:
+                if choice.random() < 0.3:
+                    space.delete_group(group)
+                store.set("elsewhere", key, "v", ttl_ms=ttl_ms)
+            case _:
+                with suppress(QuotaExceededError, KeyError), space.transaction() as tx:
+                    tx.set(group, key, "v", ttl_ms=ttl_ms)
+                    tx.delete(choice.choice("abcde"), key)
+                    tx.get(group, f"k{choice.randrange(5)}")
+                    if choice.random() < 0.5:
+                        raise KeyError
+    assert refusals > 5

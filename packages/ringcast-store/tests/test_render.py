@@ -67,7 +67,31 @@ def test_the_sandbox_holds(filled: Store, template: str) -> None:
     assert filled.count("miner") == 4
 
 
-@pytest.mark.parametrize("template", ["{{ open", "{% if %}", "{{ 1 / 0 }}", "{{ pool + 1 }}", "{{ 'a' | nope }}"])
+@pytest.mark.parametrize("name", ["namespace", "dict", "cycler", "lipsum", "joiner"])
+def test_a_name_of_jinja_is_missing_unless_it_is_a_key(filled: Store, name: str) -> None:
+    assert filled.render(f"[{{{{ {name} }}}}]", "miner") == "[]"
+    with pytest.raises(TemplateError, match=f"'{name}' is undefined"):
+        filled.render(f"{{{{ {name} }}}}", "miner", strict=True)
+    filled.set("miner", name, "mine")
+    assert filled.render(f"{{{{ {name} }}}}", "miner", strict=True) == "mine"
+
+
+DEEP = "{% for a in [1] %}" * 25 + "x" + "{% endfor %}" * 25, "{{" + "(" * 300 + "1" + ")" * 300 + "}}"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ open",
+        "{% if %}",
+        "{{ 1 / 0 }}",
+        "{{ pool + 1 }}",
+        "{{ 'a' | nope }}",
+        "{{ raw }}",
+        "{{ 10 ** 5000 }}",
+        *DEEP,
+    ],
+)
 def test_templates_that_fail(filled: Store, template: str) -> None:
     with pytest.raises(TemplateError, match=r"template (can't be rendered|fails): "):
         filled.render(template, "miner")

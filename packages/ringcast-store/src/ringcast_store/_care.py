@@ -6,27 +6,28 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from ringcast_store import _log
 from ringcast_store._checksum import checksum
 from ringcast_store._errors import InputError, StoreCorruptError, StoreError, StoreFullError, StoreOpenError, translated
+from ringcast_store._presence import Presence
+from ringcast_store._reads import VALUE
 from ringcast_store._schema import prepare
 from ringcast_store._types import Limits
 
 Check = Literal["header", "quick", "full"]
+OnDamage = Literal["raise", "set_aside"]
+CHECKS: tuple[str, ...] = get_args(Check)
+ON_DAMAGE: tuple[str, ...] = get_args(OnDamage)
 
+_PAGE_BYTES = 4096
+"""Of a database that this package has made: no other size is that of a store, whatever its first page says."""
 _MAX_FINDINGS = 100
-_CONTENT = "SELECT group_name, entry_key, entry_value, expires_at, revision, checksum FROM entries"
+_CONTENT = f"SELECT group_name, entry_key, {VALUE}, expires_at, revision, checksum FROM entries"  # noqa: S608
 _COMPANIONS = ("", "-wal", "-shm")
-
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]
 
 _logger = logging.getLogger("ringcast_store")
 
@@ -34,27 +35,37 @@ _logger = logging.getLogger("ringcast_store")
 def open_checked(
     path: Path,
     connect: Callable[[], sqlite3.Connection],
+    presence: Presence,
     check: Check,
-    on_damage: Literal["raise", "set_aside"],
+    on_damage: OnDamage,
     limits: Limits,
+    busy_timeout_s: float,
 ) -> tuple[sqlite3.Connection, Path | None]:
     """The writer connection to a sound store, and where a damaged one went.
 
     Raises:
         StoreOpenError, StoreBusyError: see :class:`ringcast_store.Store`.
-        StoreCorruptError: the file is damaged, and ``on_damage`` is ``"raise"``.
+        StoreCorruptError: the file is damaged, and ``on_damage`` is ``"raise"``, or another process has it open.
     """
     before = _identity(path)
+    presence.begin()
     try:
         return _open(path, connect, check, limits), None
     except (StoreCorruptError, StoreOpenError) as error:
-        if on_damage == "raise" or not _is_damage(error):
+        if on_damage == "raise" or not _is_damage(error, path):
             raise
-        with _alone(path):
-            aside = set_aside(path) if _identity(path) == before else None  # or else another process was faster
-        if aside is not None:
+        aside = None
+        if presence.alone(busy_timeout_s, unless=lambda: _identity(path) != before):
+            aside = set_aside(path)
             _logger.warning("%s; it was set aside as %s, and an empty store takes its place", error, aside)
-        return _open(path, connect, check, limits), aside
+        elif _identity(path) == before:
+            raise StoreCorruptError(f"{error}; it is not set aside, since another process has it open") from error
+        if aside is None:  # another process was faster
+            presence.share()
+            return _open(path, connect, check, limits), None
+        connection = _open(path, connect, check, limits)
+        presence.share()
+        return connection, aside
 
 
 def set_aside(path: Path) -> Path:
@@ -81,39 +92,26 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Waits until no other process is here with the same file. Its lock is another than those of SQLite."""
-    if fcntl is None:  # where there is none, an open file can't be renamed either
-        yield
-        return
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:  # it is being set aside
-        yield
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _is_damage(error: StoreError) -> bool:
-    """Whether the file is damaged, its first page perhaps, and not of something else, or out of reach."""
+def _is_damage(error: StoreError, path: Path) -> bool:
+    """Whether a store is damaged, its first page perhaps, and not a file of something else, or out of reach."""
+    if isinstance(error, StoreCorruptError):
+        return True
     code = getattr(error.__cause__, "sqlite_errorcode", 0)
-    return isinstance(error, StoreCorruptError) or code & 0xFF == sqlite3.SQLITE_NOTADB
+    return code & 0xFF == sqlite3.SQLITE_NOTADB and path.stat().st_size % _PAGE_BYTES == 0
 
 
-def find_damage(cursor: sqlite3.Cursor, limits: Limits) -> list[str]:
-    """What is wrong with the file behind ``cursor``: its structure first, then what the store itself keeps to."""
+def find_damage(cursor: sqlite3.Cursor) -> list[str]:
+    """What is wrong with the file behind ``cursor``: its structure first, then what the store itself keeps to.
+
+    A name or value over a limit is no damage: the limits are those of what is written now.
+    """
     try:
-        return _find_damage(cursor, limits)
+        return _find_damage(cursor)
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         return [str(error)]
 
 
-def _find_damage(cursor: sqlite3.Cursor, limits: Limits) -> list[str]:
+def _find_damage(cursor: sqlite3.Cursor) -> list[str]:
     found = [text for (text,) in cursor.execute(f"PRAGMA integrity_check({_MAX_FINDINGS})") if text != "ok"]
     if found:
         return found
@@ -124,14 +122,10 @@ def _find_damage(cursor: sqlite3.Cursor, limits: Limits) -> list[str]:
         if ahead:
             found.append(f"{ahead} keys have a revision that is not of 1 to {head}")
         (odd,) = cursor.execute(
-            "SELECT count(*) FROM entries WHERE typeof(entry_value) NOT IN ('text', 'blob') "
-            "OR length(CAST(entry_value AS BLOB)) > ?",
-            (limits.max_value_bytes,),
+            f"SELECT count(*) FROM entries WHERE typeof({VALUE}) NOT IN ('text', 'blob')"  # noqa: S608  ours
         ).fetchone()
         if odd:
-            found.append(
-                f"{odd} keys have a value that is neither text nor bytes, or over {limits.max_value_bytes} bytes"
-            )
+            found.append(f"{odd} keys have a value that is neither text nor bytes")
         bent = sum(checksum(*row) != stored for *row, stored in cursor.execute(_CONTENT))
         if bent:
             found.append(f"{bent} keys do not fit their checksums")
@@ -169,8 +163,8 @@ def _open(path: Path, connect: Callable[[], sqlite3.Connection], check: Check, l
     with translated(path):
         connection = connect()
         try:
-            prepare(connection, path)
-            _look(connection, path, check, limits)
+            prepare(connection, path, limits)
+            _look(connection, path, check)
         except UnicodeDecodeError as error:
             connection.close()
             raise StoreCorruptError(f"database {path} is damaged ({error})") from error
@@ -180,10 +174,10 @@ def _open(path: Path, connect: Callable[[], sqlite3.Connection], check: Check, l
         return connection
 
 
-def _look(connection: sqlite3.Connection, path: Path, check: Check, limits: Limits) -> None:
+def _look(connection: sqlite3.Connection, path: Path, check: Check) -> None:
     found = []
     if check == "full":
-        found = find_damage(connection.cursor(), limits)
+        found = find_damage(connection.cursor())
     elif check == "quick":
         found = [text for (text,) in connection.execute("PRAGMA quick_check(1)") if text != "ok"]
     if found:

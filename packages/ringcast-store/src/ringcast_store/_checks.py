@@ -30,6 +30,19 @@ def check_name(field: str, name: str, max_bytes: int) -> None:
         raise InputError(f"{field} {name[:40]!r}… has {size} bytes: 1 to {max_bytes} are allowed")
 
 
+def check_there(field: str, name: str) -> None:
+    """A group or a key to read or remove, however long: it may have been written under other limits.
+
+    Raises:
+        TypeError: it is no ``str``.
+        InputError: it is empty.
+    """
+    if type(name) is not str:
+        raise TypeError(f"{field} must be a str, not {type(name).__name__}")
+    if not name:
+        raise InputError(f"{field} is empty: 1 byte or more is needed")
+
+
 def check_value(value: Value, limits: Limits) -> None:
     """Text or bytes of at most ``max_value_bytes``.
 

@@ -25,6 +25,7 @@ def _in_child() -> None:
         if not store._closed:
             store._closed = True
             store._lock = threading.RLock()  # another thread of the parent may have held it
+            store._presence.end()
             _abandoned.append((store._writer, store._cursor, store._readers.abandon()))
 
 

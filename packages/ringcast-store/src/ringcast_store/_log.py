@@ -35,8 +35,9 @@ _TRIM = "DELETE FROM changes WHERE last <= ?"
 _SINCE = "SELECT last, size, at_ms, body, checksum FROM changes WHERE last > ? ORDER BY last"
 _ALL = "SELECT last, size, at_ms, body, checksum FROM changes ORDER BY last"
 _VALUE = """
-    SELECT entry_value, expires_at, revision, checksum FROM entries
-    WHERE group_name = ? AND entry_key = ? AND revision = ?
+    SELECT ifnull(entry_value, (SELECT large.entry_value FROM large_values AS large WHERE large.revision = ?3)),
+           expires_at, revision, checksum FROM entries
+    WHERE group_name = ?1 AND entry_key = ?2 AND revision = ?3
     """
 
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode

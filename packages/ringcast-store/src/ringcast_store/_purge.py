@@ -28,7 +28,7 @@ _DROP_OF = """
     (SELECT group_name, entry_key FROM entries
      WHERE expires_at <= ? AND group_name >= ? AND group_name < ? ORDER BY expires_at LIMIT ?)
     """
-_DROP_KEY = "DELETE FROM entries WHERE group_name = ? AND entry_key = ? AND expires_at <= ?"
+_DROP_KEY = "DELETE FROM entries WHERE group_name = ? AND entry_key = ? AND expires_at <= ? RETURNING expires_at"
 
 _logger = logging.getLogger("ringcast_store")
 
@@ -38,9 +38,12 @@ def drop_expired(writes: Writes) -> int:
     now, total, prefix = writes._now(), 0, writes._prefix
 
     def batch(tx: Transaction) -> int:
+        tx._reserve(0)
         if prefix:
+            tx._store._usage.settle(tx, prefix)
             words = (now, prefix, prefix_end(prefix), BATCH_ROWS)
             return int(tx._cursor.execute(_DROP_OF, words).rowcount)
+        tx._store._usage.settle_all(tx)
         return int(tx._cursor.execute(_DROP, (now, BATCH_ROWS)).rowcount)
 
     while dropped := writes._change(batch):
@@ -60,9 +63,12 @@ def drop_key(store: Store, group: str, key: str) -> None:
         cursor = store._cursor
         cursor.execute("PRAGMA busy_timeout = 0")
         try:
-            cursor.execute(_DROP_KEY, (group, key, store._now()))
+            dropped = cursor.execute(_DROP_KEY, (group, key, store._now())).fetchall()
         except sqlite3.OperationalError:
             _logger.debug("an expired key waits for the purge", exc_info=True)
+        else:
+            for (expires_at_ms,) in dropped:
+                store._usage.expired(group, expires_at_ms)
         finally:
             cursor.execute(f"PRAGMA busy_timeout = {round(store._busy_timeout_s * 1000)}")
     finally:

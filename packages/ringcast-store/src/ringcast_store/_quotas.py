@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ringcast_store._checks import prefix_end
 from ringcast_store._errors import QuotaExceededError
-from ringcast_store._reads import Reads
 from ringcast_store._types import Quota
 
 if TYPE_CHECKING:
@@ -16,50 +16,104 @@ if TYPE_CHECKING:
 SEPARATOR = ":"
 """Between a namespace and the name of a group in it."""
 
+_EXPIRED = """
+    SELECT count(*) FROM entries
+    WHERE expires_at > ? AND expires_at <= ? AND group_name >= ? AND group_name < ?
+    """
+_ANY = """
+    SELECT 1 FROM entries WHERE group_name = ? AND (expires_at IS NULL OR expires_at > ?) LIMIT 1
+    """
+
 
 @dataclass(slots=True)
 class _Use:
-    """Of one namespace: never less than what it holds, so that the rows are counted only near the quota."""
+    """Of one namespace, as of a moment."""
 
+    at_ms: int
     keys: int
     groups: int | None
-    """``None`` when nobody has asked yet."""
+    """At most so many; ``None`` when nobody has asked yet."""
+    groups_expired: bool = False
+    """Whether there may be fewer, since keys have expired."""
 
 
 class Usage:
     """How much of its quota each namespace has used, as far as this store object knows; under the write lock.
 
-    Additions are counted as they are made, removals and expiry are not: when a quota seems to be reached, the rows are
-    counted. Whatever another process wrote since, a roll-back, or a write past the namespace makes it count anew.
+    Rows are counted once. From then on each write and removal is added up, and what has expired since is looked up in
+    the index by time: the cost does not grow with what the namespace holds. What another process writes, or who writes
+    past the namespace, makes it count anew.
     """
 
     def __init__(self) -> None:
         self._uses: dict[str, _Use] = {}
+        self._before: dict[str, _Use | None] = {}
+        """What to go back to when the transaction is rolled back."""
         self._revision = 0
 
     def begin(self, revision: int) -> None:
         """At the first change of a transaction, with the head revision that it found."""
         if revision != self._revision:
             self._uses.clear()
+            self._before.clear()
+            self._revision = revision
 
-    def committed(self, revision: int) -> None:
-        """After a commit that brought the head there."""
-        self._revision = revision
+    def committed(self, revision: int | None) -> None:
+        """After a commit, and where it brought the head, if it changed anything."""
+        self._before.clear()
+        if revision is not None:
+            self._revision = revision
 
     def wrote(self, group: str, revision: int) -> None:
         """After the commit of one write to a group, without regard to a quota, which had ``revision``."""
         self.begin(revision - 1)
-        self.bypassed(group)
+        if self._uses:
+            self._uses.pop(_namespace(group), None)
         self._revision = revision
 
     def forget(self) -> None:
         """After a roll-back."""
-        self._uses.clear()
+        for name, use in self._before.items():
+            if use is None:
+                self._uses.pop(name, None)
+            else:
+                self._uses[name] = use
+        self._before.clear()
+
+    def tracks(self, group: str) -> bool:
+        """Whether anything is known of the group's namespace."""
+        return bool(self._uses) and _namespace(group) in self._uses
 
     def bypassed(self, group: str) -> None:
-        """Before a write to a group without regard to a quota."""
-        if self._uses:
-            self._uses.pop(group.partition(SEPARATOR)[0], None)
+        """Before a write to a group without regard to a quota, and after one that went wrong half-way."""
+        if self.tracks(group):
+            self._keep(_namespace(group))
+            del self._uses[_namespace(group)]
+
+    def settle(self, tx: Transaction, group: str) -> None:
+        """Before something of a group's namespace is removed: what has expired by now is taken off."""
+        if self.tracks(group):
+            self._settle(tx, _namespace(group))
+
+    def settle_all(self, tx: Transaction) -> None:
+        """Before what has expired is removed everywhere."""
+        for name in list(self._uses):
+            self._settle(tx, name)
+
+    def removed(self, tx: Transaction, group: str, keys: int) -> None:
+        """After so many keys, none of which had expired, were removed from a group."""
+        use = self._uses.get(_namespace(group)) if self._uses else None
+        if use is not None:
+            use.keys -= keys
+            if use.groups is not None and not _has_keys(tx, group):
+                use.groups -= 1
+
+    def expired(self, group: str, expires_at_ms: int) -> None:
+        """After one key that had expired was removed, outside a transaction."""
+        use = self._uses.get(_namespace(group)) if self._uses else None
+        if use is not None and expires_at_ms > use.at_ms:
+            use.keys -= 1
+            use.groups_expired = True
 
     def admit(self, tx: Transaction, quota: Quota, group: str, keys: Collection[str]) -> None:
         """Before keys are written to a group of a namespace.
@@ -70,26 +124,55 @@ class Usage:
         new_keys = sum(not tx._revision_of(group, key) for key in keys)
         if not new_keys:
             return
-        name = group.partition(SEPARATOR)[0]
-        new_groups = int(tx.count(group) == 0)
-        use = self._uses.get(name)
-        if use is None or not _fits(quota, use, new_keys, new_groups):
-            use = self._uses[name] = _counted(tx, name, quota)
+        name = _namespace(group)
+        use = self._settle(tx, name) or self._count(tx, name)
+        new_groups = 0
+        if quota.max_groups is not None:
+            new_groups = int(not _has_keys(tx, group))
+            if use.groups is None or (use.groups_expired and use.groups + new_groups > quota.max_groups):
+                use.groups = sum(1 for _ in tx.groups(name + SEPARATOR))
+                use.groups_expired = False
         _check(quota, use, new_keys, new_groups, name)
         use.keys += new_keys
         if use.groups is not None:
-            use.groups += new_groups
+            use.groups += new_groups if quota.max_groups is not None else int(not _has_keys(tx, group))
+
+    def _count(self, tx: Transaction, name: str) -> _Use:
+        use = _Use(tx._now(), tx.count_all(name + SEPARATOR), None)
+        # Whoever is refused next needs not count again, unless the transaction has written before.
+        self._before.setdefault(name, None if tx._made else replace(use))
+        self._uses[name] = use
+        return use
+
+    def _settle(self, tx: Transaction, name: str) -> _Use | None:
+        """What is known of a namespace, as of now."""
+        use, now = self._uses.get(name), tx._now()
+        if use is None or now == use.at_ms:
+            self._keep(name)
+            return use
+        self._keep(name)
+        if now < use.at_ms:  # the clock was set back
+            del self._uses[name]
+            return None
+        start = name + SEPARATOR
+        ((gone,),) = tx._rows(_EXPIRED, (use.at_ms, now, start, prefix_end(start)))
+        use.at_ms, use.keys = now, use.keys - gone
+        use.groups_expired |= bool(gone)
+        return use
+
+    def _keep(self, name: str) -> None:
+        """Before a change of what is known: once a transaction."""
+        use = self._uses.get(name)
+        if use is not None and name not in self._before:
+            self._before[name] = replace(use)
 
 
-def _counted(reads: Reads, name: str, quota: Quota) -> _Use:
-    start = name + SEPARATOR
-    return _Use(reads.count_all(start), None if quota.max_groups is None else sum(1 for _ in reads.groups(start)))
+def _namespace(group: str) -> str:
+    return group.partition(SEPARATOR)[0]
 
 
-def _fits(quota: Quota, use: _Use, new_keys: int, new_groups: int) -> bool:
-    if quota.max_keys is not None and use.keys + new_keys > quota.max_keys:
-        return False
-    return quota.max_groups is None or (use.groups is not None and use.groups + new_groups <= quota.max_groups)
+def _has_keys(tx: Transaction, group: str) -> bool:
+    return bool(tx._rows(_ANY, (group, tx._now())))
 
 
 def _check(quota: Quota, use: _Use, new_keys: int, new_groups: int, name: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, NoReturn, TypeVar
 
-from ringcast_store._checks import check_keys, prefix_end
+from ringcast_store._checks import check_there, prefix_end
 from ringcast_store._checksum import checksum
 from ringcast_store._errors import InputError, NotFoundError
 from ringcast_store._render import render
@@ -19,14 +19,18 @@ D = TypeVar("D")
 
 Row = tuple[Any, ...]
 
-GET = "SELECT entry_value, expires_at, revision, checksum FROM entries WHERE group_name = ? AND entry_key = ?"
+VALUE = """
+    ifnull(entry_value, (SELECT large.entry_value FROM large_values AS large WHERE large.revision = entries.revision))
+    """
+"""Of a row of ``entries``, wherever it lies."""
+GET = f"SELECT {VALUE}, expires_at, revision, checksum FROM entries WHERE group_name = ? AND entry_key = ?"  # noqa: S608
 _CONTAINS = """
     SELECT 1 FROM entries WHERE group_name = ? AND entry_key = ? AND (expires_at IS NULL OR expires_at > ?)
     """
-_GET_LIVE = """
-    SELECT entry_key, entry_value, expires_at, revision, checksum FROM entries
+_GET_LIVE = f"""
+    SELECT entry_key, {VALUE}, expires_at, revision, checksum FROM entries
     WHERE group_name = ? AND entry_key = ? AND (expires_at IS NULL OR expires_at > ?)
-    """
+    """  # noqa: S608  of this module, as in the others
 _COUNT = "SELECT count(*) FROM entries WHERE group_name = ? AND (expires_at IS NULL OR expires_at > ?)"
 _COUNT_ALL = """
     SELECT count(*) FROM entries
@@ -38,17 +42,17 @@ _FIRST_GROUP = """
     ORDER BY group_name, entry_key LIMIT 1
     """
 _NEXT_GROUP = _FIRST_GROUP.replace("group_name >= ?", "group_name > ?")
-_ITEMS = """
-    SELECT entry_key, entry_value, expires_at, revision, checksum FROM entries
+_KEYS = """
+    SELECT entry_key FROM entries
     WHERE group_name = ? AND entry_key > ? AND (expires_at IS NULL OR expires_at > ?)
     ORDER BY entry_key LIMIT ?
     """
-_KEYS = _ITEMS.replace("entry_key, entry_value, expires_at, revision, checksum", "entry_key", 1)
-_ENTRIES = """
-    SELECT group_name, entry_key, entry_value, expires_at, revision, checksum FROM entries
+_ITEMS = _KEYS.replace("entry_key", f"entry_key, {VALUE}, expires_at, revision, checksum", 1)
+_ENTRIES = f"""
+    SELECT group_name, entry_key, {VALUE}, expires_at, revision, checksum FROM entries
     WHERE (group_name, entry_key) > (?, ?) AND group_name < ? AND (expires_at IS NULL OR expires_at > ?)
     ORDER BY group_name, entry_key LIMIT ?
-    """
+    """  # noqa: S608
 _PAGE_ROWS = 1_000
 _SIZED = (str, bytes)
 _PAGE_BYTES = 1024 * 1024
@@ -91,9 +95,7 @@ class Reads(ABC):
 
     def get(self, group: str, key: str, default: D | None = None) -> Value | D | None:
         """The value of a key, or ``default`` when there is none. What has expired is removed on the way."""
-        if type(key) is not str:
-            raise TypeError(f"key must be a str, not {type(key).__name__}")
-        name = self._prefix + group
+        name = self._in_file(group, key)
         found = self._found(name, key, self._rows(GET, (name, key)))
         return default if found is None else found[0]
 
@@ -110,15 +112,13 @@ class Reads(ABC):
 
     def entry(self, group: str, key: str) -> Entry | None:
         """The value of a key with its expiry and revision, or ``None``."""
-        if type(key) is not str:
-            raise TypeError(f"key must be a str, not {type(key).__name__}")
-        name = self._prefix + group
+        name = self._in_file(group, key)
         found = self._found(name, key, self._rows(GET, (name, key)))
         return None if found is None else Entry(group, key, *found)
 
     def contains(self, group: str, key: str) -> bool:
         """Whether the group has the key."""
-        return bool(self._rows(_CONTAINS, (self._prefix + group, key, self._now())))
+        return bool(self._rows(_CONTAINS, (self._in_file(group, key), key, self._now())))
 
     def get_many(self, group: str, keys: Iterable[str]) -> dict[str, Value]:
         """Those of ``keys`` that the group has, with their values, all of one moment.
@@ -129,13 +129,14 @@ class Reads(ABC):
         wanted = list(keys)
         if len(wanted) > self._limits.max_changes:
             raise InputError(f"keys are {len(wanted)}: at most {self._limits.max_changes} are allowed")
-        check_keys(wanted, self._limits)
-        name, now = self._prefix + group, self._now()
+        for key in wanted:
+            check_there("key", key)
+        name, now = self._in_file(group), self._now()
         return dict(self._sound(name, self._each(_GET_LIVE, ((name, key, now) for key in wanted))))
 
     def get_all(self, group: str) -> dict[str, Value]:
         """Everything in the group, of one moment; for a large group see :meth:`items`."""
-        name = self._prefix + group
+        name = self._in_file(group)
         return dict(self._sound(name, self._rows(_ITEMS, (name, "", self._now(), -1))))
 
     def items(self, group: str) -> Iterator[tuple[str, Value]]:
@@ -163,7 +164,7 @@ class Reads(ABC):
 
     def count(self, group: str) -> int:
         """How many keys the group has."""
-        return int(self._rows(_COUNT, (self._prefix + group, self._now()))[0][0])
+        return int(self._rows(_COUNT, (self._in_file(group), self._now()))[0][0])
 
     def count_all(self, prefix: str = "") -> int:
         """How many keys the groups have whose name begins with ``prefix``."""
@@ -202,6 +203,16 @@ class Reads(ABC):
         values: Mapping[str, Value] = self.get_all(group)
         return render(template, values, strict=strict, max_chars=max_chars)
 
+    def _in_file(self, group: str, key: str = "") -> str:
+        """The group's name in the file.
+
+        Raises:
+            TypeError: it, or the key, is no ``str``.
+        """
+        if type(group) is not str or type(key) is not str:
+            raise TypeError(f"group and key must be str, not {type(group).__name__} and {type(key).__name__}")
+        return self._prefix + group
+
     def _found(self, name: str, key: str, rows: list[Any]) -> tuple[Value, int | None, int] | None:
         """Value, expiry and revision, if a key was found and has not expired."""
         if not rows:
@@ -221,7 +232,7 @@ class Reads(ABC):
         return value
 
     def _item_pages(self, group: str) -> Iterator[list[tuple[str, Value]]]:
-        name = self._prefix + group
+        name = self._in_file(group)
         return (self._sound(name, page) for page in self._pages(_ITEMS, group))
 
     def _key_pages(self, group: str) -> Iterator[list[str]]:
@@ -246,7 +257,7 @@ class Reads(ABC):
         return [row[:2] for row in rows]
 
     def _pages(self, statement: str, group: str) -> Iterator[list[Any]]:
-        name, key = self._prefix + group, ""
+        name, key = self._in_file(group), ""
         while page := self._rows(statement, (name, key, self._now(), _PAGE_ROWS), _PAGE_BYTES):
             key = page[-1][0]
             yield page

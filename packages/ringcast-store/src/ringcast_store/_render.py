@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     import jinja2
 
 
+_FAILURES = (
+    *(ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RecursionError),
+    *(SyntaxError, MemoryError),  # of the compiler, over what is nested too deep
+)
+
+
 def render(template: str, values: Mapping[str, Value], *, strict: bool, max_chars: int) -> str:
     """Renders ``template``; see :meth:`ringcast_store.Store.render`.
 
@@ -31,7 +37,7 @@ def render(template: str, values: Mapping[str, Value], *, strict: bool, max_char
                 raise TemplateError(f"template renders to over {max_chars} characters")
     except jinja2.TemplateError as error:
         raise TemplateError(f"template can't be rendered: {error}") from error
-    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except _FAILURES as error:
         raise TemplateError(f"template fails: {error}") from error
     return "".join(parts)
 
@@ -43,8 +49,19 @@ def _environment(strict: bool) -> jinja2.Environment:
     except ImportError:
         raise StoreError("render needs Jinja: install ringcast-store[render]") from None
     # Text for files and other programs, not HTML.
-    return ImmutableSandboxedEnvironment(
+    environment = ImmutableSandboxedEnvironment(
         autoescape=False,
+        finalize=_shown,
         undefined=jinja2.StrictUndefined if strict else jinja2.Undefined,
         keep_trailing_newline=True,
     )
+    # A name that is no key is missing: only what loops need is there besides.
+    environment.globals = {"range": environment.globals["range"]}
+    return environment
+
+
+def _shown(value: object) -> object:
+    """What is put into the text: bytes have no form in it."""
+    if isinstance(value, bytes):
+        raise TypeError("bytes can't be rendered: only text can")
+    return value

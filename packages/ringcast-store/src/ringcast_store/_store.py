@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, NoReturn, Self, TypeVar, overload
+from typing import Any, NoReturn, Self, TypeVar, overload
 
 from ringcast_store import _log
-from ringcast_store._care import Check, back_up, find_damage, open_checked
-from ringcast_store._checksum import checksum
+from ringcast_store._care import CHECKS, ON_DAMAGE, Check, OnDamage, back_up, find_damage, open_checked
 from ringcast_store._connection import BUSY_TIMEOUT_S, connect
 from ringcast_store._errors import (
     InputError,
@@ -24,11 +23,12 @@ from ringcast_store._errors import (
 from ringcast_store._forks import close_in_children
 from ringcast_store._health import Health
 from ringcast_store._namespace import Namespace
+from ringcast_store._presence import Presence
 from ringcast_store._purge import Purger, drop_expired, drop_key
 from ringcast_store._quotas import Usage
 from ringcast_store._readers import Readers
 from ringcast_store._reads import GET, D, fetched, fetched_each
-from ringcast_store._transaction import PUT, Transaction
+from ringcast_store._transaction import Transaction, put
 from ringcast_store._types import Event, Limits, Quota, Value
 from ringcast_store._view import View
 from ringcast_store._watch import Callback, Choice, Hub, LiveWatch, LogWatch, Watch
@@ -55,7 +55,8 @@ class Store(Writes):
             ``"full"`` the indices and every checksum too. The latter two read the whole file.
         on_damage: what happens with a damaged file: ``"raise"`` StoreCorruptError, or ``"set_aside"``: it is renamed,
             a warning logged, ``set_aside`` says to what, and an empty store takes its place. A sound file of something
-            else is left alone; what is no SQLite file at all counts as a store whose first page is damaged.
+            else is left alone, and so is a damaged one that another process has open. What is no SQLite file at all,
+            but of a size that one may have, counts as a store whose first page is damaged.
         limits: what is taken at most.
         keep_changes: how many changes the log keeps, for those who resume from a revision; some more may be there.
         purge_interval_s: how often expired keys are removed in the background; ``None``: only by ``purge_expired``.
@@ -74,7 +75,7 @@ class Store(Writes):
         *,
         durable: bool = True,
         check: Check = "header",
-        on_damage: Literal["raise", "set_aside"] = "raise",
+        on_damage: OnDamage = "raise",
         limits: Limits | None = None,
         keep_changes: int = 10_000,
         purge_interval_s: float | None = 60.0,
@@ -87,6 +88,9 @@ class Store(Writes):
             raise InputError(f"busy_timeout_s {busy_timeout_s} is out of range: 0 to 3600")
         if purge_interval_s is not None and not 0.001 <= purge_interval_s <= 604_800:
             raise InputError(f"purge_interval_s {purge_interval_s} is out of range: 0.001 to 604800, or None")
+        for name, value, known in (("check", check, CHECKS), ("on_damage", on_damage, ON_DAMAGE)):
+            if value not in known:
+                raise InputError(f"{name} {value!r} is not known: {', '.join(known)} are")
         self.path = Path(path)
         self._durable = durable
         self._store_limits = limits or Limits()
@@ -99,7 +103,14 @@ class Store(Writes):
         self._readers = Readers(self.path, self._health, busy_timeout_s)
         self._hub = Hub()
         self._usage = Usage()
-        self._writer, self.set_aside = open_checked(self.path, self._connect_writer, check, on_damage, self._limits)
+        self._presence = Presence(self.path)
+        try:
+            self._writer, self.set_aside = open_checked(
+                self.path, self._connect_writer, self._presence, check, on_damage, self._limits, busy_timeout_s
+            )
+        except BaseException:
+            self._presence.end()
+            raise
         self._cursor = self._writer.cursor()
         self._purger = Purger(self, purge_interval_s)
         close_in_children(self)
@@ -218,7 +229,7 @@ class Store(Writes):
 
         Nothing is wrong when there is none. Reads every page, beside other readers and writers.
         """
-        return self._readers.run(lambda cursor: find_damage(cursor, self._store_limits))
+        return self._readers.run(find_damage)
 
     def close(self) -> None:
         """Waits for the write that runs, ends every watch, and closes the file. Calling it again is harmless.
@@ -237,6 +248,7 @@ class Store(Writes):
         self._readers.close()
         with self._lock:
             self._writer.close()  # last: it trims the write-ahead log
+        self._presence.end()
 
     def __enter__(self) -> Self:
         return self
@@ -279,8 +291,7 @@ class Store(Writes):
         cursor = self._cursor
         try:
             revision = _log.append_set(cursor, group, key, expires_at_ms, self._clock())
-            stored = checksum(group, key, value, expires_at_ms, revision)
-            cursor.execute(PUT, (group, key, value, expires_at_ms, revision, stored))
+            put(cursor, group, key, value, expires_at_ms, revision)
             _log.trim(cursor, revision - 1, 1, self._keep_changes)
             cursor.execute("COMMIT")
         except BaseException as error:
@@ -331,8 +342,7 @@ class Store(Writes):
         tx._write_log(self._keep_changes)
         self._cursor.execute("COMMIT")
         tx._open = False
-        if (head := tx._head()) is not None:
-            self._usage.committed(head)
+        self._usage.committed(tx._head())
         if not self._hub.active:
             return []
         events = tx._events()

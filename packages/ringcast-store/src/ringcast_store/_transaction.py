@@ -11,6 +11,7 @@ from ringcast_store import _log
 from ringcast_store._checksum import checksum, checksums
 from ringcast_store._errors import InputError, StoreError
 from ringcast_store._reads import fetched, fetched_each
+from ringcast_store._schema import INLINE_LENGTH
 from ringcast_store._types import Event, Limits, Quota, Value
 from ringcast_store._writes import Writes
 
@@ -27,6 +28,7 @@ _OVER = """
         checksum = excluded.checksum
     """
 PUT = _INSERT + "(?, ?, ?, ?, ?, ?)" + _OVER
+PUT_LARGE = "INSERT INTO large_values (revision, entry_value) VALUES (?, ?)"
 # Half the time of one statement a row: what a batch has in common is bound once for so many.
 _ROWS = 32
 _PUT_ROWS = (
@@ -40,6 +42,16 @@ _REVISION = """
     """
 _DELETE = "DELETE FROM entries WHERE group_name = ? AND entry_key = ? RETURNING expires_at"
 _DELETE_GROUP = "DELETE FROM entries WHERE group_name = ?"
+
+
+def put(cursor: sqlite3.Cursor, group: str, key: str, value: Value, expires_at_ms: int | None, revision: int) -> None:
+    """Writes one key, under a revision of its own."""
+    stored = checksum(group, key, value, expires_at_ms, revision)
+    if len(value) > INLINE_LENGTH:
+        cursor.execute(PUT_LARGE, (revision, value))
+        cursor.execute(PUT, (group, key, None, expires_at_ms, revision, stored))
+    else:
+        cursor.execute(PUT, (group, key, value, expires_at_ms, revision, stored))
 
 
 class Transaction(Writes):
@@ -98,13 +110,13 @@ class Transaction(Writes):
         self._store._health.report(group, key)
 
     def _expired(self, group: str, key: str) -> None:
+        self._settle(group)
         self._cursor.execute("DELETE FROM entries WHERE group_name = ? AND entry_key = ?", (group, key))
 
     def _put(self, group: str, key: str, value: Value, expires_at_ms: int | None, quota: Quota | None) -> int:
         self._admit(quota, group, (key,))
         revision = self._reserve(1)
-        stored = checksum(group, key, value, expires_at_ms, revision)
-        self._cursor.execute(PUT, (group, key, value, expires_at_ms, revision, stored))
+        put(self._cursor, group, key, value, expires_at_ms, revision)
         self._record(_log.SET, group, expires_at_ms, [key], [value])
         return revision
 
@@ -115,6 +127,7 @@ class Transaction(Writes):
         try:
             self._write_rows(group, values, expires_at_ms, first)
         except BaseException:
+            self._store._usage.bypassed(group)
             if self._cursor.connection.in_transaction:
                 self._cursor.execute("ROLLBACK TO many")
                 self._cursor.execute("RELEASE many")
@@ -125,7 +138,12 @@ class Transaction(Writes):
 
     def _write_rows(self, group: str, values: Mapping[str, Value], expires_at_ms: int | None, first: int) -> None:
         sums = checksums(group, values, expires_at_ms, first)
-        own = list(chain.from_iterable(zip(values, values.values(), sums, strict=True)))
+        inline: Iterable[Value | None] = values.values()
+        if max(map(len, values.values()), default=0) > INLINE_LENGTH:
+            large = ((at, value) for at, value in enumerate(values.values(), first) if len(value) > INLINE_LENGTH)
+            self._cursor.executemany(PUT_LARGE, large)
+            inline = (None if len(value) > INLINE_LENGTH else value for value in values.values())
+        own = list(chain.from_iterable(zip(values, inline, sums, strict=True)))
         whole = len(values) - len(values) % _ROWS
         for start in range(0, whole, _ROWS):
             words = own[3 * start : 3 * (start + _ROWS)]
@@ -142,18 +160,28 @@ class Transaction(Writes):
             self._reserve(0)
             usage.admit(self, quota, group, keys)
 
+    def _settle(self, group: str) -> None:
+        """Before something of a group is removed: what is known of its namespace's quota is brought up to date."""
+        if self._store._usage.tracks(group):
+            self._reserve(0)
+            self._store._usage.settle(self, group)
+
     def _delete(self, group: str, key: str) -> bool:
+        self._settle(group)
         found = self._cursor.execute(_DELETE, (group, key)).fetchall()
         if not found or (found[0][0] is not None and found[0][0] <= self._moment):
             return False
         self._reserve(1)
         self._record(_log.DELETE, group, None, [key], [None])
+        self._store._usage.removed(self, group, 1)
         return True
 
     def _delete_group(self, group: str) -> int:
+        self._settle(group)
         live = self.count(group)
         self._cursor.execute(_DELETE_GROUP, (group,))
         if live:
+            self._store._usage.removed(self, group, live)
             self._reserve(1)
             self._record(_log.DELETE_GROUP, group, None, [""], [None])
         return live

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from ringcast_store._checks import check_keys, check_name, check_ttl, check_value, check_values
+from ringcast_store._checks import check_keys, check_name, check_there, check_ttl, check_value, check_values
 from ringcast_store._reads import Reads
 from ringcast_store._types import Quota, Value
 
@@ -83,23 +83,28 @@ class Writes(Reads):
 
     def delete(self, group: str, key: str) -> bool:
         """Removes a key; tells whether it was there."""
-        name = self._group(group)
-        check_name("key", key, self._limits.max_key_bytes)
+        name = self._there(group)
+        check_there("key", key)
         return self._change(lambda tx: tx._delete(name, key))
 
     def delete_many(self, group: str, keys: Iterable[str]) -> int:
         """Removes keys; tells how many were there."""
-        name, wanted = self._group(group), list(keys)
-        check_keys(wanted, self._limits)
+        name, wanted = self._there(group), list(keys)
+        for key in wanted:
+            check_there("key", key)
         return self._change(lambda tx: sum(tx._delete(name, key) for key in wanted))
 
     def delete_group(self, group: str) -> int:
         """Removes every key of a group, as one change; tells how many there were."""
-        name = self._group(group)
+        name = self._there(group)
         return self._change(lambda tx: tx._delete_group(name))
 
     def _group(self, group: str) -> str:
         check_name("group", group, self._limits.max_group_bytes - len(self._prefix))
+        return self._prefix + group
+
+    def _there(self, group: str) -> str:
+        check_there("group", group)
         return self._prefix + group
 
     def _checked(self, group: str, key: str, value: Value, ttl_ms: int | None) -> tuple[str, int | None]:

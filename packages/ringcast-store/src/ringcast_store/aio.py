@@ -12,12 +12,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self, TypedDict, TypeVar, Unpack
+from typing import Self, TypedDict, TypeVar, Unpack
 
 import ringcast_store
 from ringcast_store._aio_verbs import Reads, Runner, Writes
-from ringcast_store._care import Check
-from ringcast_store._errors import InputError, StoreClosedError, StoreError
+from ringcast_store._care import Check, OnDamage
+from ringcast_store._errors import InputError, StoreBusyError, StoreClosedError, StoreError
 from ringcast_store._namespace import Namespace as SyncNamespace
 from ringcast_store._reads import Reads as SyncReads
 from ringcast_store._transaction import Transaction
@@ -37,7 +37,7 @@ class Settings(TypedDict, total=False):
 
     durable: bool
     check: Check
-    on_damage: Literal["raise", "set_aside"]
+    on_damage: OnDamage
     limits: Limits | None
     keep_changes: int
     purge_interval_s: float | None
@@ -255,9 +255,12 @@ class Watch:
         if self._looking is None:
             self._looking = asyncio.ensure_future(self._runner.reads.run(lambda: self._watch.next(0)))
         # When the waiting is cancelled the thread takes an event all the same: the next look gets that one.
-        event = await asyncio.shield(self._looking)
-        self._looking = None
-        return event
+        await asyncio.wait([self._looking])
+        looked, self._looking = self._looking, None
+        try:
+            return looked.result()
+        except StoreBusyError:  # too many reads wait: the event is in the log until the next look
+            return None
 
     async def __aenter__(self) -> Self:
         return self

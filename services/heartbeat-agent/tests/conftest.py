@@ -128,7 +128,7 @@ def shared_agent(
 ) -> Iterator[AgentProcess]:
     """An agent that no test stops; stores of their own keep the tests apart."""
     # Most tests are of other things than its token.
-    options = ("--linger", "0.5", "--token-file", "off")
+    options = ("--linger", "0.5", "--token-file", "off", "--callback-addresses", "http://127.0.0.1:*")
     with AgentProcess(tmp_path_factory.mktemp("agent"), nats_url=shared_nats.url, options=options) as agent:
         yield agent
 

@@ -146,16 +146,21 @@ def test_callbacks(
 
 
 def test_where_callbacks_may_go(
-    tmp_path: Path, shared_nats: NatsServer, application: Application, writer: Any, http_get: Any, store_name: str
-) -> None:
-    options = ("--callback-hosts", "app.example,10.0.0.7", "--token-file", "off")
+    tmp_path: Path, shared_nats: NatsServer, application: Application, writer: Any, http_get: Any, store_name: str,
+    shared_agent: AgentProcess,
+) -> None:  # fmt: skip
+    addresses = f"{application.url},http://app.example,https://10.0.0.7:*"
+    options = ("--callback-addresses", addresses, "--app-url", "http://127.0.0.1:8080", "--token-file", "off")
     with AgentProcess(tmp_path, nats_url=shared_nats.url, options=options) as agent:
         at = f"{agent.http_url}/v1.0/configuration/{store_name}/subscribe?key=list"
         writer.create(store_name)
-        nowhere = http_get(at)
+        nowhere = http_get(f"{shared_agent.http_url}/v1.0/configuration/{store_name}/subscribe?key=list")
         assert (nowhere.status, nowhere.body["errorCode"]) == (500, "ERR_APP_CHANNEL_NIL")
         for url in (
             "http://10.0.0.8:80",
+            "http://127.0.0.1:8081",  # any process may listen there
+            "http://10.0.0.7",
+            "http://app.example:8080",
             "http://127.0.0.1.example.org",
             "http://169.254.169.254",
             "http://user:secret@127.0.0.1",
@@ -167,7 +172,12 @@ def test_where_callbacks_may_go(
         ):
             refused = http_get(f"{at}&metadata.ringcast.callback_url={quote(url, safe='')}")
             assert (refused.status, refused.body["errorCode"]) == (500, "ERR_CONFIGURATION_SUBSCRIBE"), url
-        for url in (f"{application.url}/base/", "http://app.example", "http://10.0.0.7:8080", "http://localhost:1"):
+        for url in (
+            f"{application.url}/base/",
+            "http://app.example:80",
+            "https://10.0.0.7:8080",
+            "http://127.0.0.1:8080",
+        ):
             assert http_get(f"{at}&metadata.ringcast.callback_url={quote(url, safe='')}").status == 200, url
         writer.put(store_name, "list", "a", "1")
         assert application.next().path == f"/base/configuration/{store_name}/a"
@@ -201,6 +211,35 @@ def test_who_may_call(
                         call(request, metadata=metadata)
                     assert told.value.code() is grpc.StatusCode.UNAUTHENTICATED
                     assert told.value.details() == said
+
+
+def test_requests_of_web_pages_are_refused(
+    tmp_path: Path, shared_nats: NatsServer, writer: Any, http_get: Any, store_name: str
+) -> None:
+    """Whatever they ask for, with a token or not: a page may have its name point to this host."""
+    writer.create(store_name)
+    writer.put(store_name, "list", "a", "1")
+    options = ("--allowed-hosts", "agent.internal")
+    with AgentProcess(tmp_path, nats_url=shared_nats.url, options=options) as agent:
+        port = agent.http_url.rpartition(":")[2]
+        for path in (f"/v1.0/configuration/{store_name}?key=list", "/v1.0/healthz", "/ringcast/v1/status"):
+            for headers in (
+                {"Host": "evil.example"},
+                {"Host": f"evil.example:{port}"},
+                {"Host": ""},
+                {"Host": "127.0.0.1.evil.example"},
+                {"Origin": "http://evil.example"},
+                {"Origin": "null"},
+                {"Sec_Fetch_Site": "cross-site"},
+                {"Sec_Fetch_Site": "same-origin"},
+            ):
+                refused = http_get(f"{agent.http_url}{path}", dapr_api_token=agent.token, **headers)
+                assert refused.status == 403, headers
+            for host in (f"localhost:{port}", "LOCALHOST", f"127.0.0.1:{port}", "[::1]:80", "agent.internal"):
+                answer = http_get(
+                    f"{agent.http_url}{path}", dapr_api_token=agent.token, Host=host, Sec_Fetch_Site="none"
+                )
+                assert answer.status in (200, 204), host
 
 
 def test_health_and_metadata(shared_agent: AgentProcess, writer: Any, http_get: Any, store_name: str) -> None:

@@ -384,8 +384,10 @@ async def test_answers_whose_columns_do_not_match(agent: AgentProcess, put: Any,
         assert told.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_no_token(tmp_path: Path, shared_nats: NatsServer, put: Any, store_name: str) -> None:
-    options = ("--api-token", "hush", "--max-consumers", "1")
+async def test_no_token_and_a_group_that_may_not_be_joined(
+    tmp_path: Path, shared_nats: NatsServer, put: Any, store_name: str
+) -> None:
+    options = ("--api-token", "hush", "--max-consumers", "1", "--groups", "g,log-*")
     with AgentProcess(tmp_path, nats_url=shared_nats.url, options=options) as agent:
         with pytest.raises(ConsumerError, match="missing api token"):
             async with following(agent, store_name, token=""):
@@ -393,6 +395,9 @@ async def test_no_token(tmp_path: Path, shared_nats: NatsServer, put: Any, store
         async with following(agent, store_name) as one:
             await put(a="1")
             await one.values({"a": "1"})
+            with pytest.raises(ConsumerError, match="group other may not be joined here: g, log-"):
+                async with following(agent, store_name, group="other"):
+                    pass
             with pytest.raises(ConsumerError, match="has 1 consumers: at most 1 are allowed"):
                 async with following(agent, store_name, "two"):
                     pass

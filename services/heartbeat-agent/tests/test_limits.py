@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ import pytest
 from dapr.proto.runtime.v1 import configuration_pb2, dapr_pb2_grpc
 from ringcast import Change, InvalidInputError
 from ringcast.aio import DaprClient
+from ringcast_heartbeat_agent.client import Consumer, ConsumerError
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.errors import DaprError, OverflowedError, StoppedError
 from ringcast_heartbeat_agent.handlers import Handlers
@@ -153,19 +155,10 @@ def test_what_requests_are_refused(shared_agent: AgentProcess, writer: Any, http
 def test_subscriptions_keys_and_answers(
     tmp_path: Path, shared_nats: NatsServer, writer: Any, http_get: Any, store_name: str
 ) -> None:
-    words: tuple[str, ...] = (
-        "--max-subscriptions",
-        "2",
-        "--max-keys",
-        "2",
-        "--max-response-bytes",
-        "10000",
-        "--linger",
-        "0",
-    )
-    words += ("--token-file", "off")
+    words = ["--max-subscriptions", "2", "--max-keys", "2", "--max-response-bytes", "10000", "--linger", "0"]
+    words += ["--token-file", "off", "--client-share", "1"]
     writer.create(store_name)
-    with AgentProcess(tmp_path, nats_url=shared_nats.url, options=words) as agent, stub_of(agent) as stub:
+    with AgentProcess(tmp_path, nats_url=shared_nats.url, options=tuple(words)) as agent, stub_of(agent) as stub:
         first, _ = subscribe(stub, store_name, "one")
         with pytest.raises(grpc.RpcError, match="the agent follows 2 config keys: at most 2 are allowed"):
             subscribe(stub, store_name, "two", "three")
@@ -183,6 +176,33 @@ def test_subscriptions_keys_and_answers(
         writer.put(store_name, "one", "b", "x" * 1_000)
         with pytest.raises(grpc.RpcError, match=r"the answer has \d+ bytes: at most 10000 are allowed"):
             stub.GetConfiguration(request)
+
+
+def test_one_user_has_a_share_of_everything(
+    tmp_path: Path, shared_nats: NatsServer, writer: Any, store_name: str
+) -> None:
+    words = ("--max-subscriptions", "7", "--max-keys", "5", "--max-consumers", "3", "--token-file", "off")
+    writer.create(store_name)
+    user = f"client uid {os.getuid()} has"
+    with AgentProcess(tmp_path, nats_url=shared_nats.url, options=words) as agent, stub_of(agent) as stub:
+        kept = [subscribe(stub, store_name, "one", "two")]
+        with pytest.raises(
+            grpc.RpcError, match=rf"{user} 2 config keys: at most 2 are allowed, 0.5 \(client_share\) of 5"
+        ):
+            subscribe(stub, store_name, "three")
+        kept += [subscribe(stub, store_name, "one") for _ in range(2)]
+        with pytest.raises(grpc.RpcError, match=f"{user} 3 subscriptions: at most 3 are allowed"):
+            subscribe(stub, store_name, "one")
+        assert len({subscription_id for _, subscription_id in kept}) == 3
+
+        async def two_consumers() -> None:
+            place: dict[str, Any] = {"store": store_name, "key": "one", "group": "g"}
+            one, two = (Consumer(agent.grpc_address, name=name, **place) for name in ("one", "two"))
+            async with one, two:
+                pass
+
+        with pytest.raises(ConsumerError, match=f"{user} 1 consumers: at most 1 are allowed"):
+            asyncio.run(two_consumers())
 
 
 def test_a_subscriber_that_does_not_read_is_told_and_hinders_nobody(

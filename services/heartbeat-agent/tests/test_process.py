@@ -41,7 +41,11 @@ from ringcast_testkit import AgentProcess, NatsServer
         ({"retry_first_s": 9.0, "retry_most_s": 8.0}, "retry_first_s is 9.0: it can't be above retry_most_s"),
         ({"poison_policy": "eat"}, "poison_policy is 'eat': drop, dead-letter, block are known"),
         ({"cache_dir": "/tmp"}, "cache_dir needs an agent_id"),  # nothing is written
-        ({"app_url": "http://10.0.0.1"}, "app_url 'http://10.0.0.1' is not on this host"),
+        ({"app_url": "ftp://10.0.0.1"}, "app_url 'ftp://10.0.0.1' is not an address such as http://127.0.0.1:8080"),
+        ({"callback_addresses": ("http://:80",)}, "callback_addresses 'http://:80' is not an address"),
+        ({"groups": ("",)}, "groups ''"),
+        ({"client_share": 0.0}, "client_share is 0.0: it must be above 0, and 1 at most"),
+        ({"client_share": 1.5}, "client_share is 1.5"),
     ],
 )
 def test_settings_that_are_refused(settings: dict[str, Any], said: str) -> None:

@@ -46,6 +46,7 @@ _AS_THEY_ARE = (
     "app_token",
     "ready_file",
     "log_level",
+    "client_share",
     "max_subscriptions",
     "max_keys",
     "queue_items",
@@ -66,6 +67,7 @@ _AS_THEY_ARE = (
     "cache_dir",
     "jetstream_api",
 )
+_LISTS = ("trusted_users", "callback_addresses", "allowed_hosts", "groups")
 _LOGIN = ("user", "password")
 _LOGIN_FILES = {
     "credentials_file": "nats_credentials",
@@ -126,7 +128,10 @@ def _from_file(context: click.Context, _: click.Parameter, path: Path | None) ->
     envvar=[f"{_PREFIX}_APP_TOKEN", "APP_API_TOKEN"],
     help="What callbacks carry as dapr-api-token. Best given by the environment.",
 )
-@click.option("--callback-hosts", default="", help="Hosts that callbacks may go to besides this one, commas between.")
+@click.option("--callback-addresses", default="", help="Where callbacks may go besides that, commas between.")
+@click.option("--allowed-hosts", default="", help="Names besides localhost to be called by over HTTP, commas between.")
+@click.option("--groups", default="*", help="Groups that may be joined, as patterns with commas between.")
+@click.option("--client-share", type=float, default=0.5, help="Part of every limit that one user of the host may have.")
 @click.option("--ready-file", type=click.Path(dir_okay=False, path_type=Path), help="Written once everything serves.")
 @click.option("--log-level", type=click.Choice(_LEVELS), default="info")
 @click.option("--start-timeout", type=float, default=30.0, help="Seconds to wait for NATS.")
@@ -194,11 +199,11 @@ def main(config: Path | None, **options: Any) -> None:
 
 
 def _settings(options: dict[str, Any]) -> Config:
+    lists: dict[str, Any] = {name: _listed(options[name]) for name in _LISTS}
     return Config(
         nats=_listed(options["nats"]),
         token_file=options["token_file"] or str(agent_token.place_of_agent(options["lease_socket"])),
-        callback_hosts=_listed(options["callback_hosts"]),
-        trusted_users=_listed(options["trusted_users"]),
+        **lists,
         nats_login=NatsLogin(
             **{name: options[f"nats_{name}"] for name in _LOGIN},
             **{name: options[option] for name, option in _LOGIN_FILES.items()},

@@ -4,16 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import math
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
+
+from ringcast import LimitExceededError
 
 _TABLES: Final = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
 _ESTABLISHED: Final = "01"
 
 UID: Final = "uid "
+
+
+current: Final[ContextVar[str]] = ContextVar("ringcast_agent_client", default="")
+"""Who makes the call that is being answered; nothing where nobody does."""
+
+
+async def enter(peer: str) -> None:
+    """Notes for the rest of a call who makes it. ``peer``: its address, as gRPC writes it."""
+    current.set(await asyncio.to_thread(client_of, peer))
+
+
+def check_share(what: str, clients: Iterable[str], most: int, share: float) -> None:
+    """Refuses the one who calls one more of something: ``clients`` are those who have it, ``most`` is for all of them.
+
+    Raises:
+        LimitExceededError: the caller has its share already.
+    """
+    client = current.get()
+    allowed = max(1, math.floor(most * share))
+    if client and (count := sum(each == client for each in clients)) >= allowed:
+        raise LimitExceededError(
+            f"client {client} has {count} {what}: at most {allowed} are allowed, {share:g} (client_share) of {most}"
+        )
 
 
 class Trusted:

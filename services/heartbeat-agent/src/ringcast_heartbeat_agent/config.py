@@ -12,13 +12,15 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ringcast import PoisonPolicy
-from ringcast_core import MAX_CONSUMERS, MAX_DISPATCH_WINDOW
+from ringcast_core import MAX_CONSUMERS, MAX_DISPATCH_WINDOW, KeyFilter
 from ringcast_wire import InvalidInputError, NatsLogin, limits, names, shown
 from ringcast_wire.prometheus import OFF, parse_listen
 
 from ringcast_heartbeat_agent.errors import ConfigError
 
 MAX_URL = 2_048
+ANY_PORT = "*"
+ANY_ADDRESS = re.compile(r"(?P<address>https?://[^/]+):\*/?", re.ASCII)
 POLICIES = tuple(policy.value for policy in PoisonPolicy)
 _ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>\d{1,5})", re.ASCII)
 _SECONDS = ("start_timeout_s", "stop_timeout_s", "subscribe_timeout_s", "stale_after_s", "callback_timeout_s")
@@ -69,8 +71,14 @@ class Config:
     """Where callbacks of HTTP subscriptions go that do not name an address of their own."""
     app_token: str = field(default="", repr=False)
     """What callbacks carry as ``dapr-api-token``."""
-    callback_hosts: tuple[str, ...] = ()
-    """Hosts besides this one that callbacks may go to."""
+    callback_addresses: tuple[str, ...] = ()
+    """Where callbacks may go besides ``app_url``: ``http://127.0.0.1:8080``, or with ``*`` for any port."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names besides ``localhost`` by which the agent may be called over HTTP."""
+    groups: tuple[str, ...] = ("*",)
+    """Patterns of the names of groups that may be joined."""
+    client_share: float = 0.5
+    """How much of the subscriptions, keys, consumers and registrations one user of this host may have."""
     ready_file: Path | None = None
     log_level: str = "info"
     start_timeout_s: float = 30.0
@@ -162,11 +170,9 @@ class Config:
         self.trusted_uids()
         self._check_dispatch()
         self._check_leases()
-        if self.app_url:
-            try:
-                self.callback_url(self.app_url)
-            except ValueError as error:
-                raise ConfigError(f"app_url {error}") from error
+        if not 0 < self.client_share <= 1:
+            raise ConfigError(f"client_share is {self.client_share}: it must be above 0, and 1 at most")
+        self._check_patterns()
 
     def _check_dispatch(self) -> None:
         for name, most in _RANGES.items():
@@ -214,19 +220,31 @@ class Config:
         """The address that callbacks go to, without a slash at its end.
 
         Raises:
-            ValueError: it is no ``http`` address, or of a host that callbacks may not go to.
+            ValueError: it is no ``http`` address, or one that callbacks may not go to.
         """
-        try:
-            parts = urlsplit(url)
-            host, port = parts.hostname, parts.port
-        except ValueError:
-            host, port, parts = None, None, urlsplit("")
-        extra = parts.username or parts.password or parts.query or parts.fragment
-        if len(url) > MAX_URL or parts.scheme not in ("http", "https") or not host or extra or port == 0:
-            raise ValueError(f"{shown(url)} is not an address such as http://127.0.0.1:8080")
-        if not is_loopback(host) and host not in self.callback_hosts:
-            raise ValueError(f"{shown(url)} is not on this host, nor of a host that callback_hosts names")
-        return url.rstrip("/")
+        wanted = _origin(url)
+        for allowed in filter(None, (self.app_url, *self.callback_addresses)):
+            scheme, host, port = _origin(allowed)
+            if (scheme, host) == wanted[:2] and port in (ANY_PORT, wanted[2]):
+                return url.rstrip("/")
+        raise ValueError(f"{shown(url)} is neither app_url nor one of callback_addresses")
+
+    def may_join(self, group: str) -> bool:
+        """Whether a group of this name is one that may be joined."""
+        return any(KeyFilter(pattern).accepts(group) for pattern in self.groups)
+
+    def _check_patterns(self) -> None:
+        for name, addresses in (("app_url", (self.app_url,)), ("callback_addresses", self.callback_addresses)):
+            for address in filter(None, addresses):
+                try:
+                    _origin(address)
+                except ValueError as error:
+                    raise ConfigError(f"{name} {error}") from error
+        for pattern in self.groups:
+            try:
+                KeyFilter(pattern)
+            except ValueError as error:
+                raise ConfigError(f"groups {shown(pattern)}: {error}") from error
 
     def _check_listen(self, name: str, listen: str) -> None:
         match = _ADDRESS.fullmatch(listen)
@@ -234,6 +252,24 @@ class Config:
             raise ConfigError(f"{name} {shown(listen)} is not an address: host:port is, with a port of 0 to 65535")
         if not is_loopback(match["host"].strip("[]")) and not self.api_token and self.token_file == OFF:
             raise ConfigError(f"{name} {listen} can be reached from other hosts: that needs an api_token")
+
+
+def _origin(url: str) -> tuple[str, str, str]:
+    """Scheme, host and port of an address.
+
+    Raises:
+        ValueError: it is no ``http`` address.
+    """
+    any_port = ANY_ADDRESS.fullmatch(url)
+    try:
+        parts = urlsplit(any_port["address"] if any_port else url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port, parts = None, None, urlsplit("")
+    extra = parts.username or parts.password or parts.query or parts.fragment
+    if len(url) > MAX_URL or parts.scheme not in ("http", "https") or not host or extra or port == 0:
+        raise ValueError(f"{shown(url)} is not an address such as http://127.0.0.1:8080")
+    return parts.scheme, host, ANY_PORT if any_port else str(port or (443 if parts.scheme == "https" else 80))
 
 
 def is_loopback(host: str) -> bool:

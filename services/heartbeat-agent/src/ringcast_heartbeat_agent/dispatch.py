@@ -12,6 +12,7 @@ from typing import Any, Final
 from ringcast import InvalidInputError, LimitExceededError, MismatchError, PoisonPolicy, UnavailableError
 from ringcast_wire import names, shown
 
+from ringcast_heartbeat_agent.clients import check_share
 from ringcast_heartbeat_agent.config import POLICIES, Config
 from ringcast_heartbeat_agent.errors import StoppingError
 from ringcast_heartbeat_agent.feeds import Feeds, KeyFeed
@@ -64,6 +65,9 @@ class Dispatch:
         """
         for field in ("store", "key", "group", "name"):
             names.check_name(field, getattr(asked, field))
+        if not self._config.may_join(asked.group):
+            allowed = ", ".join(self._config.groups)
+            raise InvalidInputError(f"group {asked.group} may not be joined here: {allowed} may", field="group")
         policy = self._policy(asked)
         async with self._feeds.ready(asked.store, asked.key) as feed:
             # Nothing is waited for from here on: whoever joins misses no change.
@@ -151,8 +155,8 @@ class Dispatch:
     def _check_room(self) -> None:
         if self.stopping:
             raise UnavailableError(_STOPPING)
-        count = sum(len(group.members) for group in self.groups())
-        if count >= self._config.max_consumers:
-            raise LimitExceededError(
-                f"the agent has {count} consumers: at most {self._config.max_consumers} are allowed"
-            )
+        members = [member for group in self.groups() for member in group.members.values()]
+        most = self._config.max_consumers
+        if len(members) >= most:
+            raise LimitExceededError(f"the agent has {len(members)} consumers: at most {most} are allowed")
+        check_share("consumers", (member.client for member in members), most, self._config.client_share)

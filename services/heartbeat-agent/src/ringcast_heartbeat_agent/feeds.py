@@ -15,6 +15,7 @@ from ringcast.metrics import PrometheusMetrics
 from ringcast_core import row_partition
 from ringcast_wire import Row, names
 
+from ringcast_heartbeat_agent.clients import check_share, current
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.errors import StoppedError
 from ringcast_heartbeat_agent.groups import Group
@@ -36,6 +37,8 @@ class KeyFeed:
         self.groups: dict[str, Group] = {}
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once it holds what it owns, or can't."""
+        self.client = current.get()
+        """Who was the first to want it."""
         self.coming = 0
         """How many wait for that."""
         self.idle_since: float | None = None
@@ -268,6 +271,8 @@ class Feeds:
                 raise LimitExceededError(
                     f"the agent follows {len(self._feeds)} config keys: at most {self._config.max_keys} are allowed"
                 )
+            clients = (feed.client for feed in self._feeds.values())
+            check_share("config keys", clients, self._config.max_keys, self._config.client_share)
             feed = self._feeds[store, key] = KeyFeed(self._config, store, key, self._metrics)
             self._running[feed] = self._tasks.create_task(self._run(feed), name=f"feed-{store}-{key}")
         return feed

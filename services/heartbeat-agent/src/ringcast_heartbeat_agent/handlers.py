@@ -16,6 +16,7 @@ from ringcast import InvalidInputError, LimitExceededError, RingcastError, Unava
 from ringcast.aio import DaprClient
 from ringcast_wire import ProtocolError, names
 
+from ringcast_heartbeat_agent.clients import check_share
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dapr_group import CONSUMER, GROUP, DaprMember
 from ringcast_heartbeat_agent.dispatch import Dispatch, Registration
@@ -249,6 +250,8 @@ class Handlers:
                 f"the agent has {len(self.subscriptions)} subscriptions: at most {self._config.max_subscriptions} "
                 "are allowed"
             )
+        clients = (subscription.client for subscription in self.subscriptions.values())
+        check_share("subscriptions", clients, self._config.max_subscriptions, self._config.client_share)
 
     def _callback_url(self, metadata: Mapping[str, str]) -> str:
         url = metadata.get(CALLBACK_URL, self._config.app_url)

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from ringcast import Change
 
+from ringcast_heartbeat_agent.clients import current
 from ringcast_heartbeat_agent.errors import StoppedError
 
 _BATCH_ITEMS: Final = 256
@@ -59,6 +60,8 @@ class Member:
         self.filters = tuple(filters)
         self.capacity = capacity
         self.api = api
+        self.client = current.get()
+        """Whose it is."""
         self.session = secrets.token_hex(16)
         self.connected = True
         self.leaving = False

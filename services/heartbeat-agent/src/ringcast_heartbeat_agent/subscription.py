@@ -7,6 +7,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Final, TypeAlias
 
+from ringcast_heartbeat_agent.clients import current
 from ringcast_heartbeat_agent.errors import OverflowedError, StoppedError
 from ringcast_heartbeat_agent.items import Item, Wanted
 
@@ -32,6 +33,8 @@ class Subscription:
         self.wanted = wanted
         self.api = api
         self.callback_url = callback_url
+        self.client = current.get()
+        """Who subscribes."""
         self.followed: set[str] = set()
         """The config keys that it hears of now."""
         self._max_items = max_items

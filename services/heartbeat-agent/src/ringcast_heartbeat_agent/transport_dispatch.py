@@ -17,6 +17,7 @@ from ringcast_wire.grpc import STATUS, error_trailers
 
 from ringcast_heartbeat_agent._proto import dispatch_pb2 as pb
 from ringcast_heartbeat_agent._proto.dispatch_pb2_grpc import DispatchServicer as Servicer
+from ringcast_heartbeat_agent.clients import enter
 from ringcast_heartbeat_agent.dispatch import Dispatch, Registration
 from ringcast_heartbeat_agent.errors import StoppedError
 from ringcast_heartbeat_agent.groups import LOSSY, RELIABLE, Group
@@ -46,6 +47,7 @@ class DispatchServicer(Servicer):
         since, outcome = time.monotonic(), "ok"
         try:
             asked = await _registration(context)
+            await enter(context.peer())
             group, member, resumed = await self._dispatch.join(asked)
         except RingcastError as error:
             outcome = str(error.code)

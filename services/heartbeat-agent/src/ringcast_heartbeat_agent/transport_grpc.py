@@ -14,7 +14,7 @@ from ringcast_wire import limits
 
 from ringcast_heartbeat_agent._proto import dapr_messages_pb2 as pb
 from ringcast_heartbeat_agent._proto.dispatch_pb2_grpc import add_DispatchServicer_to_server
-from ringcast_heartbeat_agent.clients import Trusted
+from ringcast_heartbeat_agent.clients import Trusted, enter
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.errors import DaprError, StoppedError, unsubscribe_message
 from ringcast_heartbeat_agent.handlers import Handlers
@@ -99,6 +99,7 @@ class GrpcServer:
 
     async def _subscribe(self, request: pb.SubscribeConfigurationRequest, context: Context) -> None:
         with self._timed("subscribe") as outcome:
+            await enter(context.peer())
             try:
                 subscription = await self._handlers.subscribe(
                     request.store_name, list(request.keys), "grpc", request.metadata

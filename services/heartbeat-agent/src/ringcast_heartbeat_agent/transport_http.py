@@ -12,13 +12,14 @@ from aiohttp import web
 from ringcast_wire import limits, shown
 
 from ringcast_heartbeat_agent.callbacks import CallbackSender
-from ringcast_heartbeat_agent.clients import Trusted, peer_of
+from ringcast_heartbeat_agent.clients import Trusted, enter, peer_of
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dispatch import Dispatch
 from ringcast_heartbeat_agent.errors import DaprError, unsubscribe_message
 from ringcast_heartbeat_agent.handlers import Handlers
 from ringcast_heartbeat_agent.status import Status
 from ringcast_heartbeat_agent.telemetry import Measures
+from ringcast_heartbeat_agent.web_pages import PageGuard
 
 _VERSIONS: Final = ("v1.0", "v1.0-alpha1")
 _METHODS: Final = frozenset({"get", "subscribe", "unsubscribe", "metadata", "health", "outbound", "status", "resolve"})
@@ -63,6 +64,7 @@ class HttpServer:
         self._dispatch = dispatch
         self._healthy = healthy
         self._trusted = Trusted(config.trusted_uids())
+        self._pages = PageGuard(config)
         self._stopping = False
         self.port = 0
         app = web.Application(client_max_size=_MAX_BODY, middlewares=[self._around])
@@ -104,6 +106,8 @@ class HttpServer:
     @web.middleware
     async def _around(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Looks at the token, and turns errors into Dapr's answers."""
+        if refusal := self._pages.refusal(request.headers):
+            return web.Response(status=403, text=refusal)
         if handler not in (self._health, self._outbound) and not await self._may_call(request):
             return web.Response(status=401, text="invalid api token")
         since, outcome = time.monotonic(), "ok"
@@ -142,6 +146,7 @@ class HttpServer:
         metadata = {
             name.removeprefix(_METADATA): value for name, value in request.query.items() if name.startswith(_METADATA)
         }
+        await enter(peer_of(request.get_extra_info("peername")))
         subscription = await self._handlers.subscribe(
             request.match_info["store"], request.query.getall("key", []), "http", metadata
         )

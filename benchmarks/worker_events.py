@@ -116,6 +116,7 @@ async def measure(variant: Variant, events: int, at_once: int) -> float:
             doubt=_no_doubt,
             deleted=lambda _key, _error: None,
             pressure=lambda: None,
+            recovered=lambda _key: None,
             on_assigned=None,
             on_revoked=None,
             cache=None,

@@ -87,6 +87,7 @@ class Consumers:
                 yield from self._delete(index)
             self.plan.confirm(index, filters)
             self._pull(index, bool(filters))
+            self._worker.confirmed(self.plan.confirmed)
         self._worker.confirmed(self.plan.confirmed)
 
     def _put(self, index: int, filters: frozenset[str]) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 from ringcast_testkit._process import ManagedProcess, ManagedServer
 
+_RELOADED = "Reloaded server configuration"
 _LISTENING = re.compile(r"Listening for client connections on 127\.0\.0\.1:(\d+)")
 
 
@@ -57,6 +59,20 @@ class NatsServer(ManagedServer):
         process.wait_until(lambda: any("Server is ready" in line for line in list(process.log)))
         if self._port is None:
             self._port = next(int(match[1]) for line in list(process.log) if (match := _LISTENING.search(line)))
+
+    def reload(self, **settings: Any) -> None:
+        """Puts other settings in the place of the first ones, and has the running server take them."""
+        assert self._process is not None
+        self._settings = settings
+        (self._directory / "nats.json").write_text(json.dumps(self._configuration()))
+        before = self.log_of(_RELOADED)
+        self._process.signal(signal.SIGHUP)
+        self._process.wait_until(lambda: self.log_of(_RELOADED) > before)
+
+    def log_of(self, words: str) -> int:
+        """How many of its last lines have these words."""
+        assert self._process is not None
+        return sum(words in line for line in list(self._process.log))
 
     def _configuration(self) -> dict[str, Any]:
         return {

@@ -59,6 +59,8 @@ class AgentLease:
         self._refusal: RingcastError | None = None
         self._host_held = False
         self._losses: int | None = None
+        self._host_failures = 0
+        self._host_told: int | None = None
         self._silent = 0
         self._lease = ""
         self._doubting: asyncio.Future[None] | None = None
@@ -90,8 +92,8 @@ class AgentLease:
 
     @property
     def failed_writes(self) -> int:
-        """Of the worker's own lease."""
-        return self._own.failed_writes
+        """Of the worker's own lease, and of the host's while the agent has kept it for this worker."""
+        return self._own.failed_writes + self._host_failures
 
     @property
     def held(self) -> bool:
@@ -223,6 +225,7 @@ class AgentLease:
 
     def _on_registered(self, lease: str) -> None:
         self._lease, self._silent, self._host_held, self._losses = lease, 0, True, None
+        self._host_told = None
         self._refusal = None
         self._answered()
         self._log.info("the agent keeps the lease", agent=self._agent, lease=lease)
@@ -233,6 +236,9 @@ class AgentLease:
         if self._losses is not None and ping.losses > self._losses:
             self._verify()
         self._losses = ping.losses
+        if self._host_told is not None:
+            self._host_failures += max(0, ping.failed_writes - self._host_told)
+        self._host_told = ping.failed_writes
         if self._choice.host is None:
             self._answered()
 

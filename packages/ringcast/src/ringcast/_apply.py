@@ -11,6 +11,7 @@ from itertools import islice
 from operator import length_hint
 from typing import Final, TypeAlias
 
+from ringcast._calls import HandlerCalls
 from ringcast._change import Change
 from ringcast._config import WorkerConfig
 from ringcast._log import Log
@@ -56,6 +57,7 @@ class Applier:
         self._on_revoked = on_revoked
         self._owned = owned
         self.poison = Poison(config, stats, log, letters, owned)
+        self.calls = HandlerCalls()
         self._latency = measures.handler_latency if measures.timed else None
 
     def attach(self, handler: Handler | None, *, after: int = 0) -> None:
@@ -145,9 +147,13 @@ class Applier:
         return await self.poison.unblock(partition, row_id, attempt)
 
     async def _finish(self, handler: Handler, change: Change, begun: Exception | Awaitable[None] | None = None) -> None:
-        error = await self._attempt(handler, change, begun)
-        if error is not None:
-            await self.poison.give_up(change, error)
+        call = self.calls.begin(change)
+        try:
+            error = await self._attempt(handler, change, begun)
+            if error is not None:
+                await self.poison.give_up(change, error)
+        finally:
+            self.calls.end(call)
 
     async def _attempt(
         self, handler: Handler, change: Change, begun: Exception | Awaitable[None] | None = None

@@ -38,11 +38,14 @@ class Bucket:
         self.stream = f"KV_{name}"
         self.prefix = f"$KV.{name}."
         self._js = connection.js
+        self._refusals = connection.refusals
+        self._reads = f"{connection.api_prefix}.DIRECT.GET.{self.stream}"
 
     async def get(self, key: str) -> Entry | None:
         """What stands under a key; ``None`` if nothing ever did, an entry without value for a marker."""
         try:
-            message = await heeding(self._js.get_msg(self.stream, subject=self.prefix + key, direct=True))
+            async with self._refusals.heeded(f"{self._reads}.{self.prefix}{key}"):
+                message = await heeding(self._js.get_msg(self.stream, subject=self.prefix + key, direct=True))
         except js_errors.NotFoundError:
             return None
         assert message.seq is not None
@@ -68,7 +71,8 @@ class Bucket:
     async def _publish(self, key: str, value: bytes, last: int, headers: dict[str, str]) -> int:
         headers[str(api.Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value)] = str(last)
         try:
-            ack = await heeding(self._js.publish(self.prefix + key, value, headers=headers))
+            async with self._refusals.heeded(self.prefix + key):
+                ack = await heeding(self._js.publish(self.prefix + key, value, headers=headers))
         except js_errors.APIError as error:
             if error.err_code in _WRONG_SEQUENCE:
                 raise ConflictError(key) from error
@@ -102,6 +106,7 @@ class BucketWatch:
         self._connection = connection
         self._bucket = bucket
         self._name = name
+        self._creates = f"{connection.api_prefix}.CONSUMER.CREATE.{bucket.stream}.{name}"
         self._patterns = [bucket.prefix + pattern for pattern in patterns]
         self._mirror = mirror
         self._changed = changed
@@ -131,7 +136,8 @@ class BucketWatch:
         inbox = nc.new_inbox()
         async with self._connection.subscribed(inbox, self._on_message):
             await self._delete()
-            info = await heeding(js.add_consumer(self._bucket.stream, self._consumer(inbox)))
+            async with self._connection.refusals.heeded(self._creates):
+                info = await heeding(js.add_consumer(self._bucket.stream, self._consumer(inbox)))
             if not info.num_pending and not (info.delivered and info.delivered.consumer_seq):
                 self._complete()
             backoff.reset()

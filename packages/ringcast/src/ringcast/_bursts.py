@@ -19,6 +19,8 @@ from nats.errors import ProtocolError
 from nats.protocol.parser import AWAITING_CONTROL_LINE, AWAITING_MSG_PAYLOAD, Parser
 from ringcast_wire import names
 
+from ringcast._client import WorkerClient
+
 _END: Final = b"\r\n"
 _MAX_LINE: Final = 4_096
 _TRACE: Final = names.HEADER_TRACE.encode()
@@ -88,11 +90,11 @@ class BurstParser(Parser):
                 self._hand_over(take, burst)
                 take, burst = found[0], []
             if len(fields) == _FIELDS:
-                burst.append(Delivery(fields[1].decode(), fields[3].decode(), data[start:stop]))
+                burst.append(Delivery(_text(fields[1]), _text(fields[3]), data[start:stop]))
             else:
                 body = start + _size(fields[4])
                 trace = _trace(data[start:body])
-                burst.append(Delivery(fields[1].decode(), fields[3].decode(), data[body:stop], trace))
+                burst.append(Delivery(_text(fields[1]), _text(fields[3]), data[body:stop], trace))
             at = stop + len(_END)
         self._hand_over(take, burst)
         return at
@@ -125,6 +127,11 @@ def _trace(headers: bytes) -> str | None:
     return Client._parse_header_lines(headers).get(names.HEADER_TRACE)
 
 
+def _text(subject: bytes) -> str:
+    """Anybody may publish to what is no UTF-8; then it is no subject of ours."""
+    return subject.decode("utf-8", "replace")
+
+
 def _size(field: bytes) -> int:
     if not field.isdigit():
         raise ProtocolError("nats: malformed MSG")
@@ -151,10 +158,11 @@ class _Direct:
         return 0
 
 
-def burst_client() -> Client:
-    """A client that can :func:`take_bursts`."""
-    client = Client()
-    client._ps = BurstParser(client)
+def burst_client(*, bursts: bool = True) -> Client:
+    """A client that can :func:`take_bursts`; without ``bursts`` it has the library's own parser, and can't."""
+    client = WorkerClient()
+    if bursts:
+        client._ps = BurstParser(client)
     return client
 
 

@@ -13,6 +13,8 @@ from typing import Final
 
 from ringcast_wire import InUseError, limits
 
+from ringcast._process import this_process
+
 KEPT_ASIDE: Final = 3
 """Files set aside that are kept; the oldest goes when there is one more."""
 _PATIENCE_S: Final = limits.LEASE_TTL_S + 2.0
@@ -38,11 +40,12 @@ class CachePlace:
         """
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # rows may be nobody else's business
         file = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        this_process.open_lock(file)
         try:
             await self._lock(file)
             yield
         finally:
-            os.close(file)  # which gives the lock up, as the end of the process does
+            this_process.close_lock(file)  # which gives the lock up, as the end of the process does
 
     async def _lock(self, file: int) -> None:
         deadline = time.monotonic() + _PATIENCE_S

@@ -8,6 +8,7 @@ import re
 import socket
 import tomllib
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,15 @@ _ENV: Final = "RINGCAST_"
 _FILE: Final = "RINGCAST_CONFIG_FILE"
 _SUBJECT: Final = re.compile(r"\$?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+){0,15}", re.ASCII)
 _numbers: Final = itertools.count(1)
+
+
+class NatsParser(StrEnum):
+    """What reads the messages of NATS."""
+
+    BURSTS = "bursts"
+    """A parser of our own hands deliveries over many at once, for a third of the CPU time."""
+    LIBRARY = "library"
+    """The library's own. It is used too where the library is of a version that the other does not know."""
 
 
 class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,14 +65,22 @@ class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Calls of the handler under way at once for each key."""
     handler_tries: int = 3
     poison_policy: PoisonPolicy = PoisonPolicy.DROP
+    handler_stall_s: float = 10.0
+    """A call of the handler, or of another function of the application, that takes longer counts as one that does not
+    return: the key is stale then, and the worker not ready."""
     connect_timeout_s: float = 10.0
     """How long the first connection may take."""
+    start_timeout_s: float = 60.0
+    """How long the whole start may take, but for handing over what the cache has."""
     fetch_timeout_s: float = 5.0
     """How long a fetch may be silent."""
     drain_timeout_s: float = 5.0
     """How long a stopping worker waits for handlers."""
     update_interval_s: float = 0.1
     """Least time between two updates of the consumers."""
+    update_tries: int = 5
+    """After so many failures in a row to update a consumer, the worker leaves the workers of the keys that it can't get
+    the events of, so that others take over, and comes back when it can."""
     inactive_threshold_s: float = 300.0
     """After how long NATS forgets the consumers of a worker that is gone."""
     ack_wait_s: float = 30.0
@@ -72,6 +90,7 @@ class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=T
     more are missing it keeps what it has, is not ready, and says why."""
     cache_dir: str = ""
     """Where the worker keeps its last-known-good rows, to start with them; empty: nowhere. Needs a ``worker_id``."""
+    nats_parser: NatsParser = NatsParser.BURSTS
     metrics_listen: str = "off"
     """Where Prometheus finds the metrics, as ``host:port``; needs the extra ``ringcast[metrics]``."""
 
@@ -142,6 +161,7 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
     "lease_refresh_s": (0.1, limits.LEASE_TTL_S / 2),
     "max_parallel_handlers": (1, 1_024),
     "handler_tries": (1, 100),
+    "update_tries": (1, 100),
     "inactive_threshold_s": (10.0, 86_400.0),
     "max_ack_pending": (1, 65_536),
 }

@@ -17,9 +17,11 @@ from nats.js import errors as js_errors
 from ringcast_wire import RingcastError, UnavailableError, limits, names, without_passwords
 
 from ringcast._bursts import Delivery, burst_client, end_bursts, publish_empty, take_bursts
-from ringcast._config import WorkerConfig
+from ringcast._client import LIBRARY_VERSION, SubjectRefusedError, library_is_known
+from ringcast._config import NatsParser, WorkerConfig
 from ringcast._log import Log
 from ringcast._machine.backoff import Backoff
+from ringcast._refusals import Refusals
 
 T = TypeVar("T")
 
@@ -59,13 +61,23 @@ async def heeding(request: Awaitable[T]) -> T:
 
 
 class Connection:
-    """An open connection. ``closed`` ends with an error if NATS will not have us back."""
+    """An open connection. ``closed`` ends with an error if NATS will not have us back.
 
-    def __init__(self, log: Log, api_prefix: str) -> None:
-        self.nc = burst_client()
+    ``bursts``: deliveries are taken with the parser of bursts, as long as the library is of a version that it knows.
+    """
+
+    def __init__(self, log: Log, api_prefix: str, *, bursts: bool = True) -> None:
+        if bursts and not library_is_known():
+            bursts = False
+            log.warning(
+                "the NATS library is of a version that is not known: its own parser is used", found=LIBRARY_VERSION
+            )
+        self._bursts = bursts
+        self.nc = burst_client(bursts=bursts)
         self.js: JetStreamContext = self.nc.jetstream(prefix=api_prefix, timeout=REQUEST_TIMEOUT_S)
         self.api_prefix = api_prefix
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.refusals = Refusals(log)
         self._log = log
         self._backoff = Backoff(random.random, first_s=0.2, most_s=30.0)
         self._lost: list[Callable[[], None]] = []
@@ -94,11 +106,13 @@ class Connection:
     @asynccontextmanager
     async def prepared(cls, config: WorkerConfig, log: Log) -> AsyncIterator[Connection]:
         """One that is still to :meth:`connect`; closes it in the end."""
-        connection = cls(log, config.jetstream_api)
+        connection = cls(log, config.jetstream_api, bursts=config.nats_parser is NatsParser.BURSTS)
         try:
             yield connection
         finally:
             connection._lost, connection._back = [], []
+            if connection._lost_at is None:  # from now on changes are missed, for whoever still asks
+                connection._lost_at = asyncio.get_running_loop().time()
             if not connection.closed.done():
                 connection.closed.set_result(None)
             if not connection.closed.cancelled():
@@ -114,7 +128,7 @@ class Connection:
         try:
             await self._connect(config)
         except BaseException:
-            client, self.nc = self.nc, burst_client()
+            client, self.nc = self.nc, burst_client(bursts=self._bursts)
             self.js = self.nc.jetstream(prefix=self.api_prefix, timeout=REQUEST_TIMEOUT_S)
             await self._close(client)
             raise
@@ -194,11 +208,13 @@ class Connection:
             other(msg)
 
         subscription = await self._subscribe(f"{inbox}.*", direct)
-        take_bursts(self.nc, subscription, take, other)
+        if self._bursts:
+            take_bursts(self.nc, subscription, take, other)
         try:
             yield
         finally:
-            end_bursts(self.nc, subscription)
+            if self._bursts:
+                end_bursts(self.nc, subscription)
             await self._unsubscribe(subscription)
 
     async def _subscribe(self, subject: str, callback: Callable[[Msg], Awaitable[None]]) -> Subscription:
@@ -257,8 +273,14 @@ class Connection:
         return server, self._backoff.next_s()
 
     async def _on_error(self, error: Exception) -> None:
+        if isinstance(error, SubjectRefusedError):
+            self.refusals.add(error)
+            return
         told = str(error) or type(error).__name__
-        self._log.debug("NATS client error", error=told)
+        if isinstance(error, TRANSIENT):
+            self._log.debug("NATS client error", error=told)
+        else:  # what came could not be taken in, or the library is at its wits' end
+            self._log.warning("NATS client error: it goes on", error=repr(error))
         # A server that refuses a login says so and closes the connection at once, and of a try that may be all we see.
         broke = isinstance(error, OSError | nats.errors.StaleConnectionError)
         if not (broke and self._refused):
@@ -267,13 +289,15 @@ class Connection:
     async def _on_lost(self) -> None:
         if self.closed.done() or not self._established:
             return
-        self._lost_at = asyncio.get_running_loop().time()
-        self._log.warning("connection to NATS lost: serving what is held")
+        if self._lost_at is None:
+            self._lost_at = asyncio.get_running_loop().time()
+        self._log.warning("connection to NATS lost: serving what is held", error=self._last_error)
         for callback in self._lost:
             callback()
 
     async def _on_back(self) -> None:
-        self._refused = False
+        self._refused, self._last_error = False, ""
+        self.refusals.clear()
         self._backoff.reset()
         self._lost_at = None
         self._log.info("connection to NATS is back")

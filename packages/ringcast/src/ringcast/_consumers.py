@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Final
 
 from nats.js import api
 from nats.js import errors as js_errors
@@ -15,19 +16,26 @@ from ringcast_wire.metrics import Histogram
 from ringcast._bursts import Delivery
 from ringcast._config import WorkerConfig
 from ringcast._connection import TRANSIENT, Connection, heeding, translated
+from ringcast._lasting import lasting
 from ringcast._log import Log
 from ringcast._machine.backoff import Backoff
 from ringcast._machine.filters import FilterPlan
 from ringcast._measures import ConsumerCounters
 from ringcast._pull import PullLoop
+from ringcast._refusals import RefusedError
+
+_FIRST_PAUSE_S: Final = 0.25
+_MOST_PAUSE_S: Final = 10.0
 
 
 class Consumers:
     """Brings the consumers in line with the wanted subjects, and pulls from them.
 
-    Updates are coalesced and at least ``update_interval_s`` apart. A failed one leaves the last good filters in place
-    and is tried again. ``confirmed`` is called with all subjects that the server delivers after each change. ``holds``
-    says whether the worker's id is surely this process's.
+    Updates are coalesced and at least ``update_interval_s`` apart. A failed one leaves the last good filters in place,
+    keeps no other consumer from being updated, and is tried again. ``confirmed`` is called with all subjects that the
+    server delivers after each change of a consumer; ``failing`` with the subjects that were to be added to one whose
+    updates have failed ``update_tries`` times in a row, and why. ``holds`` says whether the worker's id is surely this
+    process's.
     """
 
     def __init__(
@@ -39,6 +47,7 @@ class Consumers:
         gate: asyncio.Event,
         holds: Callable[[], bool],
         confirmed: Callable[[frozenset[str]], None],
+        failing: Callable[[frozenset[str], str], None],
         log: Log,
     ) -> None:
         self._connection = connection
@@ -48,6 +57,9 @@ class Consumers:
         self._gate = gate
         self._holds = holds
         self._confirmed = confirmed
+        self._failing = failing
+        self._pauses: dict[int, Backoff] = {}
+        self._retry_at: dict[int, float] = {}
         self._log = log
         self._plan = FilterPlan()
         self._wanted: dict[str, frozenset[str]] = {}
@@ -79,6 +91,9 @@ class Consumers:
     def hurry(self) -> None:
         """The connection or the lease is back: an update that waits for another try goes at once."""
         self._hurried.set()
+        if self._retry_at:
+            self._retry_at.clear()
+            self._dirty.set()
 
     async def clear(self) -> None:
         """Deletes what a previous life of this worker left: its position in the stream means nothing any more.
@@ -87,17 +102,17 @@ class Consumers:
             UnavailableError: JetStream does not answer.
         """
         index = 0
-        with translated("deleting old consumers"):
+        with translated("deleting old consumers"), suppress(RefusedError):  # then it could not have made one either
             while await self._delete(index):
                 index += 1
 
     async def run(self) -> None:
         """Keeps the consumers in line until cancelled."""
-        backoff = Backoff(random.random, first_s=0.25, most_s=10.0)
+        backoff = Backoff(random.random, first_s=_FIRST_PAUSE_S, most_s=_MOST_PAUSE_S)
         try:
             async with asyncio.TaskGroup() as tasks:
                 while True:
-                    await self._dirty.wait()
+                    await self._until_due()
                     self._dirty.clear()
                     self._hurried.clear()
                     try:
@@ -105,14 +120,19 @@ class Consumers:
                         backoff.reset()
                         await asyncio.sleep(self._config.update_interval_s)
                     except TRANSIENT as error:
-                        self.update_failures += 1
-                        self._log.warning("consumer update failed: the last filters stay", error=str(error))
+                        self._log.warning("consumer update failed: the last filters stay", error=_words(error))
                         with suppress(TimeoutError):
                             async with asyncio.timeout(backoff.next_s()):
                                 await self._hurried.wait()
                         self._dirty.set()
         finally:
             self._loops.clear()
+
+    async def _until_due(self) -> None:
+        """Waits until other subjects are wanted, or a consumer that was refused is to be tried again."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(min(self._retry_at.values(), default=None)):
+                await self._dirty.wait()
 
     def stop_pulling(self) -> None:
         """Takes no more events in."""
@@ -121,22 +141,65 @@ class Consumers:
             task.cancel()
 
     async def _update(self, tasks: asyncio.TaskGroup) -> None:
+        """Updates each consumer that is due; one that is refused does not keep the others from it.
+
+        Raises:
+            UnavailableError: the lease may have ended.
+            nats.errors.Error: NATS does not answer.
+        """
         if not self._holds():  # the consumers may be another process's by now
             raise UnavailableError("the lease may have ended: consumers stay as they are until it is held again")
         self._plan.want(frozenset[str]().union(*self._wanted.values()))
         due = self._plan.due()
         self.updates_skipped += not due
-        for index, filters in due:
-            asked_at = asyncio.get_running_loop().time()
-            self._plan.asked(index, filters)
-            if filters:
-                await heeding(self._connection.js.add_consumer(self._stream, self._consumer(index, filters)))
+        now, told = asyncio.get_running_loop().time(), False
+        for index in self._retry_at.keys() - {index for index, _ in due}:
+            del self._retry_at[index]
+        for index, filters in sorted(due, key=lambda one: self._failures(one[0])):
+            if now < self._retry_at.get(index, now):
+                continue
+            try:
+                await self._update_one(index, filters)
+            except (RefusedError, js_errors.APIError) as error:
+                self._log.warning(
+                    "consumer update failed: the last filters stay", consumer=self._name(index), error=_words(error)
+                )
+                self._failed(index, filters, error)
+            except TRANSIENT as error:
+                self._failed(index, filters, error)
+                raise
             else:
-                await self._delete(index)
-            self.update_duration.observe(asyncio.get_running_loop().time() - asked_at)
-            self._plan.confirm(index, filters)
-            self._pull(tasks, index, bool(filters))
-        self._confirmed(self._plan.confirmed)
+                self._pauses.pop(index, None)
+                self._retry_at.pop(index, None)
+                self._pull(tasks, index, bool(filters))
+                self._confirmed(self._plan.confirmed)
+                told = True
+        if not told:
+            self._confirmed(self._plan.confirmed)
+
+    async def _update_one(self, index: int, filters: frozenset[str]) -> None:
+        asked_at = asyncio.get_running_loop().time()
+        self._plan.asked(index, filters)
+        if filters:
+            creates = f"{self._connection.api_prefix}.CONSUMER.CREATE.{self._stream}.{self._name(index)}"
+            async with self._connection.refusals.heeded(creates):
+                await heeding(self._connection.js.add_consumer(self._stream, self._consumer(index, filters)))
+        else:
+            await self._delete(index)
+        self.update_duration.observe(asyncio.get_running_loop().time() - asked_at)
+        self._plan.confirm(index, filters)
+
+    def _failures(self, index: int) -> int:
+        return self._pauses[index].failures if index in self._pauses else 0
+
+    def _failed(self, index: int, filters: frozenset[str], error: Exception) -> None:
+        self.update_failures += 1
+        if not self._connection.nc.is_connected:
+            return  # that is told elsewhere, and goes for all workers
+        pause = self._pauses.setdefault(index, Backoff(random.random, first_s=_FIRST_PAUSE_S, most_s=_MOST_PAUSE_S))
+        self._retry_at[index] = asyncio.get_running_loop().time() + pause.next_s()
+        if pause.failures >= self._config.update_tries:
+            self._failing(filters - self._plan.confirmed, f"consumer {self._name(index)}: {_words(error)}")
 
     def _pull(self, tasks: asyncio.TaskGroup, index: int, wanted: bool) -> None:
         found = self._loops.get(index)
@@ -158,7 +221,8 @@ class Consumers:
                 counters=self.counters.setdefault(self._name(index), ConsumerCounters()),
                 log=self._log,
             )
-            self._loops[index] = loop, tasks.create_task(loop.run(), name=f"pull-{index}")
+            what = f"pulls from consumer {self._name(index)}"
+            self._loops[index] = loop, tasks.create_task(lasting(what, loop.run), name=f"pull-{index}")
 
     def _lost(self, index: int) -> None:
         """The server does not have the consumer (any more): create it again. Gaps show in the first events."""
@@ -183,7 +247,13 @@ class Consumers:
         return names.consumer_name(self._config.consumer_prefix, self._config.worker_id, index)
 
     async def _delete(self, index: int) -> bool:
+        deletes = f"{self._connection.api_prefix}.CONSUMER.DELETE.{self._stream}.{self._name(index)}"
         try:
-            return await heeding(self._connection.js.delete_consumer(self._stream, self._name(index)))
+            async with self._connection.refusals.heeded(deletes):
+                return await heeding(self._connection.js.delete_consumer(self._stream, self._name(index)))
         except js_errors.NotFoundError:
             return False
+
+
+def _words(error: BaseException) -> str:
+    return str(error) or type(error).__name__

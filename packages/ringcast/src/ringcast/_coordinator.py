@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Protocol
 
-from ringcast_wire import InUseError, LeaseRecord, NodeRecord, SlotClaim, StoreSettings, encode_record, limits, names
+from ringcast_wire import (
+    InUseError,
+    LeaseRecord,
+    LimitExceededError,
+    NodeRecord,
+    SlotClaim,
+    StoreSettings,
+    encode_record,
+    limits,
+    names,
+)
 
 from ringcast._buckets import Bucket, BucketWatch, ConflictError
 from ringcast._config import WorkerConfig
 from ringcast._connection import TRANSIENT, Connection
+from ringcast._lasting import lasting
 from ringcast._lease import PATIENCE_S, LeaseSource
 from ringcast._log import Log
 from ringcast._machine.assignment import Assignment
-from ringcast._machine.backoff import Backoff
 from ringcast._machine.membership import Entry, Trigger
 from ringcast._machine.peers import Peers
 from ringcast._own_records import OwnRecords
+from ringcast._refusals import RefusedError
+from ringcast._registrations import Registrations
 from ringcast._stats import Stats
 
 _TOUCH_S: Final = 6 * 3600.0
@@ -43,6 +55,12 @@ class Coordinator(Protocol):
     def give_up(self, key: str) -> None:
         """Takes no part in a key any more, soon."""
 
+    def stand_aside(self, key: str) -> bool:
+        """Takes no part in a key, soon, until :meth:`come_back`; returns whether there is another worker that does."""
+
+    def come_back(self, key: str) -> None:
+        """Takes part in a key again, soon."""
+
     async def leave(self) -> None:
         """Gives everything up, so that others take over at once."""
 
@@ -58,6 +76,8 @@ class PeerCoordinator:
         *,
         incarnation: str,
         publish: Callable[[Assignment, Trigger], None],
+        told: Callable[[str, str], None],
+        alone: Callable[[str], None],
         lease: LeaseSource,
         stats: Stats,
         log: Log,
@@ -99,6 +119,9 @@ class PeerCoordinator:
         self._touched_at: dict[str, float] = {}
         self._leaving = False
         self._given_up: set[str] = set()
+        self._aside: set[str] = set()
+        self._alone = alone
+        self._registrations = Registrations(told)
         self._bad_records = 0
         self._rival_since: float | None = None
         lease.on_change(self._wake.set)
@@ -113,8 +136,8 @@ class PeerCoordinator:
         """
         async with asyncio.TaskGroup() as tasks:
             for watch in self._watches:
-                tasks.create_task(watch.run())
-            tasks.create_task(self._own_records.run())
+                tasks.create_task(lasting("watches the workers and their leases", watch.run))
+            tasks.create_task(lasting("looks after its own records", self._own_records.run))
             await self._follow()
 
     def give_up(self, key: str) -> None:
@@ -122,11 +145,29 @@ class PeerCoordinator:
         self._given_up.add(key)
         self._wake.set()
 
+    def stand_aside(self, key: str) -> bool:
+        """Takes no part in a key, unless nobody else does: then its rows are better held than not."""
+        if self._is_alone(key):
+            return False
+        self._aside.add(key)
+        self._wake.set()
+        return True
+
+    def come_back(self, key: str) -> None:
+        """Takes part in a key again, with nothing at first."""
+        self._aside.discard(key)
+        self._peers.start_over(key, asyncio.get_running_loop().time())
+        self._wake.set()
+
+    def _is_alone(self, key: str) -> bool:
+        return all(member.worker_id == self._config.worker_id for member in self._membership.members(key))
+
     async def leave(self) -> None:
         """Deletes the node records and slot claims."""
         self._leaving = True
         for key in self._config.keys:
-            await self._leave(key)
+            with suppress(RefusedError):  # what is not ours to delete ends with the lease
+                await self._leave(key)
 
     async def _leave(self, key: str) -> None:
         name = names.node_key(key, self._config.worker_id)
@@ -138,7 +179,6 @@ class PeerCoordinator:
             await self._drop(names.slot_key(key, slot))
 
     async def _follow(self) -> None:
-        backoff = Backoff(random.random, first_s=0.1, most_s=5.0)
         retry_at: float | None = None
         while True:
             await self._sleep(retry_at)
@@ -149,22 +189,47 @@ class PeerCoordinator:
             if not self._membership.alive(lease):
                 self._lease.check()
             try:
-                for key in self._config.keys:
-                    if key in self._given_up:
-                        await self._leave(key)
-                        continue
-                    self._look_for_rival(key)
-                    await self._register(key, lease)
-                self._lease.recorded(lease)
-                backoff.reset()
+                await self._register_all(lease)
             except _RivalError:
                 retry_at = asyncio.get_running_loop().time() + _RIVAL_POLL_S
                 continue  # what is computed with its records would be its partitions
-            except (ConflictError, *TRANSIENT) as error:
-                self._log.debug("registration is tried again", error=str(error))
-                retry_at = asyncio.get_running_loop().time() + backoff.next_s()
+            retry_at = self._registrations.retry_at
             self._assign()
             self._count_bad_records()
+
+    async def _register_all(self, lease: str) -> None:
+        """Registers where that is due: a key that can't be registered does not keep the others from it.
+
+        Raises:
+            LimitExceededError: a key has as many workers as it may, and this one was never among them.
+        """
+        for key in sorted(self._config.keys, key=self._registrations.failures):
+            if key in self._aside and self._is_alone(key):
+                self._alone(key)
+            if not self._registrations.due(key):
+                continue
+            try:
+                await self._keep_registered(key, lease)
+            except LimitExceededError as error:
+                if key not in self._touched_at:
+                    raise
+                self._registrations.failed(key, error)
+            except (ConflictError, *TRANSIENT) as error:
+                self._log.debug("registration is tried again", key=key, error=str(error))
+                self._registrations.failed(key, error)
+                if not isinstance(error, ConflictError | RefusedError):
+                    return  # NATS does not answer: neither would it for the other keys
+            else:
+                self._registrations.done(key)
+        if not self._registrations.failing:
+            self._lease.recorded(lease)
+
+    async def _keep_registered(self, key: str, lease: str) -> None:
+        if key in self._given_up or key in self._aside:
+            await self._leave(key)
+            return
+        self._look_for_rival(key)
+        await self._register(key, lease)
 
     async def _sleep(self, retry_at: float | None) -> None:
         touch_at = asyncio.get_running_loop().time() + _TOUCH_S / 10
@@ -253,4 +318,5 @@ class PeerCoordinator:
 
     def _reconnected(self) -> None:
         self._peers.reconnected(asyncio.get_running_loop().time())
+        self._registrations.hurry()
         self._wake.set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ringcast._cache import Cache
@@ -26,6 +26,30 @@ class KeyHealth:
     """Why the service's new history of the key is not taken, or nothing (``max_delete_share``)."""
     deleted_because: str = ""
     """What the service says of a key that is deleted, which this worker has given up, or nothing."""
+    failing_because: str = ""
+    """Why the worker can't be registered for the key, or gets no events of it, or nothing."""
+    aside: bool = False
+    """Whether it has left its partitions to other workers for that."""
+    unloaded_for_s: float = 0.0
+    """How long one of the ``owned`` partitions has been without rows."""
+    handler_running_s: float = 0.0
+    """How long the handler, its further tries and the poison policy have been at a change."""
+    handler_stalled: bool = False
+    """Whether that is longer than ``handler_stall_s``: changes wait behind it."""
+    held_up_by: tuple[str, ...] = ()
+    """Other keys of the worker that have so many changes waiting that none of this key are taken in either."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether all its rows are there, and changes come and go through."""
+        return not (
+            self.loaded < self.owned
+            or self.refused_because
+            or self.failing_because
+            or self.aside
+            or self.handler_stalled
+            or self.held_up_by
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +79,32 @@ class Health:
     """``None`` for a worker without one."""
     by_agent: bool = False
     """Whether the agent of the host keeps the lease."""
+    refused_subjects: tuple[str, ...] = ()
+    """What NATS has not let this user publish or subscribe to within the last minute."""
 
     @property
     def ready(self) -> bool:
-        """Whether it is connected, counts as alive, has all its rows and hears of changes."""
-        loaded = all(key.loaded == key.owned and not key.refused_because for key in self.keys)
-        return self.connected and self.lease_held and self.staleness_s == 0 and loaded and bool(self.keys)
+        """Whether it is connected, counts as alive, has all its rows, hears of changes and hands them over."""
+        good = all(key.ready for key in self.keys)
+        return self.connected and self.lease_held and self.staleness_s == 0 and good and bool(self.keys)
 
 
 def staleness_s(connection: Connection, sessions: Iterable[KeySession]) -> float:
-    """Seconds for which changes may have been missed; 0 while there is a connection and the service answers."""
+    """Seconds for which changes may have been missed, or have waited to be handed over; 0 if none is known of."""
     return max([connection.lost_for_s, *(session.staleness_s for session in sessions)])
 
 
-def key_health(session: KeySession) -> KeyHealth:
+def held_up(sessions: Mapping[str, KeySession], max_ack_pending: int) -> dict[str, tuple[str, ...]]:
+    """By key, the others that keep the worker from taking in more of it: what waits is bounded for all together."""
+    waiting = {key: session.unacknowledged for key, session in sessions.items()}
+    full = sum(waiting.values()) >= max_ack_pending
+    holding = {key for key, session in sessions.items() if session.paused}
+    if full:
+        holding.add(max(waiting, key=lambda key: waiting[key]))
+    return {key: tuple(sorted(holding)) if key not in holding else () for key in sessions}
+
+
+def key_health(session: KeySession, held_up_by: tuple[str, ...] = ()) -> KeyHealth:
     """The health of one key."""
     partitions = list(session.machine.partitions.values())
     return KeyHealth(
@@ -81,6 +117,12 @@ def key_health(session: KeySession) -> KeyHealth:
         cached=sum(partition.cached for partition in partitions),
         refused_because=session.refused_because,
         deleted_because=str(session.deletion or ""),
+        failing_because=session.vitals.failing_because,
+        aside=session.vitals.aside,
+        unloaded_for_s=session.unloaded_for_s,
+        handler_running_s=session.handler_running_s,
+        handler_stalled=session.stalled_for_s > 0,
+        held_up_by=held_up_by,
     )
 
 

@@ -15,6 +15,7 @@ from ringcast._connection import TRANSIENT, Connection, translated
 from ringcast._log import Log
 from ringcast._machine.lease import LeaseKeeper, Refusal
 from ringcast._machine.membership import Entry
+from ringcast._process import this_process
 from ringcast._stats import Stats
 
 PATIENCE_S: Final = limits.LEASE_TTL_S + 2.0
@@ -23,6 +24,7 @@ _POLL_S: Final = 0.25
 
 # Workers of one process share the lease of their worker id: whoever leaves last gives it back.
 _holders: Counter[tuple[str, ...]] = Counter()
+this_process.forgets(_holders.clear)
 
 
 class LeaseSource(Protocol):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -32,11 +31,14 @@ from ringcast._consumers import Consumers
 from ringcast._coordinator import Coordinator, PeerCoordinator
 from ringcast._endpoint import endpoint
 from ringcast._fetch import FetchClient
+from ringcast._lasting import lasting
 from ringcast._lease import LeaseHolder, LeaseSource
 from ringcast._log import Log
 from ringcast._machine.assignment import Assignment
 from ringcast._machine.membership import Trigger
 from ringcast._measures import KeyMeasures, Metrics, NoMetrics
+from ringcast._participation import Participation
+from ringcast._process import this_process
 from ringcast._routes import Routes
 from ringcast._samples import CacheSamples, WorkerSamples
 from ringcast._session import KeySession
@@ -44,12 +46,6 @@ from ringcast._settings import find_store
 from ringcast._stats import Stats
 
 _RELEASE_TIMEOUT_S: Final = 5.0
-_INCARNATION: Final = secrets.token_hex(8)
-"""Tells this process from the one that had the worker id before it."""
-
-
-_running: set[tuple[str, ...]] = set()
-"""Workers of this process: the lease tells processes apart, not workers of one."""
 
 
 class Runtime:
@@ -72,6 +68,7 @@ class Runtime:
         self.lease: LeaseSource | None = None
         self.routes: Routes | None = None
         self.sessions: dict[str, KeySession] = {}
+        self.participation: Participation | None = None
         self.started = asyncio.Event()
         self.stopping = asyncio.Event()
         self._config = config
@@ -197,17 +194,17 @@ class Runtime:
     async def _take_part(self, connection: Connection, fetches: FetchClient, settings: StoreSettings) -> None:
         lease = self.lease = self._make_lease(connection, settings)
         name = (*self._config.servers, self._config.store, self._config.worker_id)
-        if name in _running:
+        if name in this_process.running:
             raise InUseError(
                 f"worker id {self._config.worker_id!r} is in use by another worker of this process for the same store",
                 field="worker_id",
             )
-        _running.add(name)
+        this_process.running.add(name)
         try:
             await lease.take()
             await self._hold(connection, fetches, settings, lease)
         finally:
-            _running.discard(name)
+            this_process.running.discard(name)
 
     def _make_lease(self, connection: Connection, settings: StoreSettings) -> LeaseSource:
         """The worker's own lease, or its host's. In mode FULL only its own keeps other processes off its id."""
@@ -215,7 +212,7 @@ class Runtime:
             connection,
             self._config.worker_id,
             LeaseRecord(
-                incarnation=_INCARNATION,
+                incarnation=this_process.incarnation,
                 host=socket.gethostname(),
                 pid=os.getpid(),
                 started_at_ms=int(time.time() * 1000),
@@ -228,12 +225,13 @@ class Runtime:
         )
         if not self._config.agent or settings.mode is not Mode.PARTITIONED:
             return own
-        return AgentLease(self._config, own, incarnation=_INCARNATION, retaken=self._verify, log=self._log)
+        return AgentLease(self._config, own, incarnation=this_process.incarnation, retaken=self._verify, log=self._log)
 
     async def _hold(
         self, connection: Connection, fetches: FetchClient, settings: StoreSettings, lease: LeaseSource
     ) -> None:
         count = settings.partition_count
+        participation = self.participation = Participation(self.sessions, self._log)
         routes = self.routes = Routes(connection, self._config, self.sessions, count, self.stats, self._log)
         consumers = self._consumers = Consumers(
             connection,
@@ -242,6 +240,7 @@ class Runtime:
             gate=self._gate,
             holds=lambda: lease.held,
             confirmed=self._confirmed,
+            failing=participation.unheard,
             log=self._log,
         )
         coordinator = None
@@ -250,13 +249,15 @@ class Runtime:
                 connection,
                 self._config,
                 settings,
-                incarnation=_INCARNATION,
+                incarnation=this_process.incarnation,
                 publish=self._assign,
+                told=participation.registered,
+                alone=participation.come_back,
                 lease=lease,
                 stats=self.stats,
                 log=self._log,
             )
-        self._coordinator = coordinator
+        self._coordinator = participation.coordinator = coordinator
         self._joined = True  # so this gives back whatever it has taken
         try:
             await consumers.clear()
@@ -289,6 +290,7 @@ class Runtime:
             want=self._want,
             doubt=self._doubt,
             pressure=self._set_gate,
+            recovered=self._recovered,
             deleted=self._deleted,
             on_assigned=self._on_assigned,
             on_revoked=self._on_revoked,
@@ -310,13 +312,13 @@ class Runtime:
     ) -> None:
         async with asyncio.TaskGroup() as self._group:
             self._spawn(_until_closed(connection))
-            self._spawn(lease.run())
-            self._spawn(connection.run_acks())
-            self._spawn(consumers.run())
+            self._keep("refreshes the lease", lease.run)
+            self._keep("acknowledges events", connection.run_acks)
+            self._keep("updates the consumers", consumers.run)
             for session in self.sessions.values():
-                self._spawn(session.run_heads())
+                self._keep(f"compares the heads of key {session.key}", session.run_heads)
             if coordinator is not None:
-                self._spawn(coordinator.run())
+                self._keep("takes part in the coordination", coordinator.run)
             else:
                 for session in self.sessions.values():
                     session.assign(frozenset(range(settings.partition_count)))
@@ -347,9 +349,21 @@ class Runtime:
         self.stopping.set()
 
     async def _say_started(self) -> None:
-        for session in self.sessions.values():
-            await session.wait_until(lambda session=session: session.assigned)  # type: ignore[misc]
+        """The worker has started once each key is assigned, or fails: one that is refused holds up no other."""
+        sessions = list(self.sessions.values())
+        for session in sessions:
+            await session.wait_until(lambda session=session: session.assigned or session.vitals.failing_because)  # type: ignore[misc]
+        if not any(session.assigned for session in sessions):
+            raise UnavailableError(f"no key can be registered: {self.failing_because}")
         self.started.set()
+
+    @property
+    def failing_because(self) -> str:
+        """What keeps the worker from its work, as far as that is known, or nothing."""
+        told = self.participation.troubles() if self.participation is not None else []
+        if self.connection is not None and (refused := self.connection.refusals.subjects()):
+            told.append(f"NATS refuses {', '.join(refused)}")
+        return "; ".join(told)
 
     async def _wind_down(self, connection: Connection, consumers: Consumers) -> None:
         """Takes no more in, waits for the handlers that run, and ends all tasks."""
@@ -421,12 +435,19 @@ class Runtime:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def _keep(self, what: str, run: Callable[[], Awaitable[None]]) -> None:
+        self._spawn(lasting(what, run))
+
     def _assign(self, assignment: Assignment, trigger: Trigger) -> None:
         self.sessions[assignment.key].assign(assignment.of(self._config.worker_id), trigger)
 
     def _confirmed(self, subjects: frozenset[str]) -> None:
         for session in self.sessions.values():
             session.filters_confirmed(subjects)
+
+    def _recovered(self, key: str) -> None:
+        if self.participation is not None:
+            self.participation.come_back(key)
 
     def _verify(self) -> None:
         if self._consumers is not None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ringcast_wire import limits
 from ringcast_wire.metrics import Sample
 
 from ringcast._cache import Cache
@@ -50,6 +51,7 @@ class WorkerSamples:
         yield Sample("config_unreadable_events_total", worker, stats.unreadable)
         yield Sample("config_unreadable_replies_total", worker, stats.bad_replies)
         yield Sample("config_unreadable_records_total", worker, stats.bad_records)
+        yield Sample("config_refused_subjects_total", worker, self.connection.refusals.count)
         yield Sample("config_consumer_update_duration_seconds", worker, self.consumers.update_duration)
         yield Sample("config_consumer_update_failures_total", worker, self.consumers.update_failures)
         yield Sample("config_consumer_update_skipped_total", worker, self.consumers.updates_skipped)
@@ -73,11 +75,17 @@ class WorkerSamples:
             yield Sample("config_consumer_redeliveries_total", labels, counters.redeliveries)
             yield Sample("config_consumer_inflight", labels, waiting)
             yield Sample("config_consumer_subject_count", labels, subjects.get(name, 0))
+            yield Sample("config_consumer_subject_limit", labels, limits.MAX_FILTERS_PER_CONSUMER)
 
     def _key(self, key: tuple[str, str], session: KeySession) -> Iterator[Sample]:
         machine, measures, owner = session.machine, session.measures, (*key, self.config.worker_id)
         partitions = list(machine.partitions.values())
         yield Sample("config_partitions_owned", owner, len(partitions))
+        unloaded = sum(not partition.live and not partition.cached for partition in partitions)
+        yield Sample("config_partitions_unloaded", owner, unloaded)
+        yield Sample("config_key_failing", owner, bool(session.vitals.failing_because))
+        yield Sample("config_key_aside", owner, session.vitals.aside)
+        yield Sample("config_handler_running_seconds", owner, session.handler_running_s)
         yield Sample("config_history_refused", owner, machine.history.refusal is not None)
         yield Sample("config_rows_held", owner, sum(len(partition.rows) for partition in partitions))
         yield Sample("config_heartbeat_failures_total", owner, self.lease.failed_writes)

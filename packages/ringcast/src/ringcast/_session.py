@@ -43,6 +43,7 @@ from ringcast._machine.membership import Trigger
 from ringcast._machine.received import read_event
 from ringcast._machine.saving import CachedPartition, Saving
 from ringcast._measures import KeyMeasures
+from ringcast._vitals import Vitals
 from ringcast._waiters import Waiters
 
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
@@ -63,6 +64,7 @@ class KeySession:
         want: Callable[[str, frozenset[str]], None],
         doubt: Callable[[str], None],
         pressure: Callable[[], None],
+        recovered: Callable[[str], None],
         deleted: Callable[[str, RingcastError], None],
         on_assigned: Listener | None,
         on_revoked: Listener | None,
@@ -87,6 +89,9 @@ class KeySession:
         self._want = want
         self._doubt = doubt
         self._pressure = pressure
+        self._recovered = recovered
+        self._wanted: frozenset[str] = frozenset()
+        self._gained_at: dict[int, float] = {}
         self._cache = cache
         self.machine = KeyMachine(
             config.store,
@@ -99,6 +104,8 @@ class KeySession:
         )
         if cache is not None:
             self.machine.saving = Saving()
+        self._waiters = Waiters()
+        self.vitals = Vitals(self._waiters.wake)
         self.applier = Applier(
             config,
             self.machine.stats,
@@ -116,7 +123,6 @@ class KeySession:
         self._busy = False
         self._refused_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._waiters = Waiters()
         tell = partial(deleted, key)
         self._heads = HeadsCheck(self.machine, config.heads_s, self.log, self.pump, tell)
         self._fetches = KeyFetches(
@@ -155,26 +161,50 @@ class KeySession:
 
     def assign(self, partitions: frozenset[int], trigger: Trigger | None = None) -> None:
         """Takes the partitions to own from now on; without a trigger there was no rebalance (mode FULL)."""
-        if self.deletion is not None:
+        if self.deletion is not None or self.vitals.aside:
             return
         before = frozenset(self.machine.partitions)
-        self.machine.assign(partitions)
+        self._take(partitions)
         self.assigned = True
         if trigger is not None:
             self._rebalanced(trigger, partitions - before, before - partitions)
         self._wide = len(partitions) == self.machine.partition_count
         self._compared_wide = self._compared_wide and self._wide
-        self._want(self.key, frozenset({self._subject(number) for number in partitions}))
+        self._wanted = frozenset({self._subject(number) for number in partitions})
+        self._want(self.key, self._wanted)
         self.pump()
+
+    def _take(self, partitions: frozenset[int]) -> None:
+        now = self._now()
+        self._gained_at = {number: self._gained_at.get(number, now) for number in partitions}
+        self.machine.assign(partitions)
+
+    def stand_aside(self) -> None:
+        """Gives all partitions up to others, since their events can't be had; those are still asked for."""
+        lost = frozenset(self.machine.partitions)
+        self.vitals.aside = True
+        self._take(frozenset())
+        self._rebalanced(Trigger.LEAVE, frozenset(), lost)
+        self.pump()
+
+    def lacks(self, subjects: frozenset[str]) -> bool:
+        """Whether a partition waits for the events of one of these subjects, or did when it was given up."""
+        if self.vitals.aside:
+            return not subjects.isdisjoint(self._wanted)
+        return any(
+            not partition.filtered and self._subject(number) in subjects
+            for number, partition in self.machine.partitions.items()
+        )
 
     def give_up(self, deletion: RingcastError) -> None:
         """The key is deleted: its partitions are revoked, none is taken again, and those who wait are told why."""
         self.deletion = deletion
         self.assigned = True
-        self.machine.assign(frozenset())
+        self._take(frozenset())
+        self._wanted = frozenset()
         self._want(self.key, frozenset())
         self.pump()
-        self._waiters.close(deletion)
+        self._waiters.fail(deletion)
 
     def check_there(self) -> None:
         """Raises why the key was given up, if it was."""
@@ -198,6 +228,11 @@ class KeySession:
 
     def filters_confirmed(self, subjects: frozenset[str]) -> None:
         """The server delivers these subjects, of any key."""
+        if self._wanted <= subjects:
+            self.vitals.works("events")
+            if self.vitals.aside:
+                self._recovered(self.key)
+                return
         waiting = [number for number, partition in self.machine.partitions.items() if not partition.filtered]
         ready = [number for number in waiting if self._subject(number) in subjects]
         if self._wide and not self._compared_wide and self._all_subjects in subjects:
@@ -249,8 +284,9 @@ class KeySession:
                     self.traces.acknowledged(action.tokens)
             case Apply() | Announce():
                 self._busy = True
-                if self.measures.timed and isinstance(action, Apply) and action.batch is not None:
-                    self.measures.handing_over(action.batch.tokens())
+                if self.measures.timed and isinstance(action, Apply):
+                    tokens = action.tokens if action.batch is None else action.batch.tokens()
+                    self.measures.handing_over(tokens)
                 self._jobs.put_nowait(action)
             case FetchPartition() | FetchBatch() | FetchFull():
                 self._spawn(self._fetches.send(action))
@@ -313,6 +349,17 @@ class KeySession:
         await self._heads.run(self._fetches.heads)
 
     @property
+    def handler_running_s(self) -> float:
+        """For how long the oldest call of the handler has been running, its further tries included; 0 when none is."""
+        return self.applier.calls.oldest_s
+
+    @property
+    def stalled_for_s(self) -> float:
+        """The same if it is so long that the call counts as one that does not return; else 0."""
+        running_s = self.handler_running_s
+        return running_s if running_s > self._config.handler_stall_s else 0.0
+
+    @property
     def unanswered_for_s(self) -> float:
         """How long the service has not answered what the revisions are; 0 when it answered the last time."""
         since = self._heads.unanswered_since  # once, for another thread may ask
@@ -320,8 +367,16 @@ class KeySession:
 
     @property
     def staleness_s(self) -> float:
-        """For how long changes may have been missed; 0 while there is a connection and the service answers."""
-        return max(self._connection.lost_for_s, self.unanswered_for_s, self.cached_age_s, self.refused_for_s)
+        """For how long changes may have been missed, or have not been handed over; 0 if nothing is known of any."""
+        return max(
+            self._connection.lost_for_s,
+            self.unanswered_for_s,
+            self.cached_age_s,
+            self.refused_for_s,
+            self.unloaded_for_s,
+            self.stalled_for_s,
+            self.vitals.failing_for_s,
+        )
 
     @property
     def refused_for_s(self) -> float:
@@ -335,6 +390,19 @@ class KeySession:
         """How old the oldest of the partitions is that are still as the disk had them; 0 if none is."""
         as_of = [partition.as_of for partition in list(self.machine.partitions.values()) if partition.cached]
         return self._connection.closed.get_loop().time() - min(as_of) if as_of else 0.0
+
+    @property
+    def unacknowledged(self) -> int:
+        """Events that were delivered and are not acknowledged."""
+        return sum(len(partition.tokens) for partition in list(self.machine.partitions.values()))
+
+    @property
+    def unloaded_for_s(self) -> float:
+        """How long the longest-owned partition is without rows; 0 if none is."""
+        partitions = list(self.machine.partitions.items())
+        waiting = [number for number, partition in partitions if not partition.live and not partition.cached]
+        since = [at for number in waiting if (at := self._gained_at.get(number)) is not None]
+        return self._connection.closed.get_loop().time() - min(since) if since else 0.0
 
     # ---- what callers want to know
 
@@ -356,7 +424,7 @@ class KeySession:
     @property
     def ready(self) -> bool:
         """Whether an assignment was made and every owned partition is loaded."""
-        return self.assigned and self.machine.ready
+        return self.assigned and not self.vitals.failing_because and self.machine.ready
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
         """Waits until a condition on the machine holds; cancelling leaves nothing behind."""
@@ -367,7 +435,7 @@ class KeySession:
         await self.wait_until(lambda: not self._busy)
 
     def close(self, error: BaseException | None) -> None:
-        """Takes no more inputs; whoever waits gets the error."""
+        """Takes no more inputs; whoever waits, now or later, gets the error."""
         if self._timer is not None:
             self._timer.cancel()
         if self.traces is not None:

@@ -28,7 +28,8 @@ async def load_settings(connection: Connection, store: str) -> StoreSettings:
     unknown = UnknownStoreError(f"store {store!r} does not exist on this NATS: create it first", field="store")
     with translated(f"reading the settings of store {store}"):
         try:
-            await heeding(connection.js.stream_info(bucket.stream))
+            async with connection.refusals.heeded(f"{connection.api_prefix}.STREAM.INFO.{bucket.stream}"):
+                await heeding(connection.js.stream_info(bucket.stream))
         except js_errors.NotFoundError:
             raise unknown from None
         except js_errors.ServiceUnavailableError as error:

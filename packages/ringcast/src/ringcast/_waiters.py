@@ -5,15 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from ringcast_wire import UnavailableError
+
 
 class Waiters:
     """Conditions that are looked at again whenever something has changed."""
 
     def __init__(self) -> None:
         self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+        self._ended: Exception | None = None
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Waits until a condition holds; cancelling leaves nothing behind."""
+        """Waits until a condition holds; cancelling leaves nothing behind.
+
+        Raises:
+            Exception: what :meth:`fail` or :meth:`close` was given meanwhile, or :meth:`close` before.
+        """
+        if self._ended is not None:
+            raise self._ended
         if condition():
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -31,10 +40,13 @@ class Waiters:
             if not future.done() and condition():
                 future.set_result(None)
 
-    def close(self, error: BaseException | None) -> None:
-        """Nothing changes any more; whoever waits gets the error, or is cancelled."""
+    def fail(self, error: Exception) -> None:
+        """Whoever waits now gets the error."""
         for _, future in self._waiters:
-            if not future.done() and error is not None:
+            if not future.done():
                 future.set_exception(error)
-            else:
-                future.cancel()
+
+    def close(self, error: BaseException | None) -> None:
+        """Nothing changes any more; whoever waits, now or later, gets the error, or another if it is no error."""
+        self._ended = error if isinstance(error, Exception) else UnavailableError("the worker has ended")
+        self.fail(self._ended)

@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ringcast_core import row_partition
 from ringcast_wire import InvalidInputError, Mode, Row, StoreSettings, UnavailableError, names, shown
@@ -17,10 +17,11 @@ from ringcast_wire.tracing import make_tracing
 from ringcast._apply import Handler, Listener
 from ringcast._change import Change, PoisonPolicy
 from ringcast._config import WorkerConfig
-from ringcast._health import Health, cache_health, key_health, staleness_s
+from ringcast._health import Health, cache_health, held_up, key_health, staleness_s
 from ringcast._log import Log
 from ringcast._measures import Metrics
 from ringcast._poison import BlockedRow
+from ringcast._process import this_process
 from ringcast._runtime import Runtime
 from ringcast._session import KeySession
 from ringcast._stats import Stats
@@ -79,10 +80,13 @@ class Worker:
         max_parallel_handlers: int | None = None,
         handler_tries: int | None = None,
         poison_policy: PoisonPolicy | None = None,
+        handler_stall_s: float | None = None,
         connect_timeout_s: float | None = None,
+        start_timeout_s: float | None = None,
         fetch_timeout_s: float | None = None,
         drain_timeout_s: float | None = None,
         update_interval_s: float | None = None,
+        update_tries: int | None = None,
         inactive_threshold_s: float | None = None,
         ack_wait_s: float | None = None,
         max_ack_pending: int | None = None,
@@ -97,6 +101,7 @@ class Worker:
         tls_cert_file: str | None = None,
         tls_key_file: str | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
+        nats_parser: str | None = None,
         metrics_listen: str | None = None,
         metrics: Metrics | None = None,
         tracer_provider: TracerProvider | None = None,
@@ -112,6 +117,7 @@ class Worker:
         self._on_revoked = on_revoked
         self._metrics = metrics
         self._tracer_provider = tracer_provider
+        self._forks = this_process.forks
         self._runtime: Runtime | None = None
         self._task: asyncio.Task[None] | None = None
         self._parent: asyncio.Task[object] | None = None
@@ -139,13 +145,15 @@ class Worker:
     async def start(self) -> None:
         """Connects, checks the store, joins, and returns once the first assignment is known.
 
+        A key that NATS does not let it register is not waited for, and does not keep the others: see :meth:`health`.
         Its rows may still be on their way: see :meth:`wait_ready`. Cancelling leaves nothing behind.
 
         With rows in the cache it returns as soon as these can be served, whether NATS is there or not, and joins when
         it can. An error that makes this impossible is raised as later ones are: see :meth:`wait_closed`.
 
         Raises:
-            UnavailableError: NATS can't be reached.
+            UnavailableError: NATS can't be reached, lets this user register no key, or the start took longer than
+                ``start_timeout_s``; the message says what was waited for.
             UnknownStoreError: there is no such store.
             StoreDeletedError, KeyDeletedError: the store, or every key of this worker, is deleted.
             MismatchError: the store has another mode or partition count than was asked for; both are named.
@@ -155,6 +163,7 @@ class Worker:
         """
         if self._runtime is not None:
             raise RuntimeError("a worker can be started only once")
+        self._forks = this_process.forks
         self._runtime = Runtime(
             self.config,
             self._log,
@@ -167,8 +176,8 @@ class Worker:
         self._task = asyncio.create_task(self._runtime.run(), name=f"ringcast-worker-{self.config.worker_id}")
         started = asyncio.create_task(self._runtime.started.wait())
         try:
-            await asyncio.wait({self._task, started}, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
+            await self._wait_started(self._task, started)
+        except BaseException:
             # Both: the NATS client can swallow a cancellation (wait_for on Python 3.11); then it starts, and stops.
             self._runtime.stopping.set()
             self._task.cancel()
@@ -181,6 +190,13 @@ class Worker:
             raise UnavailableError("the worker stopped while it was starting")
         self._task.add_done_callback(self._on_done)
 
+    async def _wait_started(self, *tasks: asyncio.Task[Any]) -> None:
+        limit_s = self.config.start_timeout_s
+        done, _ = await asyncio.wait(tasks, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        if not done and self._runtime is not None:
+            why = self._runtime.failing_because or "NATS does not answer what it is asked"
+            raise UnavailableError(f"the worker did not start within {limit_s:g} s: {why}")
+
     async def stop(self) -> None:
         """Takes no more in, waits for handlers that run (``drain_timeout_s`` at most), and gives everything up.
 
@@ -188,6 +204,7 @@ class Worker:
         """
         if self._runtime is None or self._task is None:
             return
+        this_process.check(self._forks, f"worker {self.config.worker_id}")
         self._runtime.stopping.set()
         try:
             await asyncio.wait({self._task})
@@ -199,6 +216,7 @@ class Worker:
     async def wait_closed(self) -> None:
         """Waits until the worker has ended; raises the fatal error that ended it, if any."""
         if self._task is not None:
+            this_process.check(self._forks, f"worker {self.config.worker_id}")
             await asyncio.wait({self._task})
             if (fatal := self._fatal()) is not None:
                 raise fatal
@@ -233,9 +251,10 @@ class Worker:
     def staleness(self, key: str | None = None) -> float:
         """The age of what is held, in seconds: how long changes (of one key, or of any) may have been missed.
 
-        0 while NATS is connected and the config service answers what the revisions are, which it is asked every
-        ``heads_s``; meanwhile what is held goes on being served. Rows from the cache are as old as they were when they
-        were last known to be current, in an earlier life.
+        0 while NATS is connected, the config service answers what the revisions are, which it is asked every
+        ``heads_s``, every partition that is owned has its rows, the handler returns (``handler_stall_s``), and neither
+        registration nor events fail; meanwhile what is held goes on being served. Rows from the cache are as old as
+        they were when they were last known to be current, in an earlier life. It goes on rising after the end.
         """
         connection = self._runtime.connection if self._runtime is not None else None
         if connection is None:
@@ -248,17 +267,20 @@ class Worker:
         Any thread may ask, such as that of a server that answers probes.
         """
         runtime = self._runtime
+        this_process.check(self._forks, f"worker {self.config.worker_id}")
         if runtime is None or runtime.connection is None or self._task is None:
             return Health(False, False, 0.0, ())
         connection, running = runtime.connection, not self._task.done()
-        sessions = list(runtime.sessions.values())
+        sessions = dict(runtime.sessions)
+        held = held_up(sessions, self.config.max_ack_pending)
         return Health(
             connected=connection.nc.is_connected and running,
             lease_held=runtime.lease is not None and runtime.lease.held and running,
-            staleness_s=staleness_s(connection, sessions),
-            keys=tuple(key_health(session) for session in sessions),
+            staleness_s=staleness_s(connection, sessions.values()),
+            keys=tuple(key_health(session, held[key]) for key, session in sessions.items()),
             cache=cache_health(runtime.cache) if runtime.cache is not None else None,
             by_agent=runtime.lease is not None and runtime.lease.by_agent and running,
+            refused_subjects=connection.refusals.subjects(),
         )
 
     @property
@@ -316,6 +338,7 @@ class Worker:
 
         Raises:
             TimeoutError: it took longer than ``timeout_s``.
+            UnavailableError: the worker has ended; if an error has ended it, that one. This goes for all waits.
         """
         async with _within(timeout_s, "the owned partitions were not all loaded"):
             for session in self._sessions().values():
@@ -372,6 +395,8 @@ class Worker:
     def _sessions(self) -> Mapping[str, KeySession]:
         if self._runtime is None or not self._runtime.sessions:
             raise RuntimeError("the worker has not started")
+        if self._forks != this_process.forks:
+            this_process.check(self._forks, f"worker {self.config.worker_id}")
         return MappingProxyType(self._runtime.sessions)
 
     def _session(self, key: str) -> KeySession:

@@ -120,6 +120,11 @@ class HostLease:
         """How often it was lost and is held again."""
         return self._holder.losses
 
+    @property
+    def failed_writes(self) -> int:
+        """How many writes of it have failed."""
+        return self._holder.failed_writes
+
     async def take(self) -> None:
         """Takes it, or goes on with it. Raises as the lease of a worker does."""
         await self._holder.take()

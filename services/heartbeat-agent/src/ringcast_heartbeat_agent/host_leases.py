@@ -82,6 +82,11 @@ class HostLeases:
         return self._lease.losses if self._lease is not None else 0
 
     @property
+    def failed_writes(self) -> int:
+        """How many writes of it have failed."""
+        return self._lease.failed_writes if self._lease is not None else 0
+
+    @property
     def deleted(self) -> int:
         """Records of dead workers that were deleted."""
         return sum(records.deleted for records in self._records.values())

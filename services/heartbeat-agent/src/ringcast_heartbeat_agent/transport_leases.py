@@ -73,7 +73,8 @@ class LeasesServicer(leases.LeasesServicer):
         while not reading.done():
             told.clear()
             number += 1
-            ping = pb.Ping(number=number, held=self._hosted.held, losses=self._hosted.losses)
+            hosted = self._hosted
+            ping = pb.Ping(number=number, held=hosted.held, losses=hosted.losses, failed_writes=hosted.failed_writes)
             await context.write(pb.HoldResponse(ping=ping))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(PING_S):

@@ -53,14 +53,16 @@ class Registered(_message.Message):
     def __init__(self, lease: _Optional[str] = ..., ping_interval_s: _Optional[float] = ..., patience_s: _Optional[float] = ...) -> None: ...
 
 class Ping(_message.Message):
-    __slots__ = ("number", "held", "losses")
+    __slots__ = ("number", "held", "losses", "failed_writes")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     LOSSES_FIELD_NUMBER: _ClassVar[int]
+    FAILED_WRITES_FIELD_NUMBER: _ClassVar[int]
     number: int
     held: bool
     losses: int
-    def __init__(self, number: _Optional[int] = ..., held: _Optional[bool] = ..., losses: _Optional[int] = ...) -> None: ...
+    failed_writes: int
+    def __init__(self, number: _Optional[int] = ..., held: _Optional[bool] = ..., losses: _Optional[int] = ..., failed_writes: _Optional[int] = ...) -> None: ...
 
 class Pong(_message.Message):
     __slots__ = ("number",)

@@ -49,12 +49,13 @@ class FetchBatch:
 class Apply:
     """Hand these changes to the application, each row at most once, in any order; then say ``job_done``.
 
-    They are of a batch, or else of one partition that was fetched.
+    They are of a batch, or else of one partition that was fetched; ``tokens``: the events that the fetch makes up for.
     """
 
     job: int
     changes: list[Change]
     batch: Batch | None = field(default=None, compare=False, repr=False)
+    tokens: list[Token] = field(default_factory=list, compare=False, repr=False)
 
 
 @dataclass(slots=True, frozen=True)

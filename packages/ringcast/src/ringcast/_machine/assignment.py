@@ -53,6 +53,7 @@ class PeerAssigner:
         self._due: float | None = None
         self._grace_until: float | None = None
         self._members: tuple[Member, ...] = ()
+        self._epoch = 0
         self.current: Assignment | None = None
 
     @property
@@ -70,6 +71,10 @@ class PeerAssigner:
         if self._members:
             self._grace_until = now + self._grace_s
         self.changed(now)
+
+    def start_over(self) -> None:
+        """The worker owns nothing any more: what is assigned next is news even if it is the same."""
+        self._members, self.current = (), None
 
     @property
     def wake_at(self) -> float | None:
@@ -93,8 +98,8 @@ class PeerAssigner:
         found = owners(self._settings, members)
         if self.current is not None and self.current.owners == found:
             return None
-        epoch = self.current.epoch + 1 if self.current is not None else 1
-        self.current = Assignment(self._key, epoch, found)
+        self._epoch += 1
+        self.current = Assignment(self._key, self._epoch, found)
         return self.current
 
     def _misses_one(self, members: Sequence[Member]) -> bool:

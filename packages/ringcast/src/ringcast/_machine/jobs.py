@@ -11,7 +11,7 @@ from ringcast_wire import PartitionRows, Row
 from ringcast._change import Change
 from ringcast._machine.actions import Announce
 from ringcast._machine.batching import Batch
-from ringcast._machine.partition import Partition
+from ringcast._machine.partition import Partition, Token
 from ringcast._stats import Stats
 
 MAX_OPEN_BATCHES: Final = 4
@@ -48,6 +48,16 @@ class CachedJob:
 
 
 Job: TypeAlias = PartitionJob | CachedJob | Batch | Announce
+
+
+def events_of(job: Job) -> list[Token]:
+    """The deliveries of the events that a fetch of a partition has made up for.
+
+    None where the partition was not live: the last event of each is delivered to a new owner, however old it is.
+    """
+    if not isinstance(job, PartitionJob) or not job.partition.live:
+        return []
+    return job.partition.tokens_to(job.rows.revision)
 
 
 class Jobs:
@@ -121,6 +131,10 @@ class ChangeMaker:
 
     def of_fetch(self, partition: Partition, rows: PartitionRows) -> list[Change]:
         """Takes in the rows of a fetch; those that are news."""
+        held, gone = partition.rows, partition.tombstones
+        for row in rows.rows:
+            known = held.get(row.row_id)
+            self._stats.stale += row.version < (gone.get(row.row_id, 0) if known is None else known.version)
         if rows.whole:
             news = partition.accept_whole(rows.rows, rows.revision)
         else:

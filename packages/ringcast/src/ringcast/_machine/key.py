@@ -34,7 +34,7 @@ from ringcast._machine.comparison import Comparison
 from ringcast._machine.fetching import FetchQueue
 from ringcast._machine.full_fetch import FullFetch
 from ringcast._machine.heads import HeadsAsked
-from ringcast._machine.jobs import CachedJob, ChangeMaker, Job, Jobs, PartitionJob, PartitionRequest
+from ringcast._machine.jobs import CachedJob, ChangeMaker, Job, Jobs, PartitionJob, PartitionRequest, events_of
 from ringcast._machine.key_history import KeyHistory
 from ringcast._machine.partition import Fetching, Heard, Partition, Token
 from ringcast._machine.saving import CachedPartition, Saving
@@ -401,7 +401,7 @@ class KeyMachine:
         elif changes := self._changes(job, now):
             self._jobs.active = (number, job)
             self.stats.changes += len(changes)
-            self._actions.append(Apply(number, changes, job if isinstance(job, Batch) else None))
+            self._actions.append(Apply(number, changes, job if isinstance(job, Batch) else None, events_of(job)))
         else:
             self._finish(job, now)
         return True

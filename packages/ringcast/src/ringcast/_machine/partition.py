@@ -215,6 +215,10 @@ class Partition:
         done = [rev for rev in tokens if rev <= self.applied]
         return [tokens.pop(rev) for rev in done]
 
+    def tokens_to(self, revision: int) -> list[Token]:
+        """The deliveries of events up to ``revision``."""
+        return [token for rev, token in self.tokens.items() if rev <= revision]
+
     @property
     def goal(self) -> int:
         """The highest revision that was heard of and has to be fetched."""

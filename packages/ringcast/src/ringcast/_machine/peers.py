@@ -27,6 +27,11 @@ class Peers:
             if key in (None, name):
                 assigner.changed(now)
 
+    def start_over(self, key: str, now: float) -> None:
+        """The worker takes part in a key again, with nothing."""
+        self._assigners[key].start_over()
+        self._assigners[key].changed(now)
+
     def reconnected(self, now: float) -> None:
         """The connection was lost and is back."""
         for assigner in self._assigners.values():

@@ -1,0 +1,100 @@
+"""The NATS client as a worker needs it: nothing that a server or another client sends ends it for good.
+
+The library closes a connection for ever when the server ends it with an error, as it does when a login was changed or
+has expired; it stops reading, without a word, at a subject that is no UTF-8; and a file of credentials that can't be
+read just then ends its attempts to reconnect. This is the one file that knows these habits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Final
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.client import __version__ as LIBRARY_VERSION
+from nats.protocol.parser import PERMISSIONS_ERR, STALE_CONNECTION
+
+TESTED_VERSIONS: Final = ("2.16.",)
+"""Versions of the library whose inside is known here and in the parser of bursts."""
+_SAID: Final = re.compile(rb"-ERR\s+'([^'\r\n]*)'?")
+_REFUSED: Final = re.compile(r'violation for (publish|subscription) to "([^"]*)"', re.IGNORECASE)
+_PAUSE_S: Final = 1.0
+
+
+class SubjectRefusedError(nats.errors.Error):
+    """The server does not let this user publish, or subscribe, to a subject."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__(f"nats: {said}")
+        found = _REFUSED.search(said)
+        self.action, self.subject = (found[1].lower(), found[2]) if found else ("use", said)
+
+
+class WorkerClient(Client):
+    """A client that reconnects whatever happened to its connection."""
+
+    async def _process_err(self, err_msg: str) -> None:
+        """The server says what is wrong; unless that is a subject that it refuses, it closes the connection."""
+        if STALE_CONNECTION in err_msg or self.is_closed or self.is_reconnecting:
+            await super()._process_err(err_msg)
+            return
+        said = self._said() or err_msg.strip("'")
+        if PERMISSIONS_ERR in err_msg:
+            await self._error_cb(SubjectRefusedError(said))
+            return
+        error = nats.errors.Error(f"nats: {said}")
+        await self._error_cb(error)
+        await self._process_op_err(error)
+
+    def _said(self) -> str:
+        """The server's words as it wrote them: the library has turned them, and the subject in them, to lower case."""
+        found = _SAID.match(self._ps.buf)
+        return found[1].decode(errors="replace") if found else ""
+
+    async def _process_connect_init(self) -> None:
+        """What was left half-read of the connection before does not belong to this one."""
+        self._ps.reset()
+        await super()._process_connect_init()
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        """A message that the library can't take in is told of, and passed over."""
+        try:
+            await super()._process_msg(sid, _readable(subject), _readable(reply), data, headers)
+        except Exception as error:  # noqa: BLE001  # whatever it is, reading goes on
+            await self._error_cb(error)
+
+    async def _read_loop(self) -> None:
+        """Where reading ends for a reason that the library does not foresee, a new connection is made at once."""
+        await super()._read_loop()
+        task = asyncio.current_task()
+        if task is not None and task is self._reading_task and self.is_connected and not task.cancelling():
+            await self._process_op_err(nats.errors.Error("nats: reading has ended"))
+
+    async def _attempt_reconnect(self) -> None:
+        """Goes on after an error that the library does not foresee, such as credentials that make no sense just now."""
+        while True:
+            try:
+                await super()._attempt_reconnect()
+            except Exception as error:  # noqa: BLE001  # whatever it is, it is tried again
+                await self._error_cb(error)
+                await asyncio.sleep(_PAUSE_S)
+                if self.is_closed:
+                    return
+                self._status = Client.RECONNECTING
+            else:
+                return
+
+
+def library_is_known() -> bool:
+    """Whether the library is of a version whose inside is known; any other has to do with its own parser."""
+    return LIBRARY_VERSION.startswith(TESTED_VERSIONS)
+
+
+def _readable(subject: bytes) -> bytes:
+    """The subject, or if it is no UTF-8 something that is, and that nobody waits for."""
+    return subject if subject.isascii() else subject.decode(errors="replace").encode()
+
+
+__all__ = ["LIBRARY_VERSION", "SubjectRefusedError", "WorkerClient", "library_is_known"]

@@ -1,0 +1,171 @@
+"""What NATS does not let a worker do is told, and harms that worker's key or consumer alone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+from ringcast import UnavailableError, Worker
+from ringcast.admin import ConfigServiceClient
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
+from ringcast_wire import limits, names
+
+SERVICE = {"user": "service", "password": "service"}
+CREATE = "$JS.API.CONSUMER.CREATE"
+
+
+def users(*, deaf: bool = True) -> dict[str, Any]:
+    """The users of the server, by what they may not do; ``deaf``: one may make no consumer of events."""
+    denied = {
+        "any": [],
+        "few": ["$KV.config_nodes_few.Refused.>"],
+        "none": ["$KV.config_nodes_few.>"],
+        "deaf": [f"{CREATE}.config_notify_deaf.>"] if deaf else [],
+        "first": [f"{CREATE}.config_notify_first.{names.consumer_name('ringcast', 'first-w', 1)}"],
+        "blind": [f"{CREATE}.KV_config_leases.>"],
+    }
+    made = [
+        {"user": user, "password": user, "permissions": {"publish": {"allow": [">"], "deny": deny}}}
+        for user, deny in denied.items()
+    ]
+    return {"authorization": {"users": [SERVICE, *made]}}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    with NatsServer(tmp_path_factory.mktemp("nats"), **users()) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def service(server: NatsServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConfigServiceProcess]:
+    directory = tmp_path_factory.mktemp("service")
+    options = ("--nats-user", "service", "--nats-password", "service")
+    database = f"sqlite:{directory / 'ringcast.db'}"
+    with ConfigServiceProcess(directory, nats_url=server.url, database=database, options=options) as made:
+        yield made
+
+
+@pytest.fixture
+async def client(service: ConfigServiceProcess) -> AsyncIterator[ConfigServiceClient]:
+    async with ConfigServiceClient(service.address) as made:
+        yield made
+
+
+@pytest.fixture
+def worker(server: NatsServer) -> Callable[..., Worker]:
+    def make(store: str, name: str, user: str, keys: tuple[str, ...] = ("list",), **settings: Any) -> Worker:
+        settings = {"servers": server.url, "user": user, "password": user, **settings}
+        return Worker(store=store, keys=keys, worker_id=f"{store}-{name}", **settings)
+
+    return make
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Waits for what time or another process brings about."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def test_a_key_that_can_not_be_registered_does_not_keep_the_others(
+    client: ConfigServiceClient, worker: Callable[..., Worker], caplog: pytest.LogCaptureFixture
+) -> None:
+    await client.create_store("few", partition_count=8)
+    with caplog.at_level(logging.WARNING):
+        async with worker("few", "w", "few", ("Refused", "list")) as one:
+            subject = "$KV.config_nodes_few.Refused.slot.0"
+            written = await client.put("few", "list", "a", "1")
+            await one.wait_for("list", written.partition, written.version, timeout_s=PATIENCE_S)
+            await until(lambda: one.health().keys[1].ready)
+            health = one.health()
+            refused, _ = health.keys
+            assert subject in refused.failing_because
+            assert subject in health.refused_subjects
+            assert not refused.ready
+            assert not health.ready
+            assert one.staleness("Refused") > 0
+            assert one.staleness("list") == 0
+            (told,) = [record for record in caplog.records if getattr(record, "subject", None) == subject]
+            assert told.levelno == logging.WARNING
+            assert told.getMessage() == "NATS refuses a subject to this user"
+
+
+async def test_a_worker_that_may_register_no_key_says_so(
+    client: ConfigServiceClient, worker: Callable[..., Worker]
+) -> None:
+    await client.create_store("none", partition_count=8)
+    one = worker("few", "none", "none")
+    with pytest.raises(UnavailableError, match=r"no key can be registered: .*\$KV\.config_nodes_few\.list\.slot\."):
+        await one.start()
+
+
+async def test_the_start_is_bounded_and_says_what_it_waited_for(
+    client: ConfigServiceClient, worker: Callable[..., Worker]
+) -> None:
+    await client.create_store("blind", partition_count=8)
+    one = worker("blind", "w", "blind", start_timeout_s=3.0)
+    with pytest.raises(UnavailableError, match=r"did not start within 3 s: .*CONSUMER\.CREATE\.KV_config_leases"):
+        await one.start()
+
+
+async def test_a_worker_that_gets_no_events_leaves_its_partitions_to_others_until_it_does(
+    client: ConfigServiceClient, worker: Callable[..., Worker], server: NatsServer
+) -> None:
+    await client.create_store("deaf", partition_count=8)
+    heard: set[str] = set()
+    async with worker("deaf", "a", "any", handler=lambda change: heard.add(change.row_id)) as good:
+        await good.wait_ready(timeout_s=PATIENCE_S)
+        async with worker("deaf", "b", "deaf", update_tries=2) as deaf:
+            await until(lambda: deaf.health().keys[0].aside)
+            await good.wait_until("list", lambda: len(good.owned("list")) == 8, timeout_s=PATIENCE_S)
+            await good.wait_ready(timeout_s=PATIENCE_S)
+            rows = {f"r{number}" for number in range(40)}
+            for row in rows:
+                await client.put("deaf", "list", row, "1")
+            await until(lambda: heard >= rows)
+            (health,) = deaf.health().keys
+            assert f"{CREATE}.config_notify_deaf.ringcast-deaf-b" in health.failing_because
+            assert health.owned == 0
+            assert not deaf.health().ready
+            assert deaf.staleness() > 0
+            assert good.health().ready
+            await asyncio.to_thread(server.reload, **users(deaf=False))
+            await until(lambda: deaf.owned("list") and deaf.health().ready and good.health().ready)
+            assert len(deaf.owned("list")) < 8
+            assert deaf.owned("list").isdisjoint(good.owned("list"))
+            written = await client.put("deaf", "list", "last", "1")
+            owner = deaf if written.partition in deaf.owned("list") else good
+            await owner.wait_for("list", written.partition, written.version, timeout_s=PATIENCE_S)
+
+
+async def test_a_worker_that_is_alone_keeps_what_it_has(
+    client: ConfigServiceClient, worker: Callable[..., Worker], server: NatsServer
+) -> None:
+    await asyncio.to_thread(server.reload, **users())
+    await client.create_store("alone", partition_count=8)
+    async with worker("deaf", "alone", "deaf", update_tries=1) as deaf:
+        await until(lambda: deaf.health().keys[0].failing_because != "")
+        (health,) = deaf.health().keys
+        assert (health.owned, health.loaded, health.aside) == (8, 0, False)
+        assert health.unloaded_for_s > 0
+        assert not deaf.health().ready
+
+
+async def test_consumers_are_confirmed_one_at_a_time(
+    client: ConfigServiceClient, worker: Callable[..., Worker]
+) -> None:
+    """What the second of them lacks is no reason to load nothing."""
+    await client.create_store("first", partition_count=1_200)
+    most = limits.MAX_FILTERS_PER_CONSUMER
+    async with worker("first", "other", "any") as other:
+        await other.wait_ready(timeout_s=PATIENCE_S)
+        async with worker("first", "w", "first", update_tries=100) as one:
+            await one.wait_until("list", lambda: one.health().keys[0].loaded == most, timeout_s=PATIENCE_S)
+            (health,) = one.health().keys
+            assert health.owned > most
+            assert not one.health().ready
+            assert one.staleness() > 0

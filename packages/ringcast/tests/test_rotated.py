@@ -1,0 +1,132 @@
+"""What ends a connection to NATS, or comes over it damaged, ends no worker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from ringcast import Worker
+from ringcast.admin import ConfigServiceClient
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
+from ringcast_wire import LeaseRecord, SlotClaim, encode_record, limits, names
+
+SERVICE = {"user": "service", "password": "service"}
+OPTIONS = ("--nats-user", "service", "--nats-password", "service")
+
+
+def login(password: str, **settings: Any) -> dict[str, Any]:
+    """The server's settings with this password of the worker's."""
+    return {"authorization": {"users": [SERVICE, {"user": "w", "password": password}]}, **settings}
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
+    with NatsServer(tmp_path / "nats", **login("first")) as made:
+        yield made
+
+
+@pytest.fixture
+async def client(server: NatsServer, tmp_path: Path) -> AsyncIterator[ConfigServiceClient]:
+    database = f"sqlite:{tmp_path / 'ringcast.db'}"
+    with ConfigServiceProcess(tmp_path, nats_url=server.url, database=database, options=OPTIONS) as service:
+        async with ConfigServiceClient(service.address) as made:
+            await made.create_store("s", partition_count=4)
+            yield made
+
+
+def worker(server: NatsServer, name: str = "w", **settings: Any) -> Worker:
+    settings = {"servers": server.url, "user": "w", "password": "first", **settings}
+    return Worker(store="s", keys=["list"], worker_id=name, **settings)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Waits for what time or another process brings about."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def hears(client: ConfigServiceClient, one: Worker, value: str) -> None:
+    """Writes a row, and waits until the worker has it."""
+    written = await client.put("s", "list", "a", value)
+    await one.wait_for("list", written.partition, written.version, timeout_s=PATIENCE_S)
+    row = one.get("list", "a")
+    assert row is not None
+    assert row.value == value
+
+
+@pytest.mark.parametrize("parser", ["bursts", "library"])
+async def test_a_password_that_is_another_for_a_while_ends_no_worker(
+    server: NatsServer, client: ConfigServiceClient, caplog: pytest.LogCaptureFixture, parser: str
+) -> None:
+    async with worker(server, nats_parser=parser) as one:
+        await hears(client, one, "1")
+        await asyncio.to_thread(server.reload, **login("second"))
+        await until(lambda: not one.health().connected and one.staleness() > 0)
+        row = one.get("list", "a")  # which goes on being served
+        assert row is not None
+        await until(lambda: server.log_of("authentication error") > 0)  # it tries again with what it has
+        await asyncio.to_thread(server.reload, **login("first"))
+        await until(lambda: one.health().ready)
+        await hears(client, one, "2")
+    (lost,) = [record for record in caplog.records if record.getMessage().startswith("connection to NATS lost")]
+    assert "Authorization Violation" in getattr(lost, "error", "")
+
+
+async def test_a_server_with_no_room_ends_no_worker(server: NatsServer, client: ConfigServiceClient) -> None:
+    async with worker(server) as one:
+        await hears(client, one, "1")
+        await asyncio.to_thread(server.reload, **login("first", max_connections=1))
+        await asyncio.to_thread(server.reload, **login("first"))
+        await until(lambda: one.health().ready)
+        await hears(client, one, "2")
+
+
+@pytest.mark.parametrize("parser", ["bursts", "library"])
+async def test_a_subject_that_is_no_utf8_costs_no_connection(
+    server: NatsServer, client: ConfigServiceClient, caplog: pytest.LogCaptureFixture, parser: str
+) -> None:
+    def publish() -> None:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as raw:
+            raw.recv(4_096)
+            raw.sendall(b'CONNECT {"verbose":false,"user":"service","pass":"service"}\r\n')
+            for subject in (b"config.notify.s.list.\xff", b"$KV.config_nodes_s.list.\xff"):
+                raw.sendall(b"PUB %b 1\r\nx\r\n" % subject)
+            raw.sendall(b"PING\r\n")
+            while b"PONG" not in raw.recv(4_096):
+                pass
+
+    with caplog.at_level(logging.WARNING):
+        async with worker(server, nats_parser=parser) as one:
+            await one.wait_ready(timeout_s=PATIENCE_S)
+            await asyncio.to_thread(publish)
+            await until(lambda: one.stats().unreadable > 0)
+            for number in range(3):
+                await hears(client, one, str(number))
+            assert one.health().ready
+    assert not [record for record in caplog.records if record.getMessage().startswith("connection to NATS lost")]
+
+
+async def test_claims_of_every_slot_by_one_worker_keep_no_other_out(
+    server: NatsServer, client: ConfigServiceClient
+) -> None:
+    async with worker(server) as one:
+        await one.wait_ready(timeout_s=PATIENCE_S)
+        rogue = await nats.connect(server.url, **SERVICE)
+        lease = LeaseRecord(incarnation="x" * 16, host="h", pid=1, started_at_ms=1)
+        js = rogue.jetstream()
+        await js.publish(f"$KV.{names.LEASES_BUCKET}.rogue", encode_record(lease))
+        claim = encode_record(SlotClaim(worker_id="rogue", lease="rogue"))
+        bucket = names.nodes_bucket("s")
+        for slot in range(limits.MAX_WORKERS_PER_KEY):
+            await js.publish(f"$KV.{bucket}.{names.slot_key('list', slot)}", claim)
+        async with worker(server, "other") as other:
+            await until(lambda: len(one.owned("list")) + len(other.owned("list")) == 4 and other.owned("list"))
+            await until(lambda: one.health().ready and other.health().ready)
+        await rogue.close()

@@ -7,11 +7,13 @@ import inspect
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from itertools import islice
 from operator import length_hint
 from typing import Final, TypeAlias
 
-from ringcast._calls import HandlerCalls
+from ringcast._calls import HandlerCall, HandlerCalls
+from ringcast._cancellation import ENDS_THE_PROCESS, Stopping, is_cancelled
 from ringcast._change import Change
 from ringcast._config import WorkerConfig
 from ringcast._log import Log
@@ -25,7 +27,7 @@ Handler: TypeAlias = Callable[[Change], Awaitable[None] | None]
 Listener: TypeAlias = Callable[[str, frozenset[int]], Awaitable[None] | None]
 """Takes a config key and the partitions that were assigned or revoked."""
 
-_Begun: TypeAlias = tuple[Change, Exception | Awaitable[None]]
+_Begun: TypeAlias = tuple[Change, BaseException | Awaitable[None]]
 """A change that the handler was called for, and what became of the call."""
 
 _BREATHE: Final = 256
@@ -58,6 +60,7 @@ class Applier:
         self._owned = owned
         self.poison = Poison(config, stats, log, letters, owned)
         self.calls = HandlerCalls()
+        self.stopping = Stopping()
         self._latency = measures.handler_latency if measures.timed else None
 
     def attach(self, handler: Handler | None, *, after: int = 0) -> None:
@@ -81,13 +84,24 @@ class Applier:
         if runners == 1:
             await self._run(source, begun)
         elif runners:
+            await self._run_several(runners, source, begun)
+
+    async def _run_several(self, runners: int, source: Iterator[Change], begun: _Begun | None) -> None:
+        try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._run(source, begun))
                 for _ in range(runners - 1):
                     tasks.create_task(self._run(source))
+        except asyncio.CancelledError:
+            # If the worker goes on, so did the runners: they have handed over everything by now.
+            if not self.stopping.take_back():
+                raise
 
-    async def announce(self, key: str, assigned: bool, partitions: frozenset[int]) -> None:
-        """Tells the application which partitions it got or lost. An error of its own is logged, not more."""
+    async def announce(self, key: str, assigned: bool, partitions: frozenset[int], *, at_end: bool = False) -> None:
+        """Tells the application which partitions it got or lost. An error of its own is counted and logged, not more.
+
+        ``at_end``: the worker gives everything up, in a task that nothing of the application runs in otherwise.
+        """
         if not assigned:
             await self.poison.lose(partitions)
         listener = self._on_assigned if assigned else self._on_revoked
@@ -97,7 +111,12 @@ class Applier:
             result = listener(key, partitions)
             if inspect.isawaitable(result):
                 await result
-        except Exception as error:  # noqa: BLE001  # whatever the application raises
+        except ENDS_THE_PROCESS:
+            raise
+        except BaseException as error:  # noqa: BLE001  # whatever the application raises
+            if isinstance(error, asyncio.CancelledError) and not self._goes_on(ours=not at_end):
+                raise
+            self._stats.callback_failures += 1
             name = "on_assigned" if assigned else "on_revoked"
             self._log.error("callback failed", callback=name, error=repr(error))
 
@@ -106,7 +125,7 @@ class Applier:
             begun = self._run_plain(changes)
             if begun is not None or not length_hint(changes):
                 return begun
-            await asyncio.sleep(0)
+            await self.stopping.through(_breathe)
 
     def _run_plain(self, changes: Iterator[Change]) -> _Begun | None:
         """Hands changes to a plain function, until one fails or waits after all: that one is returned."""
@@ -119,7 +138,9 @@ class Applier:
                 began_s = time.perf_counter()
             try:
                 result = handler(change)
-            except Exception as error:  # noqa: BLE001  # whatever the application raises
+            except ENDS_THE_PROCESS:
+                raise
+            except BaseException as error:  # noqa: BLE001  # whatever the application raises
                 self._stats.handler_failures += 1
                 return change, error
             finally:
@@ -133,49 +154,70 @@ class Applier:
         if begun is not None and self._handler is not None:
             await self._finish(self._handler, *begun)
         for count, change in enumerate(changes, 1):
+            if self.stopping.begun:  # a handler has swallowed the cancellation
+                return
             if self._handler is not None and self._owned(change.partition) and not self.poison.hold(change):
                 await self._finish(self._handler, change)
             if count % _BREATHE == 0:
-                await asyncio.sleep(0)
+                await self.stopping.through(_breathe)
 
     async def unblock(self, partition: int, row_id: str) -> bool:
         """Tries the newest change of a blocked row again; returns whether the row is free now."""
 
-        async def attempt(change: Change) -> Exception | None:
-            return None if self._handler is None else await self._attempt(self._handler, change)
+        async def attempt(change: Change) -> BaseException | None:
+            if self._handler is None:
+                return None
+            call = self.calls.begin(change)
+            try:
+                return await self._attempt(self._handler, call, ours=False)
+            finally:
+                self.calls.end(call)
 
         return await self.poison.unblock(partition, row_id, attempt)
 
-    async def _finish(self, handler: Handler, change: Change, begun: Exception | Awaitable[None] | None = None) -> None:
+    async def _finish(
+        self, handler: Handler, change: Change, begun: BaseException | Awaitable[None] | None = None
+    ) -> None:
         call = self.calls.begin(change)
         try:
-            error = await self._attempt(handler, change, begun)
-            if error is not None:
-                await self.poison.give_up(change, error)
+            error = await self._attempt(handler, call, begun)
+            if error is not None and self._owned(change.partition):  # else its new owner has it
+                await self.stopping.through(partial(self.poison.give_up, change, error))
         finally:
             self.calls.end(call)
 
     async def _attempt(
-        self, handler: Handler, change: Change, begun: Exception | Awaitable[None] | None = None
-    ) -> Exception | None:
+        self,
+        handler: Handler,
+        call: HandlerCall,
+        begun: BaseException | Awaitable[None] | None = None,
+        *,
+        ours: bool = True,
+    ) -> BaseException | None:
         """Calls the handler as often as it may be called; returns the last error if it raised every time.
 
-        ``begun``: what the first call gave, if it has been made.
+        ``begun``: what the first call gave, if it has been made. ``ours``: it runs in a task of this worker's.
         """
+        change = call.change
         backoff: Backoff | None = None
         for tries_left in reversed(range(self._config.handler_tries)):
-            last = begun if isinstance(begun, Exception) else await self._call(handler, change, begun)
+            last = begun if isinstance(begun, BaseException) else await self._call(handler, change, begun, ours=ours)
             if last is None:
                 return None
             begun = None
             if tries_left:
+                if not self._owned(change.partition):
+                    break
                 facts = {"partition": change.partition, "version": change.version, "error": repr(last)}
                 self._log.warning("handler failed: it is tried again", **facts, tries_left=tries_left)
                 backoff = backoff or Backoff(random.random, first_s=0.1, most_s=5.0)
-                await asyncio.sleep(backoff.next_s())
+                pause = partial(call.pause, backoff.next_s())
+                await (self.stopping.through(pause) if ours else pause())
         return last
 
-    async def _call(self, handler: Handler, change: Change, begun: Awaitable[None] | None) -> Exception | None:
+    async def _call(
+        self, handler: Handler, change: Change, begun: Awaitable[None] | None, *, ours: bool
+    ) -> BaseException | None:
         """Calls the handler, or waits for a call that was begun; returns its error."""
         latency, began_s = self._latency, 0.0
         if latency is not None:
@@ -184,10 +226,26 @@ class Applier:
             result = handler(change) if begun is None else begun
             if inspect.isawaitable(result):
                 await result
-        except Exception as error:  # noqa: BLE001  # whatever the application raises
+        except ENDS_THE_PROCESS:
+            raise
+        except BaseException as error:  # noqa: BLE001  # whatever the application raises
+            if isinstance(error, asyncio.CancelledError) and not self._goes_on(ours=ours):
+                raise
             self._stats.handler_failures += 1
             return error
         finally:
             if latency is not None:
                 latency.observe(time.perf_counter() - began_s)
         return None
+
+    def _goes_on(self, *, ours: bool) -> bool:
+        """After a ``CancelledError`` out of the application: whether it is a failure, and not a wish to end the task.
+
+        In a task of this worker's only a stop is such a wish; in the caller's own, whatever it was cancelled for.
+        """
+        return self.stopping.take_back() if ours else not is_cancelled()
+
+
+async def _breathe() -> None:
+    """Lets other tasks run."""
+    await asyncio.sleep(0)

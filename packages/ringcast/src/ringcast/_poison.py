@@ -95,7 +95,7 @@ class Poison:
         entry.change = change
         return True
 
-    async def give_up(self, change: Change, error: Exception) -> None:
+    async def give_up(self, change: Change, error: BaseException) -> None:
         """Deals with a change for good. What it can't do now it tries until it can, or the partition is lost."""
         self._stats.poisoned += 1
         facts = {"partition": change.partition, "version": change.version, "error": repr(error)}
@@ -114,7 +114,7 @@ class Poison:
         return [BlockedRow(entry.change, entry.error) for entry in list(self._blocked.values())]
 
     async def unblock(
-        self, partition: int, row_id: str, attempt: Callable[[Change], Awaitable[Exception | None]]
+        self, partition: int, row_id: str, attempt: Callable[[Change], Awaitable[BaseException | None]]
     ) -> bool:
         """Tries the newest change of a row again; returns whether the row is free now, as one never blocked is."""
         place = (partition, row_id)
@@ -143,7 +143,7 @@ class Poison:
         del self._blocked[place]
         self._room.set()
 
-    async def _block(self, change: Change, error: Exception) -> None:
+    async def _block(self, change: Change, error: BaseException) -> None:
         while len(self._blocked) >= MAX_BLOCKED_ROWS and self._owned(change.partition):
             self._log.warning("as many rows are blocked as may be: this one waits", partition=change.partition)
             self._room.clear()
@@ -156,7 +156,7 @@ class Poison:
             self._stats.blocked += 1
             self._blocked[(change.partition, change.row_id)] = _Entry(change, repr(error))
 
-    async def _send(self, change: Change, error: Exception) -> None:
+    async def _send(self, change: Change, error: BaseException) -> None:
         subject = names.dead_subject(change.store, change.key, change.partition)
         body = self._letter(change, error)
         row = hashlib.blake2b(change.row_id.encode(), digest_size=12).hexdigest()
@@ -176,7 +176,7 @@ class Poison:
                 self._stats.dead_letters += 1
                 return
 
-    def _letter(self, change: Change, error: Exception) -> bytes:
+    def _letter(self, change: Change, error: BaseException) -> bytes:
         letter = DeadLetter(
             store=change.store,
             key=change.key,

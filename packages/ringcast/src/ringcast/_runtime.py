@@ -155,11 +155,14 @@ class Runtime:
 
     async def _participate(self, connection: Connection) -> None:
         """Connects, joins, and takes part until ``stopping`` is set."""
-        settings = await find_store(connection, self._config, patient=bool(self.sessions), log=self._log)
-        self._check(settings)
-        await self._adopt(settings)
-        async with FetchClient.open(connection, self._config.fetch_timeout_s) as fetches:
-            await self._take_part(connection, fetches, settings)
+        try:
+            settings = await find_store(connection, self._config, patient=bool(self.sessions), log=self._log)
+            self._check(settings)
+            await self._adopt(settings)
+            async with FetchClient.open(connection, self._config.fetch_timeout_s) as fetches:
+                await self._take_part(connection, fetches, settings)
+        finally:
+            self._begin_to_end_handlers()  # before their tasks are cancelled for a failure in here
 
     async def _adopt(self, settings: StoreSettings) -> None:
         """Goes on with what was restored, if it is of this store, or without it."""
@@ -180,7 +183,16 @@ class Runtime:
         """Makes the sessions, and starts what hands changes over."""
         self.sessions = {key: self._session(key, settings) for key in self._config.keys}
         for session in self.sessions.values():
-            self._handing_over.add(self._handlers.create_task(session.run_jobs()))
+            self._handing_over.add(self._handlers.create_task(self._hand_over(session)))
+
+    async def _hand_over(self, session: KeySession) -> None:
+        """Hands the changes of a key over until the worker stops; a worker that hands nothing over must not go on."""
+        try:
+            await session.run_jobs()
+        except asyncio.CancelledError:
+            if session.applier.stopping.begun:
+                raise
+            raise RuntimeError(f"the task that hands over the changes of key {session.key} was cancelled") from None
 
     def _check(self, settings: StoreSettings) -> None:
         """Refuses to join a store that is not what was asked for."""
@@ -386,10 +398,15 @@ class Runtime:
 
     async def _end_handlers(self) -> None:
         """Hands nothing over any more."""
+        self._begin_to_end_handlers()
         for task in self._handing_over:
             task.cancel()
         if self._handing_over:
             await asyncio.wait(self._handing_over)
+
+    def _begin_to_end_handlers(self) -> None:
+        for session in self.sessions.values():
+            session.applier.stopping.begin()
 
     async def _release(self, connection: Connection, step: Callable[[], Awaitable[None]]) -> None:
         """Gives up something that others wait for; if that fails, it ends by itself later."""
@@ -405,7 +422,7 @@ class Runtime:
         for session in self.sessions.values():
             owned = frozenset(session.machine.partitions)
             if owned:
-                await session.applier.announce(session.key, False, owned)
+                await session.applier.announce(session.key, False, owned, at_end=True)
 
     def all_stats(self) -> Stats:
         """The counters of all keys, and what is no single key's."""

@@ -332,7 +332,7 @@ class KeySession:
     async def run_jobs(self) -> None:
         """Hands changes to the application until cancelled."""
         while True:
-            job = await self._jobs.get()
+            job = await self.applier.stopping.through(self._jobs.get)
             if not isinstance(job, Apply):
                 await self.applier.announce(self.key, job.assigned, job.partitions)
             elif self.traces is None:
@@ -340,6 +340,8 @@ class KeySession:
             else:
                 with self.traces.applying(job):
                     await self.applier.apply(job.job, job.changes)
+            if self.applier.stopping.begun:
+                return  # whether all of it was handed over is not known
             self._busy = False
             self.machine.job_done(job.job, self._now())
             self.pump()

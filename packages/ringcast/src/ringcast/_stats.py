@@ -36,6 +36,8 @@ class Stats:
     """Micro-batches."""
     handler_failures: int = 0
     """Calls of the handler that raised."""
+    callback_failures: int = 0
+    """Calls of ``on_assigned`` or ``on_revoked`` that raised."""
     poisoned: int = 0
     """Changes given up after the handler failed every time."""
     dead_letters: int = 0

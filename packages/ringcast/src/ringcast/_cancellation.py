@@ -1,0 +1,51 @@
+"""Tells a stop of the worker from a cancellation that comes out of the application's own code.
+
+A handler that awaits something which another task has cancelled raises ``CancelledError``, and so does one whose task
+is cancelled by the application itself. Neither may end what hands changes over: only a stop of the worker does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+ENDS_THE_PROCESS: Final = (KeyboardInterrupt, SystemExit, GeneratorExit)
+"""What a call of the application may raise and is no failure of the call."""
+
+
+class Stopping:
+    """Whether the tasks that call the application are being ended: they are cancelled only after :meth:`begin`."""
+
+    def __init__(self) -> None:
+        self.begun = False
+
+    def begin(self) -> None:
+        """From now on a cancellation is meant."""
+        self.begun = True
+
+    def take_back(self) -> bool:
+        """Says whether a task that has just got a ``CancelledError`` goes on; then the cancellation is undone."""
+        if self.begun:
+            return False
+        task = asyncio.current_task()
+        while task is not None and task.cancelling():
+            task.uncancel()
+        return True
+
+    async def through(self, wait: Callable[[], Awaitable[T]]) -> T:
+        """Waits for what ``wait`` gives, once more after each cancellation that is not the worker's."""
+        while True:
+            try:
+                return await wait()
+            except asyncio.CancelledError:
+                if not self.take_back():
+                    raise
+
+
+def is_cancelled() -> bool:
+    """Whether anybody has asked to cancel the task that runs now."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

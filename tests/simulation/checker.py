@@ -246,6 +246,8 @@ class Checker:
         span.begun[row] = version
 
     def _on_handled(self, worker: str, key: str, partition: int, row: str, version: int, value: str | None) -> None:
+        if (worker, key, partition) not in self._announced:
+            self._wrong("callback", f"{worker} {key}/{partition} {row}: revoked while version {version} was handled")
         span = self._partitions[key, partition].owners.get(worker)
         if span is not None and version >= span.done.get(row, (0, None))[0]:
             span.done[row] = (version, value)

@@ -38,7 +38,7 @@ class Session:
         self.machine = machine
         self.assigned = False
         self.idle = Signal()
-        self.application = Application(worker, key, machine.partitions.__contains__, self._job_done)
+        self.application = Application(worker, key, self._job_done)
         self._worker = worker
         self._wide = self._compared_wide = False
         self._head = names.notify_subject(worker.settings.store, key, 0)[:-1]
@@ -52,6 +52,7 @@ class Session:
     def assign(self, partitions: frozenset[int]) -> None:
         """Mirrors ``KeySession.assign``."""
         before = frozenset(self.machine.partitions)
+        self.application.lose(before - partitions)
         self.machine.assign(partitions)
         for number in sorted(before - partitions):
             self._worker.note("disown", self.key, number)
@@ -126,7 +127,7 @@ class Session:
                 self._worker.note("put_back", self.key, action.partition, action.applied, action.head)
 
     def _job_done(self, job: int) -> None:
-        """Mirrors the end of ``KeySession.run_jobs``."""
+        """Mirrors ``KeySession._job_done``."""
         self.idle.set()
         self.machine.job_done(job, self._worker.clock())
         self.pump()

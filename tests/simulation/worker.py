@@ -166,9 +166,9 @@ class Worker(Process):
             yield from self._release(self._lease.release())
             yield from self._release(self.consumers.clear())
         for session in self.sessions.values():  # _revoke_all
-            owned = sorted(session.machine.partitions)
-            if owned:
-                self.note("revoked", session.key, tuple(owned))
+            known = sorted(session.machine.announcements.known)
+            if known:
+                self.note("revoked", session.key, tuple(known))
         self.crash()
 
     def _release(self, step: Steps) -> Steps:

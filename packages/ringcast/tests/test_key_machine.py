@@ -80,7 +80,8 @@ class World:
         self.events: list[tuple[int, Event]] = []
         self.replies: list[Callable[[], None]] = []
         self.requests: list[FetchPartition | FetchBatch | FetchFull] = []
-        self.job: Apply | Announce | None = None
+        self.job: Apply | None = None
+        self.telling: list[Announce] = []
         self.tokens: dict[str, tuple[int, Event]] = {}
         self.acked: set[str] = set()
         self.seen: dict[tuple[int, str], int] = {}
@@ -156,9 +157,14 @@ class World:
         self.unconfirmed = set()
 
     def finish(self) -> None:
-        if self.job is not None:
+        if self.job is not None and (not self.telling or self.random.random() < 0.5):
             job, self.job = self.job, None
             self.machine.job_done(job.job, self.now)
+        elif self.telling:
+            told = self.telling.pop(self.random.randrange(len(self.telling)))
+            if told.assigned:
+                self.announced |= told.partitions
+            self.machine.job_done(told.job, self.now)
 
     def wait(self) -> None:
         self.now += self.random.choice([0.01, 0.1, 1.0, 10.0])
@@ -169,7 +175,10 @@ class World:
         for action in self.machine.poll(self.now):
             if isinstance(action, Ack):
                 self._check_acks(action)
-            elif isinstance(action, Apply | Announce):
+            elif isinstance(action, Announce):
+                self._check_announcement(action)
+                self.telling.append(action)
+            elif isinstance(action, Apply):
                 assert self.job is None, "two jobs at once"
                 self.job = action
                 self._check_job(action)
@@ -186,15 +195,17 @@ class World:
             assert held is None or held.applied >= event.rev or not held.live, "acknowledged before it was applied"
             self.acked.add(token)
 
-    def _check_job(self, job: Apply | Announce) -> None:
-        if isinstance(job, Announce):
-            for partition in job.partitions:
-                assert (partition in self.announced) is not job.assigned
-                self.announced ^= {partition}
-                if not job.assigned:  # a partition that is gained again starts anew
-                    self.view = {k: c for k, c in self.view.items() if k[0] != partition}
-                    self.seen = {k: v for k, v in self.seen.items() if k[0] != partition}
-            return
+    def _check_announcement(self, announce: Announce) -> None:
+        for told in self.telling:
+            assert told.partitions.isdisjoint(announce.partitions), "a partition is told of twice at once"
+        for partition in announce.partitions:
+            assert (partition in self.announced) is not announce.assigned
+            if not announce.assigned:  # a partition that is gained again starts anew
+                self.announced.discard(partition)
+                self.view = {k: c for k, c in self.view.items() if k[0] != partition}
+                self.seen = {k: v for k, v in self.seen.items() if k[0] != partition}
+
+    def _check_job(self, job: Apply) -> None:
         rows = [(change.partition, change.row_id) for change in job.changes]
         assert len(rows) == len(set(rows)), "a row twice in one job"
         for change in job.changes:
@@ -222,7 +233,7 @@ class World:
         self.confirm()
         for _ in range(400):
             self.poll()
-            if self.job is not None:
+            if self.job is not None or self.telling:
                 self.finish()
             elif self.replies:
                 self.reply()
@@ -310,7 +321,7 @@ class CachedWorld(World):
         )
         self.machine.saving = Saving()
         self.replies, self.requests, self.job, self.unconfirmed = [], [], None, set()
-        self.seen, self.view, self.announced, self.done = {}, {}, set(), {}
+        self.seen, self.view, self.announced, self.done, self.telling = {}, {}, set(), {}, []
         self.machine.restore(
             [
                 CachedPartition(part.number, part.applied, dict(part.rows), dict(part.tombstones), self.now - 5)
@@ -397,10 +408,11 @@ def test_cached_rows_are_told_with_their_age_and_only_what_changed_is_fetched() 
     world = run_with_crashes(Random(3), full=False, steps=300)
     world.crash()
     world.poll()
-    assert isinstance(world.job, Announce)
+    assert world.job is None
+    assert [told.assigned for told in world.telling] == [True]
     world.finish()
     world.poll()
-    assert isinstance(world.job, Apply)
+    assert world.job is not None
     assert {change.cached_age_s for change in world.job.changes} == {5.0}
     assert all(change.stale for change in world.job.changes)
     before = world.machine.stats.fetches

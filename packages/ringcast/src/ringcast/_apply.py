@@ -7,6 +7,7 @@ import inspect
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Set as AbstractSet
 from functools import partial
 from itertools import islice
 from operator import length_hint
@@ -57,10 +58,12 @@ class Applier:
         self._log = log
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
-        self._owned = owned
-        self.poison = Poison(config, stats, log, letters, owned)
+        self._owns = owned
+        self._lost: set[int] = set()
+        self.poison = Poison(config, stats, log, letters, self._owned)
         self.calls = HandlerCalls()
         self.stopping = Stopping()
+        self._telling = asyncio.Lock()
         self._latency = measures.handler_latency if measures.timed else None
 
     def attach(self, handler: Handler | None, *, after: int = 0) -> None:
@@ -73,6 +76,18 @@ class Applier:
     def attached(self) -> bool:
         """Whether anybody takes changes."""
         return self._handler is not None
+
+    def begin(self) -> None:
+        """A job begins, whose changes are all of partitions that are owned now."""
+        self._lost.clear()
+
+    def lose(self, partitions: AbstractSet[int]) -> None:
+        """These partitions are lost, even if they come back: what the job has of them is not handed over any more."""
+        self._lost |= partitions
+        self.calls.lose(partitions)
+
+    def _owned(self, partition: int) -> bool:
+        return partition not in self._lost and self._owns(partition)
 
     async def apply(self, job: int, changes: list[Change]) -> None:
         """Hands each change over; returns when the last has been taken or given up."""
@@ -100,17 +115,20 @@ class Applier:
     async def announce(self, key: str, assigned: bool, partitions: frozenset[int], *, at_end: bool = False) -> None:
         """Tells the application which partitions it got or lost. An error of its own is counted and logged, not more.
 
+        A loss is told once the calls that run for these partitions have ended; one callback runs at a time.
         ``at_end``: the worker gives everything up, in a task that nothing of the application runs in otherwise.
         """
         if not assigned:
+            await self.calls.ended(partitions)
             await self.poison.lose(partitions)
         listener = self._on_assigned if assigned else self._on_revoked
         if listener is None:
             return
         try:
-            result = listener(key, partitions)
-            if inspect.isawaitable(result):
-                await result
+            async with self._telling:
+                result = listener(key, partitions)
+                if inspect.isawaitable(result):
+                    await result
         except ENDS_THE_PROCESS:
             raise
         except BaseException as error:  # noqa: BLE001  # whatever the application raises
@@ -129,10 +147,10 @@ class Applier:
 
     def _run_plain(self, changes: Iterator[Change]) -> _Begun | None:
         """Hands changes to a plain function, until one fails or waits after all: that one is returned."""
-        owned, hold, latency, began_s = self._owned, self.poison.hold, self._latency, 0.0
+        lost, hold, latency, began_s = self._lost, self.poison.hold, self._latency, 0.0
         for change in islice(changes, _BREATHE):
             handler = self._handler
-            if handler is None or not owned(change.partition) or hold(change):
+            if handler is None or change.partition in lost or hold(change):
                 continue
             if latency is not None:
                 began_s = time.perf_counter()
@@ -156,7 +174,7 @@ class Applier:
         for count, change in enumerate(changes, 1):
             if self.stopping.begun:  # a handler has swallowed the cancellation
                 return
-            if self._handler is not None and self._owned(change.partition) and not self.poison.hold(change):
+            if self._handler is not None and change.partition not in self._lost and not self.poison.hold(change):
                 await self._finish(self._handler, change)
             if count % _BREATHE == 0:
                 await self.stopping.through(_breathe)
@@ -181,8 +199,8 @@ class Applier:
         call = self.calls.begin(change)
         try:
             error = await self._attempt(handler, call, begun)
-            if error is not None and self._owned(change.partition):  # else its new owner has it
-                await self.stopping.through(partial(self.poison.give_up, change, error))
+            if error is not None and not call.lost:  # else its new owner has it
+                await self.stopping.through(partial(self.poison.give_up, call, error))
         finally:
             self.calls.end(call)
 
@@ -206,7 +224,7 @@ class Applier:
                 return None
             begun = None
             if tries_left:
-                if not self._owned(change.partition):
+                if call.lost:
                     break
                 facts = {"partition": change.partition, "version": change.version, "error": repr(last)}
                 self._log.warning("handler failed: it is tried again", **facts, tries_left=tries_left)

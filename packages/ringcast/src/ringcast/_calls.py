@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 
 from ringcast._change import Change
@@ -54,7 +55,7 @@ class HandlerCalls:
         del self._running[call]
         self._ended.set()
 
-    def lose(self, partitions: frozenset[int]) -> None:
+    def lose(self, partitions: AbstractSet[int]) -> None:
         """These partitions are another worker's."""
         for call in self._running:
             if call.change.partition in partitions:

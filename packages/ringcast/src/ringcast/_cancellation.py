@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
+from weakref import WeakSet
 
 T = TypeVar("T")
 
@@ -21,17 +22,22 @@ class Stopping:
 
     def __init__(self) -> None:
         self.begun = False
+        self._went_on: WeakSet[asyncio.Task[object]] = WeakSet()
 
     def begin(self) -> None:
-        """From now on a cancellation is meant."""
+        """From now on a cancellation is meant; so are those of before that a task has taken back."""
         self.begun = True
+        for task in list(self._went_on):
+            task.cancel()
 
     def take_back(self) -> bool:
         """Says whether a task that has just got a ``CancelledError`` goes on; then the cancellation is undone."""
         if self.begun:
             return False
         task = asyncio.current_task()
-        while task is not None and task.cancelling():
+        assert task is not None
+        self._went_on.add(task)
+        while task.cancelling():
             task.uncancel()
         return True
 

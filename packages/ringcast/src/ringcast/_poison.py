@@ -14,6 +14,7 @@ from typing import Final, Protocol
 import msgspec
 from ringcast_wire import names
 
+from ringcast._calls import HandlerCall
 from ringcast._change import Change, PoisonPolicy
 from ringcast._config import WorkerConfig
 from ringcast._connection import TRANSIENT
@@ -95,8 +96,9 @@ class Poison:
         entry.change = change
         return True
 
-    async def give_up(self, change: Change, error: BaseException) -> None:
+    async def give_up(self, call: HandlerCall, error: BaseException) -> None:
         """Deals with a change for good. What it can't do now it tries until it can, or the partition is lost."""
+        change = call.change
         self._stats.poisoned += 1
         facts = {"partition": change.partition, "version": change.version, "error": repr(error)}
         match self._config.poison_policy:
@@ -104,7 +106,7 @@ class Poison:
                 self._log.error("handler failed every time: the change is dropped", **facts)
             case PoisonPolicy.DEAD_LETTER:
                 self._log.error("handler failed every time: the change goes to the dead letters", **facts)
-                await self._send(change, error)
+                await self._send(call, error)
             case PoisonPolicy.BLOCK:
                 self._log.error("handler failed every time: the row is blocked", **facts)
                 await self._block(change, error)
@@ -156,14 +158,15 @@ class Poison:
             self._stats.blocked += 1
             self._blocked[(change.partition, change.row_id)] = _Entry(change, repr(error))
 
-    async def _send(self, change: Change, error: BaseException) -> None:
+    async def _send(self, call: HandlerCall, error: BaseException) -> None:
+        change = call.change
         subject = names.dead_subject(change.store, change.key, change.partition)
         body = self._letter(change, error)
         row = hashlib.blake2b(change.row_id.encode(), digest_size=12).hexdigest()
         # With what nobody else can know: the stream drops the second message of an id, whoever sent the first.
         message_id = f"dead.{change.store}.{change.key}.{change.partition}.{change.version}.{row}.{self._nonce}"
         backoff = Backoff(random.random, first_s=0.5)
-        while self._owned(change.partition):
+        while not call.lost:
             try:
                 await self._letters.publish(subject, body, message_id)
             except TRANSIENT as failure:
@@ -171,7 +174,7 @@ class Poison:
                 self._log.warning(
                     "dead letter was not taken: trying again", partition=change.partition, error=repr(failure)
                 )
-                await asyncio.sleep(backoff.next_s())
+                await call.pause(backoff.next_s())
             else:
                 self._stats.dead_letters += 1
                 return

@@ -193,6 +193,8 @@ class Runtime:
             if session.applier.stopping.begun:
                 raise
             raise RuntimeError(f"the task that hands over the changes of key {session.key} was cancelled") from None
+        finally:
+            self._begin_to_end_handlers()  # of the other keys too: one that fails ends the worker
 
     def _check(self, settings: StoreSettings) -> None:
         """Refuses to join a store that is not what was asked for."""
@@ -420,9 +422,7 @@ class Runtime:
 
     async def _revoke_all(self) -> None:
         for session in self.sessions.values():
-            owned = frozenset(session.machine.partitions)
-            if owned:
-                await session.applier.announce(session.key, False, owned, at_end=True)
+            await session.revoke_all()
 
     def all_stats(self) -> Stats:
         """The counters of all keys, and what is no single key's."""

@@ -18,6 +18,7 @@ from ringcast._cache_file import StoredPartition
 from ringcast._change import Change
 from ringcast._config import WorkerConfig
 from ringcast._connection import Connection, JetStreamLetters
+from ringcast._deliveries import Deliveries
 from ringcast._fetch import FetchClient
 from ringcast._heads_check import HeadsCheck
 from ringcast._key_fetches import KeyFetches
@@ -119,8 +120,7 @@ class KeySession:
         self._subject_head = names.notify_subject(config.store, key, 0)[:-1]
         self._all_subjects = names.notify_key_subjects(config.store, key)
         self._wide = self._compared_wide = False
-        self._jobs: asyncio.Queue[Apply | Announce] = asyncio.Queue(1)
-        self._busy = False
+        self._deliveries = Deliveries(key, self.applier, self.traces, self._job_done)
         self._refused_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         tell = partial(deleted, key)
@@ -152,6 +152,7 @@ class KeySession:
     def start_over(self, settings: StoreSettings) -> None:
         """Gives up what was restored: the store is another."""
         self._full = settings.mode is Mode.FULL
+        self.applier.lose(self.machine.partitions.keys())
         self.machine.start_over(full=self._full, partition_count=settings.partition_count)
         self.pump()
 
@@ -177,6 +178,7 @@ class KeySession:
     def _take(self, partitions: frozenset[int]) -> None:
         now = self._now()
         self._gained_at = {number: self._gained_at.get(number, now) for number in partitions}
+        self.applier.lose(self.machine.partitions.keys() - partitions)
         self.machine.assign(partitions)
 
     def stand_aside(self) -> None:
@@ -205,6 +207,12 @@ class KeySession:
         self._want(self.key, frozenset())
         self.pump()
         self._waiters.fail(deletion)
+
+    async def revoke_all(self) -> None:
+        """The worker ends: the application is told of the loss of all that it knows to have."""
+        known = self.machine.announcements.known
+        if known:
+            await self.applier.announce(self.key, False, known, at_end=True)
 
     def check_there(self) -> None:
         """Raises why the key was given up, if it was."""
@@ -283,11 +291,10 @@ class KeySession:
                 if self.traces is not None:
                     self.traces.acknowledged(action.tokens)
             case Apply() | Announce():
-                self._busy = True
                 if self.measures.timed and isinstance(action, Apply):
                     tokens = action.tokens if action.batch is None else action.batch.tokens()
                     self.measures.handing_over(tokens)
-                self._jobs.put_nowait(action)
+                self._deliveries.take(action)
             case FetchPartition() | FetchBatch() | FetchFull():
                 self._spawn(self._fetches.send(action))
             case Unheard():
@@ -331,20 +338,11 @@ class KeySession:
 
     async def run_jobs(self) -> None:
         """Hands changes to the application until cancelled."""
-        while True:
-            job = await self.applier.stopping.through(self._jobs.get)
-            if not isinstance(job, Apply):
-                await self.applier.announce(self.key, job.assigned, job.partitions)
-            elif self.traces is None:
-                await self.applier.apply(job.job, job.changes)
-            else:
-                with self.traces.applying(job):
-                    await self.applier.apply(job.job, job.changes)
-            if self.applier.stopping.begun:
-                return  # whether all of it was handed over is not known
-            self._busy = False
-            self.machine.job_done(job.job, self._now())
-            self.pump()
+        await self._deliveries.run()
+
+    def _job_done(self, job: int) -> None:
+        self.machine.job_done(job, self._now())
+        self.pump()
 
     async def run_heads(self) -> None:
         """Compares revisions with the service now and then until cancelled."""
@@ -434,7 +432,7 @@ class KeySession:
 
     async def drained(self) -> None:
         """Waits until no handler is running."""
-        await self.wait_until(lambda: not self._busy)
+        await self.wait_until(lambda: not self._deliveries.busy)
 
     def close(self, error: BaseException | None) -> None:
         """Takes no more inputs; whoever waits, now or later, gets the error."""

@@ -1,15 +1,15 @@
-"""What is handed to the application: one job at a time, and in which order."""
+"""The changes that are handed to the application: one job at a time, and in which order."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from ringcast_wire import PartitionRows, Row
 
 from ringcast._change import Change
-from ringcast._machine.actions import Announce
 from ringcast._machine.batching import Batch
 from ringcast._machine.partition import Partition, Token
 from ringcast._stats import Stats
@@ -47,7 +47,7 @@ class CachedJob:
     partition: Partition
 
 
-Job: TypeAlias = PartitionJob | CachedJob | Batch | Announce
+Job: TypeAlias = PartitionJob | CachedJob | Batch
 
 
 def events_of(job: Job) -> list[Token]:
@@ -67,13 +67,13 @@ class Jobs:
         self.batches: deque[Batch] = deque()
         self.active: tuple[int, Job] | None = None
         """With the application now, by its number."""
-        self._others: deque[PartitionJob | CachedJob | Announce] = deque()
+        self._others: deque[PartitionJob | CachedJob] = deque()
         self._batch_last = False
 
     def __bool__(self) -> bool:
         return bool(self.batches or self._others or self.active)
 
-    def add(self, job: PartitionJob | CachedJob | Announce) -> None:
+    def add(self, job: PartitionJob | CachedJob) -> None:
         """Puts a job in the queue."""
         self._others.append(job)
 
@@ -82,16 +82,28 @@ class Jobs:
         """Whether no further batch may be closed now."""
         return len(self.batches) >= MAX_OPEN_BATCHES
 
-    def take(self) -> Job | None:
-        """The next job that can start, if there is one: a batch whose fetches have been answered, or another."""
+    def take(self, told: Callable[[int], bool]) -> Job | None:
+        """The next job that can start, if there is one: a batch whose fetches have been answered, or another.
+
+        ``told``: whether the application knows that it has a partition; jobs of others wait for that.
+        """
         batch = self.batches[0] if self.batches and self.batches[0].pending == 0 else None
-        if batch is not None and (not self._batch_last or not self._others):
+        if batch is not None and self._batch_last:
+            other = self._take_other(told)
+            if other is not None:
+                return other
+        if batch is not None:
             self._batch_last = True
             return self.batches.popleft()
-        if not self._others:
-            return None
-        self._batch_last = False
-        return self._others.popleft()
+        return self._take_other(told)
+
+    def _take_other(self, told: Callable[[int], bool]) -> PartitionJob | CachedJob | None:
+        for at, job in enumerate(self._others):
+            if job.partition.dead or told(job.partition.number):
+                del self._others[at]
+                self._batch_last = False
+                return job
+        return None
 
 
 class ChangeMaker:

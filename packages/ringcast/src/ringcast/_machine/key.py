@@ -5,7 +5,8 @@ The rules that keep it correct, whatever is lost, repeated, reordered or late:
 - A row is taken in only if it is newer than what is known of it, so no row goes back and no deleted row returns.
 - ``applied`` rises only when the handler has seen everything up to it, and an event is acknowledged only then.
 - An event that does not continue what was taken in leads to a fetch of what changed since ``applied``.
-- What is handed to the application is handed over one job at a time, so the order of the jobs is the order of the rows.
+- Changes are handed to the application one job at a time, so the order of the jobs is the order of the rows. No job has
+  changes of a partition before the application knows that it has it.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from ringcast._change import Change
 from ringcast._machine.actions import (
     Ack,
     Action,
-    Announce,
     Apply,
     FetchBatch,
     FetchFull,
     FetchPartition,
     Restored,
 )
+from ringcast._machine.announcements import Announcements
 from ringcast._machine.backoff import Random
 from ringcast._machine.batch_fetches import BatchFetches
 from ringcast._machine.batching import Batch, Collector
@@ -83,6 +84,7 @@ class KeyMachine:
         self._collector = Collector()
         self._batch_fetches = BatchFetches(random, self._number, self._emit_batch_fetch, self._doubt)
         self._jobs = Jobs()
+        self.announcements = Announcements(self._number, self._emit)
         self._make = ChangeMaker(store, key, self.stats)
 
     # ---- assignment
@@ -99,9 +101,9 @@ class KeyMachine:
             self._gain(number)
         if lost:
             self._batch_fetches.outrun()
-            self._announce(False, lost)
+            self.announcements.add(False, lost)
         if gained:
-            self._announce(True, frozenset(gained))
+            self.announcements.add(True, frozenset(gained))
 
     def restore(self, found: Iterable[CachedPartition], *, hand_over: bool) -> None:
         """Begins with partitions as they were in the last life. To be called before anything else.
@@ -118,7 +120,7 @@ class KeyMachine:
             self.history.begin(self.history.current or cached.history)
             partition.history, partition.replace = cached.history, cached.history != self.history.current
         if self.partitions:
-            self._announce(True, frozenset(self.partitions))
+            self.announcements.add(True, frozenset(self.partitions))
         if hand_over:
             for partition in self.partitions.values():
                 self._jobs.add(CachedJob(partition))
@@ -299,6 +301,7 @@ class KeyMachine:
         """What is to be done now; each action is given once."""
         self._comparison.check_suspects(now)
         self._ask_due(now)
+        self.announcements.start()
         while True:
             self._close_batch(now)
             if self._jobs.active is not None or not self._start_job(now):
@@ -340,6 +343,8 @@ class KeyMachine:
 
     def job_done(self, job: int, now: float) -> None:
         """The application has taken what an :class:`Apply` or :class:`Announce` gave it."""
+        if self.announcements.done(job):
+            return
         assert self._jobs.active is not None
         number, done = self._jobs.active
         assert number == job
@@ -391,14 +396,11 @@ class KeyMachine:
 
     def _start_job(self, now: float) -> bool:
         """Starts the next job, if there is one that can be."""
-        job = self._jobs.take()
+        job = self._jobs.take(self.announcements.told)
         if job is None:
             return False
         number = self._number()
-        if isinstance(job, Announce):
-            self._jobs.active = (number, job)
-            self._actions.append(Announce(number, job.assigned, job.partitions))
-        elif changes := self._changes(job, now):
+        if changes := self._changes(job, now):
             self._jobs.active = (number, job)
             self.stats.changes += len(changes)
             self._actions.append(Apply(number, changes, job if isinstance(job, Batch) else None, events_of(job)))
@@ -481,9 +483,6 @@ class KeyMachine:
         if self.saving is not None:
             self.saving.changed(partition)
         return partition.advance(revision)
-
-    def _announce(self, assigned: bool, partitions: frozenset[int]) -> None:
-        self._jobs.add(Announce(0, assigned, partitions))
 
     def _ack(self, tokens: list[Token]) -> None:
         if tokens:

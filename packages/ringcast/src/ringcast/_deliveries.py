@@ -1,0 +1,71 @@
+"""Hands what the machine of a config key gives out to the application: changes, and beside them what it owns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from ringcast._apply import Applier
+from ringcast._key_traces import KeyTraces
+from ringcast._machine.actions import Announce, Apply
+
+
+class Deliveries:
+    """The tasks that call the application for one config key; ``done`` is called with the number of each job.
+
+    Changes go one job at a time. An announcement does not wait for them: only that of a loss waits for the calls that
+    run for the lost partitions. The callbacks are called one at a time.
+    """
+
+    def __init__(self, key: str, applier: Applier, traces: KeyTraces | None, done: Callable[[int], None]) -> None:
+        self._key = key
+        self._applier = applier
+        self._traces = traces
+        self._done = done
+        self._changes: asyncio.Queue[Apply] = asyncio.Queue(1)
+        # Bounded by the partitions: each is in one announcement at a time.
+        self._announcements: asyncio.Queue[Announce] = asyncio.Queue()
+        self._under_way = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether the application has anything, or is about to get it."""
+        return self._under_way > 0
+
+    def take(self, action: Apply | Announce) -> None:
+        """Takes what is to be handed over next."""
+        self._under_way += 1
+        if isinstance(action, Announce):
+            self._announcements.put_nowait(action)
+        else:
+            self._applier.begin()
+            self._changes.put_nowait(action)
+
+    async def run(self) -> None:
+        """Hands over until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._hand_over_changes())
+            while True:
+                announce = await self._announcements.get()
+                tasks.create_task(self._announce(announce))
+
+    async def _hand_over_changes(self) -> None:
+        stopping = self._applier.stopping
+        while True:
+            action = await stopping.through(self._changes.get)
+            if self._traces is None:
+                await self._applier.apply(action.job, action.changes)
+            else:
+                with self._traces.applying(action):
+                    await self._applier.apply(action.job, action.changes)
+            if stopping.begun:
+                return  # a handler has swallowed the cancellation: what it has left is not known
+            self._end(action.job)
+
+    async def _announce(self, announce: Announce) -> None:
+        await self._applier.announce(self._key, announce.assigned, announce.partitions)
+        self._end(announce.job)
+
+    def _end(self, job: int) -> None:
+        self._under_way -= 1
+        self._done(job)

@@ -178,6 +178,12 @@ class Stream:
         if consumer is not None and consumer.unacked.pop(sequence, None) is not None:
             self._push(consumer)
 
+    def in_progress(self, name: str, sequence: int) -> None:
+        """A message is being worked on: the wait for its acknowledgement begins again."""
+        consumer = self.consumers.get(name)
+        if consumer is not None and sequence in consumer.unacked:
+            consumer.unacked[sequence] = self._scheduler.now + self._ack_wait_s
+
     def disconnected(self, link: Link) -> None:
         """Requests that came over a connection end with it."""
         for consumer in self.consumers.values():

@@ -104,7 +104,7 @@ class Session:
     def _do(self, action: Action) -> None:
         match action:
             case Ack():
-                self._worker.ack(action.tokens)
+                self._worker.ack(action.tokens, put_off=action.put_off)
             case Apply() | Announce():
                 self.idle.clear()
                 self.application.start(action)
@@ -128,7 +128,8 @@ class Session:
 
     def _job_done(self, job: int) -> None:
         """Mirrors ``KeySession._job_done``."""
-        self.idle.set()
+        if not self.application.busy:
+            self.idle.set()
         self.machine.job_done(job, self._worker.clock())
         self.pump()
 

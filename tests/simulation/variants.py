@@ -16,6 +16,7 @@ from ringcast._machine.batch_fetches import BatchFetches
 from ringcast._machine.batching import Batch, Wanted
 from ringcast._machine.filters import FilterPlan
 from ringcast._machine.heads import HeadsAsked, HeadsTimer
+from ringcast._machine.hearing import Hearing
 from ringcast._machine.key import KeyMachine
 from ringcast._machine.lease import LeaseKeeper, Refusal
 from ringcast._machine.membership import Membership, Mirror
@@ -36,7 +37,7 @@ from tests.simulation.engine import Steps
 from tests.simulation.service import Service
 from tests.simulation.session import Session
 
-_machine_hear = KeyMachine._hear
+_machine_hear = Hearing.hear
 _machine_heads = KeyMachine.heads_reply
 _machine_assign = KeyMachine.assign
 _partition_hear = Partition.hear
@@ -49,7 +50,7 @@ _database_state = Database._state
 _database_read = Database.read_partition
 
 
-def _ack_at_once(self: KeyMachine, partition: Partition, event: Event, token: str, now: float) -> None:
+def _ack_at_once(self: Hearing, partition: Partition, event: Event, token: str, now: float) -> None:
     _machine_hear(self, partition, event, token, now)
     self._ack([token])
 
@@ -102,13 +103,13 @@ def _give_up_fetching(self: KeyMachine, request: int, _code: ErrorCode, _now: fl
         self._queue.done(asked.partition)
 
 
-def _advance_at_once(self: KeyMachine, partition: Partition, event: Event, token: str, now: float) -> None:
+def _advance_at_once(self: Hearing, partition: Partition, event: Event, token: str, now: float) -> None:
     _machine_hear(self, partition, event, token, now)
     if partition.live and event.changes is not None and partition.expected == event.rev:
         self._ack(partition.advance(event.rev))
 
 
-def _drop_while_fetching(self: KeyMachine, partition: Partition, event: Event, token: Token, now: float) -> None:
+def _drop_while_fetching(self: Hearing, partition: Partition, event: Event, token: Token, now: float) -> None:
     if partition.fetching in (Fetching.ASKED, Fetching.APPLYING):
         self._ack([token])
     else:
@@ -219,7 +220,7 @@ class Variant:
 
 VARIANTS: Final = {
     "ack_before_apply": Variant(
-        "acknowledges an event as soon as it has heard it", 20, ((KeyMachine, "_hear", _ack_at_once),)
+        "acknowledges an event as soon as it has heard it", 20, ((Hearing, "hear", _ack_at_once),)
     ),
     "fetch_before_filter": Variant(
         "fetches a gained partition before the server delivers its events",
@@ -248,12 +249,12 @@ VARIANTS: Final = {
         "does not try a failed fetch again", 100, ((KeyMachine, "fetch_failed", _give_up_fetching),)
     ),
     "applied_before_handler": Variant(
-        "counts an event as applied when it is taken in", 100, ((KeyMachine, "_hear", _advance_at_once),)
+        "counts an event as applied when it is taken in", 100, ((Hearing, "hear", _advance_at_once),)
     ),
     "drop_while_fetching": Variant(
         "drops and acknowledges events that come while their partition is being fetched",
         20,
-        ((KeyMachine, "_hear", _drop_while_fetching),),
+        ((Hearing, "hear", _drop_while_fetching),),
     ),
     "jobs_at_once": Variant(
         "does not wait for its handlers before it starts the next", 20, ((Application, "_begin", _start_and_go_on),)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from ringcast._machine.assignment import Assignment
 from ringcast._machine.filters import FilterPlan
+from ringcast._machine.hearing import share_out
 from ringcast._machine.key import KeyMachine
 from ringcast_wire import ErrorCode, StoreSettings, names
 
@@ -41,6 +42,8 @@ class WorkerSettings:
     heads_s: float = 10.0
     update_interval_s: float = 0.1
     filters: int = 500
+    ack_wait_s: float = 30.0
+    max_ack_pending: int = 4_096
     parallel: int = 16
     handler_s: float = 0.0
     """The longest that a call of the handler takes."""
@@ -135,6 +138,8 @@ class Worker(Process):
                 max_delete_share=1.0,  # a list of a few rows may well be empty after a restore
             )
             self.sessions[key] = Session(self, key, machine)
+        share_out(self.settings.max_ack_pending, [session.machine.hearing for session in self.sessions.values()])
+        self.spawn(self._report_progress())
         self.spawn(self._lease.run())
         self.spawn(self.consumers.run())
         for session in self.sessions.values():
@@ -211,7 +216,7 @@ class Worker(Process):
             self._paused.add(key)
         else:
             self._paused.discard(key)
-        if self._paused:
+        if len(self._paused) == len(self.sessions):
             self.gate.clear()
         else:
             self.gate.set()
@@ -227,12 +232,12 @@ class Worker(Process):
 
     # ---- the connection (Connection.ack, Bucket, FetchClient)
 
-    def ack(self, tokens: list[str]) -> None:
+    def ack(self, tokens: list[str], *, put_off: bool = False) -> None:
         """Acknowledges deliveries, unless the connection is lost: then they come again."""
         deliveries = [self._tokens.pop(token, None) for token in tokens]
         known = [delivery for delivery in deliveries if delivery is not None]
         for key, partition, rev, history, _, _ in known:
-            self.note("ack", key, partition, rev, history)
+            self.note("put_off" if put_off else "ack", key, partition, rev, history)
         if self.link.connected:
             self.link.send(self._acknowledge, [delivery[4:] for delivery in known], lossy=True)
 
@@ -240,6 +245,27 @@ class Worker(Process):
         if self.broker.stream is not None:
             for consumer, sequence in deliveries:
                 self.broker.stream.ack(consumer, sequence)
+
+    def _report_progress(self) -> Steps:
+        """Mirrors ``report_progress``."""
+        before: set[str] = set()
+        while True:
+            yield self.settings.ack_wait_s / 3
+            held = {
+                token
+                for session in self.sessions.values()
+                for partition in session.machine.partitions.values()
+                for token in partition.held
+            }
+            late = sorted(before & held & self._tokens.keys())
+            if late and self.link.connected:
+                self.link.send(self._in_progress, [self._tokens[token][4:] for token in late], lossy=True)
+            before = held
+
+    def _in_progress(self, deliveries: list[tuple[str, int]]) -> None:
+        if self.broker.stream is not None:
+            for consumer, sequence in deliveries:
+                self.broker.stream.in_progress(consumer, sequence)
 
     def get(self, bucket: str, key: str, within_s: float = REQUEST_TIMEOUT_S) -> Steps:
         """Mirrors ``Bucket.get``."""

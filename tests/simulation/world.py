@@ -57,7 +57,8 @@ class World:
         self._writing_until = -1.0
         self._ack_wait_s = random.choice((30.0, 30.0, 5.0))
         self._depth = random.choice((64, 64, 2))
-        self._max_ack_pending = random.choice((4096, 4096, 3))
+        self._max_ack_pending = self.settings.max_ack_pending = random.choice((4096, 4096, 3))
+        self.settings.ack_wait_s = self._ack_wait_s
         self._inactive_s = random.choice((300.0, 12.0))
         self.marker_s = random.choice((600.0, 20.0))
         self._locks = random.random() < 0.7

@@ -24,10 +24,10 @@ class Bench:
         self.machine.filters_ready(partitions, 0.0)
         return self.poll()
 
-    def poll(self) -> list[tuple[bool, list[int]]]:
+    def poll(self, now: float = 0.0) -> list[tuple[bool, list[int]]]:
         """What the application is told now."""
         before = len(self.told)
-        for action in self.machine.poll(0.0):
+        for action in self.machine.poll(now):
             match action:
                 case Announce():
                     self.told.append(action)
@@ -75,7 +75,7 @@ def test_no_change_of_a_partition_comes_before_it_is_told_and_those_of_others_do
     bench.answer("a")
     assert bench.jobs == []  # the application does not know of partition 1 yet
     bench.machine.event(0, Event(1, 0, 1, 7, [Change("b", 1, False, "v")]), "t", 0.0)
-    bench.poll()
+    bench.poll(1.0)
     (job,) = bench.jobs
     assert [change.row_id for change in job.changes] == ["b"]
     bench.machine.job_done(job.job, 0.0)

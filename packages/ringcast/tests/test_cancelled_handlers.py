@@ -1,4 +1,4 @@
-"""A ``CancelledError`` out of the application is a failure like any other, unless the worker itself is being stopped."""
+"""A ``CancelledError`` out of the application is a failure like any other, unless the worker is being stopped."""
 
 from __future__ import annotations
 
@@ -80,7 +80,8 @@ async def test_one_that_is_cancelled_every_time_goes_to_the_poison_policy(store:
         assert handler.took == {"good": "v"}
         assert (worker.stats().handler_failures, worker.stats().poisoned) == (2, 1)
         assert [row.error for row in worker.blocked()] == ["CancelledError()"]
-        assert not await worker.unblock("list", "bad")
+        if failure is cancelled_elsewhere:  # the other would cancel this test
+            assert not await worker.unblock("list", "bad")
         handler.fragile = {}
         assert await worker.unblock("list", "bad")
         assert handler.took == {"good": "v", "bad": "v"}

@@ -153,7 +153,7 @@ async def test_a_slow_handler_shows_as_inflight_and_latency(store: Store, metric
 
 
 async def test_redeliveries_and_unreadable_events_are_counted(store: Store, metrics: PrometheusMetrics) -> None:
-    """An event that nobody acknowledges comes again; one that is damaged is counted, and its partition goes on."""
+    """An event that the broker delivers again, and one that is damaged, are counted, and the partition goes on."""
     await store.create(partition_count=1)
     await store.put("first", "x")
     first, go = asyncio.Event(), asyncio.Event()
@@ -168,11 +168,16 @@ async def test_redeliveries_and_unreadable_events_are_counted(store: Store, metr
         labels = {"store": store.name, "worker_id": worker.config.worker_id}
         consumer = {**labels, "consumer": names.consumer_name("ringcast", worker.config.worker_id)}
         partition, version = await store.put("slow", "1")
+        async with asyncio.timeout(PATIENCE_S):
+            await first.wait()
+        assert worker._runtime is not None
+        (token,) = worker._runtime.sessions["list"].machine.partitions[0].held
+        nc = await nats.connect(store.nats_url)
+        await nc.publish(token, b"-NAK")  # the broker is to deliver it again
         await until(worker, lambda: (read(metrics, "config_consumer_redeliveries_total", **consumer) or 0) >= 1)
         assert (read(metrics, "config_duplicate_events_total", store=store.name, key="list") or 0) >= 1
         go.set()
         await worker.wait_for("list", partition, version, timeout_s=PATIENCE_S)
-        nc = await nats.connect(store.nats_url)
         await nc.jetstream().publish(names.notify_subject(store.name, "list", 0), b"nonsense")
         await nc.close()
         partition, version = await store.put("later", "1")

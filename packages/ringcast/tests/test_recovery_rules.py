@@ -232,8 +232,6 @@ def test_what_a_partition_fetch_has_brought_keeps_nobody_waiting() -> None:
 def test_a_row_of_a_partition_that_was_lost_keeps_nobody_waiting() -> None:
     bench = Bench()
     bench.machine.assign(frozenset({1}))
-    bench.poll(Apply)
-    bench.machine.poll(1.1)
     assert bench.changes() == ["b"]
 
 

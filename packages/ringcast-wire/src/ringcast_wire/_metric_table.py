@@ -217,6 +217,13 @@ WORKER: Final = (
         "gaps",
         "Times that events were missing or did not list their rows, so that a partition was caught up by a fetch.",
     ),
+    _worker(
+        "config_put_off_events_total",
+        "counter",
+        _KEY,
+        "events",
+        "Events acknowledged at once, as their key held as many as it may; their partitions are fetched.",
+    ),
     _worker("config_changes_total", "counter", _KEY, "rows", "Rows handed to the application."),
     _worker(
         "config_fetches_total",
@@ -228,6 +235,10 @@ WORKER: Final = (
     _worker("config_fetch_failures_total", "counter", _KEY, "fetches", "Fetches that were refused or got no answer."),
     _worker(
         "config_handler_failures_total", "counter", _KEY, "calls", "Calls of the application's handler that raised."
+    ),
+    _worker("config_handler_timeouts_total", "counter", _KEY, "calls", "Those of them that took too long."),
+    _worker(
+        "config_callback_failures_total", "counter", _KEY, "calls", "Calls of on_assigned or on_revoked that raised."
     ),
     _worker(
         "config_poisoned_changes_total", "counter", _KEY, "rows", "Rows given up after their handler failed every time."

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import random
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from collections.abc import Set as AbstractSet
 from functools import partial
@@ -53,6 +54,7 @@ class Applier:
         self._handler: Handler | None = None
         self._waits = False
         self._after = 0
+        self._timeout_s: float | None = None
         self._config = config
         self._stats = stats
         self._log = log
@@ -60,15 +62,21 @@ class Applier:
         self._on_revoked = on_revoked
         self._owns = owned
         self._lost: set[int] = set()
+        self._left: Counter[int] = Counter()
+        self._finished: set[int] = set()
         self.poison = Poison(config, stats, log, letters, self._owned)
         self.calls = HandlerCalls()
         self.stopping = Stopping()
         self._telling = asyncio.Lock()
         self._latency = measures.handler_latency if measures.timed else None
 
-    def attach(self, handler: Handler | None, *, after: int = 0) -> None:
-        """Sets who takes the changes of the jobs whose number is above ``after``; ``None``: nobody."""
+    def attach(self, handler: Handler | None, *, after: int = 0, timed: bool = True) -> None:
+        """Sets who takes the changes of the jobs whose number is above ``after``; ``None``: nobody.
+
+        ``timed``: whether the time-out of handlers holds for its calls.
+        """
         self._handler = handler
+        self._timeout_s = (self._config.handler_timeout_s or None) if timed else None
         self._waits = inspect.iscoroutinefunction(handler)
         self._after = after
 
@@ -80,6 +88,13 @@ class Applier:
     def begin(self) -> None:
         """A job begins, whose changes are all of partitions that are owned now."""
         self._lost.clear()
+        self._left.clear()
+        self._finished.clear()
+
+    def take_finished(self) -> set[int]:
+        """The partitions of which the job that runs has handed everything over; each is given once."""
+        finished, self._finished = self._finished, set()
+        return finished
 
     def lose(self, partitions: AbstractSet[int]) -> None:
         """These partitions are lost, even if they come back: what the job has of them is not handed over any more."""
@@ -95,7 +110,10 @@ class Applier:
             return
         source = iter(changes)
         begun = None if self._waits else await self._apply_plain(source)
-        runners = min(length_hint(source) + (begun is not None), self._config.max_parallel_handlers)
+        left = length_hint(source) + (begun is not None)
+        runners = min(left, self._config.max_parallel_handlers)
+        if left > runners:
+            self._left.update(change.partition for change in changes[-left:])
         if runners == 1:
             await self._run(source, begun)
         elif runners:
@@ -131,7 +149,7 @@ class Applier:
                     await result
         except ENDS_THE_PROCESS:
             raise
-        except BaseException as error:  # noqa: BLE001  # whatever the application raises
+        except BaseException as error:  # whatever the application raises
             if isinstance(error, asyncio.CancelledError) and not self._goes_on(ours=not at_end):
                 raise
             self._stats.callback_failures += 1
@@ -171,13 +189,21 @@ class Applier:
     async def _run(self, changes: Iterator[Change], begun: _Begun | None = None) -> None:
         if begun is not None and self._handler is not None:
             await self._finish(self._handler, *begun)
+            self._done(begun[0].partition)
         for count, change in enumerate(changes, 1):
             if self.stopping.begun:  # a handler has swallowed the cancellation
                 return
             if self._handler is not None and change.partition not in self._lost and not self.poison.hold(change):
                 await self._finish(self._handler, change)
+            self._done(change.partition)
             if count % _BREATHE == 0:
                 await self.stopping.through(_breathe)
+
+    def _done(self, partition: int) -> None:
+        if self._left:
+            self._left[partition] -= 1
+            if not self._left[partition]:
+                self._finished.add(partition)
 
     async def unblock(self, partition: int, row_id: str) -> bool:
         """Tries the newest change of a blocked row again; returns whether the row is free now."""
@@ -243,10 +269,10 @@ class Applier:
         try:
             result = handler(change) if begun is None else begun
             if inspect.isawaitable(result):
-                await result
+                await (result if self._timeout_s is None else self._timed(result, self._timeout_s))
         except ENDS_THE_PROCESS:
             raise
-        except BaseException as error:  # noqa: BLE001  # whatever the application raises
+        except BaseException as error:  # whatever the application raises
             if isinstance(error, asyncio.CancelledError) and not self._goes_on(ours=ours):
                 raise
             self._stats.handler_failures += 1
@@ -255,6 +281,17 @@ class Applier:
             if latency is not None:
                 latency.observe(time.perf_counter() - began_s)
         return None
+
+    async def _timed(self, result: Awaitable[None], timeout_s: float) -> None:
+        """Cancels a call that takes too long; one that does not heed that is waited for all the same."""
+        try:
+            async with asyncio.timeout(timeout_s) as timeout:
+                await result
+        except TimeoutError as error:
+            if not timeout.expired():
+                raise
+            self._stats.handler_timeouts += 1
+            raise TimeoutError(f"the handler did not return within handler_timeout_s = {timeout_s:g} s") from error
 
     def _goes_on(self, *, ours: bool) -> bool:
         """After a ``CancelledError`` out of the application: whether it is a failure, and not a wish to end the task.

@@ -186,9 +186,11 @@ def end_bursts(client: Client, subscription: Subscription) -> None:
     parser.bursts.pop(str(subscription._id).encode(), None)
 
 
-async def publish_empty(client: Client, subjects: Sequence[str]) -> None:
-    """Publishes a message without a body to each subject, all in one piece; the subjects must be well-formed."""
+async def publish_to_all(client: Client, subjects: Sequence[str], body: str = "") -> None:
+    """Publishes the same short text to each subject, all in one piece; the subjects must be well-formed."""
     client.stats["out_msgs"] += len(subjects)
-    await client._send_command("".join([f"PUB {subject} 0\r\n\r\n" for subject in subjects]).encode())
+    client.stats["out_bytes"] += len(subjects) * len(body)
+    rest = f" {len(body)}\r\n{body}\r\n"
+    await client._send_command("".join([f"PUB {subject}{rest}" for subject in subjects]).encode())
     if cast(Any, client)._flush_queue.empty():
         await client._flush_pending()

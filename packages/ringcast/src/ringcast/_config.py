@@ -64,6 +64,9 @@ class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_parallel_handlers: int = 16
     """Calls of the handler under way at once for each key."""
     handler_tries: int = 3
+    handler_timeout_s: float = 0.0
+    """After how long a call of an ``async`` handler is cancelled, which counts as a failure; 0: never. It does not hold
+    for plain functions, nor for :meth:`ringcast.Worker.changes`."""
     poison_policy: PoisonPolicy = PoisonPolicy.DROP
     handler_stall_s: float = 10.0
     """A call of the handler, or of another function of the application, that takes longer counts as one that does not
@@ -161,6 +164,7 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
     "lease_refresh_s": (0.1, limits.LEASE_TTL_S / 2),
     "max_parallel_handlers": (1, 1_024),
     "handler_tries": (1, 100),
+    "handler_timeout_s": (0.0, 86_400.0),
     "update_tries": (1, 100),
     "inactive_threshold_s": (10.0, 86_400.0),
     "max_ack_pending": (1, 65_536),

@@ -16,7 +16,7 @@ from nats.js import JetStreamContext
 from nats.js import errors as js_errors
 from ringcast_wire import RingcastError, UnavailableError, limits, names, without_passwords
 
-from ringcast._bursts import Delivery, burst_client, end_bursts, publish_empty, take_bursts
+from ringcast._bursts import Delivery, burst_client, end_bursts, publish_to_all, take_bursts
 from ringcast._client import LIBRARY_VERSION, SubjectRefusedError, library_is_known
 from ringcast._config import NatsParser, WorkerConfig
 from ringcast._log import Log
@@ -29,6 +29,7 @@ REQUEST_TIMEOUT_S: Final = 5.0
 TRANSIENT: Final = (nats.errors.Error, js_errors.Error, UnavailableError, asyncio.TimeoutError, OSError)
 """What a call over the connection may fail with and is worth another try."""
 
+_IN_PROGRESS: Final = "+WPI"
 _MANY_ACKS: Final = 64
 _ACK_DELAY_S: Final = 0.005
 """How long fewer acknowledgements wait for others: nobody waits for them, and sending each alone costs both sides."""
@@ -264,9 +265,18 @@ class Connection:
         if not tokens or not self.nc.is_connected:
             return
         try:
-            await publish_empty(self.nc, tokens)
+            await publish_to_all(self.nc, tokens)
         except TRANSIENT as error:
             self._log.debug("acknowledgements lost", error=str(error))
+
+    async def report_progress(self, tokens: Sequence[str]) -> None:
+        """Tells the broker that these deliveries are being worked on: it waits for their acknowledgement anew."""
+        if not self.nc.is_connected:
+            return
+        try:
+            await publish_to_all(self.nc, tokens, _IN_PROGRESS)
+        except TRANSIENT as error:
+            self._log.debug("reports of progress lost", error=str(error))
 
     def _next_server(self, servers: list[Any], _info: dict[str, Any]) -> tuple[Any, float]:
         server = min(servers, key=lambda candidate: (candidate.reconnects, random.random()))  # noqa: S311

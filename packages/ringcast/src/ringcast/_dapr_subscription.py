@@ -54,6 +54,7 @@ class Subscription:
             servers=servers,
             handler=self._on_change,
             max_parallel_handlers=1,  # one call at a time, as Dapr does
+            handler_timeout_s=0.0,  # a thread can't be ended, and the next call would wait behind it
             cache_dir="",  # nor does Dapr hand over what may be stale
             **options,
         )

@@ -54,6 +54,7 @@ class KeyTraces:
         self._events: dict[Token, _Received] = {}
         self._fetched: dict[int, Span] = {}
         self._acquiring: dict[int, tuple[Span, _Rebalance]] = {}
+        self._applying: Span | None = None  # the batch that the application has
         self._answered: set[int] = set()  # those acquired whose fetch has ended
 
     # ---- events
@@ -74,7 +75,9 @@ class KeyTraces:
         """These events are done."""
         for token in tokens:
             event = self._events.pop(token, None)
-            if event is not None and event.batch is not None and event.batch.is_recording():
+            if event is None or event.batch is None or event.batch is self._applying:
+                continue
+            if event.batch.is_recording():
                 event.batch.end()  # nothing in it was news, so it never went to the application
 
     def _batch(self, batch: Batch) -> Span:
@@ -102,10 +105,12 @@ class KeyTraces:
         else:
             parent = self._fetched.pop(job.changes[0].partition, None)
         span = self._tracing.start("config.apply", parent, self._attributes(rows=len(job.changes)))
+        self._applying = parent if job.batch is not None else None
         try:
             with self._tracing.within(span):
                 yield
         finally:
+            self._applying = None
             if job.batch is not None and parent is not None:
                 parent.end()
 

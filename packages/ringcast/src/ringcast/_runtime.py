@@ -35,10 +35,12 @@ from ringcast._lasting import lasting
 from ringcast._lease import LeaseHolder, LeaseSource
 from ringcast._log import Log
 from ringcast._machine.assignment import Assignment
+from ringcast._machine.hearing import share_out
 from ringcast._machine.membership import Trigger
 from ringcast._measures import KeyMeasures, Metrics, NoMetrics
 from ringcast._participation import Participation
 from ringcast._process import this_process
+from ringcast._progress import report_progress
 from ringcast._routes import Routes
 from ringcast._samples import CacheSamples, WorkerSamples
 from ringcast._session import KeySession
@@ -182,6 +184,7 @@ class Runtime:
     def _begin(self, settings: StoreSettings) -> None:
         """Makes the sessions, and starts what hands changes over."""
         self.sessions = {key: self._session(key, settings) for key in self._config.keys}
+        share_out(self._config.max_ack_pending, [session.machine.hearing for session in self.sessions.values()])
         for session in self.sessions.values():
             self._handing_over.add(self._handlers.create_task(self._hand_over(session)))
 
@@ -328,6 +331,7 @@ class Runtime:
             self._spawn(_until_closed(connection))
             self._keep("refreshes the lease", lease.run)
             self._keep("acknowledges events", connection.run_acks)
+            self._keep("reports progress", lambda: report_progress(connection, self.sessions, self._config.ack_wait_s))
             self._keep("updates the consumers", consumers.run)
             for session in self.sessions.values():
                 self._keep(f"compares the heads of key {session.key}", session.run_heads)
@@ -473,7 +477,7 @@ class Runtime:
             session.verify()
 
     def _set_gate(self) -> None:
-        if any(session.paused for session in self.sessions.values()):
+        if all(session.paused for session in self.sessions.values()):  # else those that are put events off to fetches
             self._gate.clear()
         else:
             self._gate.set()

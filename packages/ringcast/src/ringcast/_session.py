@@ -120,7 +120,9 @@ class KeySession:
         self._subject_head = names.notify_subject(config.store, key, 0)[:-1]
         self._all_subjects = names.notify_key_subjects(config.store, key)
         self._wide = self._compared_wide = False
-        self._deliveries = Deliveries(key, self.applier, self.traces, self._job_done)
+        self._deliveries = Deliveries(
+            key, self.applier, self.traces, done=self._job_done, partly_done=self._job_partly_done
+        )
         self._refused_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         tell = partial(deleted, key)
@@ -344,6 +346,10 @@ class KeySession:
         self.machine.job_done(job, self._now())
         self.pump()
 
+    def _job_partly_done(self, job: int, partitions: set[int]) -> None:
+        self.machine.partly_done(job, partitions)
+        self.pump()
+
     async def run_heads(self) -> None:
         """Compares revisions with the service now and then until cancelled."""
         await self._heads.run(self._fetches.heads)
@@ -411,9 +417,9 @@ class KeySession:
         for partition in self.machine.partitions.values():
             yield from partition.rows.values()
 
-    def attach(self, handler: Handler | None) -> None:
+    def attach(self, handler: Handler | None, *, timed: bool = True) -> None:
         """Hands changes to ``handler`` from the next job on; what is held now, it has been told otherwise."""
-        self.applier.attach(handler, after=self.machine.last_number)
+        self.applier.attach(handler, after=self.machine.last_number, timed=timed)
 
     def held_changes(self) -> Iterator[Change]:
         """All live rows held, as changes."""

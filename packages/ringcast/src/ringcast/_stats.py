@@ -21,6 +21,8 @@ class Stats:
     """Events that were applied, or on their way, already."""
     gaps: int = 0
     """Times a partition had to catch up with a fetch because events were missing or did not list their changes."""
+    put_off: int = 0
+    """Events that were acknowledged at once, as their key held as many as it may; their partitions are fetched."""
     changes: int = 0
     """Row changes handed to the application."""
     stale: int = 0
@@ -36,6 +38,8 @@ class Stats:
     """Micro-batches."""
     handler_failures: int = 0
     """Calls of the handler that raised."""
+    handler_timeouts: int = 0
+    """Those of them that took longer than ``handler_timeout_s``."""
     callback_failures: int = 0
     """Calls of ``on_assigned`` or ``on_revoked`` that raised."""
     poisoned: int = 0

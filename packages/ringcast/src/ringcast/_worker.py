@@ -79,6 +79,7 @@ class Worker:
         agent: str | os.PathLike[str] | None = None,
         max_parallel_handlers: int | None = None,
         handler_tries: int | None = None,
+        handler_timeout_s: float | None = None,
         poison_policy: PoisonPolicy | None = None,
         handler_stall_s: float | None = None,
         connect_timeout_s: float | None = None,
@@ -381,7 +382,7 @@ class Worker:
             change for session in sessions.values() for change in session.held_changes()
         )
         for session in sessions.values():
-            session.attach(stream.put)
+            session.attach(stream.put, timed=False)
         if self._task is not None and self._task.done():
             stream.close(self._fatal())
         try:

@@ -55,6 +55,7 @@ class KeyFeed:
             handler=self._on_change,
             on_assigned=lambda _, partitions: self._revoked.difference_update(partitions),
             on_revoked=lambda _, partitions: self._revoked.update(partitions),
+            handler_timeout_s=0.0,  # it waits while a group's window is full
             # Said here, so that no variable of the surroundings says otherwise: what was handed over and not settled
             # when the agent died is to come again, and so is every row.
             cache_dir=config.cache_dir,

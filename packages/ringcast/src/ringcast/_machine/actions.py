@@ -13,9 +13,13 @@ from ringcast._machine.partition import Token
 
 @dataclass(slots=True, frozen=True)
 class Ack:
-    """Acknowledge these deliveries; one that gets lost comes again and is acknowledged then."""
+    """Acknowledge these deliveries; one that gets lost comes again and is acknowledged then.
+
+    ``put_off``: they are not applied, but known to be missing, and will be fetched.
+    """
 
     tokens: list[Token]
+    put_off: bool = False
 
 
 @dataclass(slots=True, frozen=True)

@@ -1,4 +1,4 @@
-"""What the application is told of the partitions that it gets and loses: beside its changes, and in each one's order."""
+"""What the application is told of the partitions that it gets and loses, beside its changes."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ class Announcements:
         busy = {number for announce in self._active.values() for number in announce.partitions}
         waiting = []
         for assigned, partitions in self._waiting:
-            if busy.isdisjoint(partitions):
+            if free := partitions - busy:
                 job = self._number()
-                announce = self._active[job] = Announce(job, assigned, partitions)
+                announce = self._active[job] = Announce(job, assigned, free)
                 if assigned:
-                    self._known |= partitions
+                    self._known |= free
                 self._emit(announce)
-            else:
-                waiting.append((assigned, partitions))
+            if free != partitions:
+                waiting.append((assigned, partitions - free))
             busy |= partitions
         self._waiting = waiting
 

@@ -35,9 +35,10 @@ from ringcast._machine.comparison import Comparison
 from ringcast._machine.fetching import FetchQueue
 from ringcast._machine.full_fetch import FullFetch
 from ringcast._machine.heads import HeadsAsked
+from ringcast._machine.hearing import Hearing
 from ringcast._machine.jobs import CachedJob, ChangeMaker, Job, Jobs, PartitionJob, PartitionRequest, events_of
 from ringcast._machine.key_history import KeyHistory
-from ringcast._machine.partition import Fetching, Heard, Partition, Token
+from ringcast._machine.partition import Fetching, Partition, Token
 from ringcast._machine.saving import CachedPartition, Saving
 from ringcast._stats import Stats
 
@@ -82,6 +83,7 @@ class KeyMachine:
         self._asked: dict[int, PartitionRequest] = {}
         self._full_fetch = FullFetch(random)
         self._collector = Collector()
+        self.hearing = Hearing(self._comparison, self._collector, self._queue, self.stats, self._emit)
         self._batch_fetches = BatchFetches(random, self._number, self._emit_batch_fetch, self._doubt)
         self._jobs = Jobs()
         self.announcements = Announcements(self._number, self._emit)
@@ -94,7 +96,9 @@ class KeyMachine:
         owned = self.partitions.keys()
         gained, lost = partitions - owned, frozenset(owned - partitions)
         for number in lost:
-            self._ack(self.partitions.pop(number).give_up())
+            partition = self.partitions.pop(number)
+            self._ack(partition.give_up())
+            self._count(partition)
             if self.saving is not None:
                 self.saving.lost(number)
         for number in sorted(gained):
@@ -157,45 +161,12 @@ class KeyMachine:
         if partition is None:
             self._ack([token])  # not ours any more: whoever owns it starts with a fetch
         else:
-            self._hear(partition, event, token, now)
+            self.hearing.hear(partition, event, token, now)
+            self._count(partition)
 
     def unreadable(self, number: int, token: Token) -> None:
-        """An event of a partition came that can't be read: a fetch brings what it would have said.
-
-        It is acknowledged at once, as it would come again and again and never be any better.
-        """
-        self.stats.unreadable += 1
-        self._ack([token])
-        partition = self.partitions.get(number)
-        if partition is None or partition.fetching is Fetching.WANTED:
-            return
-        if partition.live and partition.fetching is Fetching.IDLE:
-            self._queue.want(partition)
-        else:
-            partition.unread = True  # the fetch under way may have been answered before
-
-    def _hear(self, partition: Partition, event: Event, token: Token, now: float) -> None:
-        if event.history != partition.history or partition.replace:
-            if not self._comparison.is_first(partition, event):
-                self._ack(self._comparison.set_apart(partition, event, token))
-                return
-            partition.history = event.history
-        heard = partition.hear(event)
-        if heard is Heard.DUPLICATE:
-            self.stats.duplicates += 1
-            self._ack([token])
-        elif heard is Heard.REPEAT:
-            self.stats.duplicates += 1
-            partition.tokens[event.rev] = token
-        elif not partition.live or partition.fetching is not Fetching.IDLE:
-            partition.park(event, token)
-        elif heard is Heard.NEXT and self._collector.add(partition, event, now):
-            partition.tokens[event.rev] = token
-            partition.expected = event.rev
-        else:
-            self.stats.gaps += 1
-            partition.park(event, token)
-            self._queue.want(partition, at=partition.retry_at)
+        """An event of a partition came that can't be read."""
+        self.hearing.unreadable(self.partitions.get(number), token)
 
     # ---- fetches
 
@@ -288,6 +259,8 @@ class KeyMachine:
         ``rows``: how many live rows each partition has there; ``None`` where that is not known.
         """
         self._ack(self._comparison.compare(asked, heads, now, history, rows))
+        for partition in self.partitions.values():
+            self._count(partition)
 
     def reconnected(self, now: float) -> None:
         """The connection is back: what waits for another try goes at once."""
@@ -351,6 +324,14 @@ class KeyMachine:
         self._jobs.active = None
         self._finish(done, now)
 
+    def partly_done(self, job: int, partitions: Iterable[int]) -> None:
+        """The application has taken all that an :class:`Apply` of a batch has of these partitions."""
+        assert self._jobs.active is not None
+        number, batch = self._jobs.active
+        assert number == job
+        if isinstance(batch, Batch):
+            self._finish_batch(batch.revs[number] for number in partitions)
+
     def _ask_due(self, now: float) -> None:
         if self._full_fetch.take(now):
             self._full_fetch.asked = self._number()
@@ -373,7 +354,9 @@ class KeyMachine:
             self._actions.append(FetchPartition(request, partition.number, since, history))
 
     def _doubted(self, partition: Partition) -> frozenset[int]:
-        return frozenset(partition.tokens) if partition.short.failures >= MAX_SHORT_FETCHES else frozenset()
+        if partition.short.failures < MAX_SHORT_FETCHES:
+            return frozenset()
+        return frozenset(partition.tokens) | {partition.highest}
 
     def _doubt(self, partition: Partition) -> None:
         """The service denies what an event said: the partition is taken anew, as after a restored database."""
@@ -430,6 +413,8 @@ class KeyMachine:
             self._actions.append(Restored(before.number, before.applied, job.rows.revision))
         self._ack(before.give_up())
         self.partitions[before.number] = job.partition = after
+        self._count(before)
+        self._count(after)
         self._batch_fetches.outrun()
         after.fetching = Fetching.APPLYING
         return self._make.of_rows(after, news)
@@ -438,11 +423,14 @@ class KeyMachine:
         if isinstance(job, PartitionJob):
             self._finish_fetch(job, now)
         elif isinstance(job, Batch):
-            tokens: list[Token] = []
-            for partition, rev in job.revs.values():
-                if not partition.dead:
-                    tokens += self._advance(partition, rev)
-            self._ack(tokens)
+            self._finish_batch(job.revs.values())
+
+    def _finish_batch(self, revs: Iterable[tuple[Partition, int]]) -> None:
+        tokens: list[Token] = []
+        for partition, rev in revs:
+            if not partition.dead:
+                tokens += self._advance(partition, rev)
+        self._ack(tokens)
 
     def _finish_fetch(self, job: PartitionJob, now: float) -> None:
         """The rows of a fetch are applied: the partition is live, and hears the events that came meanwhile."""
@@ -468,13 +456,14 @@ class KeyMachine:
         partition.fell_short(partition.applied < job.asked.goal and partition.goal > 0, now)
         waiting, partition.waiting = partition.waiting, []
         for event, token in waiting:
-            self._hear(partition, event, token, now)
+            self.hearing.hear(partition, event, token, now)
         if partition.highest > partition.expected:
             self._queue.want(partition, at=partition.retry_at)
         else:
             partition.highest = 0
             if partition.unread:
                 self._queue.want(partition)
+        self._count(partition)
 
     # ---- helpers
 
@@ -482,7 +471,13 @@ class KeyMachine:
         """Everything up to ``revision`` is applied; returns what is to be acknowledged."""
         if self.saving is not None:
             self.saving.changed(partition)
-        return partition.advance(revision)
+        tokens = partition.advance(revision)
+        self._count(partition)
+        return tokens
+
+    def _count(self, partition: Partition) -> None:
+        if self.hearing.share is not None:
+            self.hearing.share.count(partition)
 
     def _ack(self, tokens: list[Token]) -> None:
         if tokens:

@@ -66,6 +66,7 @@ class Partition:
         "as_of",
         "backoff",
         "cached",
+        "counted",
         "dead",
         "expected",
         "fetching",
@@ -99,6 +100,7 @@ class Partition:
         # Deliveries of events of another history, by it and the revision: what they tell of has to be fetched.
         self.foreign: dict[tuple[str, int], Token] = {}
         self.highest = 0
+        self.counted = 0  # deliveries that the key's share counts as held
         self.unread = False  # an event that can't be read has come since the last fetch was asked for
         self.filtered = False
         self.live = False
@@ -220,6 +222,11 @@ class Partition:
         return [token for rev, token in self.tokens.items() if rev <= revision]
 
     @property
+    def held(self) -> list[Token]:
+        """The deliveries that are not acknowledged yet."""
+        return [*self.tokens.values(), *self.foreign.values()]
+
+    @property
     def goal(self) -> int:
         """The highest revision that was heard of and has to be fetched."""
         return max(self.highest, *(event.rev for event, _ in self.waiting)) if self.waiting else self.highest
@@ -246,7 +253,7 @@ class Partition:
     def give_up(self) -> list[Token]:
         """The partition is no longer ours; returns the tokens, as the new owner starts with a fetch."""
         self.dead = True
-        tokens = [*self.tokens.values(), *self.foreign.values()]
+        tokens = self.held
         self.rows, self.tombstones, self.tokens, self.waiting, self.foreign = {}, {}, {}, [], {}
         return tokens
 

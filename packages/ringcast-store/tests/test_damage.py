@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ringcast_store import Store, StoreCorruptError, StoreError, StoreOpenError
+from ringcast_store import RevisionGapError, Store, StoreCorruptError, StoreError, StoreOpenError
 from ringcast_store._log import _record_checksum
 
 
@@ -230,6 +230,43 @@ def test_a_bit_that_flips_inside_a_value_is_noticed(path: Path, read: Callable[[
         Store(path, check="full")
     with Store(path, check="full", on_damage="set_aside") as store:
         assert store.set_aside is not None
+        assert store.get_all("g") == {"sound": "the value of another"}
+
+
+def test_what_can_be_read_of_a_damaged_store_goes_on(path: Path) -> None:
+    """Of a tree with damaged pages in its middle: what lies before and behind them, with values large and small."""
+    with Store(path, durable=False) as store:
+        values = {f"k{number:05d}": f"{number}" * (1 + number % 300) for number in range(20_000)}
+        store.set_many("g", values)
+        store.set("g", "expires", "v", ttl_ms=10**9)
+        revision = store.revision
+        held = {entry.key: entry for entry in store.entries("g")}
+    data = bytearray(path.read_bytes())
+    at = data.index(b"k10000") // 4096 * 4096
+    data[at : at + 4096] = os.urandom(4096)
+    path.write_bytes(data)
+    with Store(path, check="quick", on_damage="set_aside") as store:
+        assert store.set_aside is not None
+        kept = {entry.key: entry for entry in store.entries("g")}
+        assert len(held) - 200 < len(kept) < len(held)
+        assert all(held[key] == entry for key, entry in kept.items())
+        assert {"k00000", "k19999", "expires"} <= kept.keys()
+        assert "k10000" not in kept
+        assert store.check() == []
+        with pytest.raises(RevisionGapError):
+            store.changes(revision)
+        assert store.set("g", "new", "v") == store.revision == revision + 2
+    assert not list(path.parent.glob("*.partial-*"))
+
+
+def test_a_damaged_log_of_changes_costs_no_key(path: Path) -> None:
+    with Store(path) as store:
+        for key in "abc":
+            store.set("g", key, "v")
+    write(path, "DELETE FROM changes WHERE last = 2")
+    with Store(path, check="full", on_damage="set_aside") as store:
+        assert store.set_aside is not None
+        assert list(store.keys("g")) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(

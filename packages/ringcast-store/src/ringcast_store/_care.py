@@ -15,6 +15,7 @@ from ringcast_store._checksum import checksum
 from ringcast_store._errors import InputError, StoreCorruptError, StoreError, StoreFullError, StoreOpenError, translated
 from ringcast_store._presence import Presence
 from ringcast_store._reads import VALUE
+from ringcast_store._salvage import salvage
 from ringcast_store._schema import prepare
 from ringcast_store._types import Limits
 
@@ -56,8 +57,7 @@ def open_checked(
             raise
         aside = None
         if presence.alone(busy_timeout_s, unless=lambda: _identity(path) != before):
-            aside = set_aside(path)
-            _logger.warning("%s; it was set aside as %s, and an empty store takes its place", error, aside)
+            aside = _replace(path, error, limits)
         elif _identity(path) == before:
             raise StoreCorruptError(f"{error}; it is not set aside, since another process has it open") from error
         if aside is None:  # another process was faster
@@ -66,6 +66,23 @@ def open_checked(
         connection = _open(path, connect, check, limits)
         presence.share()
         return connection, aside
+
+
+def _replace(path: Path, error: StoreError, limits: Limits) -> Path:
+    """Puts a store of all that can still be read in the place of a damaged one; returns where that went."""
+    partial = _partial(path)
+    try:
+        kept = salvage(path, partial, limits)
+        _sync(partial)
+        aside = set_aside(path)
+        if kept:
+            partial.rename(path)
+            _sync(path.parent)
+    finally:
+        for companion in ("", "-journal"):
+            partial.with_name(partial.name + companion).unlink(missing_ok=True)
+    _logger.warning("%s; it was set aside as %s, and %d keys of it that can be read take its place", error, aside, kept)
+    return aside
 
 
 def set_aside(path: Path) -> Path:
@@ -140,7 +157,7 @@ def back_up(source: sqlite3.Connection, path: Path, target: Path) -> None:
     """Copies the database behind ``source`` to ``target``; see :meth:`ringcast_store.Store.backup`."""
     if target.exists():
         raise InputError(f"backup target {target} is there already")
-    partial = target.with_name(f"{target.name}.partial-{os.getpid()}-{time.monotonic_ns()}")
+    partial = _partial(target)
     try:
         copy = sqlite3.connect(partial, isolation_level=None)
         try:
@@ -182,6 +199,11 @@ def _look(connection: sqlite3.Connection, path: Path, check: Check) -> None:
         found = [text for (text,) in connection.execute("PRAGMA quick_check(1)") if text != "ok"]
     if found:
         raise StoreCorruptError(f"database {path} is damaged ({'; '.join(found[:3])})")
+
+
+def _partial(path: Path) -> Path:
+    """A name for a file that is still being written."""
+    return path.with_name(f"{path.name}.partial-{os.getpid()}-{time.monotonic_ns()}")
 
 
 def _sync(path: Path) -> None:

@@ -54,9 +54,10 @@ class Store(Writes):
         check: how well the file is looked at first: ``"header"`` only whether it is a store, ``"quick"`` every page,
             ``"full"`` the indices and every checksum too. The latter two read the whole file.
         on_damage: what happens with a damaged file: ``"raise"`` StoreCorruptError, or ``"set_aside"``: it is renamed,
-            a warning logged, ``set_aside`` says to what, and an empty store takes its place. A sound file of something
-            else is left alone, and so is a damaged one that another process has open. What is no SQLite file at all,
-            but of a size that one may have, counts as a store whose first page is damaged.
+            a warning logged, ``set_aside`` says to what, and a store of all keys that can still be read takes its
+            place, whose log of changes begins anew. A sound file of something else is left alone, and so is a damaged
+            one that another process has open. What is no SQLite file at all, but of a size that one may have, counts
+            as a store whose first page is damaged.
         limits: what is taken at most.
         keep_changes: how many changes the log keeps, for those who resume from a revision; some more may be there.
         purge_interval_s: how often expired keys are removed in the background; ``None``: only by ``purge_expired``.

@@ -1,0 +1,80 @@
+"""What can still be read of a damaged store, as a store of its own."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+from ringcast_store import _log
+from ringcast_store._checksum import checksum
+from ringcast_store._errors import translated
+from ringcast_store._schema import prepare
+from ringcast_store._transaction import put
+from ringcast_store._types import Limits
+
+_SCAN = "SELECT group_name, entry_key, entry_value, expires_at, revision, checksum FROM entries"
+_ORDERS = ("ORDER BY group_name, entry_key", "ORDER BY group_name DESC, entry_key DESC")
+_LARGE = "SELECT entry_value FROM large_values WHERE revision = ?"
+_UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError)
+
+Row = tuple[str, str, Any, int | None, int]
+
+
+def salvage(damaged: Path, target: Path, limits: Limits) -> int:
+    """Writes each key of a damaged store that can be read and fits its checksum to a new store; returns how many.
+
+    They keep their revisions. The log of changes begins anew after all that the old one had, so that whoever resumes
+    from it finds out that something is missing.
+
+    Raises:
+        StoreFullError: the new store can't be written.
+    """
+    with closing(sqlite3.connect(target, isolation_level=None)) as store, translated(target):
+        prepare(store, target, limits)
+        cursor, kept, head = store.cursor(), 0, 0
+        cursor.execute("BEGIN")
+        for group, key, value, expires_at_ms, revision in _readable(damaged):
+            with suppress(sqlite3.IntegrityError):  # a damaged tree may show a row twice
+                put(cursor, group, key, value, expires_at_ms, revision)
+                kept, head = kept + 1, max(head, revision)
+        _log.append_start(cursor, max(head, _head(damaged)) + 1)
+        cursor.execute("COMMIT")
+    return kept
+
+
+def _readable(damaged: Path) -> Iterator[Row]:
+    """From the front up to the first page that is damaged, and from the back up to the last."""
+    with suppress(*_UNREADABLE), closing(sqlite3.connect(damaged, isolation_level=None)) as source:
+        source.text_factory = lambda data: data.decode(errors="replace")  # which then does not fit the checksum
+        source.execute("PRAGMA query_only = ON")
+        front: tuple[str, str] | None = None
+        for order in _ORDERS:
+            with suppress(*_UNREADABLE):
+                for group, key, inline, expires_at_ms, revision, stored in source.execute(f"{_SCAN} {order}"):
+                    if not (isinstance(group, str) and isinstance(key, str) and isinstance(revision, int)):
+                        continue
+                    if order is _ORDERS[0]:
+                        front = (group, key)
+                    elif front is not None and (group, key) <= front:
+                        return
+                    value = _large(source, revision) if inline is None else inline
+                    if checksum(group, key, value, expires_at_ms, revision) == stored and revision > 0:
+                        yield group, key, value, expires_at_ms, revision
+                return
+
+
+def _large(source: sqlite3.Connection, revision: int) -> Any:
+    with suppress(*_UNREADABLE):
+        found = source.execute(_LARGE, (revision,)).fetchone()
+        return found[0] if found else None
+
+
+def _head(damaged: Path) -> int:
+    """Up to which revision the damaged store had come, as far as its log can be read."""
+    with suppress(*_UNREADABLE), closing(sqlite3.connect(damaged, isolation_level=None)) as source:
+        head: object = _log.head(source.cursor())
+        return head if isinstance(head, int) and head < 2**62 else 0
+    return 0

@@ -10,8 +10,10 @@ from typing import Any
 import nats
 import pytest
 from nats.js.errors import KeyNotFoundError
+from prometheus_client import CollectorRegistry
 from ringcast import InUseError, Worker
 from ringcast.admin import ConfigServiceClient, RowWrite
+from ringcast.metrics import PrometheusMetrics
 from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, History, NatsServer, WorkerProcess
 from ringcast_wire import NodeRecord, decode_record, names
 
@@ -388,3 +390,23 @@ async def test_the_next_agent_waits_for_the_one_before_it(host: Host, tmp_path: 
         finally:
             await asyncio.wait({starting})
             following.kill()
+
+
+async def test_heartbeats_of_the_agent_that_fail_count_as_the_workers(host: Host) -> None:
+    registry = CollectorRegistry()
+    labels = {"store": "s", "key": "k", "worker_id": "counted"}
+    async with host.worker("counted", agent=str(host.socket), metrics=PrometheusMetrics(registry)) as worker:
+        await worker.wait_ready(timeout_s=PATIENCE_S)
+        assert worker.health().by_agent
+        await host.registered("counted")
+
+        def failures() -> float:
+            return registry.get_sample_value("config_heartbeat_failures_total", labels) or 0
+
+        before = failures()
+        host.nats.pause()
+        try:
+            await until([worker], lambda: failures() > before)
+        finally:
+            host.nats.resume()
+        await until([worker], lambda: worker.health().ready)

@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 from ringcast import UnavailableError, Worker
 from ringcast.admin import ConfigServiceClient
+from ringcast.metrics import PrometheusMetrics
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
 from ringcast_wire import limits, names
 
@@ -26,6 +28,7 @@ def users(*, deaf: bool = True) -> dict[str, Any]:
         "deaf": [f"{CREATE}.config_notify_deaf.>"] if deaf else [],
         "first": [f"{CREATE}.config_notify_first.{names.consumer_name('ringcast', 'first-w', 1)}"],
         "blind": [f"{CREATE}.KV_config_leases.>"],
+        "unfed": [names.fetch_subject("unfed", "list", 0)],
     }
     made = [
         {"user": user, "password": user, "permissions": {"publish": {"allow": [">"], "deny": deny}}}
@@ -110,6 +113,25 @@ async def test_the_start_is_bounded_and_says_what_it_waited_for(
     one = worker("blind", "w", "blind", start_timeout_s=3.0)
     with pytest.raises(UnavailableError, match=r"did not start within 3 s: .*CONSUMER\.CREATE\.KV_config_leases"):
         await one.start()
+
+
+async def test_a_partition_that_can_not_be_fetched_is_told(
+    client: ConfigServiceClient, worker: Callable[..., Worker]
+) -> None:
+    await client.create_store("unfed", partition_count=4)
+    registry = CollectorRegistry()
+    async with worker("unfed", "w", "unfed", metrics=PrometheusMetrics(registry)) as one:
+        await until(lambda: one.health().keys[0].loaded == 3)
+        health = one.health()
+        assert health.keys[0].owned == 4
+        assert health.keys[0].unloaded_for_s > 0
+        assert one.staleness() > 0
+        assert not health.ready
+        assert health.refused_subjects == (names.fetch_subject("unfed", "list", 0),)
+        labels = {"store": "unfed", "key": "list", "worker_id": "unfed-w"}
+        assert registry.get_sample_value("config_partitions_unloaded", labels) == 1
+        refused = {"store": "unfed", "worker_id": "unfed-w"}
+        assert registry.get_sample_value("config_refused_subjects_total", refused) >= 1  # type: ignore[operator]
 
 
 async def test_a_worker_that_gets_no_events_leaves_its_partitions_to_others_until_it_does(

@@ -60,7 +60,10 @@ class FetchClient:
         token = str(next(self._numbers))
         pending = self._pending[token] = _Pending()
         try:
-            async with asyncio.timeout(self._timeout_s) as pending.patience:
+            async with (
+                self._connection.refusals.heeded(subject),
+                asyncio.timeout(self._timeout_s) as pending.patience,
+            ):
                 with translated(f"fetch {subject}"):
                     reply = f"{self._inbox}.{token}"
                     more = (headers or {}) | self._more

@@ -1,0 +1,162 @@
+"""What a worker suffers from shows in its health, its staleness and its metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+from prometheus_client import CollectorRegistry
+from ringcast import Change
+from ringcast._client import TESTED_VERSIONS
+from ringcast._routes import Routes
+from ringcast.admin import RowWrite
+from ringcast.metrics import PrometheusMetrics
+from ringcast_testkit import PATIENCE_S
+from ringcast_wire import limits, names
+
+if TYPE_CHECKING:
+    from .conftest import Store
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Waits for what time alone brings about."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def test_a_handler_that_does_not_return_is_told(store: Store) -> None:
+    await store.create(partition_count=1)
+    registry = CollectorRegistry()
+    stuck = asyncio.Event()
+
+    async def handler(change: Change) -> None:
+        if change.row_id == "stuck":
+            await stuck.wait()
+
+    settings = {"handler": handler, "handler_stall_s": 0.05, "metrics": PrometheusMetrics(registry)}
+    async with store.worker(keys=("list", "other"), **settings) as worker:
+        await worker.wait_ready(timeout_s=PATIENCE_S)
+        assert worker.health().ready
+        partition, version = await store.put("stuck", "1")
+        await until(lambda: worker.health().keys[0].handler_stalled)
+        health = worker.health()
+        assert health.keys[0].handler_running_s > 0.05
+        assert health.staleness_s > 0.05
+        assert not health.ready
+        assert health.keys[1].ready
+        assert worker.staleness("other") == 0
+        labels = {"store": store.name, "key": "list", "worker_id": worker.config.worker_id}
+        assert (registry.get_sample_value("config_handler_running_seconds", labels) or 0) > 0.05
+        stuck.set()
+        await worker.wait_for("list", partition, version, timeout_s=PATIENCE_S)
+        assert worker.health().ready
+        assert worker.health().keys[0].handler_running_s == 0
+
+
+async def test_a_key_that_others_keep_from_being_taken_in_is_told(store: Store) -> None:
+    """So many events of one key may wait for its handler that the server gives no others."""
+    await store.create(partition_count=4)
+    stuck = asyncio.Event()
+
+    async def handler(change: Change) -> None:
+        if change.key == "slow":
+            await stuck.wait()
+
+    async with store.worker(keys=("slow", "list"), handler=handler, max_ack_pending=3, heads_s=600.0) as worker:
+        await worker.wait_ready(timeout_s=PATIENCE_S)
+        for number in range(6):
+            await store.put(f"r{number}", "1", key="slow")
+        partition, version = await store.put("a", "1")
+        await until(lambda: worker.health().keys[1].held_up_by)
+        slow, held = worker.health().keys
+        assert (slow.held_up_by, held.held_up_by) == ((), ("slow",))
+        assert not held.ready
+        stuck.set()
+        await worker.wait_for("list", partition, version, timeout_s=PATIENCE_S)
+        await until(lambda: worker.health().ready)
+
+
+async def test_what_a_fetch_makes_up_for_counts_as_lag(store: Store) -> None:
+    """Events of large writes do not list their rows: each leads to a fetch."""
+    await store.create(partition_count=1)
+    registry = CollectorRegistry()
+    key = {"store": store.name, "key": "list"}
+    async with store.worker(handler=lambda change: None, metrics=PrometheusMetrics(registry)) as worker:
+        await store.put("first", "1")
+        await worker.wait_ready(timeout_s=PATIENCE_S)
+        before = registry.get_sample_value("config_notification_lag_seconds_count", key) or 0
+        gaps = worker.stats("list").gaps
+        async for _ in store.client.bulk_write(
+            store.name, "list", [RowWrite(f"r{n}", "v" * 2_000) for n in range(900)]
+        ):
+            pass
+        (head,) = await store.client.heads(store.name, "list")
+        await worker.wait_for("list", 0, head, timeout_s=PATIENCE_S)
+        assert worker.stats("list").gaps > gaps
+        assert (registry.get_sample_value("config_notification_lag_seconds_count", key) or 0) > before
+
+
+async def test_what_can_not_be_taken_in_is_a_warning(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A mistake of our own while events are taken in must not be one that nobody sees."""
+    await store.create(partition_count=1)
+    deliver, failures = Routes.deliver, [ValueError("not today")]
+
+    def fails_once(self: Routes, burst: object) -> None:
+        if failures:
+            raise failures.pop()
+        deliver(self, burst)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Routes, "deliver", fails_once)
+    with caplog.at_level(logging.WARNING):
+        async with store.worker(ack_wait_s=1.0) as worker:
+            await worker.wait_ready(timeout_s=PATIENCE_S)
+            partition, version = await store.put("a", "1")
+            await worker.wait_for("list", partition, version, timeout_s=PATIENCE_S)
+            await until(lambda: not failures)
+    (told,) = [record for record in caplog.records if record.getMessage() == "NATS client error: it goes on"]
+    assert getattr(told, "error", "") == "ValueError('not today')"
+
+
+@pytest.mark.parametrize("parser", ["bursts", "library"])
+async def test_either_parser_will_do(store: Store, parser: str) -> None:
+    await store.create()
+    async with store.worker(nats_parser=parser) as worker:
+        await worker.wait_ready(timeout_s=PATIENCE_S)
+        for number in range(50):
+            partition, version = await store.put(f"r{number % 7}", str(number))
+        await worker.wait_for("list", partition, version, timeout_s=PATIENCE_S)
+        await worker.wait_until("list", lambda: worker.row_count("list") == 7, timeout_s=PATIENCE_S)
+        assert {type(worker._runtime.connection.nc._ps).__name__} == (  # type: ignore[union-attr]
+            {"BurstParser"} if parser == "bursts" else {"Parser"}
+        )
+
+
+async def test_a_library_that_was_not_tried_reads_with_its_own_parser(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("ringcast._client.LIBRARY_VERSION", "3.0.0")
+    assert not "3.0.0".startswith(TESTED_VERSIONS)
+    await store.create()
+    with caplog.at_level(logging.WARNING):
+        async with store.worker() as worker:
+            await worker.wait_ready(timeout_s=PATIENCE_S)
+            partition, version = await store.put("a", "1")
+            await worker.wait_for("list", partition, version, timeout_s=PATIENCE_S)
+    assert [record for record in caplog.records if "its own parser is used" in record.getMessage()]
+
+
+async def test_the_limit_of_filters_is_a_metric(store: Store) -> None:
+    await store.create()
+    registry = CollectorRegistry()
+    async with store.worker(metrics=PrometheusMetrics(registry)) as worker:
+        await worker.wait_ready(timeout_s=PATIENCE_S)
+        consumer = names.consumer_name("ringcast", worker.config.worker_id)
+        labels = {"store": store.name, "worker_id": worker.config.worker_id, "consumer": consumer}
+        limit = registry.get_sample_value("config_consumer_subject_limit", labels)
+        assert limit == limits.MAX_FILTERS_PER_CONSUMER

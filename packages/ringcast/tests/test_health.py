@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -37,7 +37,7 @@ async def test_a_handler_that_does_not_return_is_told(store: Store) -> None:
         if change.row_id == "stuck":
             await stuck.wait()
 
-    settings = {"handler": handler, "handler_stall_s": 0.05, "metrics": PrometheusMetrics(registry)}
+    settings: dict[str, Any] = {"handler": handler, "handler_stall_s": 0.05, "metrics": PrometheusMetrics(registry)}
     async with store.worker(keys=("list", "other"), **settings) as worker:
         await worker.wait_ready(timeout_s=PATIENCE_S)
         assert worker.health().ready

@@ -297,10 +297,9 @@ class Connection:
             self._last_error, self._refused = told, not broke
 
     async def _on_lost(self) -> None:
-        if self.closed.done() or not self._established:
+        if self.closed.done() or not self._established or self._lost_at is not None:
             return
-        if self._lost_at is None:
-            self._lost_at = asyncio.get_running_loop().time()
+        self._lost_at = asyncio.get_running_loop().time()
         self._log.warning("connection to NATS lost: serving what is held", error=self._last_error)
         for callback in self._lost:
             callback()

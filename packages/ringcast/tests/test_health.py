@@ -57,29 +57,6 @@ async def test_a_handler_that_does_not_return_is_told(store: Store) -> None:
         assert worker.health().keys[0].handler_running_s == 0
 
 
-async def test_a_key_that_others_keep_from_being_taken_in_is_told(store: Store) -> None:
-    """So many events of one key may wait for its handler that the server gives no others."""
-    await store.create(partition_count=4)
-    stuck = asyncio.Event()
-
-    async def handler(change: Change) -> None:
-        if change.key == "slow":
-            await stuck.wait()
-
-    async with store.worker(keys=("slow", "list"), handler=handler, max_ack_pending=3, heads_s=600.0) as worker:
-        await worker.wait_ready(timeout_s=PATIENCE_S)
-        for number in range(6):
-            await store.put(f"r{number}", "1", key="slow")
-        partition, version = await store.put("a", "1")
-        await until(lambda: worker.health().keys[1].held_up_by)
-        slow, held = worker.health().keys
-        assert (slow.held_up_by, held.held_up_by) == ((), ("slow",))
-        assert not held.ready
-        stuck.set()
-        await worker.wait_for("list", partition, version, timeout_s=PATIENCE_S)
-        await until(lambda: worker.health().ready)
-
-
 async def test_what_a_fetch_makes_up_for_counts_as_lag(store: Store) -> None:
     """Events of large writes do not list their rows: each leads to a fetch."""
     await store.create(partition_count=1)

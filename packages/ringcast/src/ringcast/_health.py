@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ringcast._cache import Cache
@@ -36,8 +36,6 @@ class KeyHealth:
     """How long the handler, its further tries and the poison policy have been at a change."""
     handler_stalled: bool = False
     """Whether that is longer than ``handler_stall_s``: changes wait behind it."""
-    held_up_by: tuple[str, ...] = ()
-    """Other keys of the worker that have so many changes waiting that none of this key are taken in either."""
 
     @property
     def ready(self) -> bool:
@@ -48,7 +46,6 @@ class KeyHealth:
             or self.failing_because
             or self.aside
             or self.handler_stalled
-            or self.held_up_by
         )
 
 
@@ -94,17 +91,7 @@ def staleness_s(connection: Connection, sessions: Iterable[KeySession]) -> float
     return max([connection.lost_for_s, *(session.staleness_s for session in sessions)])
 
 
-def held_up(sessions: Mapping[str, KeySession], max_ack_pending: int) -> dict[str, tuple[str, ...]]:
-    """By key, the others that keep the worker from taking in more of it: what waits is bounded for all together."""
-    waiting = {key: session.unacknowledged for key, session in sessions.items()}
-    full = sum(waiting.values()) >= max_ack_pending
-    holding = {key for key, session in sessions.items() if session.paused}
-    if full:
-        holding.add(max(waiting, key=lambda key: waiting[key]))
-    return {key: tuple(sorted(holding)) if key not in holding else () for key in sessions}
-
-
-def key_health(session: KeySession, held_up_by: tuple[str, ...] = ()) -> KeyHealth:
+def key_health(session: KeySession) -> KeyHealth:
     """The health of one key."""
     partitions = list(session.machine.partitions.values())
     return KeyHealth(
@@ -122,7 +109,6 @@ def key_health(session: KeySession, held_up_by: tuple[str, ...] = ()) -> KeyHeal
         unloaded_for_s=session.unloaded_for_s,
         handler_running_s=session.handler_running_s,
         handler_stalled=session.stalled_for_s > 0,
-        held_up_by=held_up_by,
     )
 
 

@@ -398,11 +398,6 @@ class KeySession:
         return self._connection.closed.get_loop().time() - min(as_of) if as_of else 0.0
 
     @property
-    def unacknowledged(self) -> int:
-        """Events that were delivered and are not acknowledged."""
-        return sum(len(partition.tokens) for partition in list(self.machine.partitions.values()))
-
-    @property
     def unloaded_for_s(self) -> float:
         """How long the longest-owned partition is without rows; 0 if none is."""
         partitions = list(self.machine.partitions.items())

@@ -17,7 +17,7 @@ from ringcast_wire.tracing import make_tracing
 from ringcast._apply import Handler, Listener
 from ringcast._change import Change, PoisonPolicy
 from ringcast._config import WorkerConfig
-from ringcast._health import Health, cache_health, held_up, key_health, staleness_s
+from ringcast._health import Health, cache_health, key_health, staleness_s
 from ringcast._log import Log
 from ringcast._measures import Metrics
 from ringcast._poison import BlockedRow
@@ -272,13 +272,12 @@ class Worker:
         if runtime is None or runtime.connection is None or self._task is None:
             return Health(False, False, 0.0, ())
         connection, running = runtime.connection, not self._task.done()
-        sessions = dict(runtime.sessions)
-        held = held_up(sessions, self.config.max_ack_pending)
+        sessions = list(runtime.sessions.values())
         return Health(
             connected=connection.nc.is_connected and running,
             lease_held=runtime.lease is not None and runtime.lease.held and running,
-            staleness_s=staleness_s(connection, sessions.values()),
-            keys=tuple(key_health(session, held[key]) for key, session in sessions.items()),
+            staleness_s=staleness_s(connection, sessions),
+            keys=tuple(key_health(session) for session in sessions),
             cache=cache_health(runtime.cache) if runtime.cache is not None else None,
             by_agent=runtime.lease is not None and runtime.lease.by_agent and running,
             refused_subjects=connection.refusals.subjects(),

@@ -146,12 +146,13 @@ def agent_user(agent: Worker, *, prefix: str, partitions: int) -> User:
 
 
 def agent_workers(agent: Worker) -> list[Worker]:
-    """The workers that an agent takes part as: one for each key."""
+    """The workers of an agent: for each key one that takes part, and one that observes all of it."""
     workers: dict[str, Worker] = {}
     for store, keys in agent.stores.items():
         for key in keys:
-            name = names.agent_worker_id(agent.worker_id, store, key)
-            workers.setdefault(name, Worker(name)).stores[store] = [key]
+            for make in (names.agent_worker_id, names.agent_observer_id):
+                name = make(agent.worker_id, store, key)
+                workers.setdefault(name, Worker(name)).stores[store] = [key]
     return list(workers.values())
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import ringcast
 import ringcast.aio
@@ -232,31 +235,74 @@ async def test_a_cache_directory_in_the_environment_is_not_for_these_clients(
     assert not (tmp_path / "cache").exists()
 
 
-async def test_a_subscribed_key_is_answered_from_memory(client: Any, servers: Servers, store_name: str) -> None:
-    """In a PARTITIONED store that is this worker's share: two workers together have everything, each row once."""
-    await servers.create(store_name)
+@pytest.mark.parametrize("mode", [Mode.PARTITIONED, Mode.FULL])
+async def test_a_subscribed_key_is_answered_with_every_row(
+    client: Any, servers: Servers, store_name: str, mode: Mode
+) -> None:
+    """As the agent answers it, whoever owns the rows."""
+    await servers.create(store_name, mode)
     rows = {f"r{number}": str(number) for number in range(50)}
     await servers.put(store_name, "list", rows)
     other = ringcast.aio.DaprClient(servers.nats.url, worker_id=f"x-{store_name}")
     try:
         recorder = Recorder()
-        await client.subscribe_configuration(store_name, ["list"], recorder)
-        await other.subscribe_configuration(store_name, ["list"], recorder)
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                shares = [
-                    {
-                        name: item.value
-                        for name, item in (await each.get_configuration(store_name, ["list"])).items.items()
-                    }
-                    for each in (client, other)
-                ]
-                if all(shares) and sum(map(len, shares)) == len(rows):
-                    break
-                await asyncio.sleep(0.02)
-        assert {**shares[0], **shares[1]} == rows
+        for each in (client, other):
+            await each.subscribe_configuration(store_name, ["list"], recorder)
+        for each in (client, other):
+            found = (await each.get_configuration(store_name, ["list"])).items
+            assert {name: item.value for name, item in found.items()} == rows
     finally:
         await other.close()
+
+
+async def test_errors_are_those_of_grpc_too(client: Any, servers: Servers, store_name: str) -> None:
+    for call, status, kind in (
+        (client.get_configuration("nowhere", ["list"]), grpc.StatusCode.NOT_FOUND, UnknownStoreError),
+        (client.get_configuration(store_name, ["no spaces"]), grpc.StatusCode.INVALID_ARGUMENT, InvalidInputError),
+        (client.subscribe_configuration("nowhere", ["l"], Recorder()), grpc.StatusCode.NOT_FOUND, UnknownStoreError),
+    ):
+        with pytest.raises(grpc.RpcError) as told:
+            await call
+        error: Any = told.value
+        assert (error.code(), error.details()) == (status, str(error))
+        assert isinstance(error, kind)
+
+
+async def test_an_async_handler_of_the_sync_client_may_call_it(servers: Servers, store_name: str) -> None:
+    """It runs in the subscription's thread, so that the client's own loop is free."""
+    await servers.create(store_name)
+    await servers.put(store_name, "list", {"a": "1"})
+    found: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    sync = ringcast.DaprClient(servers.nats.url, worker_id=f"w-{store_name}")
+
+    async def handler(subscription_id: str, response: ConfigurationResponse) -> None:
+        items = sync.get_configuration(store_name, ["list"]).items
+        loop.call_soon_threadsafe(found.put_nowait, {name: item.value for name, item in items.items()})
+
+    call: Any = sync.subscribe_configuration
+    await asyncio.to_thread(call, store_name, ["list"], handler)
+    async with asyncio.timeout(PATIENCE_S):
+        assert await found.get() == {"a": "1"}
+    await asyncio.to_thread(sync.close)
+
+
+def test_a_process_that_was_forked_off_can_use_the_client(servers: Servers, store_name: str) -> None:
+    asyncio.run(servers.create(store_name))
+    asyncio.run(servers.put(store_name, "list", {"a": "1"}))
+    code = (
+        "import os, ringcast\n"
+        f"with ringcast.DaprClient({servers.nats.url!r}, worker_id='fork') as client:\n"
+        f"    read = lambda: print(sorted(client.get_configuration({store_name!r}, ['list']).items), flush=True)\n"
+        "    read()\n"
+        "    if (child := os.fork()) == 0:\n"
+        "        read()\n"
+        "        os._exit(0)\n"
+        "    os.waitpid(child, 0)\n"
+        "    read()\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert run.stdout.splitlines() == ["['a']"] * 3, run.stderr
 
 
 async def test_a_handler_that_raises_is_called_again(client: Any, servers: Servers, store_name: str) -> None:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import queue
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import dapr.conf
 import grpc
 import pytest
 from dapr.clients.grpc._response import ConfigurationResponse
+from ringcast.admin import ConfigServiceClient, RowWrite
 from ringcast_testkit import AgentProcess, ConfigServiceProcess, NatsServer
+from ringcast_wire import limits
 from ringcast_wire.grpc import ConfigServiceStub, pb
 
 PARTITIONS = 16
+MOST_STORES = limits.MAX_STORES - 10
+"""That the tests of one service leave behind."""
 
 
 class Update(NamedTuple):
@@ -61,11 +66,16 @@ class Writer:
     """Writes through the config service."""
 
     def __init__(self, service: ConfigServiceProcess) -> None:
+        self._address = service.address
+        self._stores: list[str] = []
         self._channel = grpc.insecure_channel(service.address)
         self._stub = ConfigServiceStub(self._channel)
 
     def create(self, store: str, mode: str = "PARTITIONED") -> None:
-        """A new store."""
+        """A new store; of those before it the first is removed where the service would soon take no more."""
+        self._stores.append(store)
+        if len(self._stores) > MOST_STORES:
+            self._stub.DeleteStore(pb.DeleteStoreRequest(name=self._stores.pop(0), purge=True), wait_for_ready=True)
         self._stub.CreateStore(
             pb.CreateStoreRequest(name=store, partition_count=PARTITIONS, mode=f"MODE_{mode}"),
             wait_for_ready=True,
@@ -75,6 +85,16 @@ class Writer:
         """One row."""
         request = pb.PutRequest(store=store, key=key, row_id=row_id, value=value, metadata=metadata)
         return self._stub.Put(request, wait_for_ready=True)
+
+    def put_many(self, store: str, key: str, rows: Iterable[tuple[str, str]]) -> None:
+        """Many rows, as an import does it."""
+
+        async def write() -> None:
+            async with ConfigServiceClient(self._address) as client:
+                async for _ in client.bulk_write(store, key, (RowWrite(*row) for row in rows)):
+                    pass
+
+        asyncio.run(write())
 
     def delete(self, store: str, key: str, row_id: str) -> Any:
         """One row."""
@@ -92,9 +112,10 @@ class Answer(NamedTuple):
     body: Any
 
 
-def get(url: str, **headers: str) -> Answer:
+def get(url: str, *, method: str = "GET", body: bytes | None = None, **headers: str) -> Answer:
     """Asks over HTTP, as any program would."""
-    request = urllib.request.Request(url, headers={name.replace("_", "-"): value for name, value in headers.items()})
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    request = urllib.request.Request(url, headers=sent, method=method, data=body)
     try:
         with urllib.request.urlopen(request, timeout=15) as response:
             text, status = response.read(), response.status

@@ -96,11 +96,55 @@ def test_reading(shared_agent: AgentProcess, writer: Any, http_get: Any, store_n
     assert http_get(f"{at}?key=list") == (200, {"a": {"value": "1", "version": str(put.version), "metadata": metadata}})
     assert http_get(f"{at}?key=list%2Fa&key=other").body.keys() == {"list/a", "other/b"}
     assert http_get(at).body.keys() == {"list/a", "other/b"}
-    bad = http_get(f"{at}?key=no%20spaces&key=x")
-    assert (bad.status, bad.body["errorCode"]) == (500, "ERR_CONFIGURATION_GET")
-    assert bad.body["message"].startswith(
-        f"failed to get [no spaces x] from Configuration store {store_name}: keys 'no spaces' is not a valid name"
-    )
+    for nothing in ("orders.timeout", "", "no%20spaces", "list%2F", "never"):  # as of any key that is not there
+        assert http_get(f"{at}?key={nothing}") == (204, None)
+        assert http_get(f"{at}?key={nothing}&key=list").body.keys() == {"list/a"}
+
+
+@pytest.mark.parametrize("limit", ["7", None])
+def test_reading_in_pages(
+    shared_agent: AgentProcess, writer: Any, http_get: Any, store_name: str, limit: str | None
+) -> None:
+    """Every row once, over both APIs; without a limit pages are as large as an answer may be."""
+    writer.create(store_name)
+    big = "ä" * (200_000 if limit is None else 10)
+    wanted = {f"{key}/r{number}": big for key in ("a", "b") for number in range(20)}
+    for key in ("a", "b"):
+        writer.put_many(store_name, key, ((f"r{number}", big) for number in range(20)))
+    asked = {"ringcast.limit": limit} if limit else {"ringcast.after": ""}
+    at = f"{shared_agent.http_url}/v1.0/configuration/{store_name}"
+    if limit is None:
+        refused = http_get(f"{at}?key=a&key=b")
+        assert (refused.status, refused.body["errorCode"]) == (500, "ERR_CONFIGURATION_GET")
+        assert "Read it in pages (metadata ringcast.limit), or raise max_response_bytes" in refused.body["message"]
+    for over in ("grpc", "http"):
+        found: dict[str, str] = {}
+        following: dict[str, str] | None = dict(asked)
+        pages = 0
+        while following is not None:
+            if over == "grpc":
+                with grpc.insecure_channel(shared_agent.grpc_address) as channel:
+                    request = configuration_pb2.GetConfigurationRequest(
+                        store_name=store_name, keys=["a", "b"], metadata=following
+                    )
+                    items = dapr_pb2_grpc.DaprStub(channel).GetConfiguration(request).items
+                    page = {name: (item.value, dict(item.metadata)) for name, item in items.items()}
+            else:
+                query = "".join(f"&metadata.{name}={quote(value)}" for name, value in following.items())
+                body = http_get(f"{at}?key=a&key=b{query}").body
+                page = {name: (item["value"], item["metadata"]) for name, item in body.items()}
+            assert not found.keys() & page.keys()
+            assert limit is None or len(page) <= int(limit)
+            found.update((name, value) for name, (value, _) in page.items())
+            after = [told["ringcast.next"] for _, told in page.values() if "ringcast.next" in told]
+            following = {**asked, "ringcast.after": after[0]} if after else None
+            pages += 1
+        assert found == wanted
+        assert pages > 1
+    odd = http_get(f"{at}?key=a&metadata.ringcast.after=nonsense")
+    assert "ringcast.after 'nonsense' is not what an item gave as ringcast.next" in odd.body["message"]
+    named = http_get(f"{at}?key=a%2Fr1&metadata.ringcast.limit=1")
+    assert "keys names the row 'r1' of a: pages are of whole keys" in named.body["message"]
 
 
 def test_callbacks(
@@ -112,10 +156,10 @@ def test_callbacks(
         writer.create(store_name)
         subscribed = http_get(f"{at}/subscribe?key=list")
         assert subscribed.status == 200
-        row_id = "../x?y=ä"
+        row_id = "../x?y=ä/z"
         put = writer.put(store_name, "list", row_id, "1")
         call = application.next()
-        assert call.path == f"/configuration/{store_name}/{quote(row_id, safe='')}"
+        assert call.path == f"/configuration/{store_name}/list", "what every router takes for one part"
         assert call.token == "t0"
         assert call.body["id"] == subscribed.body["id"]
         assert call.body["items"][row_id]["value"] == "1"
@@ -123,7 +167,7 @@ def test_callbacks(
 
         application.statuses[:] = [500, 307]  # it is sent again, and no other address is called
         writer.put(store_name, "list", "b", "2")
-        assert [application.next().path for _ in range(3)] == [f"/configuration/{store_name}/b"] * 3
+        assert [[*application.next().body["items"]] for _ in range(3)] == [["b"]] * 3
         application.statuses[:] = [503, 503, 503]
         writer.put(store_name, "list", "b", "3")
         for _ in range(3):
@@ -131,6 +175,10 @@ def test_callbacks(
         agent.process.wait_until(
             lambda: metric(http_get, agent, 'ringcast_agent_callbacks_total{outcome="given-up"}') == 1
         )
+        agent.process.wait_until(lambda: "event=callback.given_up" in "".join(agent.process.log))
+        (line,) = (line for line in agent.process.log if "event=callback.given_up" in line)
+        assert f"store={store_name} item='b' version=" in line
+        assert f"status=503 url={application.url}/configuration/{store_name}/list" in line
         writer.delete(store_name, "list", "b")
         gone = application.next().body["items"]["b"]
         assert (gone["value"], gone["metadata"]["ringcast.deleted"]) == ("", "true")
@@ -180,7 +228,7 @@ def test_where_callbacks_may_go(
         ):
             assert http_get(f"{at}&metadata.ringcast.callback_url={quote(url, safe='')}").status == 200, url
         writer.put(store_name, "list", "a", "1")
-        assert application.next().path == f"/base/configuration/{store_name}/a"
+        assert application.next().path == f"/base/configuration/{store_name}/list"
 
 
 def test_who_may_call(
@@ -252,7 +300,17 @@ def test_health_and_metadata(shared_agent: AgentProcess, writer: Any, http_get: 
     assert http_get(health).status == 204
     assert http_get(f"{health}?appid={told['id']}").status == 204
     assert http_get(f"{health}?appid=other").body["errorCode"] == "ERR_HEALTH_APPID_NOT_MATCH"
-    assert http_get(f"{shared_agent.http_url}/v1.0/state/x/y").status == 404
+    for path in ("state/x/y", "invoke/app/method/m", "nowhere"):
+        unserved = http_get(f"{shared_agent.http_url}/v1.0/{path}")
+        assert (unserved.status, unserved.body["errorCode"]) == (404, "ERR_METHOD_NOT_FOUND")
+        assert "a Ringcast agent, which serves configuration, health and metadata" in unserved.body["message"]
+    assert http_get(f"{shared_agent.http_url}/v1.0/shutdown").status == 405
+    refused = http_get(f"{shared_agent.http_url}/v1.0/shutdown", method="POST")
+    assert (refused.status, refused.body["errorCode"]) == (403, "ERR_SHUTDOWN_REFUSED")
+    entry = f"{shared_agent.http_url}/v1.0/metadata/{store_name}"
+    assert http_get(entry, method="PUT", body=b"mine").status == 204
+    assert http_get(f"{shared_agent.http_url}/v1.0/metadata").body["extended"][store_name] == "mine"
+    assert http_get(entry, method="PUT", body=b"x" * 1_025).body["errorCode"] == "ERR_METADATA_SET"
 
 
 def test_an_application_that_has_gone_loses_its_subscription(

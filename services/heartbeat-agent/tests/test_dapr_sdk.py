@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,11 +17,14 @@ import pytest
 from dapr.aio.clients import DaprClient as AsyncDaprClient
 from dapr.clients import DaprClient
 from dapr.proto.runtime.v1 import configuration_pb2, dapr_pb2_grpc
+from ringcast import Worker
 from ringcast_core import row_partition
 from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, NatsServer
 
 PARTITIONS = 16
 TRUSTED = ("--trusted-users", str(os.getuid()))  # the SDK sends no token when it subscribes
+BELOW_A_LEASE_S = 4.0
+"""What a subscription took at least that waited for the lease of a dead agent."""
 
 
 def test_the_whole_life_of_a_subscription(
@@ -184,7 +188,7 @@ def test_nats_is_killed_and_comes_back(
             seen.until({"b": "5"})
 
 
-def test_an_outage_is_told_by_an_error(
+def test_streams_live_through_an_outage_that_is_told_by_metadata_and_health(
     tmp_path: Path,
     nats_server: NatsServer,
     config_service: ConfigServiceProcess,
@@ -192,29 +196,43 @@ def test_an_outage_is_told_by_an_error(
     http_get: Any,
     store_name: str,
 ) -> None:
-    writer_to(config_service).create(store_name)
-    options = ("--stale-after", "1", "--token-file", "off")
-    with AgentProcess(tmp_path, nats_url=nats_server.url, options=options) as agent:
-        assert http_get(f"{agent.http_url}/v1.0/healthz/outbound").status == 204
+    writer = writer_to(config_service)
+    writer.create(store_name)
+    with AgentProcess(
+        tmp_path, nats_url=nats_server.url, options=("--stale-after", "0.3", "--token-file", "off")
+    ) as agent:
+        outbound, metadata = f"{agent.http_url}/v1.0/healthz/outbound", f"{agent.http_url}/v1.0/metadata"
+        assert http_get(outbound).status == 204
         with grpc.insecure_channel(agent.grpc_address) as channel:
             stub = dapr_pb2_grpc.DaprStub(channel)
             request = configuration_pb2.SubscribeConfigurationRequest(store_name=store_name, keys=["list"])
             stream = stub.SubscribeConfiguration(request)
             assert next(stream).id
+            writer.put(store_name, "list", "a", "1")
+            assert next(stream).items["a"].value == "1"
+
             nats_server.kill()
-            with pytest.raises(grpc.RpcError) as told:
-                next(stream)
-            assert told.value.code() is grpc.StatusCode.UNAVAILABLE
-            assert f"updates of {store_name}/list have stopped: no word from NATS" in str(told.value.details())
+            writer.put(store_name, "list", "a", "2")
+            agent.process.wait_until(lambda: "event=observer.stale" in "".join(agent.process.log))
             assert http_get(f"{agent.http_url}/v1.0/healthz").status == 204
-            outbound = http_get(f"{agent.http_url}/v1.0/healthz/outbound")
-            assert (outbound.status, outbound.body["errorCode"]) == (500, "ERR_OUTBOUND_HEALTH_NOT_READY")
-            refused = stub.SubscribeConfiguration(request)
-            with pytest.raises(grpc.RpcError, match="gets no updates"):
-                next(refused)
+            told = http_get(outbound)
+            assert (told.status, told.body["errorCode"]) == (500, "ERR_OUTBOUND_HEALTH_NOT_READY")
+            assert "NATS can't be reached" in told.body["message"]
+            agent.process.wait_until(lambda: int(http_get(metadata).body["extended"]["ringcast.staleness_s"]) >= 1)
+            assert f"ringcast.staleness_s.{store_name}/list" in http_get(metadata).body["extended"]
+            assert 'ended_total{api="grpc"' not in http_get(agent.metrics_url).body
+            second = stub.SubscribeConfiguration(request)  # a stream begins in an outage as well
+            assert next(second).id
+
             nats_server.restart()
-            agent.process.wait_until(lambda: http_get(f"{agent.http_url}/v1.0/healthz/outbound").status == 204)
-            assert next(stub.SubscribeConfiguration(request)).id
+            assert next(stream).items["a"].value == "2"
+            assert next(second).items["a"].value == "2"
+            agent.process.wait_until(lambda: http_get(outbound).status == 204)
+            assert http_get(metadata).body["extended"]["ringcast.staleness_s"] == "0"
+            config_service.kill()
+            config_service.restart()
+            writer.put(store_name, "list", "a", "3")
+            assert next(stream).items["a"].value == "3"
 
 
 def test_a_stopping_agent_tells_its_clients_and_gives_its_partitions_up(
@@ -245,68 +263,67 @@ def test_a_stopping_agent_tells_its_clients_and_gives_its_partitions_up(
 
 
 @pytest.mark.parametrize("mode", ["PARTITIONED", "FULL"])
-def test_which_rows_a_host_hears_of(
+def test_a_subscriber_hears_of_every_row_on_each_of_two_hosts_and_beside_a_worker(
     tmp_path: Path,
     shared_nats: NatsServer,
     shared_agent: AgentProcess,
     sidecar: Any,
     writer: Any,
     updates: Any,
-    http_get: Any,
     store_name: str,
     mode: str,
 ) -> None:
-    """Two hosts share a PARTITIONED store; in a FULL one each hears of everything. A read sees every row."""
+    """Whatever it names: all of a key, or rows of it. The workers go on sharing the key out as if it were not there."""
     writer.create(store_name, mode)
     rows = {f"r{number}": str(number) for number in range(4 * PARTITIONS)}
+    owned: list[int] = []
 
-    def owned(agent: AgentProcess) -> int:
-        """How many partitions of this store it has, by its metrics."""
-        of_store = (line for line in http_get(agent.metrics_url).body.splitlines() if f'store="{store_name}"' in line)
-        return sum(
-            int(float(line.rpartition(" ")[2])) for line in of_store if line.startswith("config_partitions_owned{")
-        )
+    async def work(stop: asyncio.Event) -> None:
+        async with Worker(store=store_name, keys=["list"], servers=shared_nats.url, worker_id=store_name) as worker:
+            await worker.wait_ready()
+            owned.append(len(worker.owned("list")))
+            await stop.wait()
+            owned.append(len(worker.owned("list")))
 
-    with AgentProcess(tmp_path, nats_url=shared_nats.url, options=TRUSTED) as other:
+    with (
+        AgentProcess(tmp_path, nats_url=shared_nats.url, options=TRUSTED) as other,
+        ThreadPoolExecutor(1) as threads,
+        asyncio.Runner() as runner,
+    ):
+        stop = asyncio.Event()
+        worker = threads.submit(runner.run, work(stop))
+        shared_agent.process.wait_until(lambda: bool(owned) or worker.done())
         sidecar(shared_agent)
         with DaprClient() as here:
             sidecar(other)
             with DaprClient() as there:
-                seen = {"here": updates(), "there": updates()}
+                seen = {"here": updates(), "there": updates(), "named": updates()}
                 here.subscribe_configuration(store_name, ["list"], seen["here"])
                 there.subscribe_configuration(store_name, ["list"], seen["there"])
-                if mode == "PARTITIONED":
-                    other.process.wait_until(lambda: owned(shared_agent) + owned(other) == PARTITIONS)
+                there.subscribe_configuration(store_name, ["list/r3", "list/r5"], seen["named"])
                 for row_id, value in rows.items():
                     writer.put(store_name, "list", row_id, value)
-                heard: dict[str, dict[str, str]] = {"here": {}, "there": {}}
-                while sum(map(len, heard.values())) < (2 if mode == "FULL" else 1) * len(rows):
-                    for host, found in heard.items():
-                        while len(found) < len(rows) and (mode == "FULL" or seen[host].waiting):
-                            update = seen[host].next()
-                            found[update.name] = update.value
-                assert {**heard["here"], **heard["there"]} == rows
-                if mode == "FULL":
-                    assert heard["here"] == heard["there"]
-                else:
-                    assert heard["here"]
-                    assert heard["there"]
-                    assert not heard["here"].keys() & heard["there"].keys()
+                seen["here"].until(rows)
+                seen["there"].until(rows)
+                seen["named"].until({"list/r3": "3", "list/r5": "5"})
                 read = there.get_configuration(store_name, ["list"]).items
                 assert {name: item.value for name, item in read.items()} == rows
-                if mode == "PARTITIONED":
-                    assert other.terminate() == 0
-                    seen["here"].until(heard["there"])  # what its host has gained
+        runner.get_loop().call_soon_threadsafe(stop.set)
+        worker.result(timeout=PATIENCE_S)
+    assert owned == [PARTITIONS, PARTITIONS]
 
 
-def test_an_agent_is_killed_and_started_again(
+def test_an_agent_is_killed_and_a_stream_of_the_next_begins_at_once(
     tmp_path: Path, shared_nats: NatsServer, sidecar: Any, writer: Any, updates: Any, store_name: str
 ) -> None:
-    """Its clients see the end of the stream at once. Who subscribes again hears of everything, at the latest when the
-    lease of the dead one has ended."""
+    """Its clients see the end of the stream at once. Who subscribes again gets an id at once, though the dead one's
+    lease has not ended, and what is committed from then on, deletions too."""
     writer.create(store_name)
+    rows = {f"r{number}": str(number) for number in range(2 * PARTITIONS)}
+    for row_id, value in rows.items():
+        writer.put(store_name, "list", row_id, value)
     request = configuration_pb2.SubscribeConfigurationRequest(store_name=store_name, keys=["list"])
-    with AgentProcess(tmp_path, nats_url=shared_nats.url, options=("--token-file", "off")) as agent:
+    with AgentProcess(tmp_path, nats_url=shared_nats.url, options=("--agent-id", store_name, *TRUSTED)) as agent:
         with grpc.insecure_channel(agent.grpc_address) as channel:
             stream = dapr_pb2_grpc.DaprStub(channel).SubscribeConfiguration(request)
             assert next(stream).id
@@ -318,11 +335,54 @@ def test_an_agent_is_killed_and_started_again(
         sidecar(agent)
         with DaprClient() as client:
             seen = updates()
+            since = time.monotonic()
             assert client.subscribe_configuration(store_name, ["list"], seen)
-            rows = {f"r{number}": str(number) for number in range(2 * PARTITIONS)}
-            for row_id, value in rows.items():
-                writer.put(store_name, "list", row_id, value)
-            seen.until(rows, timeout_s=20)
+            assert time.monotonic() - since < BELOW_A_LEASE_S
+            writer.delete(store_name, "list", "r0")
+            writer.put(store_name, "list", "r1", "new")
+            seen.until({"r0": "", "r1": "new"})
+            request.metadata["ringcast.rows"] = "true"
+            stream = client._stub.SubscribeConfiguration(request)
+            assert next(stream).id
+            told_rows: dict[str, str] = {}
+            while len(told_rows) < len(rows) - 1:
+                told_rows.update((name, item.value) for name, item in next(stream).items.items())
+            assert told_rows == {**{name: rows[name] for name in list(rows)[2:]}, "r1": "new"}
+            stream.cancel()
+
+
+def test_an_import_ends_no_stream_and_a_slow_subscriber_gets_the_newest_of_every_row(
+    tmp_path: Path, shared_nats: NatsServer, writer: Any, http_get: Any, store_name: str
+) -> None:
+    """Many more rows change than may wait for a subscriber, some twice, and some are deleted."""
+    writer.create(store_name)
+    rows = 20_000
+    options = ("--queue-items", "500", "--token-file", "off")
+    request = configuration_pb2.SubscribeConfigurationRequest(store_name=store_name, keys=["list"])
+    with (
+        AgentProcess(tmp_path, nats_url=shared_nats.url, options=options) as agent,
+        grpc.insecure_channel(agent.grpc_address) as one,
+        grpc.insecure_channel(agent.grpc_address, options=[("grpc.use_local_subchannel_pool", 1)]) as two,
+    ):
+        slow = dapr_pb2_grpc.DaprStub(one).SubscribeConfiguration(request)
+        quick = dapr_pb2_grpc.DaprStub(two).SubscribeConfiguration(request)
+        assert next(slow).id
+        assert next(quick).id
+        writer.put_many(store_name, "list", ((f"r{number}", "1" * 200) for number in range(rows)))
+        agent.process.wait_until(
+            lambda: "ringcast_agent_subscriptions_behind 0.0" not in http_get(agent.metrics_url).body
+        )
+        writer.put_many(store_name, "list", ((f"r{number}", "2") for number in range(100)))
+        writer.delete(store_name, "list", "r7")
+        wanted = {f"r{number}": "2" if number < 100 else "1" * 200 for number in range(rows)} | {"r7": ""}
+        for stream in (slow, quick):
+            found: dict[str, str] = {}
+            versions: dict[str, int] = {}
+            while found != wanted:
+                for name, item in next(stream).items.items():
+                    assert int(item.version) >= versions.get(name, 0), "a row went back"
+                    versions[name], found[name] = int(item.version), item.value
+        assert 'ended_total{api="grpc"' not in http_get(agent.metrics_url).body
 
 
 def test_clients_that_come_and_go(

@@ -7,40 +7,46 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ringcast.hosting import KeyReader
 from ringcast_heartbeat_agent.config import Config
-from ringcast_heartbeat_agent.feeds import Feeds, KeyFeed
+from ringcast_heartbeat_agent.feeds import KeyFeed
 from ringcast_heartbeat_agent.items import Wanted
+from ringcast_heartbeat_agent.observers import Observers
 from ringcast_heartbeat_agent.subscription import Subscription
 from ringcast_testkit import PATIENCE_S, NatsServer
 from ringcast_wire import names
 
 
-def subscription(store: str) -> Subscription:
-    return Subscription(store, Wanted(["list"]), max_items=10, max_bytes=10_000, api="grpc")
-
-
-async def test_who_comes_while_a_key_is_being_left_waits_and_joins_it_anew(
+async def test_who_comes_while_a_key_is_being_left_follows_it_anew(
     shared_nats: NatsServer, writer: Any, store_name: str
 ) -> None:
     await asyncio.to_thread(writer.create, store_name)
     async with asyncio.TaskGroup() as tasks:
-        feeds = Feeds(Config(nats=(shared_nats.url,)), tasks, None)
-        first, second = subscription(store_name), subscription(store_name)
-        await feeds.attach(first, "list")
-        feeds.detach(first)
-        (feed,) = feeds._feeds.values()
-        feeds._leave(feed)
-        await feeds.attach(second, "list")
+        config = Config(nats=(shared_nats.url,), agent_id="here")
+        reader = KeyReader(config.nats, worker_id="here")
+        observers = Observers(config, tasks, reader, None)
+
+        def subscription() -> Subscription:
+            wanted = Wanted(["list"])
+            return Subscription(store_name, wanted, max_items=10, max_bytes=10_000, api="grpc", changes=observers)
+
+        first, second = subscription(), subscription()
+        await observers.attach(first, "list")
+        observers.detach(first)
+        (observer,) = observers
+        observers._leave(observer)
+        await observers.attach(second, "list")
         assert not second.ended
         assert not first.waiting
         await asyncio.to_thread(writer.put, store_name, "list", "a", "1")
         async with asyncio.timeout(PATIENCE_S):
             batch = await anext(second.batches())
         assert batch["a"].value == "1"
-        assert len(feeds) == 1
-        await feeds.stop()
+        assert len(observers) == 1
+        await observers.stop()
         assert second.ended
-    assert len(feeds) == 0
+        await reader.close()
+    assert len(observers) == 0
 
 
 async def test_workers_keep_rows_on_disk_only_when_the_agent_is_told_to(
@@ -63,5 +69,6 @@ def test_the_names_of_workers() -> None:
     long = {worker_id("a" * 40, "s", "k" * 63 + last) for last in "xy"}
     long |= {worker_id("a" * 64, store, "k") for store in ("x", "y")}
     long |= {worker_id("a", "b-c", "d"), worker_id("a", "b", "c-d")}
-    assert len(long) == 6
+    long |= {names.agent_observer_id("agent-a", "s", key) for key in ("list", "list-observer")}
+    assert len(long) == 8
     assert all(names.check_name("worker_id", name) for name in long)

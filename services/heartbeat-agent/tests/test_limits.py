@@ -4,108 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import deque
+import socket
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import grpc
 import pytest
-from dapr.proto.runtime.v1 import configuration_pb2, dapr_pb2_grpc
-from ringcast import Change, InvalidInputError
-from ringcast.aio import DaprClient
+from dapr.proto.runtime.v1 import configuration_pb2, dapr_pb2, dapr_pb2_grpc, metadata_pb2, pubsub_pb2, state_pb2
+from ringcast.hosting import KeyReader
 from ringcast_heartbeat_agent.client import Consumer, ConsumerError
 from ringcast_heartbeat_agent.config import Config
-from ringcast_heartbeat_agent.errors import DaprError, OverflowedError, StoppedError
+from ringcast_heartbeat_agent.errors import DaprError
 from ringcast_heartbeat_agent.handlers import Handlers
-from ringcast_heartbeat_agent.items import Item, Wanted, item_of
-from ringcast_heartbeat_agent.subscription import Subscription
 from ringcast_heartbeat_agent.telemetry import Measures
-from ringcast_testkit import AgentProcess, ConfigServiceProcess, NatsServer
+from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, NatsServer
 from ringcast_wire import limits
 
-
-def item(value: str) -> Item:
-    return item_of(Change("s", "list", 0, "a", value, 1))
-
-
-def subscription(*, max_items: int = 3, max_bytes: int = 10_000) -> Subscription:
-    return Subscription("s", Wanted(["list"]), max_items=max_items, max_bytes=max_bytes, api="grpc")
+SETTINGS, PING, GOAWAY = 4, 6, 7
+"""Kinds of HTTP/2 frames."""
 
 
-async def drained(each: Subscription) -> list[dict[str, str]]:
-    """What a reader that comes late gets."""
-    found = []
-    async for batch in each.batches():
-        found.append({name: item.value for name, item in batch.items()})
-        if not each.waiting:
-            each.end()
-    return found
+def frame(kind: int, payload: bytes) -> bytes:
+    """A frame of the connection itself."""
+    return len(payload).to_bytes(3) + bytes([kind, 0]) + bytes(4) + payload
 
 
-async def test_an_update_that_waits_is_replaced_by_a_newer_one_of_its_row() -> None:
-    one = subscription()
-    for number in range(100):
-        one.offer("list", "a", item(str(number)))
-        one.offer("list", "b", item(str(-number)))
-    assert one.waiting == 2
-    assert await drained(one) == [{"a": "99", "b": "-99"}]
-
-
-async def test_too_many_rows_that_wait_end_a_subscription() -> None:
-    one = subscription(max_items=3)
-    for row_id in "abc":
-        one.offer("list", row_id, item("1"))
-    assert not one.ended
-    one.offer("list", "d", item("1"))
-    assert one.ended
-    assert one.waiting == 0, "what waits is let go"
-    with pytest.raises(OverflowedError, match=r"4 with \d+ bytes wait, at most 3 with 10000 may"):
-        await drained(one)
-    one.end()
-    one.offer("list", "e", item("1"))
-    assert isinstance(one.error, OverflowedError), "the first end stands"
-
-
-async def test_too_many_bytes_that_wait_end_a_subscription() -> None:
-    size = item("").size
-    one = subscription(max_bytes=10_000)
-    one.offer("list", "a", item("x" * 50_000))  # alone it is let in: a row may be larger than the queue
-    assert not one.ended
-    one.offer("list", "a", item("x"))  # smaller than the one that it replaces
-    one.offer("list", "b", item("y" * (10_000 - 2 * size - 3)))
-    assert not one.ended
-    one.offer("list", "b", item("y" * (10_000 - 2 * size - 2)))
-    assert one.ended
-
-
-async def test_updates_are_gathered_into_messages_of_bounded_size() -> None:
-    one = subscription(max_items=1_000, max_bytes=100 * limits.MIB)
-    for number in range(600):
-        one.offer("list", f"r{number}", item("x"))
-    for number in range(3):
-        one.offer("list", f"large{number}", item("x" * 700_000))
-    sizes = [len(batch) for batch in await drained(one)]
-    assert sizes == [256, 256, 89, 1, 1]
-
-
-async def test_the_end_reaches_a_reader_that_waits() -> None:
-    one = subscription()
-    reader = asyncio.create_task(drained(one))
-    await asyncio.sleep(0)
-    one.end(StoppedError("why"))
-    with pytest.raises(StoppedError, match="why"):
-        await reader
-
-
-def test_keys_of_a_request() -> None:
-    assert len(Wanted([f"k{number % 100}/r{number}" for number in range(1_000)]).keys) == 100
-    with pytest.raises(InvalidInputError, match="keys has 1001 entries: at most 1000 are allowed"):
-        Wanted([f"list/r{number}" for number in range(1_001)])
-    for entry in ("", "no spaces", "list/", "list/" + "x" * 513, "k" * 65):
-        with pytest.raises(InvalidInputError):
-            Wanted([entry])
+def frames_of(connection: socket.socket) -> Iterator[tuple[int, bytes]]:
+    """The frames that come."""
+    with connection.makefile("rb") as stream:
+        while head := stream.read(9):
+            yield head[3], stream.read(int.from_bytes(head[:3]))
 
 
 @contextmanager
@@ -128,7 +59,6 @@ def test_what_requests_are_refused(shared_agent: AgentProcess, writer: Any, http
             ("nowhere", ["list"], "INVALID_ARGUMENT", "configuration store nowhere not found"),
             ("", ["list"], "INVALID_ARGUMENT", "configuration store  not found"),
             ("no spaces", [], "INVALID_ARGUMENT", "configuration store no spaces not found"),
-            (store_name, ["a b"], "INTERNAL", f"failed to get [a b] from Configuration store {store_name}: keys 'a b'"),
             (store_name, many, "INTERNAL", "1001 entries"),
         ):
             for method, name in ((stub.GetConfiguration, "get"), (stub.GetConfigurationAlpha1, "get")):
@@ -150,6 +80,45 @@ def test_what_requests_are_refused(shared_agent: AgentProcess, writer: Any, http
     assert http_get(f"{at}?{within}").status == 204
     assert http_get(f"{at}?{within}&key=list/one").status == 500
     assert http_get(f"{at}?key={'x' * 2 * limits.MIB}").status == 400
+
+
+def test_methods_of_dapr_that_are_not_served_say_so(shared_agent: AgentProcess) -> None:
+    with stub_of(shared_agent) as stub:
+        for method, request in (
+            (stub.GetState, state_pb2.GetStateRequest(store_name="s", key="k")),
+            (stub.PublishEvent, pubsub_pb2.PublishEventRequest(pubsub_name="p", topic="t")),
+        ):
+            with pytest.raises(grpc.RpcError) as told:
+                method(request)
+            assert told.value.code() is grpc.StatusCode.UNIMPLEMENTED
+            assert "a Ringcast agent, which serves configuration and metadata" in str(told.value.details())
+        with pytest.raises(grpc.RpcError) as told:
+            stub.Shutdown(dapr_pb2.ShutdownRequest())
+        assert told.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        stub.SetMetadata(metadata_pb2.SetMetadataRequest(key="who", value="me"))
+        assert stub.GetMetadata(metadata_pb2.GetMetadataRequest()).extended_metadata["who"] == "me"
+        for name, value in (("", "x"), ("ringcast.staleness_s", "0"), ("x" * 129, ""), ("x", "x" * 1_025)):
+            with pytest.raises(grpc.RpcError, match="failed to set metadata") as told:
+                stub.SetMetadata(metadata_pb2.SetMetadataRequest(key=name, value=value))
+            assert told.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_clients_may_ping_as_often_as_those_of_dapr_do(shared_agent: AgentProcess) -> None:
+    """The SDK for Java pings every 10 s, with no call under way too. Here it is as often as is allowed."""
+    host, _, port = shared_agent.grpc_address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, b""))
+        acknowledged: set[bytes] = set()
+        frames = frames_of(connection)
+        for number in range(4):
+            time.sleep(1.1)  # what is tested is the time between two pings
+            told = bytes([number]) * 8
+            connection.sendall(frame(PING, told))
+            while told not in acknowledged:
+                kind, payload = next(frames)
+                assert kind != GOAWAY, payload
+                if kind == PING:
+                    acknowledged.add(payload)
 
 
 def test_subscriptions_keys_and_answers(
@@ -174,7 +143,12 @@ def test_subscriptions_keys_and_answers(
         request = configuration_pb2.GetConfigurationRequest(store_name=store_name, keys=["one"])
         assert len(stub.GetConfiguration(request).items) == 1
         writer.put(store_name, "one", "b", "x" * 1_000)
-        with pytest.raises(grpc.RpcError, match=r"the answer has \d+ bytes: at most 10000 are allowed"):
+        with pytest.raises(
+            grpc.RpcError, match=r"the answer has \d+ bytes: at most 10000 are allowed. Read it in pages"
+        ):
+            stub.GetConfiguration(request)
+        request.metadata["ringcast.limit"] = "0"
+        with pytest.raises(grpc.RpcError, match=r"ringcast\.limit is '0': it must be 1 to 100000"):
             stub.GetConfiguration(request)
 
 
@@ -205,36 +179,14 @@ def test_one_user_has_a_share_of_everything(
             asyncio.run(two_consumers())
 
 
-def test_a_subscriber_that_does_not_read_is_told_and_hinders_nobody(
-    tmp_path: Path, shared_nats: NatsServer, writer: Any, http_get: Any, store_name: str
-) -> None:
-    words = ("--queue-items", "8", "--token-file", "off")
-    writer.create(store_name)
-    agents = AgentProcess(tmp_path, nats_url=shared_nats.url, options=words)
-    with agents as agent, stub_of(agent) as stub, stub_of(agent) as other:
-        slow, _ = subscribe(stub, store_name, "list")
-        quick, _ = subscribe(other, store_name, "list")
-        seen = set()
-        for number in range(60):
-            writer.put(store_name, "list", f"r{number}", "x" * 500_000)
-            while f"r{number}" not in seen:
-                seen |= next(quick).items.keys()
-        with pytest.raises(grpc.RpcError) as told:
-            deque(slow)
-        assert told.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert "were not taken in time" in str(told.value.details())
-        text = http_get(agent.metrics_url).body
-        assert 'ringcast_agent_subscriptions_ended_total{api="grpc",reason="overflow"} 1.0' in text
-        writer.put(store_name, "list", "last", "x")
-        assert next(quick).items.keys() == {"last"}
-
-
 async def test_reads_at_once_and_reads_that_wait(
     nats_server: NatsServer, config_service: ConfigServiceProcess, writer_to: Any, store_name: str
 ) -> None:
     await asyncio.to_thread(writer_to(config_service).create, store_name)
     unused = cast(Any, None)  # what reads have no need of
-    async with DaprClient(nats_server.url) as reader:
+    async with AsyncExitStack() as stack:
+        reader = KeyReader([nats_server.url], worker_id="reads")
+        stack.push_async_callback(reader.close)
         handlers = Handlers(Config(reads=2, waiting_reads=3), unused, reader, unused, unused, unused, Measures())
         config_service.pause()
         reads = [asyncio.create_task(handlers.get(store_name, ["list"])) for _ in range(5)]

@@ -201,6 +201,12 @@ def agent_worker_id(agent_id: str, store: str, config_key: str) -> str:
     return f"{agent_id[: MAX_NAME_LENGTH - 1 - len(digest)]}-{digest}"
 
 
+def agent_observer_id(agent_id: str, store: str, config_key: str) -> str:
+    """The worker id under which a heartbeat agent follows a whole config key for subscribers, beside the other one."""
+    digest = hashlib.blake2b(f"{agent_id}/{store}/{config_key}/observer".encode(), digest_size=8).hexdigest()
+    return f"{agent_id[: MAX_NAME_LENGTH - 1 - len(digest)]}-{digest}"
+
+
 def inbox_prefix(worker_id: str) -> str:
     """Where a worker gets its answers: below a subject of its own, so that it can be kept from those of others."""
     return f"_INBOX_{worker_id}"

@@ -47,6 +47,9 @@ class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Refuse to start unless the store has this mode."""
     partition_count: int | None = None
     """Refuse to start unless the store has so many partitions."""
+    observe: bool = False
+    """Follow every partition of the keys and take part in nothing: the other workers go on sharing them out. It has no
+    lease and no records, so no two processes may observe under one ``worker_id`` at a time."""
     consumer_prefix: str = "ringcast"
     jetstream_api: str = "$JS.API"
     """Where the worker's account has the JetStream API of the account that holds the streams, if that is another."""
@@ -149,7 +152,7 @@ class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=T
     def _check_numbers(self) -> None:
         for field in self.__struct_fields__:
             value = getattr(self, field)
-            if not isinstance(value, int | float) or field == "partition_count":
+            if not isinstance(value, int | float) or isinstance(value, bool) or field == "partition_count":
                 continue
             least, most = _RANGES.get(field, (0.001, 86_400.0))
             if not least <= value <= most:

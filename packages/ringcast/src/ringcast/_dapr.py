@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import inspect
+import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
@@ -57,7 +59,9 @@ class DaprClient:
     """Reads and follows configuration with the calls of the ``dapr`` package, without a sidecar.
 
     The same as :class:`ringcast.aio.DaprClient`, to be called from any thread. Handlers run in a thread of their
-    subscription. Use it as ``with DaprClient() as client``, or call :meth:`close`; one that was forgotten is closed at
+    subscription, ``async`` ones too. A process that was forked off begins without subscriptions.
+
+    Use it as ``with DaprClient() as client``, or call :meth:`close`; one that was forgotten is closed at
     the end of the program.
     """
 
@@ -89,7 +93,7 @@ class DaprClient:
     ) -> str:
         """As :meth:`ringcast.aio.DaprClient.subscribe_configuration`; the handler may call this client."""
         thread, client = self._started()
-        return thread.call(client.subscribe_configuration(store_name, keys, handler, config_metadata))
+        return thread.call(client.subscribe_configuration(store_name, keys, _plain(handler), config_metadata))
 
     def unsubscribe_configuration(self, store_name: str, id: str) -> bool:  # noqa: A002  # dapr's name
         """As :meth:`ringcast.aio.DaprClient.unsubscribe_configuration`."""
@@ -124,6 +128,16 @@ class DaprClient:
     ) -> None:
         self.close()
 
+    def _forked(self) -> None:
+        """In a process that was just forked off there is no thread, and the connection is the parent's.
+
+        What it had is kept, and touched no more: to close it would close the parent's.
+        """
+        self._lock = threading.Lock()
+        if self._thread is not None:
+            _of_parents.append((self._thread, self._client))
+        self._thread, self._client = None, None
+
     def _started(self) -> tuple[_LoopThread, AsyncDaprClient]:
         with self._lock:
             if self._thread is None or self._client is None:
@@ -137,7 +151,29 @@ class DaprClient:
         return AsyncDaprClient(self._address, **self._options)
 
 
+def _plain(handler: Callable[[str, ConfigurationResponse], Any]) -> Callable[[str, ConfigurationResponse], Any]:
+    """An ``async`` handler runs in the subscription's thread, in a loop of its own: so it may call this client."""
+    called = getattr(handler, "__call__", None)  # noqa: B004  # an object with an async __call__
+    if not inspect.iscoroutinefunction(handler) and not inspect.iscoroutinefunction(called):
+        return handler
+
+    def run(subscription_id: str, response: ConfigurationResponse) -> None:
+        asyncio.run(handler(subscription_id, response))
+
+    return run
+
+
 _open: weakref.WeakSet[DaprClient] = weakref.WeakSet()
+_of_parents: list[object] = []
+
+
+def _after_fork() -> None:
+    for client in list(_open):
+        client._forked()
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 @atexit.register

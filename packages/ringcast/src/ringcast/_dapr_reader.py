@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Final
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any, Final
 
+import msgspec
 from ringcast_wire import (
     WIRE_VERSION,
     BatchRequest,
+    HeadsReply,
     LimitExceededError,
+    NatsLogin,
     PartitionRequest,
     PartitionRows,
     UnknownKeyError,
@@ -20,9 +25,97 @@ from ringcast_wire import (
     names,
 )
 
+from ringcast._config import WorkerConfig
+from ringcast._connection import Connection
 from ringcast._fetch import FetchClient
+from ringcast._log import Log
 
 _FETCHES_AT_ONCE: Final = 8
+
+
+class KeyReader:
+    """Reads keys over a connection of its own: opened when it is first needed, and again when it was lost for good.
+
+    Every method raises ``UnavailableError`` when NATS or the config service does not answer, and what the service
+    refused with.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[str] | None = None,
+        *,
+        worker_id: str | None = None,
+        timeout_s: float | None = None,
+        login: NatsLogin | None = None,
+    ) -> None:
+        self._given: dict[str, Any] = {"servers": servers, "worker_id": worker_id, **login_settings(login)}
+        if timeout_s is not None:
+            self._given.update(connect_timeout_s=timeout_s, fetch_timeout_s=timeout_s)
+        self._opening = asyncio.Lock()
+        self._stack: AsyncExitStack | None = None
+        self._connection: Connection | None = None
+        self._fetches: FetchClient | None = None
+
+    async def key(self, store: str, key: str) -> list[PartitionRows]:
+        """Every live row of a key; see :func:`read_key`."""
+        return await read_key(await self._client(store, key), store, key)
+
+    async def rows(self, store: str, key: str, row_ids: Sequence[str]) -> list[PartitionRows]:
+        """The named rows of a key, tombstones among them; see :func:`read_rows`."""
+        return await read_rows(await self._client(store, key), store, key, row_ids)
+
+    async def heads(self, store: str, key: str) -> HeadsReply:
+        """The revision of each partition now; raises ``UnknownKeyError`` for a key that was never written to."""
+        client = await self._client(store, key)
+        return decode_heads_reply(await client.request(names.fetch_subject(store, key, names.FETCH_HEADS)))
+
+    async def partition(
+        self, store: str, key: str, partition: int, *, since: int | None = None, history: str = ""
+    ) -> tuple[PartitionRows, str]:
+        """One partition: whole, or what has changed after a revision of that history, tombstones among it.
+
+        It is whole all the same, without tombstones, where the history is another now, the revision too old, or too
+        much has changed. Beside it the history that its revision is of.
+        """
+        client = await self._client(store, key)
+        request = PartitionRequest(since=since, history=history)
+        reply = await client.request(names.fetch_subject(store, key, partition), encode(request))
+        answer = decode_fetch_reply(reply)
+        found = answer.partitions[0] if answer.partitions else PartitionRows(partition, 0, True, [])
+        return found, answer.history
+
+    async def close(self) -> None:
+        """Ends the connection. It is opened again at the next read."""
+        async with self._opening:
+            await self._disconnect()
+
+    async def _client(self, store: str, key: str) -> FetchClient:
+        async with self._opening:
+            if self._connection is not None and self._connection.nc.is_closed:
+                await self._disconnect()
+            if self._fetches is None:
+                await self._connect(store, key)
+            assert self._fetches is not None
+            return self._fetches
+
+    async def _connect(self, store: str, key: str) -> None:
+        given = {"store": store, "keys": [key], "name": "ringcast-dapr-client", "cache_dir": "", **self._given}
+        config = WorkerConfig.resolve(given)
+        async with AsyncExitStack() as stack:
+            log = Log(logging.getLogger("ringcast.dapr"))
+            self._connection = await stack.enter_async_context(Connection.open(config, log))
+            self._fetches = await stack.enter_async_context(FetchClient.open(self._connection, config.fetch_timeout_s))
+            self._stack = stack.pop_all()
+
+    async def _disconnect(self) -> None:
+        stack, self._stack, self._connection, self._fetches = self._stack, None, None, None
+        if stack is not None:
+            await stack.aclose()
+
+
+def login_settings(login: NatsLogin | None) -> Mapping[str, Any]:
+    """The worker settings that a login is made of."""
+    return {name: value for name, value in msgspec.structs.asdict(login).items() if value} if login else {}
 
 
 async def read_key(fetch: FetchClient, store: str, key: str) -> list[PartitionRows]:

@@ -38,6 +38,7 @@ from ringcast._machine.assignment import Assignment
 from ringcast._machine.hearing import share_out
 from ringcast._machine.membership import Trigger
 from ringcast._measures import KeyMeasures, Metrics, NoMetrics
+from ringcast._observer import NoLease
 from ringcast._participation import Participation
 from ringcast._process import this_process
 from ringcast._progress import report_progress
@@ -225,6 +226,8 @@ class Runtime:
 
     def _make_lease(self, connection: Connection, settings: StoreSettings) -> LeaseSource:
         """The worker's own lease, or its host's. In mode FULL only its own keeps other processes off its id."""
+        if self._config.observe:
+            return NoLease()
         own = LeaseHolder(
             connection,
             self._config.worker_id,
@@ -261,7 +264,7 @@ class Runtime:
             log=self._log,
         )
         coordinator = None
-        if settings.mode is Mode.PARTITIONED:
+        if settings.mode is Mode.PARTITIONED and not self._config.observe:
             coordinator = PeerCoordinator(
                 connection,
                 self._config,

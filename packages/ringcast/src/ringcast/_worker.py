@@ -67,6 +67,7 @@ class Worker:
         worker_id: str | None = None,
         mode: Mode | str | None = None,
         partition_count: int | None = None,
+        observe: bool | None = None,
         handler: Handler | None = None,
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
@@ -295,6 +296,10 @@ class Worker:
     def applied(self, key: str) -> dict[int, int]:
         """Per owned partition, the revision up to which every change has been through the handler."""
         return {number: part.applied for number, part in self._session(key).machine.partitions.items()}
+
+    def history(self, key: str) -> str:
+        """The history that the revisions of a key belong to; empty as long as none is known."""
+        return self._session(key).machine.history.current
 
     def rows(self, key: str) -> Iterator[Row]:
         """The live rows of a key that this worker holds, in no order; go through them without waiting in between."""

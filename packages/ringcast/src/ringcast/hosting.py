@@ -1,4 +1,4 @@
-"""What the heartbeat agent of a host needs of the SDK: a lease for all workers there, and their records.
+"""What the heartbeat agent of a host needs of the SDK: a lease for all workers there, their records, reads of keys.
 
 For the agent alone; applications use :class:`ringcast.Worker` with ``agent``.
 """
@@ -22,6 +22,7 @@ from ringcast_wire import LeaseRecord, NatsLogin, ProtocolError, decode_record, 
 from ringcast._buckets import Bucket, BucketWatch, ConflictError
 from ringcast._config import WorkerConfig
 from ringcast._connection import TRANSIENT, Connection, translated
+from ringcast._dapr_reader import KeyReader
 from ringcast._lease import LeaseHolder
 from ringcast._log import Log
 from ringcast._machine.backoff import Backoff
@@ -218,4 +219,4 @@ class HostRecords:
             self._mirror.drop(name, revision)
 
 
-__all__ = ["HOST_REFRESH_S", "Backoff", "HostBus", "HostLease", "HostRecords"]
+__all__ = ["HOST_REFRESH_S", "Backoff", "HostBus", "HostLease", "HostRecords", "KeyReader"]

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import nats
 import nats.errors
 from nats.aio.client import Client
-from ringcast.aio import DaprClient
+from ringcast.hosting import KeyReader
 from ringcast.metrics import PrometheusMetrics
 from ringcast_wire import InvalidInputError, UnavailableError, names, without_passwords
 from ringcast_wire.prometheus import OFF, MetricsServer, TableCollector, process_registry
@@ -32,6 +32,7 @@ from ringcast_heartbeat_agent.handlers import Handlers
 from ringcast_heartbeat_agent.host_leases import HostLeases
 from ringcast_heartbeat_agent.lease_state import SocketPlace
 from ringcast_heartbeat_agent.letters import Letters
+from ringcast_heartbeat_agent.observers import Observers
 from ringcast_heartbeat_agent.status import Status
 from ringcast_heartbeat_agent.telemetry import AGENT, Measures
 from ringcast_heartbeat_agent.token_file import with_token
@@ -87,17 +88,18 @@ class App:
         if self._lost:
             raise ConfigError("the NATS server closed the connection for good: see the log before this line")
 
-    async def _serve(self, nc: Client, reader: DaprClient, leases: HostLeases | None) -> None:
+    async def _serve(self, nc: Client, reader: KeyReader, leases: HostLeases | None) -> None:
         config, measures = with_token(self._config), self._measures
         async with asyncio.TaskGroup() as tasks:
             feeds = Feeds(config, tasks, self._metrics)
             js = nc.jetstream(prefix=config.jetstream_api, timeout=_API_TIMEOUT_S)
             letters = Letters(nc, js)
             dispatch = Dispatch(config, feeds, tasks, letters)
-            handlers = Handlers(config, js, reader, feeds, dispatch, tasks, measures)
+            observers = Observers(config, tasks, reader, self._metrics)
+            handlers = Handlers(config, js, reader, observers, dispatch, tasks, measures)
             callbacks = CallbackSender(config, tasks, handlers, measures)
             grpc_server = GrpcServer(config, handlers, DispatchServicer(dispatch, measures), measures)
-            status = Status(config, feeds, dispatch, leases, connected=lambda: nc.is_connected)
+            status = Status(config, feeds, observers, dispatch, leases, connected=lambda: nc.is_connected)
             http_server = HttpServer(
                 config,
                 handlers,
@@ -105,12 +107,14 @@ class App:
                 measures,
                 status,
                 dispatch,
-                healthy=lambda: nc.is_connected and not feeds.staleness_s and (leases is None or leases.held),
+                unhealthy_because=lambda: _unhealthy_because(nc, feeds, observers, leases),
             )
             self._measure(nc, handlers, feeds, dispatch, letters)
+            self._measure_observers(handlers, feeds, observers)
             self._measure_leases(leases)
             background = [
                 tasks.create_task(feeds.run(), name="feeds"),
+                tasks.create_task(observers.run(), name="observers"),
                 tasks.create_task(handlers.run(), name="new-keys"),
             ]
             try:
@@ -120,7 +124,7 @@ class App:
                     self.ready.set()
                     await self._stopping.wait()
             finally:
-                await self._shut(grpc_server, http_server, handlers, callbacks, dispatch, feeds)
+                await self._shut(grpc_server, http_server, handlers, callbacks, dispatch, feeds, observers)
                 for task in background:
                     task.cancel()
 
@@ -157,6 +161,7 @@ class App:
         callbacks: CallbackSender,
         dispatch: Dispatch,
         feeds: Feeds,
+        observers: Observers,
     ) -> None:
         """Intake first, then what is in flight, then the streams, told by an error, then the partitions.
 
@@ -171,7 +176,7 @@ class App:
         await _bounded("gRPC calls", grpc_server.stop(bound_s), bound_s + 1)
         await _bounded("HTTP requests", http_server.stop(), bound_s)
         await _bounded("callbacks", callbacks.stop(), bound_s)
-        await _bounded("partitions", feeds.stop(), bound_s)
+        await _bounded("partitions", asyncio.gather(feeds.stop(), observers.stop()), bound_s)
         log.info("stopped")
 
     def _measure(self, nc: Client, handlers: Handlers, feeds: Feeds, dispatch: Dispatch, letters: Letters) -> None:
@@ -184,7 +189,6 @@ class App:
             ("subscriptions", ("grpc",)): lambda: count("grpc"),
             ("subscriptions", ("http",)): lambda: count("http"),
             ("updates_waiting", ()): lambda: sum(each.waiting for each in list(handlers.subscriptions.values())),
-            ("keys_followed", ()): lambda: len(feeds),
             ("connected", ()): lambda: nc.is_connected,
             ("groups", ()): lambda: sum(1 for _ in dispatch.groups()),
             ("dead_letter_failures_total", ()): lambda: letters.failures,
@@ -193,6 +197,15 @@ class App:
             for what in ("consumers", "in_flight", "lag", "blocked_rows"):
                 self._measures.gauges[what, (mode,)] = partial(dispatch.sum_of, mode, what)
         self._measures.events = dispatch.counts
+
+    def _measure_observers(self, handlers: Handlers, feeds: Feeds, observers: Observers) -> None:
+        self._measures.gauges |= {
+            ("keys_followed", ()): lambda: len(feeds) + len(observers),
+            ("subscriptions_behind", ()): lambda: sum(
+                each.behind > 0 for each in list(handlers.subscriptions.values())
+            ),
+            ("staleness_seconds", ()): lambda: max(feeds.staleness_s, observers.staleness_s),
+        }
 
     def _measure_leases(self, leases: HostLeases | None) -> None:
         measures = self._measures
@@ -236,12 +249,14 @@ class App:
             await asyncio.to_thread(server.close)
 
     @asynccontextmanager
-    async def _reader(self) -> AsyncIterator[DaprClient]:
+    async def _reader(self) -> AsyncIterator[KeyReader]:
         """What reads go through."""
         config = self._config
-        client = DaprClient(",".join(config.nats), worker_id=config.agent_id, login=config.nats_login)
-        async with client:
-            yield client
+        reader = KeyReader(config.nats, worker_id=config.agent_id, login=config.nats_login)
+        try:
+            yield reader
+        finally:
+            await reader.close()
 
     @asynccontextmanager
     async def _nats(self) -> AsyncIterator[Client]:
@@ -318,6 +333,20 @@ class App:
             yield
         finally:
             path.unlink(missing_ok=True)
+
+
+def _unhealthy_because(nc: Client, feeds: Feeds, observers: Observers, leases: HostLeases | None) -> str:
+    """Why changes may be missed now, or nothing."""
+    if not nc.is_connected:
+        return "NATS can't be reached"
+    stale = sorted(
+        ((each.staleness_s, f"{each.store}/{each.key}") for each in (*feeds, *observers) if each.staleness_s),
+        reverse=True,
+    )
+    if stale:
+        more = f" and {len(stale) - 1} more" if len(stale) > 1 else ""
+        return f"no word of {stale[0][1]}{more} from NATS or the config service for {stale[0][0]:.0f} s"
+    return "the host's lease is not held" if leases is not None and not leases.held else ""
 
 
 async def _bounded(what: str, work: Awaitable[object], bound_s: float) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import Final
-from urllib.parse import quote
 
 import aiohttp
 from yarl import URL
@@ -13,7 +12,7 @@ from yarl import URL
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.errors import StoppedError
 from ringcast_heartbeat_agent.handlers import Handlers
-from ringcast_heartbeat_agent.items import Item
+from ringcast_heartbeat_agent.items import METADATA_KEY, Item
 from ringcast_heartbeat_agent.subscription import Subscription
 from ringcast_heartbeat_agent.telemetry import Measures
 
@@ -98,7 +97,15 @@ class CallbackSender:
             tries += status is not None
             if tries == _TRIES:
                 self._measures.callbacks["given-up"] += 1
-                log.error("%s answered an update with status %s: given up", subscription.callback_url, status)
+                log.error(
+                    "event=callback.given_up subscription=%s store=%s item=%r version=%s status=%d url=%s",
+                    subscription.id,
+                    subscription.store,
+                    name,
+                    item.version,
+                    status,
+                    _url(subscription, item),
+                )
                 subscription.delivered([name], f"the application answered with status {status}")
                 return True
             if status is None and loop.time() + wait_s > deadline:
@@ -111,9 +118,7 @@ class CallbackSender:
     async def _post(self, subscription: Subscription, name: str, item: Item) -> int | None:
         """The status that the application answered with, if it did."""
         assert self._session is not None
-        # Row ids are anybody's text: no slash or dot of theirs may lead to another path.
-        last = quote(name, safe="").replace(".", "%2E") if set(name) == {"."} else quote(name, safe="")
-        url = URL(f"{subscription.callback_url}/configuration/{subscription.store}/{last}", encoded=True)
+        url = URL(_url(subscription, item), encoded=True)
         shown = {"value": item.value, "version": item.version, "metadata": dict(item.metadata)}
         body = {"id": subscription.id, "items": {name: shown}}
         try:
@@ -122,3 +127,12 @@ class CallbackSender:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             log.debug("%s did not answer: %s", subscription.callback_url, error)
             return None
+
+
+def _url(subscription: Subscription, item: Item) -> str:
+    """Where an update is posted to: the config key is the last part, which every router takes as one.
+
+    The name of an item is anybody's text: with a slash in it, escaped or not, the routes of most frameworks don't
+    match. It stands in the body.
+    """
+    return f"{subscription.callback_url}/configuration/{subscription.store}/{item.metadata[METADATA_KEY]}"

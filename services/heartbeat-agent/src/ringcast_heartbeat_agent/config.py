@@ -84,9 +84,9 @@ class Config:
     start_timeout_s: float = 30.0
     stop_timeout_s: float = 10.0
     subscribe_timeout_s: float = 10.0
-    """How long a subscription may take until it follows its keys."""
+    """How long a consumer may take to begin, and a key to load until it counts as stale."""
     stale_after_s: float = 30.0
-    """For how long changes may be missed before gRPC subscribers are told by an error."""
+    """For how long changes may be missed before the log says so and new consumers are refused."""
     linger_s: float = 30.0
     """How long a key that nobody follows any more is kept: a client that comes back causes no rebalance."""
     relist_s: float = 10.0
@@ -98,7 +98,7 @@ class Config:
     max_keys: int = 100
     """Config keys that are followed at once: each takes a worker."""
     queue_items: int = 10_000
-    """Updates that may wait for one subscriber."""
+    """Updates that may wait for one subscriber; further ones it reads once it has taken these."""
     queue_bytes: int = 16 * limits.MIB
     reads: int = 8
     """Reads under way at once; more of them wait."""

@@ -32,13 +32,6 @@ class StoppedError(Exception):
     status = grpc.StatusCode.UNAVAILABLE
 
 
-class OverflowedError(StoppedError):
-    """A subscriber did not take its updates in time."""
-
-    reason = "overflow"
-    status = grpc.StatusCode.RESOURCE_EXHAUSTED
-
-
 class StoppingError(StoppedError):
     """The agent itself stops."""
 
@@ -100,6 +93,21 @@ def no_app_channel() -> DaprError:
         "app channel is not initialized. cannot subscribe to configuration updates",
         500,
         grpc.StatusCode.FAILED_PRECONDITION,
+    )
+
+
+def metadata_refused(why: object) -> DaprError:
+    """An entry of the metadata can't be kept."""
+    return DaprError("ERR_METADATA_SET", f"failed to set metadata: {why}", 400, grpc.StatusCode.INVALID_ARGUMENT)
+
+
+def no_shutdown() -> DaprError:
+    """A sidecar ends with its application; an agent is the whole host's."""
+    return DaprError(
+        "ERR_SHUTDOWN_REFUSED",
+        "the agent serves every application of this host and is not shut down by one: its service manager stops it",
+        403,
+        grpc.StatusCode.PERMISSION_DENIED,
     )
 
 

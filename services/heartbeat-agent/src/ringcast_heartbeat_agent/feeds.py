@@ -1,4 +1,4 @@
-"""Following config keys: one worker for each, as long as somebody subscribes to it."""
+"""Taking part in config keys for groups: one worker for each key, as long as a group of it has consumers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from ringcast_heartbeat_agent.clients import check_share, current
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.errors import StoppedError
 from ringcast_heartbeat_agent.groups import Group
-from ringcast_heartbeat_agent.items import item_of
-from ringcast_heartbeat_agent.subscription import Subscription
 
 log = logging.getLogger(__name__)
 
@@ -28,12 +26,11 @@ _WATCH_S: Final = 0.25
 
 
 class KeyFeed:
-    """A worker of one config key, and the subscriptions and groups that hear of its changes."""
+    """A worker of one config key, and the groups that share its changes out."""
 
     def __init__(self, config: Config, store: str, key: str, metrics: PrometheusMetrics | None) -> None:
         self.store = store
         self.key = key
-        self.subscribers: set[Subscription] = set()
         self.groups: dict[str, Group] = {}
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once it holds what it owns, or can't."""
@@ -66,7 +63,7 @@ class KeyFeed:
         )
 
     async def run(self) -> None:
-        """Follows the key until :meth:`stop`; what goes wrong is told to those who subscribe."""
+        """Follows the key until :meth:`stop`; what goes wrong is told to the consumers."""
         try:
             await self._worker.start()
             await self._worker.wait_ready()
@@ -81,9 +78,9 @@ class KeyFeed:
         why = "the agent no longer follows it"
         try:
             await self._worker.wait_closed()
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is told to the subscribers
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is told to the consumers
             why = str(error)
-        self.end_subscriptions(why)
+        self.close_groups(why)
 
     @property
     def staleness_s(self) -> float:
@@ -93,12 +90,7 @@ class KeyFeed:
     @property
     def idle(self) -> bool:
         """Whether nobody needs it."""
-        return not self.subscribers and not self.coming and not self.groups
-
-    def tell_held(self, subscription: Subscription) -> None:
-        """Tells a subscription of every row that is held now, as if each had just changed."""
-        for row in self._worker.rows(self.key):
-            subscription.offer(self.key, row.row_id, item_of(self._change(row)))
+        return not self.coming and not self.groups
 
     def owns(self, partition: int) -> bool:
         """Whether a partition that changes came of is still this host's."""
@@ -124,18 +116,14 @@ class KeyFeed:
             "partitions": len(self._worker.owned(self.key)) if ready else 0,
             "rows": self._worker.row_count(self.key) if ready else 0,
             "staleness_s": self.staleness_s,
-            "subscriptions": len(self.subscribers),
+            "subscriptions": 0,
         }
 
-    def end_subscriptions(self, why: str, *, only_api: str | None = None) -> None:
-        """Ends the subscriptions (of one API, or all with all groups) with an error: why updates have stopped."""
+    def close_groups(self, why: str) -> None:
+        """Ends the groups with an error: why updates have stopped."""
         error = StoppedError(f"updates of {self.store}/{self.key} have stopped: {why}")
-        for subscription in list(self.subscribers):
-            if only_api in (None, subscription.api):
-                subscription.end(error)
-        if only_api is None:
-            for group in self.groups.values():
-                group.close(error)
+        for group in self.groups.values():
+            group.close(error)
 
     def end_groups(self, now: float, linger_s: float) -> list[Group]:
         """Forgets groups that nobody belongs to any more; says which."""
@@ -167,16 +155,12 @@ class KeyFeed:
         return Change(self.store, self.key, number, row.row_id, row.value, row.version, metadata=row.metadata)
 
     def _on_change(self, change: Change) -> None:
-        if self.subscribers:
-            item = item_of(change)
-            for subscription in self.subscribers:
-                subscription.offer(change.key, change.row_id, item)
         for group in self.groups.values():
             group.take(change)
 
 
 class Feeds:
-    """The keys that are followed now: from the first subscription to one until some time after the last."""
+    """The keys that groups share now: from the first consumer of one until some time after the last."""
 
     def __init__(self, config: Config, tasks: asyncio.TaskGroup, metrics: PrometheusMetrics | None) -> None:
         self._config = config
@@ -199,27 +183,15 @@ class Feeds:
         """The highest of all feeds."""
         return max((feed.staleness_s for feed in self._feeds.values()), default=0.0)
 
-    async def attach(self, subscription: Subscription, key: str, *, with_rows: bool = False) -> None:
-        """Lets a subscription hear of every change of a key that is committed from now on.
-
-        Changes that the worker has not caught up with yet come too. ``with_rows``: first every row that it holds.
+    @asynccontextmanager
+    async def ready(self, store: str, key: str) -> AsyncIterator[KeyFeed]:
+        """A key that is followed, and whose rows are held; it stays so in the body.
 
         Raises:
             UnavailableError: what the worker owns was not loaded in time, or NATS has been out of reach for too long.
             LimitExceededError: so many keys are followed already.
             RingcastError: what the worker was refused with.
         """
-        async with self.ready(subscription.store, key) as feed:
-            if subscription.ended:
-                return
-            if with_rows:
-                feed.tell_held(subscription)
-            feed.subscribers.add(subscription)
-            subscription.followed.add(key)
-
-    @asynccontextmanager
-    async def ready(self, store: str, key: str) -> AsyncIterator[KeyFeed]:
-        """A key that is followed, and whose rows are held; it stays so in the body. Raises as :meth:`attach`."""
         feed = await self._feed(store, key)
         feed.coming += 1
         try:
@@ -237,14 +209,8 @@ class Feeds:
         finally:
             feed.coming -= 1
 
-    def detach(self, subscription: Subscription) -> None:
-        """The subscription hears of nothing more."""
-        for key in subscription.followed:
-            if (feed := self._feeds.get((subscription.store, key))) is not None:
-                feed.subscribers.discard(subscription)
-
     async def run(self) -> None:
-        """Looks after the feeds until cancelled: tells gRPC subscribers of an outage, and ends what nobody needs."""
+        """Looks after the feeds until cancelled: ends what nobody needs."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_WATCH_S)
@@ -289,9 +255,6 @@ class Feeds:
     def _look_at(self, feed: KeyFeed, now: float) -> None:
         for group in feed.end_groups(now, self._config.linger_s):
             self.forgotten.update(group.counts())
-        if (stale_s := feed.staleness_s) > self._config.stale_after_s:
-            # A callback can't carry an error: HTTP subscriptions wait for the end of the outage.
-            feed.end_subscriptions(f"no word from NATS or the config service for {stale_s:.0f} s", only_api="grpc")
         if not feed.idle:
             feed.idle_since = None
         elif feed.idle_since is None:

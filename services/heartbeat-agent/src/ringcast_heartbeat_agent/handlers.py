@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Final, Literal
 
@@ -13,8 +12,8 @@ import nats.errors
 from nats.js import JetStreamContext
 from nats.js import errors as js_errors
 from ringcast import InvalidInputError, LimitExceededError, RingcastError, UnavailableError, UnknownStoreError
-from ringcast.aio import DaprClient
-from ringcast_wire import ProtocolError, names
+from ringcast.hosting import KeyReader
+from ringcast_wire import ProtocolError, names, shown
 
 from ringcast_heartbeat_agent.clients import check_share
 from ringcast_heartbeat_agent.config import Config
@@ -24,12 +23,14 @@ from ringcast_heartbeat_agent.errors import (
     DaprError,
     StoppingError,
     get_failed,
+    metadata_refused,
     no_app_channel,
     store_not_found,
     subscribe_failed,
 )
-from ringcast_heartbeat_agent.feeds import Feeds
-from ringcast_heartbeat_agent.items import Item, Wanted
+from ringcast_heartbeat_agent.items import Item, Wanted, wire_size
+from ringcast_heartbeat_agent.observers import Observers
+from ringcast_heartbeat_agent.reads import LIMIT, Entry, Measure, Reads, entries_of, page_of
 from ringcast_heartbeat_agent.subscription import Subscription
 from ringcast_heartbeat_agent.telemetry import Measures
 
@@ -38,7 +39,12 @@ log = logging.getLogger(__name__)
 VERSION: Final = version("ringcast-heartbeat-agent")
 CALLBACK_URL: Final = "ringcast.callback_url"
 """Name in the metadata of an HTTP subscription: where its callbacks go."""
+ROWS: Final = "ringcast.rows"
+"""Name in the metadata of a subscription: ``"true"`` has every row told first that is there."""
 Api = Literal["grpc", "http"]
+_MAX_ENTRIES: Final = 64
+_MAX_NAME: Final = 128
+_MAX_VALUE: Final = 1_024
 
 
 class Handlers:
@@ -48,39 +54,42 @@ class Handlers:
         self,
         config: Config,
         js: JetStreamContext,
-        reader: DaprClient,
-        feeds: Feeds,
+        reader: KeyReader,
+        observers: Observers,
         dispatch: Dispatch,
         tasks: asyncio.TaskGroup,
         measures: Measures,
     ) -> None:
         self._config = config
         self._js = js
-        self._reader = reader
-        self._feeds = feeds
+        self._reads = Reads(config, reader)
+        self._observers = observers
         self._dispatch = dispatch
         self._tasks = tasks
         self._measures = measures
         self._stopping = False
-        self._reads = asyncio.Semaphore(config.reads)
-        self._waiting_reads = 0
+        self._extended: dict[str, str] = {}
         self._stores: set[str] = set()
         self.subscriptions: dict[str, Subscription] = {}
 
-    async def get(self, store: str, keys: Sequence[str]) -> Mapping[str, Item]:
+    async def get(
+        self, store: str, keys: Sequence[str], metadata: Mapping[str, str] | None = None, measure: Measure = wire_size
+    ) -> Mapping[str, Item]:
         """The rows that ``keys`` names, all of the store's if it is empty; each answer is fetched.
+
+        ``metadata`` may ask for a page of them; ``measure`` says how many bytes an item takes in the answer.
 
         Raises:
             DaprError: the store is not there, or what the read failed with.
         """
         try:
-            async with self._turn():
-                items = await self._read(store, keys)
-            size = sum(len(name) + item.size for name, item in items.items())
-            if size > self._config.max_response_bytes:
-                raise LimitExceededError(
-                    f"the answer has {size} bytes: at most {self._config.max_response_bytes} are allowed; ask for less"
-                )
+            page = page_of(metadata or {})
+            entries = entries_of(keys) or [Entry(key, None) for key in sorted(await self._keys(store)) if not keys]
+            prefixed = len(dict.fromkeys(keys)) != 1
+            if page is None:
+                items = await self._reads.read(store, entries, prefixed=prefixed)
+            else:
+                items = await self._reads.page(store, _whole(entries), page, measure, prefixed=prefixed)
         except UnknownStoreError:
             raise store_not_found(store) from None
         except (RingcastError, ValueError) as error:
@@ -88,10 +97,27 @@ class Handlers:
         self._stores.add(store)
         return items
 
+    def check_size(self, store: str, keys: Sequence[str], size: int) -> None:
+        """Refuses an answer of so many bytes if that is too much.
+
+        Raises:
+            DaprError: it is.
+        """
+        most = self._config.max_response_bytes
+        if size > most:
+            raise get_failed(
+                keys,
+                store,
+                f"the answer has {size} bytes: at most {most} are allowed. Read it in pages (metadata {LIMIT}), or "
+                "raise max_response_bytes of the agent and the largest message that the client takes",
+            )
+
     async def subscribe(
         self, store: str, keys: Sequence[str], api: Api, metadata: Mapping[str, str] | None = None
     ) -> Subscription:
-        """Follows what ``keys`` names. Whoever calls this must give the subscription to :meth:`drop` in the end.
+        """Follows what ``keys`` names, from now on, without waiting until it is held here.
+
+        Whoever calls this must give the subscription to :meth:`drop` in the end.
 
         Raises:
             DaprError: the store is not there, or why its keys can't be followed.
@@ -105,6 +131,7 @@ class Handlers:
                 max_items=self._config.queue_items,
                 max_bytes=self._config.queue_bytes,
                 api=api,
+                changes=self._observers,
                 callback_url=self._callback_url(metadata or {}) if api == "http" else "",
             )
             subscription.group = (metadata or {}).get(GROUP, "")
@@ -112,7 +139,17 @@ class Handlers:
             self._check_room()
             self.subscriptions[subscription.id] = subscription
             try:
-                await self._attach(subscription, await self._keys(store) if wanted.all else wanted.keys)
+                followed = wanted.keys or await self._keys(store)  # which also says whether there is such a store
+                if not wanted.all:
+                    followed = wanted.keys
+                if wanted.impossible:
+                    log.warning(
+                        "event=subscription.impossible_keys id=%s store=%s keys=%s",
+                        subscription.id,
+                        store,
+                        shown(wanted.impossible),
+                    )
+                await self._attach(subscription, followed, with_rows=(metadata or {}).get(ROWS) == "true")
             except BaseException:
                 self._forget(subscription)
                 raise
@@ -149,8 +186,32 @@ class Handlers:
             "id": self._config.agent_id,
             "runtimeVersion": f"ringcast-{VERSION}",
             "components": components,
-            "extended": {"ringcast.subscriptions": str(len(self.subscriptions))},
+            "extended": {
+                **self._extended,
+                "ringcast.subscriptions": str(len(self.subscriptions)),
+                "ringcast.staleness_s": f"{self._observers.staleness_s:.0f}",
+                **{
+                    f"ringcast.staleness_s.{observer.store}/{observer.key}": f"{stale_s:.0f}"
+                    for observer in self._observers
+                    if (stale_s := observer.staleness_s)
+                },
+            },
         }
+
+    def set_metadata(self, name: str, value: str) -> None:
+        """Adds an entry to the metadata, or replaces it, as with a sidecar.
+
+        Raises:
+            DaprError: its name is empty or one of the agent's, it is too long, or there are too many.
+        """
+        if not name or name.startswith("ringcast.") or len(name) > _MAX_NAME or len(value) > _MAX_VALUE:
+            raise metadata_refused(
+                f"{shown(name)} with {len(value)} characters: a name has 1 to {_MAX_NAME} and does not begin with "
+                f"'ringcast.', a value has {_MAX_VALUE} at most"
+            )
+        if name not in self._extended and len(self._extended) >= _MAX_ENTRIES:
+            raise metadata_refused(f"there are {len(self._extended)} entries: at most {_MAX_ENTRIES} are allowed")
+        self._extended[name] = value
 
     def stop(self) -> None:
         """Ends every subscription with an error, and takes no new ones."""
@@ -171,32 +232,6 @@ class Handlers:
                             await self._attach(subscription, keys, with_rows=True)
                 except Exception as error:  # noqa: BLE001  # it is tried again; the agent serves on
                     log.warning("looking for new keys of store %s was put off: %s", store, error)
-
-    @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        """Lets some reads in at once, and some wait: each may hold a whole key for a while."""
-        if self._waiting_reads >= self._config.waiting_reads:
-            raise LimitExceededError(f"{self._waiting_reads} reads wait already: at most that many may")
-        self._waiting_reads += 1
-        try:
-            await self._reads.acquire()
-        finally:
-            self._waiting_reads -= 1
-        try:
-            yield
-        finally:
-            self._reads.release()
-
-    async def _read(self, store: str, keys: Sequence[str]) -> dict[str, Item]:
-        prefixed = not keys
-        if not keys and not (keys := sorted(await self._keys(store))):
-            return {}
-        response = await self._reader.get_configuration(store, list(keys))
-        alone = f"{keys[0]}/" if prefixed and len(keys) == 1 else ""
-        return {
-            f"{alone}{name}": Item.of(item.value, item.version, item.metadata or {})
-            for name, item in response.items.items()
-        }
 
     async def _keys(self, store: str) -> set[str]:
         """The config keys of a store that were ever written to, as far as its event stream remembers."""
@@ -220,7 +255,7 @@ class Handlers:
                     if subscription.group:
                         group.create_task(self._join(subscription, key))
                     else:
-                        group.create_task(self._feeds.attach(subscription, key, with_rows=with_rows))
+                        group.create_task(self._observers.attach(subscription, key, with_rows=with_rows))
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
 
@@ -263,10 +298,19 @@ class Handlers:
             raise InvalidInputError(f"{CALLBACK_URL} {error}", field=CALLBACK_URL) from None
 
     def _forget(self, subscription: Subscription) -> bool:
-        self._feeds.detach(subscription)
+        self._observers.detach(subscription)
         for task in subscription.members:
             task.cancel()
         return self.subscriptions.pop(subscription.id, None) is not None
+
+
+def _whole(entries: Sequence[Entry]) -> list[str]:
+    named = next((entry for entry in entries if entry.row_id is not None), None)
+    if named is not None:
+        raise InvalidInputError(
+            f"keys names the row {shown(named.row_id)} of {named.key}: pages are of whole keys", field="keys"
+        )
+    return [entry.key for entry in entries]
 
 
 def _said(error: Exception, store: str) -> DaprError | None:

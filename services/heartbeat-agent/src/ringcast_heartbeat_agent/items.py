@@ -34,14 +34,26 @@ class Item(NamedTuple):
         return cls(value, version, metadata, len(value.encode()) + told + _ITEM_OVERHEAD)
 
 
+def wire_size(name: str, item: Item) -> int:
+    """How many bytes an item takes in a message of gRPC, to the byte."""
+    told = sum(_field(_field(len(key.encode())) + _field(len(text.encode()))) for key, text in item.metadata.items())
+    made = sum(_field(len(text.encode())) for text in (item.value, item.version) if text)
+    return _field(_field(len(name.encode())) + _field(made + told))
+
+
+def _field(size: int) -> int:
+    """A field of so many bytes: its tag, its length, and itself."""
+    return 1 + max(1, -(-size.bit_length() // 7)) + size
+
+
 class Wanted:
     """What a subscription follows: rows and whole keys, or all keys of a store (``entries`` is empty)."""
 
     def __init__(self, entries: Sequence[str]) -> None:
-        """Reads the entries.
+        """Reads the entries. What can't be the name of a key or row names nothing, as any other that is not there.
 
         Raises:
-            InvalidInputError: there are over 1,000 of them, or one is malformed.
+            InvalidInputError: there are over 1,000 of them.
         """
         if len(entries) > limits.MAX_BATCH_ROWS:
             raise InvalidInputError(
@@ -52,18 +64,23 @@ class Wanted:
         self._prefixed = len(asked) != 1
         self._whole: set[str] = set()
         self._rows: dict[str, set[str]] = {}
+        self.impossible: list[str] = []
+        """Entries that nothing can ever have the name of."""
         for entry in asked:
             key, slash, row_id = entry.partition("/")
-            names.check_name("keys", key)
-            if slash:
-                self._rows.setdefault(key, set()).add(check_row_id(row_id))
-            else:
-                self._whole.add(key)
+            try:
+                names.check_name("keys", key)
+                if slash:
+                    self._rows.setdefault(key, set()).add(check_row_id(row_id))
+                else:
+                    self._whole.add(key)
+            except InvalidInputError:
+                self.impossible.append(entry)
 
     @property
     def keys(self) -> set[str]:
         """The config keys that are named."""
-        return self._whole | self._rows.keys()
+        return self._whole | {key for key, rows in self._rows.items() if rows}
 
     def filters_of(self, key: str) -> list[str]:
         """The row ids of a key that are named, if not all of it is wanted."""
@@ -80,10 +97,21 @@ class Wanted:
 
 def item_of(change: Change) -> Item:
     """A change as an item: a deleted row has an empty value, and says so in its metadata."""
+    return row_item(change.key, change.partition, change.value, change.version, change.deleted, change.metadata)
+
+
+def row_item(
+    key: str, partition: int, value: str | None, version: int, deleted: bool, metadata: Mapping[str, str] | None
+) -> Item:
+    """An item from the parts of a row."""
     told = {
-        METADATA_KEY: change.key,
-        METADATA_PARTITION: str(change.partition),
-        METADATA_DELETED: "true" if change.deleted else "false",
+        METADATA_KEY: key,
+        METADATA_PARTITION: str(partition),
+        METADATA_DELETED: "true" if deleted else "false",
     }
-    value = "" if change.deleted or change.value is None else change.value
-    return Item.of(value, str(change.version), {**(change.metadata or {}), **told})
+    return Item.of("" if deleted or value is None else value, str(version), {**(metadata or {}), **told})
+
+
+def deleted_item(key: str, partition: int, version: int) -> Item:
+    """A row that is gone."""
+    return row_item(key, partition, None, version, True, None)

@@ -12,6 +12,7 @@ from ringcast_heartbeat_agent.dispatch import Dispatch
 from ringcast_heartbeat_agent.feeds import Feeds
 from ringcast_heartbeat_agent.handlers import VERSION
 from ringcast_heartbeat_agent.host_leases import HostLeases
+from ringcast_heartbeat_agent.observers import Observers
 
 
 class Status:
@@ -21,6 +22,7 @@ class Status:
         self,
         config: Config,
         feeds: Feeds,
+        observers: Observers,
         dispatch: Dispatch,
         leases: HostLeases | None,
         *,
@@ -28,6 +30,7 @@ class Status:
     ) -> None:
         self._config = config
         self._feeds = feeds
+        self._observers = observers
         self._dispatch = dispatch
         self._leases = leases
         self._connected = connected
@@ -42,7 +45,7 @@ class Status:
             "uptime_s": round(time.monotonic() - self._since, 3),
             "connected": self._connected(),
             "stopping": self._dispatch.stopping,
-            "workers": [feed.status() for feed in self._feeds],
+            "workers": [each.status() for each in (*self._feeds, *self._observers)],
             "leases": self._leases.status() if self._leases is not None else None,
             "groups": self._dispatch.status(),
         }

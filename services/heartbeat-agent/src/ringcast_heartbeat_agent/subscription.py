@@ -1,32 +1,90 @@
-"""One subscription: the updates that wait for it, and how it ends."""
+"""One subscription: the updates that wait for it, what it is behind with, and how it ends."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import random
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from ringcast_core import row_partition
 
 from ringcast_heartbeat_agent.clients import current
-from ringcast_heartbeat_agent.errors import OverflowedError, StoppedError
-from ringcast_heartbeat_agent.items import Item, Wanted
+from ringcast_heartbeat_agent.errors import StoppedError
+from ringcast_heartbeat_agent.items import Item, Wanted, deleted_item
+
+log = logging.getLogger(__name__)
 
 Answer: TypeAlias = Callable[[str], None]
 """Takes why an update could not be delivered; nothing: it was."""
+Place: TypeAlias = tuple[str, int]
+"""A config key and a partition of it."""
 _BATCH_ITEMS: Final = 256
 _BATCH_BYTES: Final = 1024 * 1024
+_RETRY_FIRST_S: Final = 0.1
+_RETRY_MOST_S: Final = 5.0
+
+
+class Since(NamedTuple):
+    """A revision of a partition, and the history that it is of; an empty history is none."""
+
+    revision: int
+    history: str
+
+
+class Update(NamedTuple):
+    """A row as it is now."""
+
+    row_id: str
+    item: Item
+
+
+class Changed(NamedTuple):
+    """What has changed in a partition.
+
+    ``whole``: so much that these are all live rows, and deleted ones can't be told from those that never were.
+    """
+
+    updates: list[Update]
+    revision: int
+    whole: bool
+    partition_count: int
+    live: frozenset[str] = frozenset()
+    """The ids of all rows that are there, if it is whole."""
+
+
+class Changes(Protocol):
+    """Where the updates come from that a subscription is behind with."""
+
+    async def since(self, store: str, place: Place, since: Since) -> Changed:
+        """What has changed in a partition after a revision.
+
+        Raises:
+            UnavailableError: NATS or the config service does not answer.
+        """
 
 
 class Subscription:
     """Updates of rows wait here until the transport takes them.
 
-    Of a row that changes again before it was taken, the newest update stays. When more rows wait than ``max_items``,
-    or more bytes than ``max_bytes`` (one update is always let in), the subscription ends with an error: nothing is left
-    out silently.
+    Of a row that changes again before it was taken, the newest update stays. When more rows wait than ``max_items``, or
+    more bytes than ``max_bytes``, the subscription falls behind: of the partitions that further updates are of it
+    remembers the revision alone, and reads what has changed since once everything else has been taken. So nothing is
+    left out, and a subscriber may be as slow as it is.
     """
 
     def __init__(
-        self, store: str, wanted: Wanted, *, max_items: int, max_bytes: int, api: str, callback_url: str = ""
+        self,
+        store: str,
+        wanted: Wanted,
+        *,
+        max_items: int,
+        max_bytes: int,
+        api: str,
+        changes: Changes | None = None,
+        callback_url: str = "",
     ) -> None:
         self.id = secrets.token_hex(16)
         self.store = store
@@ -39,6 +97,7 @@ class Subscription:
         """The config keys that it hears of now."""
         self._max_items = max_items
         self._max_bytes = max_bytes
+        self._changes = changes
         self.group = ""
         """The group that it shares the rows with; empty: it hears of all."""
         self.consumer = ""
@@ -48,6 +107,9 @@ class Subscription:
         self._answers: dict[str, Answer] = {}
         self._waiting: dict[str, tuple[Item, int]] = {}
         self._bytes = 0
+        self._behind: dict[Place, Since] = {}
+        self._reading: Place | None = None
+        self._failures = 0
         self._news = asyncio.Event()
         self._ended = False
         self.error: StoppedError | None = None
@@ -62,8 +124,19 @@ class Subscription:
         """How many updates wait."""
         return len(self._waiting)
 
-    def offer(self, key: str, row_id: str, item: Item, *, answer: Answer | None = None) -> None:
-        """Takes an update of a row in, if it is one of the wanted rows. ``answer`` is told when it was delivered."""
+    @property
+    def behind(self) -> int:
+        """Of how many partitions it still has to read what has changed."""
+        return len(self._behind) + (self._reading is not None)
+
+    def offer(
+        self, key: str, row_id: str, item: Item, *, place: Place | None = None, history: str = "",
+        answer: Answer | None = None,
+    ) -> None:  # fmt: skip
+        """Takes an update of a row in, if it is one of the wanted rows. ``answer`` is told when it was delivered.
+
+        ``place`` is where the row lies; without one, which is so in groups, whoever offers looks to the bounds.
+        """
         name = self.wanted.name_of(key, row_id)
         if self._ended:
             return
@@ -71,20 +144,23 @@ class Subscription:
             if answer is not None:
                 answer("")
             return
+        if place is not None and (place in self._behind or place == self._reading or not self._fits(name, item)):
+            self.fall_behind(place, Since(int(item.version) - 1, history))
+            return
         if answer is not None:
             self._answers[name] = answer
-        size = item.size + len(name)
-        self._bytes += size - self._waiting.get(name, (item, 0))[1]
-        self._waiting[name] = (item, size)
-        if len(self._waiting) > self._max_items or (self._bytes > self._max_bytes and len(self._waiting) > 1):
-            self.end(
-                OverflowedError(
-                    f"updates of store {self.store} were not taken in time: {len(self._waiting)} with {self._bytes} "
-                    f"bytes wait, at most {self._max_items} with {self._max_bytes} may; subscribe and read again"
-                )
-            )
+        self._put(name, item)
+
+    def fall_behind(self, place: Place, since: Since) -> None:
+        """What has changed in a partition after a revision is to be read, in place of being offered."""
+        if self._ended or self._changes is None:
             return
-        self._news.set()
+        known = self._behind.get(place)
+        # Of another history nothing can be compared: the earlier one leads to the whole partition.
+        if known is None or (known.history == since.history and since.revision < known.revision):
+            self._behind[place] = since
+        if not self._waiting and not self._failures:
+            self._news.set()
 
     def delivered(self, names: Iterable[str], why_not: str = "") -> None:
         """Updates have been delivered; or could not be, as ``why_not`` says."""
@@ -98,6 +174,7 @@ class Subscription:
         if not self._ended:
             self._ended, self.error = True, error
             self._waiting.clear()
+            self._behind.clear()
             self._answers.clear()
             self._bytes = 0
             self._news.set()
@@ -109,13 +186,70 @@ class Subscription:
             StoppedError: it ended with an error.
         """
         while not self._ended:
-            if not self._waiting:
-                self._news.clear()
-                await self._news.wait()
+            if self._waiting:
+                yield self._take()
                 continue
-            yield self._take()
+            self._news.clear()
+            if not self._behind:
+                await self._news.wait()
+            elif not await self._catch_up():
+                await self._pause()
         if self.error is not None:
             raise self.error
+
+    async def _catch_up(self) -> bool:
+        """Reads what has changed in one of the partitions that it is behind with; says whether that worked."""
+        assert self._changes is not None
+        place, since = next(iter(self._behind.items()))
+        del self._behind[place]
+        self._reading = place  # what is offered meanwhile is newer than the answer, or in it: it is read again
+        try:
+            changed = await self._changes.since(self.store, place, since)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the stream lives and it is read again
+            self._reading = None
+            self.fall_behind(place, since)
+            if not self._failures:
+                log.warning("event=subscription.read_failed id=%s key=%s error=%s", self.id, place[0], error)
+            self._failures += 1
+            return False
+        self._reading, self._failures = None, 0
+        if not self._ended:
+            self._put_changed(place, changed)
+        return True
+
+    def _put_changed(self, place: Place, changed: Changed) -> None:
+        key, partition = place
+        for update in changed.updates:
+            name = self.wanted.name_of(key, update.row_id)
+            if name is not None:
+                self._put(name, update.item)
+        if changed.whole and changed.partition_count:  # of the rows that are named it is known which are gone
+            for row_id in self.wanted.filters_of(key):
+                if row_id not in changed.live and row_partition(row_id, changed.partition_count) == partition:
+                    self._put(f"{key}/{row_id}", deleted_item(key, partition, changed.revision))
+
+    async def _pause(self) -> None:
+        """Waits before the next try, unless something else is to be done."""
+        pause_s = min(_RETRY_MOST_S, _RETRY_FIRST_S * 2 ** min(self._failures, 10)) * (0.5 + random.random() / 2)  # noqa: S311
+        self._news.clear()
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._news.wait()
+        except TimeoutError:
+            pass
+
+    def _fits(self, name: str, item: Item) -> bool:
+        held = self._waiting.get(name)
+        size = self._bytes + item.size + len(name) - (held[1] if held is not None else 0)
+        if held is None and len(self._waiting) >= self._max_items:
+            return False
+        return size <= self._max_bytes or not self._waiting
+
+    def _put(self, name: str, item: Item) -> None:
+        size = item.size + len(name)
+        self._bytes += size - self._waiting.get(name, (item, 0))[1]
+        self._waiting[name] = (item, size)
+        self._news.set()
 
     def _take(self) -> dict[str, Item]:
         batch: dict[str, Item] = {}

@@ -21,7 +21,9 @@ def _metric(
     return Metric(f"ringcast_agent_{name}", kind, labels, unit, text, "agent", "", buckets)
 
 
-_ENDS: Final = "Ended subscriptions, by what ended them: client, upstream, overflow, stopping or unreachable."
+_ENDS: Final = "Ended subscriptions, by what ended them: client, upstream, stopping or unreachable."
+
+_BEHIND: Final = "Subscriptions that take updates slower than rows change, and read what has changed meanwhile."
 
 _GIVEN_UP: Final = "Workers that ended without a word: closed, silent, or not-back after a restart of the agent."
 
@@ -33,6 +35,10 @@ AGENT: Final = (
     _metric("subscriptions", "gauge", ("api",), "subscriptions", "Subscriptions now."),
     _metric("subscriptions_ended_total", "counter", ("api", "reason"), "subscriptions", _ENDS),
     _metric("updates_waiting", "gauge", (), "updates", "Updates that wait for their subscribers."),
+    _metric("subscriptions_behind", "gauge", (), "subscriptions", _BEHIND),
+    _metric(
+        "staleness_seconds", "gauge", (), "seconds", "For how long changes of a followed key may have been missed."
+    ),
     _metric("updates_sent_total", "counter", ("api",), "updates", "Updates handed to subscribers."),
     _metric("callbacks_total", "counter", ("outcome",), "calls", "Calls of applications: done, repeated or given-up."),
     _metric("keys_followed", "gauge", (), "keys", "Config keys that the agent follows now."),

@@ -16,7 +16,7 @@ from ringcast_heartbeat_agent._proto import dapr_messages_pb2 as pb
 from ringcast_heartbeat_agent._proto.dispatch_pb2_grpc import add_DispatchServicer_to_server
 from ringcast_heartbeat_agent.clients import Trusted, enter
 from ringcast_heartbeat_agent.config import Config
-from ringcast_heartbeat_agent.errors import DaprError, StoppedError, unsubscribe_message
+from ringcast_heartbeat_agent.errors import DaprError, StoppedError, no_shutdown, unsubscribe_message
 from ringcast_heartbeat_agent.handlers import Handlers
 from ringcast_heartbeat_agent.items import Item
 from ringcast_heartbeat_agent.telemetry import Measures
@@ -26,6 +26,8 @@ SERVICE: Final = "dapr.proto.runtime.v1.Dapr"
 _TOKEN: Final = "dapr-api-token"  # noqa: S105  # the name of the header
 _SPARE_CALLS: Final = 256
 """Calls besides the subscriptions that may be under way."""
+_LEAST_PING_MS: Final = 1_000
+"""How often clients may ping; those that do it more often, a few times in a row, lose their connection."""
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -44,11 +46,14 @@ class GrpcServer:
                 ("grpc.max_receive_message_length", limits.MIB),
                 ("grpc.so_reuseport", 0),
                 ("grpc.keepalive_time_ms", 30_000),  # a client whose host has gone does not say so
+                # Dapr's SDK for Java pings every 10 s, and whoever pings more often than the server likes is sent away.
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_recv_ping_interval_without_data_ms", _LEAST_PING_MS),
                 ("grpc.keepalive_timeout_ms", 10_000),
             ),
             maximum_concurrent_rpcs=config.max_subscriptions + config.max_consumers + _SPARE_CALLS,
         )
-        self._server.add_generic_rpc_handlers((self._methods(),))
+        self._server.add_generic_rpc_handlers((self._methods(), _Unserved()))
         add_DispatchServicer_to_server(dispatch, self._server)
 
     async def start(self) -> None:
@@ -84,7 +89,15 @@ class GrpcServer:
         metadata = grpc.unary_unary_rpc_method_handler(
             self._metadata, pb.GetMetadataRequest.FromString, pb.GetMetadataResponse.SerializeToString
         )
-        methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {"GetMetadata": metadata}
+        set_metadata = grpc.unary_unary_rpc_method_handler(
+            self._set_metadata, pb.SetMetadataRequest.FromString, pb.Empty.SerializeToString
+        )
+        shutdown = grpc.unary_unary_rpc_method_handler(self._shutdown, pb.Empty.FromString, pb.Empty.SerializeToString)
+        methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "GetMetadata": metadata,
+            "SetMetadata": set_metadata,
+            "Shutdown": shutdown,
+        }
         for name, method in (("Get", get), ("Subscribe", subscribe), ("Unsubscribe", unsubscribe)):
             methods[f"{name}Configuration"] = methods[f"{name}ConfigurationAlpha1"] = method
         return grpc.method_handlers_generic_handler(SERVICE, methods)
@@ -92,10 +105,13 @@ class GrpcServer:
     async def _get(self, request: pb.GetConfigurationRequest, context: Context) -> pb.GetConfigurationResponse:
         with self._timed("get") as outcome:
             try:
-                items = await self._handlers.get(request.store_name, list(request.keys))
+                keys = list(request.keys)
+                items = await self._handlers.get(request.store_name, keys, request.metadata)
+                answer = pb.GetConfigurationResponse(items=_items(items))
+                self._handlers.check_size(request.store_name, keys, answer.ByteSize())
             except DaprError as error:
                 await _abort(context, error, outcome)
-        return pb.GetConfigurationResponse(items=_items(items))
+        return answer
 
     async def _subscribe(self, request: pb.SubscribeConfigurationRequest, context: Context) -> None:
         with self._timed("subscribe") as outcome:
@@ -136,6 +152,18 @@ class GrpcServer:
                 registered_components=[pb.RegisteredComponents(**component) for component in told["components"]],
             )
 
+    async def _set_metadata(self, request: pb.SetMetadataRequest, context: Context) -> pb.Empty:
+        with self._timed("set_metadata") as outcome:
+            try:
+                self._handlers.set_metadata(request.key, request.value)
+            except DaprError as error:
+                await _abort(context, error, outcome)
+        return pb.Empty()
+
+    async def _shutdown(self, _request: pb.Empty, context: Context) -> pb.Empty:
+        with self._timed("shutdown") as outcome:
+            await _abort(context, no_shutdown(), outcome)
+
     @contextmanager
     def _timed(self, method: str) -> Iterator[list[str]]:
         """Counts a call and its time; what goes wrong is put into the list that it gives."""
@@ -144,6 +172,25 @@ class GrpcServer:
             yield outcome
         finally:
             self._measures.asked("grpc", method, outcome[-1] or "ok", time.monotonic() - since)
+
+
+class _Unserved(grpc.GenericRpcHandler):
+    """Refuses the methods of Dapr that are not about configuration, and says so."""
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """Takes every method of Dapr's service that nothing before it has taken."""
+        service, _, method = str(handler_call_details.method).strip("/").rpartition("/")
+        if service != SERVICE:
+            return None
+
+        async def refuse(_requests: Any, context: Context) -> None:
+            await context.abort(
+                grpc.StatusCode.UNIMPLEMENTED,
+                f"{SERVICE}/{method[:128]} is not served: "
+                "this is no daprd, but a Ringcast agent, which serves configuration and metadata",
+            )
+
+        return grpc.stream_stream_rpc_method_handler(refuse)
 
 
 class _RequireToken(grpc.aio.ServerInterceptor):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import json
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -15,14 +16,28 @@ from ringcast_heartbeat_agent.callbacks import CallbackSender
 from ringcast_heartbeat_agent.clients import Trusted, enter, peer_of
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dispatch import Dispatch
-from ringcast_heartbeat_agent.errors import DaprError, unsubscribe_message
+from ringcast_heartbeat_agent.errors import DaprError, no_shutdown, unsubscribe_message
 from ringcast_heartbeat_agent.handlers import Handlers
+from ringcast_heartbeat_agent.items import Item
 from ringcast_heartbeat_agent.status import Status
 from ringcast_heartbeat_agent.telemetry import Measures
 from ringcast_heartbeat_agent.web_pages import PageGuard
 
 _VERSIONS: Final = ("v1.0", "v1.0-alpha1")
-_METHODS: Final = frozenset({"get", "subscribe", "unsubscribe", "metadata", "health", "outbound", "status", "resolve"})
+_METHODS: Final = frozenset(
+    {
+        "get",
+        "subscribe",
+        "unsubscribe",
+        "metadata",
+        "set_metadata",
+        "shutdown",
+        "health",
+        "outbound",
+        "status",
+        "resolve",
+    }
+)
 _METADATA: Final = "metadata."
 _MAX_BODY: Final = limits.MIB
 """Bytes of a request's body: 1,000 row ids of 512 bytes fit in."""
@@ -43,7 +58,7 @@ class Decision(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class HttpServer:
-    """Listens from :meth:`start` to :meth:`stop`. ``healthy`` says whether changes can be heard of."""
+    """Listens from :meth:`start` to :meth:`stop`. ``unhealthy_because`` says why changes may be missed, if so."""
 
     def __init__(
         self,
@@ -54,7 +69,7 @@ class HttpServer:
         status: Status,
         dispatch: Dispatch,
         *,
-        healthy: Callable[[], bool],
+        unhealthy_because: Callable[[], str],
     ) -> None:
         self._config = config
         self._handlers = handlers
@@ -62,7 +77,7 @@ class HttpServer:
         self._measures = measures
         self._agent_status = status
         self._dispatch = dispatch
-        self._healthy = healthy
+        self._unhealthy_because = unhealthy_because
         self._trusted = Trusted(config.trusted_uids())
         self._pages = PageGuard(config)
         self._stopping = False
@@ -76,6 +91,8 @@ class HttpServer:
         app.router.add_get("/v1.0/healthz", self._health)
         app.router.add_get("/v1.0/healthz/outbound", self._outbound)
         app.router.add_get("/v1.0/metadata", self._metadata)
+        app.router.add_put("/v1.0/metadata/{name}", self._set_metadata)
+        app.router.add_post("/v1.0/shutdown", self._shutdown)
         app.router.add_get("/ringcast/v1/status", self._status)
         app.router.add_post("/ringcast/v1/resolve", self._resolve)
         self._runner = web.AppRunner(app, access_log=None, max_line_size=_MAX_LINE, shutdown_timeout=1.0)
@@ -118,7 +135,14 @@ class HttpServer:
             return _error(error.http, error.code, str(error))
         except web.HTTPException as error:
             outcome = str(error.status)
-            raise
+            if error.status not in (404, 405):
+                raise
+            return _error(
+                error.status,
+                "ERR_METHOD_NOT_FOUND",
+                f"method {shown(f'{request.method} {request.path}')} is not found: "
+                "this is no daprd, but a Ringcast agent, which serves configuration, health and metadata",
+            )
         finally:
             method = getattr(handler, "__name__", "unknown").lstrip("_")
             known = method if method in _METHODS else "unknown"
@@ -132,23 +156,18 @@ class HttpServer:
         return not given and await self._trusted.includes(peer_of(request.get_extra_info("peername")))
 
     async def _get(self, request: web.Request) -> web.Response:
-        items = await self._handlers.get(request.match_info["store"], request.query.getall("key", []))
+        store, keys = request.match_info["store"], request.query.getall("key", [])
+        items = await self._handlers.get(store, keys, _metadata_of(request), _json_size)
         if not items:
             return web.Response(status=204)
-        return web.json_response(
-            {
-                name: {"value": item.value, "version": item.version, "metadata": dict(item.metadata)}
-                for name, item in items.items()
-            }
-        )
+        body = json.dumps({name: _shown(item) for name, item in items.items()}).encode()
+        self._handlers.check_size(store, keys, len(body))
+        return web.Response(body=body, content_type="application/json")
 
     async def _subscribe(self, request: web.Request) -> web.Response:
-        metadata = {
-            name.removeprefix(_METADATA): value for name, value in request.query.items() if name.startswith(_METADATA)
-        }
         await enter(peer_of(request.get_extra_info("peername")))
         subscription = await self._handlers.subscribe(
-            request.match_info["store"], request.query.getall("key", []), "http", metadata
+            request.match_info["store"], request.query.getall("key", []), "http", _metadata_of(request)
         )
         self._callbacks.follow(subscription)
         return web.json_response({"id": subscription.id})
@@ -168,8 +187,9 @@ class HttpServer:
         return web.Response(status=204)
 
     async def _outbound(self, _request: web.Request) -> web.Response:
-        if self._stopping or not self._healthy():
-            return _error(500, "ERR_OUTBOUND_HEALTH_NOT_READY", "dapr outbound is not ready")
+        why = "the agent is stopping" if self._stopping else self._unhealthy_because()
+        if why:
+            return _error(500, "ERR_OUTBOUND_HEALTH_NOT_READY", f"dapr outbound is not ready: {why}")
         return web.Response(status=204)
 
     async def _status(self, _request: web.Request) -> web.Response:
@@ -196,6 +216,26 @@ class HttpServer:
 
     async def _metadata(self, _request: web.Request) -> web.Response:
         return web.json_response(self._handlers.metadata())
+
+    async def _set_metadata(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        self._handlers.set_metadata(request.match_info["name"], body.decode(errors="replace"))
+        return web.Response(status=204)
+
+    async def _shutdown(self, _request: web.Request) -> web.Response:
+        raise no_shutdown()
+
+
+def _metadata_of(request: web.Request) -> dict[str, str]:
+    return {name.removeprefix(_METADATA): value for name, value in request.query.items() if name.startswith(_METADATA)}
+
+
+def _shown(item: Item) -> dict[str, object]:
+    return {"value": item.value, "version": item.version, "metadata": dict(item.metadata)}
+
+
+def _json_size(name: str, item: Item) -> int:
+    return len(json.dumps({name: _shown(item)}))
 
 
 def _error(status: int, code: str, message: str) -> web.Response:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
-import msgspec
 from ringcast_wire import InvalidInputError, Mode, NatsLogin
 
 from ringcast._config import WorkerConfig
-from ringcast._connection import Connection
+from ringcast._dapr_errors import as_rpc_errors
 from ringcast._dapr_items import Item, Wanted, check_store, item_name, item_of, parse_keys, subscription_options
-from ringcast._dapr_reader import read_key, read_rows
+from ringcast._dapr_reader import KeyReader, login_settings
 from ringcast._dapr_response import ConfigurationResponse
 from ringcast._dapr_subscription import Subscription
-from ringcast._fetch import FetchClient
-from ringcast._log import Log
 
 MAX_SUBSCRIPTIONS: Final = 64
 DEFAULT_TIMEOUT_S: Final = 10.0
@@ -46,15 +41,12 @@ class DaprClient:
         timeout_s: float | None = None,
         login: NatsLogin | None = None,
     ) -> None:
-        self._login = {name: value for name, value in msgspec.structs.asdict(login).items() if value} if login else {}
+        self._login = login_settings(login)
         self._servers = [part.strip() for part in address.split(",")] if address else None
         self._worker_id = worker_id
         self._timeout_s = timeout_s
         self._subscriptions: dict[str, Subscription] = {}
-        self._opening = asyncio.Lock()
-        self._stack: AsyncExitStack | None = None
-        self._connection: Connection | None = None
-        self._fetches: FetchClient | None = None
+        self._reader = KeyReader(self._servers, worker_id=worker_id, timeout_s=timeout_s, login=login)
 
     async def get_configuration(
         self,
@@ -65,14 +57,20 @@ class DaprClient:
         """The rows that ``keys`` names; what is not there is not among the items.
 
         Of one whole config key the items have row ids as names; of several entries ``<key>/<row id>``. A row that is
-        asked for by name has that name. A config key that this client is subscribed to is answered from memory, which
-        in a PARTITIONED store is this worker's share of it; everything else is fetched.
+        asked for by name has that name. Every row of the store is seen, whoever owns it: a whole config key of a FULL
+        store that this client is subscribed to is answered from memory, everything else is fetched.
 
         Raises:
             InvalidInputError, ValueError: an argument breaks a rule.
             UnknownStoreError: there is no such store.
             UnavailableError: NATS or the config service does not answer.
+
+        All of them but a plain ``ValueError`` are ``grpc.RpcError`` too, with ``code()`` and ``details()``.
         """
+        with as_rpc_errors():
+            return await self._get(store_name, keys)
+
+    async def _get(self, store_name: str, keys: list[str]) -> ConfigurationResponse:
         store = check_store(store_name)
         wanted = parse_keys(keys)
         items: dict[str, Item] = {}
@@ -110,12 +108,24 @@ class DaprClient:
             MismatchError: the store has another mode or partition count than was insisted on.
             InUseError: another process has this worker id.
             UnavailableError: NATS does not answer.
+
+        All of them but a plain ``ValueError`` are ``grpc.RpcError`` too, with ``code()`` and ``details()``.
         """
-        store = check_store(store_name)
-        wanted = parse_keys(keys)
-        options = subscription_options(config_metadata)
-        while (other := self._starting(store, wanted)) is not None:
-            await other.settled.wait()  # only then is it known whether the two may be side by side
+        with as_rpc_errors():
+            store = check_store(store_name)
+            wanted = parse_keys(keys)
+            options = subscription_options(config_metadata)
+            while (other := self._starting(store, wanted)) is not None:
+                await other.settled.wait()  # only then is it known whether the two may be side by side
+            return await self._subscribe(store, wanted, handler, options)
+
+    async def _subscribe(
+        self,
+        store: str,
+        wanted: Sequence[Wanted],
+        handler: Callable[[str, ConfigurationResponse], None],
+        options: dict[str, object],
+    ) -> str:
         self._check_room(store, wanted)
         options.update(self._login)
         options.setdefault("worker_id", self._free_worker_id(store, wanted))
@@ -143,8 +153,7 @@ class DaprClient:
         """Ends all subscriptions and the connection. The client may be used again after it."""
         subscriptions, self._subscriptions = list(self._subscriptions.values()), {}
         await asyncio.gather(*(subscription.stop() for subscription in subscriptions))
-        async with self._opening:
-            await self._disconnect()
+        await self._reader.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -161,58 +170,25 @@ class DaprClient:
         for subscription in self._subscriptions.values():
             if not subscription.live or subscription.store != store or key not in subscription.rows:
                 continue
-            if subscription.in_handler:  # it would wait for itself
+            # One in its handler would wait for itself; one of a PARTITIONED store has its share alone.
+            if subscription.in_handler or subscription.mode is not Mode.FULL:
                 break
             await subscription.wait_ready(self._timeout_s or DEFAULT_TIMEOUT_S)
             return subscription.held(key)
-        parts = await read_key(await self._reader(store, key), store, key)
+        parts = await self._reader.key(store, key)
         return [
             (row.row_id, item_of(key, part.partition, row)) for part in parts for row in part.rows if not row.deleted
         ]
 
     async def _named_rows(self, store: str, key: str, wanted: Sequence[Wanted]) -> dict[str, Item]:
         asked = {one.row_id: one.asked for one in wanted if one.row_id is not None}
-        parts = await read_rows(await self._reader(store, key), store, key, list(asked))
+        parts = await self._reader.rows(store, key, list(asked))
         return {
             asked[row.row_id]: item_of(key, part.partition, row)
             for part in parts
             for row in part.rows
             if not row.deleted and row.row_id in asked
         }
-
-    async def _reader(self, store: str, key: str) -> FetchClient:
-        """The connection for fetches, opened when it is first needed and again when it was lost for good."""
-        async with self._opening:
-            if self._connection is not None and self._connection.nc.is_closed:
-                await self._disconnect()
-            if self._fetches is None:
-                await self._connect(store, key)
-            assert self._fetches is not None
-            return self._fetches
-
-    async def _connect(self, store: str, key: str) -> None:
-        given: dict[str, Any] = {
-            "store": store,
-            "keys": [key],
-            "servers": self._servers,
-            "worker_id": self._worker_id,
-            "name": "ringcast-dapr-client",
-            "cache_dir": "",
-            **self._login,
-        }
-        if self._timeout_s is not None:
-            given.update(connect_timeout_s=self._timeout_s, fetch_timeout_s=self._timeout_s)
-        config = WorkerConfig.resolve(given)
-        async with AsyncExitStack() as stack:
-            log = Log(logging.getLogger("ringcast.dapr"))
-            self._connection = await stack.enter_async_context(Connection.open(config, log))
-            self._fetches = await stack.enter_async_context(FetchClient.open(self._connection, config.fetch_timeout_s))
-            self._stack = stack.pop_all()
-
-    async def _disconnect(self) -> None:
-        stack, self._stack, self._connection, self._fetches = self._stack, None, None, None
-        if stack is not None:
-            await stack.aclose()
 
     def _starting(self, store: str, wanted: Sequence[Wanted]) -> Subscription | None:
         """A subscription to one of these keys that has begun to start and not ended it."""

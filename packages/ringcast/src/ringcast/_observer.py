@@ -1,0 +1,40 @@
+"""What a worker has that only observes: nobody shares anything with it, so nobody has to know that it lives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+
+class NoLease:
+    """Stands in the place of a lease, and is always held."""
+
+    taken = False
+    failed_writes = 0
+    id = ""
+    ids: frozenset[str] = frozenset()
+    held = True
+    by_agent = False
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """It never changes."""
+
+    def recorded(self, lease: str) -> None:
+        """There are no records."""
+
+    def check(self) -> None:
+        """There is nothing to look after."""
+
+    async def take(self) -> None:
+        """Returns at once: there is nothing to wait for."""
+
+    async def run(self) -> None:
+        """Waits until it is cancelled: there is nothing to refresh."""
+        await asyncio.get_running_loop().create_future()
+
+    async def release(self) -> None:
+        """There is nothing to give back."""
+
+    def let_go(self) -> bool:
+        """Nobody else has it."""
+        return True

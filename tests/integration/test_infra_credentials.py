@@ -236,13 +236,14 @@ async def test_a_watch_commands_nothing(hostile: Bus, operator: Bus, target: str
     heard = await hostile.nc.subscribe(inbox)
     with suppress(BadRequestError):  # to the bucket's own subjects the server makes none
         await js.add_consumer(f"KV_{NODES}", config)
-    lease = config.evolve(deliver_subject=inbox, filter_subjects=[f"$KV.{LEASES}.>"])
-    await js.add_consumer(f"KV_{LEASES}", lease)
+    name = names.consumer_name("ringcast", HOSTILE)
+    events = config.evolve(name=name, durable_name=name, deliver_subject=inbox, filter_subjects=[EVENT])
+    await js.add_consumer(STREAM, events)
     for _ in range(4):  # heartbeats of the second say that the first has had its time
         await heard.next_msg(timeout=PATIENCE_S)
-    for bucket in (NODES, LEASES):
+    for stream, consumer in ((f"KV_{NODES}", watch), (STREAM, name)):
         with suppress(NotFoundError):
-            await js.delete_consumer(f"KV_{bucket}", watch)
+            await js.delete_consumer(stream, consumer)
     after = await states(operator)
     before[f"KV_{NODES}"] = (before[f"KV_{NODES}"][0] + 1, *after[f"KV_{NODES}"][1:])  # the record above
     assert after == before

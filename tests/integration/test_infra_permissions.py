@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from nats.js import api
-from nats.js.errors import APIError
+from nats.js.errors import APIError, NotFoundError
 from ringcast.admin import ConfigServiceClient
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess
 from ringcast_wire import limits, names
@@ -223,17 +224,20 @@ async def test_a_worker_can_have_no_answer_put_into_a_stream(worker: Bus, operat
 
 async def test_a_watch_of_a_worker_can_feed_no_stream(worker: Bus, operator: Bus) -> None:
     """A consumer pushes wherever it was told to: its messages and heartbeats must not be stored there."""
-    await worker.nc.publish(f"$KV.{LEASES}.{ME}", b"forged")
+    js = worker.nc.jetstream(prefix=WORKER_API)
+    await worker.nc.request(f"$KV.{NODES}.blocklist.{ME}", b"forged", timeout=PATIENCE_S)
     inbox = worker.nc.new_inbox()
     heard = await worker.nc.subscribe(inbox)
+    with suppress(NotFoundError):
+        await js.delete_consumer(STREAM, MINE)
     before = await sequences(operator)
-    for target in (EVENT, f"$KV.{META}.mode", f"$KV.{NODES}.blocklist.{OTHER}"):
-        await create_watch(worker, LEASES, target)
-        await create_watch(worker, NODES, inbox)
+    for target in (EVENT, f"$KV.{META}.mode", f"$KV.{LEASES}.{OTHER}", names.dead_subject("gateway", "blocklist", 0)):
+        await create_watch(worker, target)
+        await create_consumer(worker, MINE, deliver_subject=inbox, idle_heartbeat=0.1, filter_subjects=[EVENT])
         for _ in range(4):  # heartbeats of the second say that the first has had its time
             await heard.next_msg(timeout=PATIENCE_S)
-        for bucket in (LEASES, NODES):
-            await worker.nc.jetstream(prefix=WORKER_API).delete_consumer(f"KV_{bucket}", WATCH)
+        await js.delete_consumer(f"KV_{NODES}", WATCH)
+        await js.delete_consumer(STREAM, MINE)
     assert await worker.refused() == []
     assert await sequences(operator) == before
 
@@ -243,20 +247,20 @@ async def create_consumer(worker: Bus, name: str, **options: Any) -> None:
     await worker.nc.jetstream(prefix=WORKER_API).add_consumer(STREAM, config)
 
 
-async def create_watch(worker: Bus, bucket: str, deliver_to: str) -> None:
+async def create_watch(worker: Bus, deliver_to: str) -> None:
     config = api.ConsumerConfig(
         name=WATCH,
         deliver_subject=deliver_to,
         deliver_policy=api.DeliverPolicy.LAST_PER_SUBJECT,
         ack_policy=api.AckPolicy.NONE,
-        filter_subjects=[f"$KV.{bucket}.>"],
+        filter_subjects=[f"$KV.{NODES}.>"],
         idle_heartbeat=0.1,
     )
-    await worker.nc.jetstream(prefix=WORKER_API).add_consumer(f"KV_{bucket}", config)
+    await worker.nc.jetstream(prefix=WORKER_API).add_consumer(f"KV_{NODES}", config)
 
 
 async def sequences(operator: Bus) -> dict[str, int]:
     """The last sequence of every stream but the leases', which end by themselves."""
     js = operator.nc.jetstream()
-    streams = (STREAM, f"KV_{NODES}", f"KV_{META}")
+    streams = (STREAM, f"KV_{NODES}", f"KV_{META}", names.dead_stream("gateway"))
     return {stream: (await js.stream_info(stream)).state.last_seq for stream in streams}

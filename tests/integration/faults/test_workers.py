@@ -50,6 +50,12 @@ async def test_what_the_server_forgets_is_made_again(start: Start) -> None:
             assert await run.fault(KINDS[kind]) < MOST_S
 
 
+async def test_what_one_worker_may_write_harms_no_other(start: Start) -> None:
+    async with start() as run:
+        for kind in ("slots_claimed", "buckets_rolled_up", "slots_claimed"):
+            assert await run.fault(KINDS[kind]) < MOST_S
+
+
 async def test_workers_that_hold_everything(start: Start) -> None:
     async with start(full=True, workers=2) as run:
         for kind in ("nats_killed", "stream_deleted", "consumer_deleted", "service_killed", "nats_lost_its_disk"):

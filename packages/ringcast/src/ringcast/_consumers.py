@@ -185,7 +185,8 @@ class Consumers:
             async with self._connection.refusals.heeded(creates):
                 await heeding(self._connection.js.add_consumer(self._stream, self._consumer(index, filters)))
         else:
-            await self._delete(index)
+            with suppress(RefusedError):  # as in `clear`
+                await self._delete(index)
         self.update_duration.observe(asyncio.get_running_loop().time() - asked_at)
         self._plan.confirm(index, filters)
 

@@ -35,7 +35,7 @@ class Participation:
             session.vitals.fails("events", reason)
             if self.coordinator is not None and not session.vitals.aside and self.coordinator.stand_aside(key):
                 self._log.error("events can't be had: the partitions are left to other workers", key=key, error=reason)
-                session.stand_aside()
+                session.stand_aside(subjects)
 
     def come_back(self, key: str) -> None:
         """The events can be had again, or no other worker is left."""

@@ -183,11 +183,13 @@ class KeySession:
         self.applier.lose(self.machine.partitions.keys() - partitions)
         self.machine.assign(partitions)
 
-    def stand_aside(self) -> None:
-        """Gives all partitions up to others, since their events can't be had; those are still asked for."""
+    def stand_aside(self, unheard: frozenset[str]) -> None:
+        """Gives all partitions up, since events of these subjects can't be had; only they are still asked for."""
         lost = frozenset(self.machine.partitions)
         self.vitals.aside = True
         self._take(frozenset())
+        self._wanted &= unheard
+        self._want(self.key, self._wanted)
         self._rebalanced(Trigger.LEAVE, frozenset(), lost)
         self.pump()
 

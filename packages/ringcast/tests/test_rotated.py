@@ -20,9 +20,9 @@ SERVICE = {"user": "service", "password": "service"}
 OPTIONS = ("--nats-user", "service", "--nats-password", "service")
 
 
-def login(password: str, **settings: Any) -> dict[str, Any]:
+def login(password: str) -> dict[str, Any]:
     """The server's settings with this password of the worker's."""
-    return {"authorization": {"users": [SERVICE, {"user": "w", "password": password}]}, **settings}
+    return {"authorization": {"users": [SERVICE, {"user": "w", "password": password}]}}
 
 
 @pytest.fixture
@@ -77,15 +77,6 @@ async def test_a_password_that_is_another_for_a_while_ends_no_worker(
         await hears(client, one, "2")
     (lost,) = [record for record in caplog.records if record.getMessage().startswith("connection to NATS lost")]
     assert "Authorization Violation" in getattr(lost, "error", "")
-
-
-async def test_a_server_with_no_room_ends_no_worker(server: NatsServer, client: ConfigServiceClient) -> None:
-    async with worker(server) as one:
-        await hears(client, one, "1")
-        await asyncio.to_thread(server.reload, **login("first", max_connections=1))
-        await asyncio.to_thread(server.reload, **login("first"))
-        await until(lambda: one.health().ready)
-        await hears(client, one, "2")
 
 
 @pytest.mark.parametrize("parser", ["bursts", "library"])

@@ -7,6 +7,8 @@ import grp
 import os
 import socket
 import stat
+import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,10 +22,13 @@ from ringcast_heartbeat_agent.__main__ import main
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.errors import ConfigError
 from ringcast_heartbeat_agent.lease_state import SocketPlace, State
+from ringcast_heartbeat_agent.socket_front import BURST_BYTES, RATE_BYTES_S, Allowance, Peer, SocketFront
 from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, NatsServer
 from ringcast_wire import leases, limits
 
 pb = leases.pb
+
+STORE = "store-of-the-lease-tests"
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +40,18 @@ def agent_socket(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def agent(
     agent_socket: Path, tmp_path_factory: pytest.TempPathFactory, shared_nats: NatsServer, writer: Any
 ) -> Iterator[AgentProcess]:
-    writer.create("store-of-the-lease-tests")  # the first store of a NATS makes the bucket of leases
-    options = ("--lease-socket", str(agent_socket), "--max-workers", "2", "--start-timeout", "1")
+    writer.create(STORE)  # the first store of a NATS makes the bucket of leases
+    options = ("--lease-socket", str(agent_socket), "--max-workers", "2", "--start-timeout", "1", "--client-share", "1")
     with AgentProcess(tmp_path_factory.mktemp("agent"), nats_url=shared_nats.url, options=options) as agent:
         yield agent
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """One that every user gets through to."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
 
 
 @asynccontextmanager
@@ -52,7 +65,7 @@ async def stream(path: Path) -> AsyncIterator[Any]:
 
 
 def registration(worker_id: str = "w", **fields: Any) -> pb.HoldRequest:
-    told = {"version": 1, "worker_id": worker_id, "incarnation": "i", "pid": 1, "store": "s", "keys": ["k"], **fields}
+    told = {"version": 1, "worker_id": worker_id, "incarnation": "i", "pid": 1, "store": STORE, "keys": ["k"], **fields}
     return pb.HoldRequest(register=pb.Register(**told))
 
 
@@ -87,6 +100,7 @@ async def refused(path: Path, *requests: pb.HoldRequest) -> tuple[grpc.StatusCod
             "RESOURCE_EXHAUSTED",
             "keys has 101 entries: at most 100 are allowed",
         ),
+        (registration(store="nosuch"), "NOT_FOUND", "store 'nosuch' does not exist on this NATS"),
         (registration(incarnation=""), "INVALID_ARGUMENT", "incarnation has 0 characters: 1 to 64 are allowed"),
         (registration(incarnation="i" * 65), "INVALID_ARGUMENT", "incarnation has 65 characters"),
         (registration(keys=["k" * leases.MAX_MESSAGE_BYTES]), "RESOURCE_EXHAUSTED", "larger than max"),
@@ -104,6 +118,74 @@ async def test_who_does_not_register_is_not_waited_for(agent: AgentProcess, agen
     async with stream(agent_socket) as call, asyncio.timeout(PATIENCE_S):
         assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert await call.details() == "no registration came within 5 s"
+
+
+async def test_streams_that_do_not_register_are_few_and_keep_nobody_out(
+    agent: AgentProcess, agent_socket: Path
+) -> None:
+    async with grpc.aio.insecure_channel(leases.target(str(agent_socket))) as channel, asyncio.timeout(PATIENCE_S):
+        silent = [leases.LeasesStub(channel).Hold() for _ in range(200)]
+        codes = await asyncio.gather(*(call.code() for call in silent))
+        assert Counter(code.name for code in codes) == {"RESOURCE_EXHAUSTED": 184, "INVALID_ARGUMENT": 16}
+        said = {await call.details() for call in silent}
+    user = f"user {os.getuid()} has 16 streams that have not registered: at most that many are allowed"
+    assert said == {user, "no registration came within 5 s"}
+    async with stream(agent_socket) as call, asyncio.timeout(PATIENCE_S):
+        await call.write(registration("one"))
+        assert (await call.read()).registered.lease
+        (told,) = (await asyncio.to_thread(agent.status))["leases"]["workers"]
+        assert told["uid"] == os.getuid()
+        await call.write(pb.HoldRequest(leave=pb.Leave()))
+        while await call.read() is not grpc.aio.EOF:
+            pass
+
+
+async def test_whose_a_connection_is_and_how_much_it_may_say(open_directory: Path) -> None:
+    """The front passes bytes on and knows the user of each connection; one who says too much is read more slowly."""
+    place = SocketPlace(open_directory / "s.sock", mode=0o666, group="")
+    front = SocketFront(place, most=2)
+    came: asyncio.Queue[tuple[str, asyncio.StreamReader]] = asyncio.Queue()
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.put_nowait((writer.get_extra_info("peername")[1:].decode(), reader))
+
+    inner = await asyncio.start_unix_server(connected, front.inner)
+    await front.start()
+    users = [os.getuid(), *([1, 1] if os.getuid() == 0 else [])]
+    calling = []
+    try:
+        for user in users:
+            calling.append(socket.socket(socket.AF_UNIX))
+            os.seteuid(user)
+            try:
+                calling[-1].connect(str(place.path))
+            finally:
+                os.seteuid(os.getuid())
+            async with asyncio.timeout(PATIENCE_S):
+                name, reader = await came.get()
+            peer = front.peer_of(f"unix-abstract:{name}")
+            assert peer == Peer(os.getpid(), user)
+            await asyncio.to_thread(calling[-1].sendall, b"hello")
+            assert await reader.readexactly(5) == b"hello"
+        with socket.socket(socket.AF_UNIX) as more:  # one connection too many
+            for _ in range(3 - users.count(os.getuid())):
+                more = socket.socket(socket.AF_UNIX)
+                more.connect(str(place.path))
+                calling.append(more)
+            more.settimeout(PATIENCE_S)
+            assert await asyncio.to_thread(more.recv, 1) == b""
+        calling[0].close()
+        async with asyncio.timeout(PATIENCE_S):
+            assert await reader.read() == b"" if len(users) == 1 else True
+        allowance = Allowance()
+        assert allowance.pause_s(BURST_BYTES) == 0
+        assert allowance.pause_s(10 * RATE_BYTES_S) == pytest.approx(10, abs=1)
+    finally:
+        for one in calling:
+            one.close()
+        inner.close()
+        await front.stop()
+    assert not front.inner.parent.exists()
 
 
 async def test_bytes_that_are_no_grpc_do_no_harm(agent: AgentProcess, agent_socket: Path) -> None:
@@ -188,7 +270,7 @@ async def test_the_lease_is_taken_when_there_is_a_bucket_for_it(
         await asyncio.to_thread(writer_to(config_service).create, "first")
         await asyncio.to_thread(agent.process.wait_until, lambda: agent.status()["leases"]["held"])
         async with stream(path) as call, asyncio.timeout(PATIENCE_S):
-            await call.write(registration())
+            await call.write(registration(store="first"))
             assert (await call.read()).registered.lease == agent.status()["leases"]["lease"]
 
 

@@ -10,8 +10,10 @@ SILENCE_TICKS = round(SILENCE_S / TICK_S)
 RETURN_TICKS = round(RETURN_S / TICK_S)
 
 
-def of(worker_id: str, *, pid: int = 1, store: str = "s", keys: tuple[str, ...] = ("k",)) -> Registration:
-    return Registration(worker_id=worker_id, incarnation=f"i{pid}", pid=pid, store=store, keys=keys, since_ms=1)
+def of(worker_id: str, *, pid: int = 1, store: str = "s", keys: tuple[str, ...] = ("k",), uid: int = 7) -> Registration:
+    return Registration(
+        worker_id=worker_id, incarnation=f"i{pid}", pid=pid, store=store, keys=keys, since_ms=1, uid=uid
+    )
 
 
 def test_who_lives_is_who_registered_and_has_not_left_or_closed() -> None:
@@ -89,3 +91,31 @@ def test_no_more_is_restored_than_may_register() -> None:
     roster = Roster(3)
     roster.restore([of(f"w{number}") for number in range(5)])
     assert len(roster.registrations) == 3
+
+
+def test_a_worker_id_belongs_to_the_user_who_had_it_first() -> None:
+    roster = Roster(2)
+    roster.left(roster.register(of("a", uid=7), 1))
+    with pytest.raises(InUseError, match="worker id 'a' belongs to user 7 on this host"):
+        roster.register(of("a", uid=8), 2)
+    roster.left(roster.register(of("a", uid=0), 3))  # root may
+    with pytest.raises(InUseError, match="belongs to user 7"):
+        roster.register(of("a", uid=8), 4)
+    after = Roster(2)
+    after.restore([], roster.users)
+    with pytest.raises(InUseError, match="belongs to user 7"):
+        after.register(of("a", uid=8), 5)
+    for number in range(32):  # ids are remembered for a while
+        after.left(after.register(of(f"w{number}", uid=8), 6))
+    after.register(of("a", uid=8), 7)
+    assert len(after.users) == 32
+
+
+def test_one_user_has_a_share() -> None:
+    roster = Roster(4, most_of_user=2)
+    for name in "ab":
+        roster.register(of(name, uid=7), 1)
+    with pytest.raises(LimitExceededError, match="user 7 has 2 registrations: at most 2 are allowed to one"):
+        roster.register(of("c", uid=7), 1)
+    roster.register(of("a", uid=7), 2)  # again
+    roster.register(of("d", uid=8), 1)

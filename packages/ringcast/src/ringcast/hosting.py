@@ -17,11 +17,12 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 import msgspec
-from ringcast_wire import LeaseRecord, NatsLogin, ProtocolError, decode_record, names
+from nats.js import errors as js_errors
+from ringcast_wire import LeaseRecord, NatsLogin, ProtocolError, UnknownStoreError, decode_record, names
 
 from ringcast._buckets import Bucket, BucketWatch, ConflictError
 from ringcast._config import WorkerConfig
-from ringcast._connection import TRANSIENT, Connection, translated
+from ringcast._connection import TRANSIENT, Connection, heeding, translated
 from ringcast._dapr_reader import KeyReader
 from ringcast._lease import LeaseHolder
 from ringcast._log import Log
@@ -73,6 +74,20 @@ class HostBus:
         )
         async with Connection.open(config, log) as connection:
             yield cls(connection, agent_id, servers, log)
+
+    async def check_store(self, store: str) -> None:
+        """Looks whether there is a store.
+
+        Raises:
+            UnknownStoreError: there is none.
+            UnavailableError: JetStream does not answer.
+        """
+        bucket = Bucket(self.connection, names.meta_bucket(store))
+        with translated(f"looking for store {store}"):
+            try:
+                await heeding(self.connection.js.stream_info(bucket.stream))
+            except js_errors.NotFoundError:
+                raise UnknownStoreError(f"store {store!r} does not exist on this NATS", field="store") from None
 
 
 class HostLease:

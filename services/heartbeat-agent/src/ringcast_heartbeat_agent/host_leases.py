@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 _DOUBT_S: Final = 1.0
 """Least time between two looks at the lease that workers ask for."""
+_UNUSED_S: Final = 30.0
+"""After so long without a worker of a store its records are watched no longer."""
 _LOCK_S: Final = 1.0
 """How long a registration may wait for the deletes of a store that are under way."""
 
@@ -29,10 +31,19 @@ _LOCK_S: Final = 1.0
 class HostLeases:
     """The registrations of one agent. :meth:`open` takes the lease and keeps it."""
 
-    def __init__(self, bus: HostBus, place: SocketPlace, agent_id: str, most: int, tasks: asyncio.TaskGroup) -> None:
+    def __init__(
+        self,
+        bus: HostBus,
+        place: SocketPlace,
+        agent_id: str,
+        *,
+        most: int,
+        most_of_user: int,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
         self.refused: Counter[str] = Counter({"IN_USE": 0})
         """Registrations, by the error that they were refused with."""
-        self.roster = Roster(most)
+        self.roster = Roster(most, most_of_user)
         self._bus = bus
         self._place = place
         self._agent_id = agent_id
@@ -40,6 +51,9 @@ class HostLeases:
         self._state: State | None = None
         self._lease: HostLease | None = None
         self._records: dict[str, HostRecords] = {}
+        self._records_tasks: dict[str, asyncio.Task[None]] = {}
+        self._unused_since: dict[str, float] = {}
+        self._deleted = 0
         self._watching: list[asyncio.Task[None]] = []
         self._told: dict[Held, asyncio.Event] = {}
         self._heard_at: dict[Held, float] = {}
@@ -50,13 +64,15 @@ class HostLeases:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, bus: HostBus, place: SocketPlace, agent_id: str, most: int) -> AsyncIterator[HostLeases]:
+    async def open(
+        cls, bus: HostBus, place: SocketPlace, agent_id: str, *, most: int, most_of_user: int
+    ) -> AsyncIterator[HostLeases]:
         """Takes the lease, now or when NATS lets it, and keeps it.
 
         In the end neither the lease nor any record is given back: the next agent goes on with them.
         """
         async with asyncio.TaskGroup() as tasks:
-            hosted = cls(bus, place, agent_id, most, tasks)
+            hosted = cls(bus, place, agent_id, most=most, most_of_user=most_of_user, tasks=tasks)
             tried = asyncio.Event()
             hosted._watching.append(tasks.create_task(hosted._keep(tried), name="host-lease"))
             try:
@@ -89,18 +105,21 @@ class HostLeases:
     @property
     def deleted(self) -> int:
         """Records of dead workers that were deleted."""
-        return sum(records.deleted for records in self._records.values())
+        return self._deleted + sum(records.deleted for records in list(self._records.values()))
 
     async def register(self, registration: Registration) -> tuple[Held, asyncio.Event]:
         """Takes a worker in; the event is set when it is to be told something.
 
         Raises:
             InUseError: another process has the worker id.
-            LimitExceededError: too many have registered, or for too many stores.
+            LimitExceededError: too many have registered, of all users or of this one, or for too many stores.
+            UnknownStoreError: there is no such store.
             UnavailableError: the agent stops, or has no lease now, or is still deleting records of the store.
         """
         if self._stopping or not self.held:
             raise UnavailableError("the agent stops" if self._stopping else "the agent has no lease at the moment")
+        if registration.store not in self._records:
+            await self._bus.check_store(registration.store)
         records = self._records_of(registration.store)
         try:
             async with asyncio.timeout(_LOCK_S):
@@ -165,6 +184,7 @@ class HostLeases:
                 {
                     "worker_id": held.registration.worker_id,
                     "pid": held.registration.pid,
+                    "uid": held.registration.uid,
                     "store": held.registration.store,
                     "keys": list(held.registration.keys),
                     "since_ms": held.registration.since_ms,
@@ -201,7 +221,7 @@ class HostLeases:
         lease = HostLease(self._bus, state.lease, state.incarnation, self._lost)
         await lease.take()
         if found is not None:
-            self.roster.restore(list(found.registrations))
+            self.roster.restore(list(found.registrations), found.users)
         self._state, self._lease = state, lease
         for store in self.roster.stores:
             self._records_of(store)
@@ -213,7 +233,7 @@ class HostLeases:
             self._write()
         if self._lease is not None:
             self._lease.let_go()
-        for task in self._watching:
+        for task in (*self._watching, *self._records_tasks.values()):
             task.cancel()
 
     async def _tick(self) -> None:
@@ -231,6 +251,7 @@ class HostLeases:
                     told.set()
                 else:
                     self._gone.discard(held)
+            self._end_unused_records(time.monotonic())
             if self._dirty:
                 self._write()
 
@@ -244,7 +265,12 @@ class HostLeases:
             return
         self._dirty = False
         registrations = tuple(self.roster.registrations)
-        self._state = State(lease=self.lease_id, incarnation=self._state.incarnation, registrations=registrations)
+        self._state = State(
+            lease=self.lease_id,
+            incarnation=self._state.incarnation,
+            registrations=registrations,
+            users=self.roster.users,
+        )
         try:
             self._place.write(self._state)
         except OSError as error:
@@ -260,8 +286,18 @@ class HostLeases:
             )
         records = HostRecords(self._bus, store, self.lease_id, lambda: self.roster.living(store))
         self._records[store] = records
-        self._watching.append(self._tasks.create_task(records.run(), name=f"records-{store}"))
+        self._records_tasks[store] = self._tasks.create_task(records.run(), name=f"records-{store}")
         return records
+
+    def _end_unused_records(self, now: float) -> None:
+        """Watches a store no longer for which nobody has been registered for a while."""
+        for store in self._records.keys() - self.roster.stores:
+            if now - self._unused_since.setdefault(store, now) >= _UNUSED_S and not self.roster.waiting:
+                self._deleted += self._records.pop(store).deleted
+                del self._unused_since[store]
+                self._records_tasks.pop(store).cancel()
+        for store in self._unused_since.keys() & self.roster.stores:
+            del self._unused_since[store]
 
     def _lost(self) -> None:
         """The lease was lost and is held again: everybody is told at once."""

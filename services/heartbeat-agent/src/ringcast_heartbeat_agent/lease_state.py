@@ -29,6 +29,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     lease: str
     incarnation: str
     registrations: tuple[Registration, ...] = ()
+    users: dict[str, int] = msgspec.field(default_factory=dict)
+    """The user that each worker id belongs to."""
 
     @classmethod
     def fresh(cls, agent_id: str) -> State:

@@ -6,7 +6,9 @@ Time comes in as ticks of the agent's own, so that no pause of its own process l
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from ringcast import InUseError, LimitExceededError
@@ -19,6 +21,8 @@ RETURN_S: Final = 5.0
 CLOSED: Final = "closed"
 SILENT: Final = "silent"
 NOT_BACK: Final = "not-back"
+_REMEMBERED: Final = 16
+"""Worker ids whose user is remembered, for each registration that may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,8 @@ class Registration:
     store: str
     keys: tuple[str, ...]
     since_ms: int
+    uid: int = 0
+    """The user whose process it is, as the kernel says."""
 
     @property
     def process(self) -> tuple[str, int]:
@@ -48,12 +54,17 @@ class Held:
 
 
 class Roster:
-    """The registrations of an agent, at most ``most`` of them."""
+    """The registrations of an agent, at most ``most`` of them, and at most ``most_of_user`` of one user.
 
-    def __init__(self, most: int) -> None:
+    A worker id belongs to the user who was the first to register it; only root may have it, too.
+    """
+
+    def __init__(self, most: int, most_of_user: int | None = None) -> None:
         self.given_up: Counter[str] = Counter({CLOSED: 0, SILENT: 0, NOT_BACK: 0})
         """Workers that ended without saying so, by how that was seen."""
         self._most = most
+        self._most_of_user = most if most_of_user is None else most_of_user
+        self._users: dict[str, int] = {}
         self._held: dict[tuple[str, str], Held] = {}
         self._by_id: dict[str, set[tuple[str, str]]] = {}
         self._grace_ticks = 0
@@ -80,8 +91,14 @@ class Roster:
         """All of them, with how they are."""
         return list(self._held.values())
 
-    def restore(self, registrations: list[Registration]) -> None:
+    @property
+    def users(self) -> dict[str, int]:
+        """The user that each worker id belongs to."""
+        return dict(self._users)
+
+    def restore(self, registrations: list[Registration], users: Mapping[str, int] = MappingProxyType({})) -> None:
         """Waits for the workers that the agent before this one knew; until they are back nobody's records go."""
+        self._users = dict(list(users.items())[: self._most_users])
         for registration in registrations[: self._most]:
             self._add(Held(registration, None))
         self._grace_ticks = round(RETURN_S / TICK_S)
@@ -90,9 +107,14 @@ class Roster:
         """Takes a worker in. Of two streams of the same one, the later counts.
 
         Raises:
-            InUseError: another process has the worker id; it lives, or may come back.
-            LimitExceededError: there are too many.
+            InUseError: another process has the worker id; it lives, or may come back. Or it is another user's.
+            LimitExceededError: there are too many, of all users or of this one.
         """
+        owner = self._users.get(registration.worker_id, registration.uid)
+        if registration.uid not in (owner, 0):
+            raise InUseError(
+                f"worker id {registration.worker_id!r} belongs to user {owner} on this host", field="worker_id"
+            )
         for place in self._by_id.get(registration.worker_id, ()):
             other = self._held[place].registration
             if other.process != registration.process:
@@ -105,8 +127,14 @@ class Roster:
             raise LimitExceededError(
                 f"the agent holds {len(self._held)} registrations: at most {self._most} are allowed"
             )
+        count = sum(held.registration.uid == registration.uid for held in self._held.values())
+        if place not in self._held and count >= self._most_of_user:
+            raise LimitExceededError(
+                f"user {registration.uid} has {count} registrations: at most {self._most_of_user} are allowed to one"
+            )
         held = Held(registration, stream)
         self._add(held)
+        self._bind(registration.worker_id, owner)
         return held
 
     def heard(self, held: Held) -> None:
@@ -146,6 +174,17 @@ class Roster:
             if place[0] == store
             for key in held.registration.keys
         )
+
+    @property
+    def _most_users(self) -> int:
+        return _REMEMBERED * self._most
+
+    def _bind(self, worker_id: str, uid: int) -> None:
+        """Notes whose a worker id is. Of more than can be remembered those go that were not seen for longest."""
+        self._users.pop(worker_id, None)
+        self._users[worker_id] = uid
+        while len(self._users) > self._most_users:
+            del self._users[next(iter(self._users))]
 
     def _add(self, held: Held) -> None:
         place = (held.registration.store, held.registration.worker_id)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
+import math
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final, NoReturn, TypeAlias
@@ -23,6 +24,7 @@ from ringcast_heartbeat_agent.errors import ConfigError
 from ringcast_heartbeat_agent.host_leases import HostLeases
 from ringcast_heartbeat_agent.lease_state import SocketPlace
 from ringcast_heartbeat_agent.roster import SILENCE_S, Held, Registration
+from ringcast_heartbeat_agent.socket_front import SocketFront
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +32,9 @@ pb = leases.pb
 
 PING_S: Final = 1.0
 _MAX_INCARNATION: Final = 64
-_SPARE_STREAMS: Final = 16
+_SILENT_STREAMS: Final = 16
+"""Streams of one user that may be about to register."""
+_SPARE_STREAMS: Final = 256
 """Streams besides the registrations that may be about to register, or to be told why not."""
 _GONE: Final = (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
 
@@ -40,14 +44,16 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 class LeasesServicer(leases.LeasesServicer):
     """Joins streams and registrations."""
 
-    def __init__(self, hosted: HostLeases) -> None:
+    def __init__(self, hosted: HostLeases, front: SocketFront) -> None:
         self._hosted = hosted
+        self._front = front
+        self._silent: Counter[int] = Counter()
 
     async def Hold(self, requests: AsyncIterator[pb.HoldRequest], context: Context) -> None:
         """One worker; see the .proto file."""
         del requests  # read through the context
         try:
-            held, told = await self._hosted.register(await _registration(context))
+            held, told = await self._hosted.register(await self._registration(context))
         except RingcastError as error:
             self._hosted.refused[str(error.code)] += 1
             await _abort(context, error)
@@ -65,6 +71,23 @@ class LeasesServicer(leases.LeasesServicer):
             if reading is not None:
                 reading.cancel()
             self._hosted.ended(held)
+
+    async def _registration(self, context: Context) -> Registration:
+        """The first message of a stream. A user may have few that have said nothing yet."""
+        peer = self._front.peer_of(context.peer())
+        if peer is None:
+            raise UnavailableError("the connection has ended")
+        if self._silent[peer.uid] >= _SILENT_STREAMS:
+            raise LimitExceededError(
+                f"user {peer.uid} has {_SILENT_STREAMS} streams that have not registered: at most that many are allowed"
+            )
+        self._silent[peer.uid] += 1
+        try:
+            return await _registration(context, peer.uid)
+        finally:
+            self._silent[peer.uid] -= 1
+            if not self._silent[peer.uid]:
+                del self._silent[peer.uid]
 
     async def _ping(self, context: Context, told: asyncio.Event, reading: asyncio.Task[None]) -> None:
         """Pings until the worker says nothing more or is given up; at once when there is news."""
@@ -104,11 +127,12 @@ class LeaseServer:
 
     def __init__(self, place: SocketPlace, hosted: HostLeases, most: int) -> None:
         self._place = place
+        self._front = SocketFront(place, most + _SPARE_STREAMS)
         self._server = grpc.aio.server(
             options=(("grpc.max_receive_message_length", leases.MAX_MESSAGE_BYTES), ("grpc.so_reuseport", 0)),
             maximum_concurrent_rpcs=most + _SPARE_STREAMS,
         )
-        leases.add_LeasesServicer_to_server(LeasesServicer(hosted), self._server)
+        leases.add_LeasesServicer_to_server(LeasesServicer(hosted, self._front), self._server)
 
     async def start(self) -> None:
         """Makes the socket.
@@ -116,19 +140,17 @@ class LeaseServer:
         Raises:
             ConfigError: it can't be made, or not with this group.
         """
-        before = os.umask(0o177)  # nobody gets in before the mode and the group are set
         try:
-            self._server.add_insecure_port(leases.target(str(self._place.path)))
+            self._server.add_insecure_port(leases.target(str(self._front.inner)))
         except (RuntimeError, InvalidInputError) as error:
             raise ConfigError(f"lease_socket {self._place.path} can't be used: {error}") from error
-        finally:
-            os.umask(before)
-        self._place.bound()
         await self._server.start()
+        await self._front.start()
 
     async def stop(self) -> None:
         """Ends all streams; the workers go on with leases of their own, or with the next agent."""
         await self._server.stop(0)
+        await self._front.stop()
 
 
 @asynccontextmanager
@@ -141,10 +163,19 @@ async def lease_service(config: Config, place: SocketPlace | None) -> AsyncItera
     if place is None:
         yield None
         return
-    async with _bus(config) as bus, HostLeases.open(bus, place, config.agent_id, config.max_workers) as hosted:
+    async with (
+        _bus(config) as bus,
+        HostLeases.open(
+            bus,
+            place,
+            config.agent_id,
+            most=config.max_workers,
+            most_of_user=max(1, math.floor(config.max_workers * config.client_share)),
+        ) as hosted,
+    ):
         server = LeaseServer(place, hosted, config.max_workers)
-        await server.start()
         try:
+            await server.start()
             yield hosted
         finally:
             hosted.stop()
@@ -171,7 +202,7 @@ async def _bus(config: Config) -> AsyncIterator[HostBus]:
         await bus.__aexit__(None, None, None)
 
 
-async def _registration(context: Context) -> Registration:
+async def _registration(context: Context, uid: int) -> Registration:
     """The first message of a stream, checked."""
     try:
         async with asyncio.timeout(leases.HANDSHAKE_S):
@@ -205,6 +236,7 @@ async def _registration(context: Context) -> Registration:
         store=asked.store,
         keys=tuple(asked.keys),
         since_ms=int(time.time() * 1000),
+        uid=uid,
     )
 
 

@@ -138,6 +138,7 @@ async def measure(variant: Variant, events: int, at_once: int) -> float:
             await asyncio.sleep(0)
         await session.wait_until(lambda: last.applied == events // PARTITIONS)
         took_s = time.process_time() - began_s
+        session.applier.stopping.begin()
         jobs.cancel()
     assert handled == events - session.machine.stats.stale
     return took_s / events * 1e6

@@ -187,3 +187,19 @@ async def test_whoever_unblocks_a_row_may_be_cancelled(store: Store) -> None:
             await unblocking
         assert len(worker.blocked()) == 1
         assert worker.stats().handler_failures == 1
+
+
+async def test_a_worker_whose_handing_over_is_cancelled_from_outside_fails(store: Store) -> None:
+    await store.create(partition_count=1)
+    worker = store.worker(handler=lambda _: None)
+    await worker.start()
+    try:
+        await worker.wait_ready(timeout_s=PATIENCE_S)
+        assert worker._runtime is not None
+        for task in worker._runtime._handing_over:
+            task.cancel()
+        with pytest.raises(RuntimeError, match="hands over the changes of key list was cancelled"):
+            await worker.wait_closed()
+        assert not worker.health().ready
+    finally:
+        await worker.stop()

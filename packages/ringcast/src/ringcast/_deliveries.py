@@ -60,12 +60,27 @@ class Deliveries:
             self._changes.put_nowait(action)
 
     async def run(self) -> None:
-        """Hands over until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._hand_over_changes())
-            while True:
-                announce = await self._announcements.get()
-                tasks.create_task(self._announce(announce))
+        """Hands over until the worker stops, which it says before it cancels this.
+
+        Raises:
+            RuntimeError: this was cancelled though the worker does not stop; without it the worker must not go on.
+        """
+        stopping, meant = self._applier.stopping, True
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._hand_over_changes())
+                try:
+                    while True:
+                        announce = await self._announcements.get()
+                        tasks.create_task(self._announce(announce))
+                except asyncio.CancelledError:
+                    meant = stopping.begun
+                    stopping.begin()  # else the other tasks would take it for the application's doing
+                    raise
+        except asyncio.CancelledError:
+            if meant:
+                raise
+            raise RuntimeError(f"the task that hands over the changes of key {self._key} was cancelled") from None
 
     async def _hand_over_changes(self) -> None:
         stopping = self._applier.stopping

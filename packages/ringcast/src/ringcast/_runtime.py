@@ -193,10 +193,6 @@ class Runtime:
         """Hands the changes of a key over until the worker stops; a worker that hands nothing over must not go on."""
         try:
             await session.run_jobs()
-        except asyncio.CancelledError:
-            if session.applier.stopping.begun:
-                raise
-            raise RuntimeError(f"the task that hands over the changes of key {session.key} was cancelled") from None
         finally:
             self._begin_to_end_handlers()  # of the other keys too: one that fails ends the worker
 

@@ -47,6 +47,8 @@ EXPORTS = {
     "config.fetch.>": STREAMED,
     "config.dead.>": "",
 }
+MOST_CONNECTIONS = {"WORKERS": 9_000, "TOOLS": 100}
+"""Of ``max_connections`` in nats.conf, so that there is always room for the config service."""
 FOR_TOOLS = (f"{API}.STREAM.INFO.*", f"{API}.DIRECT.GET.>", "config.fetch.>")
 """Those of them that the tools' account has, too."""
 
@@ -266,6 +268,7 @@ def make(
     yield "    ]"
     yield "  }"
     yield "  WORKERS: {"
+    yield f"    limits: {{ max_connections: {MOST_CONNECTIONS['WORKERS']} }}"
     yield from indented(4, users(theirs, nkeys))
     yield "    imports: ["
     yield from map(imported, EXPORTS)
@@ -273,6 +276,7 @@ def make(
     yield "    ]"
     yield "  }"
     yield "  TOOLS: {"
+    yield f"    limits: {{ max_connections: {MOST_CONNECTIONS['TOOLS']} }}"
     yield from indented(4, users([tools], nkeys))
     yield "    imports: ["
     yield from map(imported, FOR_TOOLS)

@@ -9,7 +9,8 @@ import asyncio
 import hashlib
 import json
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 import nats
@@ -251,25 +252,16 @@ async def test_a_watch_commands_nothing(hostile: Bus, operator: Bus, target: str
 
 
 async def test_a_flood_of_fetches_starves_nobody(server: InfraNats, hostile: Bus) -> None:
-    """Of the largest key, again and again, with nobody who reads the answers."""
+    """Of the largest key, with nobody who reads the answers: hundreds stand before each request of another worker."""
     inbox, full = hostile.nc.new_inbox(), names.fetch_subject("gateway", "suffixes", names.FETCH_FULL)
     heads = names.fetch_subject("gateway", "blocklist", names.FETCH_HEADS)
-    stop = asyncio.Event()
-
-    async def flood() -> None:
-        while not stop.is_set():
-            for _ in range(20):
+    async with connected(server, OTHERS[0]) as other:
+        for _ in range(20):
+            for _ in range(300):
                 await hostile.nc.publish(full, reply=inbox)
             await hostile.nc.flush()
-
-    async with connected(server, OTHERS[0]) as other, asyncio.TaskGroup() as tasks:
-        tasks.create_task(flood())
-        try:
-            for _ in range(20):
-                reply = await other.nc.request(heads, timeout=PATIENCE_S)
-                assert names.HEADER_ERROR not in (reply.headers or {}), reply.data
-        finally:
-            stop.set()
+            reply = await other.nc.request(heads, timeout=PATIENCE_S)
+            assert names.HEADER_ERROR not in (reply.headers or {}), reply.data
 
 
 async def test_a_worker_can_suppress_no_dead_letter_of_another(
@@ -301,6 +293,24 @@ async def test_a_worker_can_suppress_no_dead_letter_of_another(
         message = await operator.nc.jetstream().get_msg(DEAD, sequence, direct=True)
         letters.append(json.loads(message.data or b"{}").get("version"))
     assert letters == [first.version, None, version]
+
+
+async def test_connections_of_workers_leave_room_for_the_service(tmp_path: Path) -> None:
+    """With three connections in the place of thousands."""
+    server = InfraNats(tmp_path)
+    file = server.configuration / "accounts.conf"
+    text = file.read_text()
+    assert text.count("max_connections: 9000") == 1
+    assert "max_connections: 10000 " in (server.configuration / "nats.conf").read_text()
+    file.write_text(text.replace("max_connections: 9000", "max_connections: 3"))
+    async with AsyncExitStack() as opened:
+        opened.enter_context(server)
+        for _ in range(3):
+            await opened.enter_async_context(connected(server, HOSTILE))
+        with pytest.raises(nats.errors.Error, match="maximum account active connections exceeded"):
+            await nats.connect(server.url, allow_reconnect=False, max_reconnect_attempts=1, **server.login(HOSTILE))
+        await opened.enter_async_context(connected(server, "config-service"))
+        await opened.enter_async_context(connected(server, "tools"))
 
 
 # --- The tools --------------------------------------------------------------------------------------------------------

@@ -55,6 +55,10 @@ test: ## Run every test, Rust included: under Pants, or with plain pytest where 
 pytest: setup ## Run the same tests with plain pytest in .venv
 	@$(PYTHON) -m pytest
 
+.PHONY: sdks
+sdks: setup ## Run Dapr's SDKs for Go and JavaScript, from their registries, against the agent
+	@$(PYTHON) -m pytest -q tests/sdks
+
 .PHONY: lint
 lint: setup ## Format, types, clippy, stubs, generated code, structure: everything that is checked without running it
 	@echo "lint: ruff" && $(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check --quiet .

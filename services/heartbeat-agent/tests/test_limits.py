@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -150,6 +151,30 @@ def test_subscriptions_keys_and_answers(
         request.metadata["ringcast.limit"] = "0"
         with pytest.raises(grpc.RpcError, match=r"ringcast\.limit is '0': it must be 1 to 100000"):
             stub.GetConfiguration(request)
+
+
+def test_an_answer_that_is_too_large_does_not_come_into_memory(
+    tmp_path: Path, shared_nats: NatsServer, writer: Any, http_get: Any, store_name: str
+) -> None:
+    def peak_mib(agent: AgentProcess) -> int:
+        lines = Path(f"/proc/{agent.process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM"))
+
+    writer.create(store_name)
+    for key in ("one", "two"):
+        for number in range(40):
+            writer.put(store_name, key, f"r{number}", "x" * 900_000)
+    words = ("--max-response-bytes", "1000000", "--token-file", "off")
+    with AgentProcess(tmp_path, nats_url=shared_nats.url, options=words) as agent:
+        at = f"{agent.http_url}/v1.0/configuration/{store_name}"
+        assert http_get(f"{at}?key=one/r1").status == 200
+        before = peak_mib(agent)
+        for query in ("", "?key=two", "?" + "&".join(f"key=one/r{number}" for number in range(40))):
+            with ThreadPoolExecutor(4) as threads:
+                for answer in threads.map(http_get, [f"{at}{query}"] * 4):
+                    assert (answer.status, "Read it in pages" in answer.body["message"]) == (500, True), answer
+        assert peak_mib(agent) - before < 70, "four answers of 36 MB at once would be more"
+        assert http_get(f"{at}?key=one/r2").status == 200
 
 
 def test_one_user_has_a_share_of_everything(

@@ -31,6 +31,32 @@ from ringcast._fetch import FetchClient
 from ringcast._log import Log
 
 _FETCHES_AT_ONCE: Final = 8
+_FIRST_ROWS: Final = 8
+
+
+class Budget:
+    """How many bytes of answers a read may still take in. What is beyond is refused, before it is in memory."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.left = max_bytes
+
+    async def request(self, fetch: FetchClient, subject: str, payload: bytes = b"") -> bytes:
+        """One fetch of the read.
+
+        Raises:
+            LimitExceededError: it has more bytes than are left.
+        """
+        try:
+            body = await fetch.request(subject, payload, max_bytes=min(max(1, self.left), limits.MAX_REPLY_BYTES))
+        except LimitExceededError:
+            raise self.exceeded() from None
+        self.left -= len(body)
+        return body
+
+    def exceeded(self) -> LimitExceededError:
+        """The error of a read that is too large."""
+        return LimitExceededError(f"the rows have over {self._max_bytes} bytes")
 
 
 class KeyReader:
@@ -63,6 +89,53 @@ class KeyReader:
     async def rows(self, store: str, key: str, row_ids: Sequence[str]) -> list[PartitionRows]:
         """The named rows of a key, tombstones among them; see :func:`read_rows`."""
         return await read_rows(await self._client(store, key), store, key, row_ids)
+
+    async def key_within(self, store: str, key: str, budget: Budget) -> list[PartitionRows]:
+        """As :meth:`key`, if that has no more bytes than the budget.
+
+        The partition with the most rows comes first and says about how large the rows are: what is clearly too much
+        is not asked for, since an answer that is on its way can't be called back.
+
+        Raises:
+            LimitExceededError: it has more.
+        """
+        try:
+            heads = await self.heads(store, key)
+        except UnknownKeyError:
+            return []
+        counts = heads.rows or heads.heads
+        if not any(counts):
+            return []
+        fetch, most = await self._client(store, key), max(counts)
+        sample = names.fetch_subject(store, key, counts.index(most))
+        body = await Budget(min(max(1, budget.left), limits.MAX_REPLY_BYTES)).request(
+            fetch, sample, encode(PartitionRequest())
+        )
+        if len(body) / most * sum(counts) > 2 * budget.left:
+            raise budget.exceeded()
+        full = await budget.request(fetch, names.fetch_subject(store, key, names.FETCH_FULL))
+        return decode_fetch_reply(full).partitions
+
+    async def rows_within(self, store: str, key: str, row_ids: Sequence[str], budget: Budget) -> list[PartitionRows]:
+        """As :meth:`rows`, a few at first and more while they are small, if they have no more bytes than the budget.
+
+        Raises:
+            LimitExceededError: they have more.
+        """
+        fetch = await self._client(store, key)
+        subject = names.fetch_subject(store, key, names.FETCH_BATCH)
+        found: list[PartitionRows] = []
+        start, count = 0, _FIRST_ROWS
+        while start < len(row_ids):
+            request = BatchRequest(WIRE_VERSION, list(row_ids[start : start + count]))
+            try:
+                body = await budget.request(fetch, subject, encode(request))
+            except UnknownKeyError:
+                return []
+            found += decode_fetch_reply(body).partitions
+            start += count
+            count = min(2 * count, limits.MAX_BATCH_ROWS) if len(body) < limits.MIB else max(1, count // 2)
+        return found
 
     async def heads(self, store: str, key: str) -> HeadsReply:
         """The revision of each partition now; raises ``UnknownKeyError`` for a key that was never written to."""

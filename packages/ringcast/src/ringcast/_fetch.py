@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from nats.aio.msg import Msg
-from ringcast_wire import ChunkAssembler, RingcastError, UnavailableError, error_from_code, names
+from ringcast_wire import ChunkAssembler, RingcastError, UnavailableError, error_from_code, limits, names
 
 from ringcast._connection import Connection, translated
 
@@ -18,8 +18,8 @@ class _Pending:
 
     __slots__ = ("assembler", "done", "patience")
 
-    def __init__(self) -> None:
-        self.assembler = ChunkAssembler()
+    def __init__(self, max_bytes: int) -> None:
+        self.assembler = ChunkAssembler(max_bytes)
         self.done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.patience: asyncio.Timeout | None = None
 
@@ -48,17 +48,25 @@ class FetchClient:
             finally:
                 client._fail_all()
 
-    async def request(self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None) -> bytes:
+    async def request(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        headers: dict[str, str] | None = None,
+        *,
+        max_bytes: int = limits.MAX_REPLY_BYTES,
+    ) -> bytes:
         """Sends a request and returns the whole answer; cancelling leaves nothing behind.
 
         Raises:
+            LimitExceededError: the answer has over ``max_bytes``, of which no more is kept.
             UnavailableError: nobody answers, the answer stopped half-way, or the connection was lost.
             RingcastError: what the service refused with, or a damaged answer.
         """
         if not self._connection.nc.is_connected:
             raise UnavailableError(f"fetch {subject}: there is no connection to NATS")
         token = str(next(self._numbers))
-        pending = self._pending[token] = _Pending()
+        pending = self._pending[token] = _Pending(max_bytes)
         try:
             async with (
                 self._connection.refusals.heeded(subject),

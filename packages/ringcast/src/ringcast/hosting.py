@@ -23,7 +23,7 @@ from ringcast_wire import LeaseRecord, NatsLogin, ProtocolError, UnknownStoreErr
 from ringcast._buckets import Bucket, BucketWatch, ConflictError
 from ringcast._config import WorkerConfig
 from ringcast._connection import TRANSIENT, Connection, heeding, translated
-from ringcast._dapr_reader import KeyReader
+from ringcast._dapr_reader import Budget, KeyReader
 from ringcast._lease import LeaseHolder
 from ringcast._log import Log
 from ringcast._machine.backoff import Backoff
@@ -234,4 +234,4 @@ class HostRecords:
             self._mirror.drop(name, revision)
 
 
-__all__ = ["HOST_REFRESH_S", "Backoff", "HostBus", "HostLease", "HostRecords", "KeyReader"]
+__all__ = ["HOST_REFRESH_S", "Backoff", "Budget", "HostBus", "HostLease", "HostRecords", "KeyReader"]

@@ -30,7 +30,7 @@ from ringcast_heartbeat_agent.errors import (
 )
 from ringcast_heartbeat_agent.items import Item, Wanted, wire_size
 from ringcast_heartbeat_agent.observers import Observers
-from ringcast_heartbeat_agent.reads import LIMIT, Entry, Measure, Reads, entries_of, page_of
+from ringcast_heartbeat_agent.reads import ADVICE, Entry, Measure, Reads, entries_of, page_of
 from ringcast_heartbeat_agent.subscription import Subscription
 from ringcast_heartbeat_agent.telemetry import Measures
 
@@ -108,8 +108,7 @@ class Handlers:
             raise get_failed(
                 keys,
                 store,
-                f"the answer has {size} bytes: at most {most} are allowed. Read it in pages (metadata {LIMIT}), or "
-                "raise max_response_bytes of the agent and the largest message that the client takes",
+                f"the answer has {size} bytes: at most {most} are allowed. {ADVICE}",
             )
 
     async def subscribe(

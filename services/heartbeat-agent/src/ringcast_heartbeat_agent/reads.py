@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 from ringcast import InvalidInputError, LimitExceededError
-from ringcast.hosting import KeyReader
+from ringcast.hosting import Budget, KeyReader
 from ringcast_wire import PartitionRows, Row, UnknownKeyError, check_row_id, limits, names, shown
 
 from ringcast_heartbeat_agent.config import Config
@@ -24,6 +24,11 @@ AFTER: Final = "ringcast.after"
 NEXT: Final = "ringcast.next"
 """Name in the metadata of an item, the last one of a page that is not the last: what to go on from."""
 MAX_LIMIT: Final = 100_000
+ADVICE: Final = (
+    f"Read it in pages (metadata {LIMIT}), or raise max_response_bytes of the agent and the largest message that the "
+    "client takes"
+)
+"""What to do about an answer that is too large."""
 _NEXT_BYTES: Final = 2_048
 """What the metadata that leads to the next page may take."""
 _PARTITIONS_AT_ONCE: Final = 8
@@ -64,19 +69,28 @@ class Reads:
         self._waiting = 0
 
     async def read(self, store: str, entries: Sequence[Entry], *, prefixed: bool) -> dict[str, Item]:
-        """The rows that ``entries`` name; what is not there is not among them."""
+        """The rows that ``entries`` name; what is not there is not among them.
+
+        Raises:
+            LimitExceededError: they are far too large for one answer, and were not all taken into memory.
+        """
         named: dict[str, list[str]] = {}
         items: dict[str, Item] = {}
+        # Rows take about as many bytes on their way as in the answer.
+        budget = Budget(2 * self._config.max_response_bytes)
         async with self._turn():
-            for key, row_id in entries:
-                if row_id is not None:
-                    named.setdefault(key, []).append(row_id)
-                    continue
-                for part in await self._reader.key(store, key):
-                    items.update((_name(key, row, prefixed), _item(key, part, row)) for row in _live(part))
-            for key, row_ids in named.items():
-                for part in await self._reader.rows(store, key, row_ids):
-                    items.update((f"{key}/{row.row_id}", _item(key, part, row)) for row in _live(part))
+            try:
+                for key, row_id in entries:
+                    if row_id is not None:
+                        named.setdefault(key, []).append(row_id)
+                        continue
+                    for part in await self._reader.key_within(store, key, budget):
+                        items.update((_name(key, row, prefixed), _item(key, part, row)) for row in _live(part))
+                for key, row_ids in named.items():
+                    for part in await self._reader.rows_within(store, key, row_ids, budget):
+                        items.update((f"{key}/{row.row_id}", _item(key, part, row)) for row in _live(part))
+            except LimitExceededError as error:
+                raise LimitExceededError(f"{error}: {ADVICE}") from None
         return items
 
     async def page(

@@ -179,6 +179,7 @@ def worker_subjects(worker: Worker, *, prefix: str, partitions: int) -> list[str
     """What a worker publishes."""
     worker_id = worker.worker_id
     publish = [
+        f"{WORKER_API}.DIRECT.GET.KV_{names.LEASES_BUCKET}",
         f"{WORKER_API}.DIRECT.GET.KV_{names.LEASES_BUCKET}.$KV.{names.LEASES_BUCKET}.{worker_id}",
         f"$KV.{names.LEASES_BUCKET}.{worker_id}",
     ]
@@ -192,9 +193,9 @@ def store_subjects(worker_id: str, store: str, keys: Sequence[str], *, prefix: s
     meta, nodes, stream = names.meta_bucket(store), names.nodes_bucket(store), names.notify_stream(store)
     yield f"{WORKER_API}.STREAM.INFO.KV_{meta}"
     yield f"{WORKER_API}.DIRECT.GET.KV_{meta}.$KV.{meta}.*"
-    for bucket in (names.LEASES_BUCKET, nodes):
-        for verb in ("CREATE", "DELETE"):
-            yield f"{WORKER_API}.CONSUMER.{verb}.KV_{bucket}.{names.watch_name(store, worker_id)}"
+    for verb in ("CREATE", "DELETE"):
+        yield f"{WORKER_API}.CONSUMER.{verb}.KV_{nodes}.{names.watch_name(store, worker_id)}"
+    yield f"$KV.{nodes}.{names.ended_key(worker_id)}"
     for key in keys:
         for name in (names.node_key(key, worker_id), f"{key}.slot.*"):
             yield f"$KV.{nodes}.{name}"

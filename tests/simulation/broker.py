@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from ringcast._machine.membership import Entry
@@ -21,8 +21,8 @@ class Watcher(NamedTuple):
     link: Link
     name: str
     prefixes: tuple[str, ...]
-    take: Callable[[str, Entry, float], None]
-    """Is given a key, what stands under it, and when that was stored."""
+    take: Callable[[str, Entry], None]
+    """Is given a key, and what stands under it."""
 
 
 class Bucket:
@@ -51,6 +51,8 @@ class Broker:
         self.up = True
         self.silent = False
         """Some server of the cluster keeps entries that expire now, as when its leader changes."""
+        self.overlooked: set[str] = set()
+        """Keys that some server of the cluster has not got yet, or not any more."""
         self.wipes = 0
         self.links: list[Link] = []
         self.buckets: dict[str, Bucket] = {}
@@ -118,6 +120,16 @@ class Broker:
         """What stands under a key, ``None`` if nothing does."""
         return self._bucket(name).entries.get(key)
 
+    def read(self, name: str, keys: Iterable[str]) -> dict[str, tuple[Entry, float]]:
+        """What some server of the cluster has of several keys at one moment, and when each was stored."""
+        bucket = self._bucket(name)
+        held = {key: (entry, bucket.stored_s[key]) for key, entry in bucket.entries.items()}
+        if bucket.kept and self._network.random.random() < 0.5:
+            held = bucket.kept | held
+        if self.overlooked and self._network.random.random() < 0.5:
+            held = {key: entry for key, entry in held.items() if key not in self.overlooked}
+        return {key: held[key] for key in keys if key in held and held[key][0].value is not None}
+
     def put(self, name: str, key: str, value: bytes | None, last: int) -> int:
         """Writes an entry, or its deletion, if the key is at a revision.
 
@@ -148,7 +160,7 @@ class Broker:
             self._scheduler.after(bucket.ttl_s + late, self._expire, bucket, key, entry.revision)
         for watcher in bucket.watchers:
             if key.startswith(watcher.prefixes):
-                watcher.link.deliver(watcher.take, key, entry, self._scheduler.now)
+                watcher.link.deliver(watcher.take, key, entry)
         return entry.revision
 
     def _expire(self, bucket: Bucket, key: str, revision: int) -> None:
@@ -166,13 +178,10 @@ class Broker:
 
     # ---- watches
 
-    def watch(self, name: str, watcher: Watcher, snapshot: Callable[[dict[str, tuple[Entry, float]]], None]) -> None:
+    def watch(self, name: str, watcher: Watcher, snapshot: Callable[[dict[str, Entry]], None]) -> None:
         """Makes a consumer on some server of the cluster: first what there is, then what comes."""
         bucket = self._bucket(name)
-        held = {key: (entry, bucket.stored_s[key]) for key, entry in bucket.entries.items()}
-        if bucket.kept and self._network.random.random() < 0.5:
-            held = bucket.kept | held
-        found = {key: entry for key, entry in held.items() if key.startswith(watcher.prefixes)}
+        found = {key: entry for key, entry in bucket.entries.items() if key.startswith(watcher.prefixes)}
         watcher.link.deliver(snapshot, found)
         bucket.watchers.append(watcher)
 

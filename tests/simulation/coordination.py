@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from ringcast._machine.backoff import Backoff
 from ringcast._machine.lease import LeaseKeeper, Refusal
+from ringcast._machine.lease_reading import Lease, LeaseReadings
 from ringcast._machine.membership import Entry, Mirror
 from ringcast._machine.peers import Peers
-from ringcast._machine.refreshes import Refreshes
-from ringcast_wire import LeaseRecord, NodeRecord, SlotClaim, StoreSettings, decode_record, encode_record, limits, names
+from ringcast_wire import (
+    EndedLeases,
+    LeaseRecord,
+    NodeRecord,
+    SlotClaim,
+    StoreSettings,
+    decode_record,
+    encode_record,
+    limits,
+    names,
+)
 
 from tests.simulation.broker import Watcher
 from tests.simulation.engine import FatalError, Signal, Steps
@@ -22,7 +31,7 @@ if TYPE_CHECKING:
     from tests.simulation.worker import Worker
 
 SILENT_S: Final = 3.5
-REFRESHED_WITHIN_S: Final = limits.LEASE_SEEN_TO_END_S
+ANNOUNCE_EVERY_S: Final = limits.LEASE_REFRESH_S
 PATIENCE_S: Final = limits.LEASE_TTL_S + 2.0
 POLL_S: Final = 0.25
 
@@ -126,7 +135,6 @@ class Watch:
         prefixes: tuple[str, ...],
         mirror: Mirror,
         changed: Callable[[], None],
-        refreshed_within_s: float = math.inf,
     ) -> None:
         self.established = False
         self._worker = worker
@@ -134,7 +142,6 @@ class Watch:
         self._prefixes = prefixes
         self._mirror = mirror
         self._changed = changed
-        self._refreshes = Refreshes(refreshed_within_s)
         self._broken = Signal()
         self._number = 0
         worker.link.on_back.append(self._broken.set)
@@ -148,7 +155,6 @@ class Watch:
             self._broken.clear()
             self.established = False
             self._number += 1
-            self._refreshes.clear()
             watcher = Watcher(worker.link, name, self._prefixes, self._take_for(self._number))
             try:
                 yield from worker.link.request(worker.broker.unwatch, self._bucket, name)
@@ -158,10 +164,7 @@ class Watch:
                 backoff.reset()
                 self.established = True
                 while True:
-                    silent_at, overdue_at = worker.clock() + SILENT_S, self._refreshes.overdue_at
-                    broken = yield self._broken, silent_at if overdue_at is None else min(silent_at, overdue_at)
-                    if overdue_at is not None and worker.clock() >= overdue_at == self._refreshes.overdue_at:
-                        break
+                    broken = yield self._broken, worker.clock() + SILENT_S
                     if broken or not worker.broker.watches(self._bucket, watcher):
                         break
                 if worker.link.connected:
@@ -169,29 +172,17 @@ class Watch:
             except TransientError:
                 yield backoff.next_s()
 
-    def _note(self, key: str, entry: Entry, stored_s: float) -> None:
-        """Mirrors the first half of ``BucketWatch._take``."""
-        if entry.value is None:
-            self._refreshes.gone(key)
-        else:
-            self._refreshes.written(key, stored_s, self._worker.clock())
-
-    def _take_for(self, number: int) -> Callable[[str, Entry, float], None]:
-        def take(key: str, entry: Entry, stored_s: float) -> None:
-            if number == self._number:
-                self._note(key, entry, stored_s)
-                if self._mirror.put(key, entry):
-                    self._changed()
+    def _take_for(self, number: int) -> Callable[[str, Entry], None]:
+        def take(key: str, entry: Entry) -> None:
+            if number == self._number and self._mirror.put(key, entry):
+                self._changed()
 
         return take
 
-    def _snapshot_for(self, number: int) -> Callable[[dict[str, tuple[Entry, float]]], None]:
-        def complete(found: dict[str, tuple[Entry, float]]) -> None:
+    def _snapshot_for(self, number: int) -> Callable[[dict[str, Entry]], None]:
+        def complete(found: dict[str, Entry]) -> None:
             if number == self._number:
-                for key, (entry, stored_s) in found.items():
-                    self._note(key, entry, stored_s)
-                ended = self._refreshes.take_ended(self._worker.clock())
-                self._mirror.replace({key: entry for key, (entry, _) in found.items() if key not in ended})
+                self._mirror.replace(found)
                 self._changed()
 
         return complete
@@ -205,16 +196,19 @@ class Coordinator:
             worker.settings.keys, worker.worker_id, settings, settle_s=0.05, grace_s=worker.settings.grace_s
         )
         self.membership = self._peers.membership
+        self._readings = LeaseReadings(worker.settings.keys, self.membership, grace_s=worker.settings.grace_s)
         self._worker = worker
         self._lease = lease
         self._bucket = names.nodes_bucket(worker.settings.store)
-        prefixes = tuple(f"{key}." for key in worker.settings.keys)
-        self.watches = [
-            Watch(worker, self._bucket, prefixes, self.membership.nodes, self._on_change),
-            Watch(worker, names.LEASES_BUCKET, ("",), self.membership.leases, self._on_change, REFRESHED_WITHIN_S),
-        ]
+        prefixes = (*(f"{key}." for key in worker.settings.keys), names.ENDED_PATTERN.removesuffix("*"))
+        self.watches = [Watch(worker, self._bucket, prefixes, self.membership.nodes, self._on_change)]
+        self.membership.called = self._wake_both
         self._wake = Signal()
+        self._read = Signal()
         self._written: set[str] = set()
+        self._unannounced: set[str] = set()
+        self._announced_at = -ANNOUNCE_EVERY_S
+        self._told_finds = 0
         self._leaving = False
         worker.link.on_back.append(self._reconnected)
 
@@ -222,7 +216,13 @@ class Coordinator:
         """Mirrors the task group of ``PeerCoordinator.run``."""
         for watch in self.watches:
             self._worker.spawn(watch.run())
+        self._worker.spawn(self._read_leases())
         self._worker.spawn(self._follow())
+
+    def announce(self) -> None:
+        """Mirrors ``PeerCoordinator.announce``."""
+        self._unannounced.update(self._worker.settings.keys)
+        self._wake.set()
 
     def leave(self) -> Steps:
         """Mirrors ``PeerCoordinator.leave``."""
@@ -231,6 +231,23 @@ class Coordinator:
             yield from self._drop(names.node_key(key, self._worker.worker_id))
             for slot in self.membership.slots_of(key, self._worker.worker_id):
                 yield from self._drop(names.slot_key(key, slot))
+        yield from self._drop(names.ended_key(self._worker.worker_id))
+
+    def _read_leases(self) -> Steps:
+        """Mirrors ``LeaseReader.run``."""
+        worker = self._worker
+        while True:
+            while (due := self._readings.due) is None or worker.clock() < due:
+                self._read.clear()
+                yield self._read, due
+            asked = self._readings.ask(worker.worker_id, worker.clock())
+            try:
+                found = yield from worker.link.request(worker.broker.read, names.LEASES_BUCKET, asked)
+            except TransientError:
+                continue
+            leases = {key: Lease(entry.revision, entry.value, at) for key, (entry, at) in found.items()}
+            if self._readings.answer(asked, leases, worker.clock()):
+                self._on_change()
 
     def _follow(self) -> Steps:
         """Mirrors ``PeerCoordinator._follow``, ``_sleep`` and ``_assign``."""
@@ -244,9 +261,11 @@ class Coordinator:
             retry_at = None
             if not self.membership.complete:
                 continue
-            if not self.membership.alive(worker.worker_id):
+            if self.membership.ended(worker.worker_id):
                 self._lease.check()
+            retry_at = self._heed_doubt()
             try:
+                yield from self._report()
                 for key in worker.settings.keys:
                     yield from self._register(key)
                 backoff.reset()
@@ -254,6 +273,28 @@ class Coordinator:
                 retry_at = worker.clock() + backoff.next_s()
             for assignment, _ in self._peers.poll(worker.clock()):
                 worker.assign(assignment)
+
+    def _heed_doubt(self) -> float | None:
+        """Mirrors ``PeerCoordinator._heed_doubt``."""
+        if not self._readings.doubted:
+            return None
+        now = self._worker.clock()
+        if now < self._announced_at + ANNOUNCE_EVERY_S:
+            return self._announced_at + ANNOUNCE_EVERY_S
+        self._readings.doubted = False
+        self._announced_at = now
+        self._unannounced.update(self._worker.settings.keys)
+        return None
+
+    def _report(self) -> Steps:
+        """Mirrors ``PeerCoordinator._report``."""
+        finds, found = self._readings.finds, self._readings.reports
+        if finds == self._told_finds:
+            return
+        name = names.ended_key(self._worker.worker_id)
+        value = encode_record(EndedLeases(leases=found))
+        yield from self._write(name, value, self.membership.nodes.revision(name))
+        self._told_finds = finds
 
     def _register(self, key: str) -> Steps:
         """Mirrors ``PeerCoordinator._register``."""
@@ -265,10 +306,11 @@ class Coordinator:
             yield from self._write(names.slot_key(key, choice.slot), claim, choice.revision)
         record = NodeRecord(slot=choice.slot, lease=worker_id, incarnation=self._worker.name)
         name = names.node_key(key, worker_id)
-        if stale or self.membership.nodes.get(name, NodeRecord) != record:
+        if stale or key in self._unannounced or self.membership.nodes.get(name, NodeRecord) != record:
             yield from self._write(name, encode_record(record), self.membership.nodes.revision(name))
             self._peers.changed(self._worker.clock(), key)
             self._written.add(key)
+            self._unannounced.discard(key)
         for surplus in choice.surplus:
             yield from self._drop(names.slot_key(key, surplus))
 
@@ -293,8 +335,13 @@ class Coordinator:
         """Mirrors ``PeerCoordinator._changed``."""
         if not self._leaving:
             self._peers.changed(self._worker.clock())
-            self._wake.set()
+            self._wake_both()
+
+    def _wake_both(self) -> None:
+        self._wake.set()
+        self._read.set()
 
     def _reconnected(self) -> None:
         self._peers.reconnected(self._worker.clock())
-        self._wake.set()
+        self._readings.reconnected(self._worker.clock())
+        self._wake_both()

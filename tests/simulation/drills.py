@@ -144,6 +144,28 @@ def _take_slot(world: World) -> None:
     _touch(world)
 
 
+def _overlook(world: World) -> None:
+    """For a moment some server does not have the lease of a worker that lives, so that others may take it for dead."""
+    scheduler = world.scheduler
+    with _trouble(world):
+        world.broker.overlooked.add(world.random.choice(world.living()).worker_id)
+        scheduler.run_until(scheduler.now + world.random.uniform(1.0, 6.0))
+        world.broker.overlooked.clear()
+        scheduler.run_until(scheduler.now + 8.0)
+    _touch(world)
+
+
+def _die(world: World) -> None:
+    """Workers die at once, and the others take over a moment after the leases have ended."""
+    scheduler, random = world.scheduler, world.random
+    with _trouble(world):
+        workers = [worker for worker in world.workers.values() if worker.alive]
+        for worker in random.sample(workers, max(0, min(random.randint(1, 3), len(workers) - 1))):
+            worker.crash()
+        scheduler.run_until(scheduler.now + limits.LEASE_SEEN_TO_END_S + 1.0)
+    _touch(world)
+
+
 def _restore(world: World) -> None:
     """The database is restored from a backup. New writes overtake what was lost, or nobody writes at all.
 
@@ -172,6 +194,8 @@ _DRILLS: Final = (
     _wait_for_a_row,
     _change_unheard,
     _take_slot,
+    _overlook,
+    _die,
     _restore,
 )
 

@@ -182,6 +182,12 @@ class Faults:
         if len(self._world.living()) > 1 and (worker := self._worker()):
             worker.crash()
 
+    def do_overlook(self) -> None:
+        """Some server of the cluster does not have the lease of a worker that lives."""
+        if worker := self._worker():
+            self._world.broker.overlooked.add(worker.worker_id)
+            self._later(self._random.uniform(0.5, 8.0), self._world.broker.overlooked.clear)
+
     # ---- the service and its database
 
     def do_crash_service(self) -> None:

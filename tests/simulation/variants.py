@@ -11,6 +11,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from msgspec import structs
+from ringcast._machine import lease_reading
 from ringcast._machine.actions import Announce, Apply
 from ringcast._machine.batch_fetches import BatchFetches
 from ringcast._machine.batching import Batch, Wanted
@@ -19,16 +20,16 @@ from ringcast._machine.heads import HeadsAsked, HeadsTimer
 from ringcast._machine.hearing import Hearing
 from ringcast._machine.key import KeyMachine
 from ringcast._machine.lease import LeaseKeeper, Refusal
-from ringcast._machine.membership import Membership, Mirror
+from ringcast._machine.lease_reading import Lease, LeaseReadings
+from ringcast._machine.membership import Entry, Membership, Mirror
 from ringcast._machine.partition import Fetching, Heard, Partition, Token
 from ringcast._machine.peers import Peers
-from ringcast._machine.refreshes import Refreshes
 from ringcast_config_service.repository import OutboxRecord, WriteRequest
 from ringcast_config_service.repository.mapping import wants_whole
 from ringcast_config_service.repository.writes import CurrentState
 from ringcast_wire import ErrorCode, Event, FetchReply, PartitionRows, RingcastError, Row
 
-from tests.simulation import coordination, database
+from tests.simulation import database
 from tests.simulation.application import Application
 from tests.simulation.consumers import Consumers
 from tests.simulation.coordination import Coordinator, LeaseHolder
@@ -43,6 +44,9 @@ _machine_assign = KeyMachine.assign
 _partition_hear = Partition.hear
 _batch_take = Batch.take
 _application_begin = Application._begin
+_mirror_correct = Mirror.correct
+_readings_ends = LeaseReadings._ends
+_readings_suspect = LeaseReadings.suspect
 _service_publish = Service._publish
 _service_read = Service._read
 _database_compact = Database.compact
@@ -148,6 +152,25 @@ def _heed_higher_heads(self: KeyMachine, asked: HeadsAsked, heads: Sequence[int]
 
 def _none(*_: Any) -> list[str]:
     return []
+
+
+def _correct_leases_only(self: Mirror, key: str, entry: Entry | None) -> None:
+    if "." not in key:
+        _mirror_correct(self, key, entry)
+
+
+def _nothing_found(_self: LeaseReadings) -> tuple[str, ...]:
+    return ()
+
+
+def _forget_the_end(self: LeaseReadings, key: str, kept: Lease | None) -> bool:
+    ended = _readings_ends(self, key, kept)
+    self._ended.pop(key, None)
+    return ended
+
+
+def _suspect_others_only(self: LeaseReadings, leases: Iterable[str]) -> None:
+    _readings_suspect(self, [lease for lease in leases if lease != self._own])
 
 
 def _take_for_ours(*_: Any) -> Refusal:
@@ -321,10 +344,28 @@ VARIANTS: Final = {
         ((BatchFetches, "outrun", _do_nothing),),
     ),
     "old_leases": Variant(
-        "counts on being told of the end of every lease", 200, ((coordination, "REFRESHED_WITHIN_S", math.inf),)
+        "reads no lease again that it has read once",
+        100,
+        ((LeaseReadings, "_neighbours", _none), (LeaseReadings, "_in_turn", _none)),
     ),
-    "old_snapshot": Variant(
-        "believes a snapshot that has leases which ended long ago", 200, ((Refreshes, "take_ended", _none),)
+    "old_answer": Variant(
+        "believes a server that still has leases which ended long ago",
+        200,
+        ((lease_reading, "ENDED_AFTER_S", math.inf), (LeaseReadings, "_ends", _forget_the_end)),
+    ),
+    "tells_nobody": Variant(
+        "watches its neighbour's lease alone, and tells nobody that it has ended",
+        100,
+        (
+            (LeaseReadings, "reports", property(_nothing_found)),
+            (LeaseReadings, "_in_turn", _none),
+            (lease_reading, "WATCHED", 1),
+        ),
+    ),
+    "taken_for_dead": Variant(
+        "does not tell that it lives when others have taken it for dead",
+        100,
+        ((LeaseReadings, "suspect", _suspect_others_only), (LeaseReadings, "_in_turn", _none)),
     ),
     "timed_out_update": Variant(
         "takes an update of its filters that timed out for one that did nothing",
@@ -334,6 +375,6 @@ VARIANTS: Final = {
     "vanished_marker": Variant(
         "does not look again at what a slot's record is when its claim was refused",
         200,
-        ((Mirror, "correct", _do_nothing),),
+        ((Mirror, "correct", _correct_leases_only),),
     ),
 }

@@ -227,6 +227,8 @@ class Worker(Process):
 
     def _verify(self) -> None:
         self.consumers.hurry()
+        if self.coordinator is not None:
+            self.coordinator.announce()
         for session in self.sessions.values():
             session.verify()
 

@@ -250,6 +250,7 @@ class World:
         self.settings.handler_s = min(self.settings.handler_s, 0.02)
         self.database.up = True
         self.broker.silent = False
+        self.broker.overlooked.clear()
         if not self.broker.up:
             self.broker.start(wiped=False)
         for name, service in list(self.services.items()):

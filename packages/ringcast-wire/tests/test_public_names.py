@@ -12,6 +12,7 @@ FROZEN = [
     "ChunkAssembler",
     "ConditionFailedError",
     "DEFAULT_LOAD_FACTOR",
+    "EndedLeases",
     "ErrorCode",
     "Event",
     "FetchReply",

@@ -13,7 +13,6 @@ from ringcast._machine.key import KeyMachine
 from ringcast._machine.lease import LeaseKeeper, Refusal
 from ringcast._machine.peers import Peers
 from ringcast._machine.received import read_batch
-from ringcast._machine.refreshes import Refreshes
 from ringcast_core import row_partition
 from ringcast_wire import (
     WIRE_VERSION,
@@ -105,33 +104,6 @@ def test_a_consumer_that_is_lost_when_nobody_wants_it_is_done_with() -> None:
     assert plan.due() == [(0, frozenset())]
     plan.confirm(0, frozenset())
     assert plan.due() == []
-
-
-def test_what_has_ended_does_not_rise_again_in_a_snapshot() -> None:
-    """A worker had lost its lease. A server showed it one of a worker that was long gone, no older than its own."""
-    refreshes = Refreshes(12.0)
-    refreshes.written("gone", 100.0, 0.0)
-    refreshes.written("mine", 103.0, 3.0)
-    refreshes.gone("gone")
-    refreshes.clear()
-    refreshes.written("gone", 100.0, 20.0)
-    refreshes.written("mine", 103.0, 20.0)
-    assert refreshes.take_ended(20.0) == ["gone"]
-    refreshes.clear()
-    refreshes.written("gone", 121.0, 22.0)  # it is back
-    refreshes.written("mine", 120.0, 22.0)
-    assert refreshes.take_ended(22.0) == []
-
-
-def test_what_has_ended_is_remembered_within_a_bound() -> None:
-    refreshes = Refreshes(12.0)
-    for number in range(1_001):
-        refreshes.written(str(number), 100.0, 0.0)
-        refreshes.gone(str(number))
-    refreshes.clear()
-    for key in ("0", "1", "1000"):
-        refreshes.written(key, 100.0, 1.0)
-    assert refreshes.take_ended(1.0) == ["1", "1000"]
 
 
 def test_a_lease_that_was_found_gone_is_not_forgotten_when_the_next_write_fails() -> None:
@@ -245,29 +217,3 @@ def test_an_answer_that_says_nothing_of_a_partition_deletes_none_of_its_rows() -
     assert read_batch(encode(FetchReply(WIRE_VERSION, parts[1:2])), here, 4).parts
     with pytest.raises(ProtocolError, match=r"nothing of partitions \[1\]"):
         read_batch(encode(FetchReply(WIRE_VERSION, [parts[0], *parts[2:]])), row_ids, 4)
-
-
-def test_a_snapshot_from_a_server_that_kept_an_ended_lease_is_not_believed() -> None:
-    """A dead worker stayed a member for a minute: each new watch could begin on the one server that had its lease."""
-    refreshes = Refreshes(12.0)
-    refreshes.written("dead", 1_000.0, 50.0)
-    refreshes.written("alive", 1_000.0, 50.0)
-    refreshes.written("alive", 1_010.0, 60.0)
-    assert refreshes.overdue_at == 62.0
-    refreshes.clear()
-    refreshes.written("dead", 1_000.0, 62.0)
-    refreshes.written("alive", 1_010.0, 62.0)
-    assert refreshes.take_ended(62.0) == []  # it may be late: another look soon, but not at once
-    assert refreshes.overdue_at == 65.0
-    refreshes.clear()
-    refreshes.written("dead", 1_000.0, 65.0)
-    refreshes.written("alive", 1_012.5, 65.0)
-    assert refreshes.take_ended(65.0) == ["dead"]
-    assert refreshes.overdue_at == 77.0
-
-
-def test_where_nobody_can_write_nobody_is_taken_for_dead() -> None:
-    refreshes = Refreshes(12.0)
-    for lease in "abc":
-        refreshes.written(lease, 1_000.0, 50.0)
-    assert refreshes.take_ended(500.0) == []

@@ -113,6 +113,12 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
     started_at_ms: int
 
 
+class EndedLeases(msgspec.Struct, frozen=True, kw_only=True):
+    """Leases that a worker found ended, kept under its :func:`~ringcast_wire.names.ended_key`, for others to read."""
+
+    leases: tuple[str, ...]
+
+
 class Row(msgspec.Struct, frozen=True, array_like=True):
     """A row of a list. ``version`` is the revision of its last write; a deleted row is a tombstone without a value."""
 

@@ -110,6 +110,20 @@ def slot_key(config_key: str, slot: int) -> str:
     return f"{config_key}.slot.{slot}"
 
 
+ENDED_PATTERN: Final = "~ended.*"
+"""Keys of the nodes bucket where workers say which leases they found ended; no config key has a ``~``."""
+
+
+def ended_key(worker_id: str) -> str:
+    """Key of the leases that a worker found ended, in the nodes bucket."""
+    return f"~ended.{worker_id}"
+
+
+def is_ended_key(name: str) -> bool:
+    """Whether a key of the nodes bucket is an :func:`ended_key`, and so of no config key."""
+    return name.startswith("~ended.")
+
+
 def notify_stream(store: str) -> str:
     """JetStream stream of a store's events."""
     return f"config_notify_{store}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,7 +16,6 @@ from ringcast._connection import TRANSIENT, Connection, heeding
 from ringcast._log import Log
 from ringcast._machine.backoff import Backoff
 from ringcast._machine.membership import Entry, Mirror
-from ringcast._machine.refreshes import Refreshes
 
 _HEARTBEAT_S: Final = 1.0
 _SILENT_S: Final = 3.5
@@ -49,7 +47,7 @@ class Bucket:
         except js_errors.NotFoundError:
             return None
         assert message.seq is not None
-        gone = message.headers is not None and _is_marker(message.headers)
+        gone = message.headers is not None and is_marker(message.headers)
         return Entry(message.seq, None if gone else message.data or b"")
 
     async def put(self, key: str, value: bytes, *, last: int) -> int:
@@ -86,9 +84,6 @@ class BucketWatch:
     A consumer that fell silent, skipped a message or lost its connection is replaced, and the snapshot that the new one
     starts with takes the place of the mirror: a change that was missed shows then. ``name`` is the consumer's: one that
     the server chose would take the permission to make and delete any.
-
-    ``refreshed_within_s``: whoever lives writes his entry again within that time, so one that was not should be gone.
-    Whether it is there still, only a new snapshot shows, and not always (:class:`Refreshes`).
     """
 
     def __init__(
@@ -100,8 +95,6 @@ class BucketWatch:
         mirror: Mirror,
         changed: Callable[[], None],
         log: Log,
-        *,
-        refreshed_within_s: float = math.inf,
     ) -> None:
         self._connection = connection
         self._bucket = bucket
@@ -112,7 +105,6 @@ class BucketWatch:
         self._changed = changed
         self._log = log
         self._broken = asyncio.Event()
-        self._refreshes = Refreshes(refreshed_within_s)
         self._snapshot: dict[str, Entry] | None = None
         self._sequence = 0
         self._heard_at = 0.0
@@ -132,7 +124,6 @@ class BucketWatch:
     async def _watch_once(self, backoff: Backoff) -> None:
         nc, js = self._connection.nc, self._connection.js
         self._snapshot, self._sequence = {}, 0
-        self._refreshes.clear()
         inbox = nc.new_inbox()
         async with self._connection.subscribed(inbox, self._on_message):
             await self._delete()
@@ -165,18 +156,13 @@ class BucketWatch:
     async def _until_broken(self) -> None:
         loop = asyncio.get_running_loop()
         self._heard_at = loop.time()
-        while loop.time() < (due := self._due()):
+        while loop.time() < (due := self._heard_at + _SILENT_S):
             try:
                 async with asyncio.timeout_at(due):
                     await self._broken.wait()
             except TimeoutError:
                 continue
             return
-
-    def _due(self) -> float:
-        """When the watch is given up if nothing comes before."""
-        silent_at, overdue_at = self._heard_at + _SILENT_S, self._refreshes.overdue_at
-        return silent_at if overdue_at is None else min(silent_at, overdue_at)
 
     async def _on_message(self, msg: Msg) -> None:
         self._heard_at = asyncio.get_running_loop().time()
@@ -192,17 +178,13 @@ class BucketWatch:
             self._broken.set()
             return
         self._sequence += 1
-        gone = _is_marker(msg.headers or {})
+        gone = is_marker(msg.headers or {})
         entry = Entry(meta.sequence.stream, None if gone else msg.data)
-        self._take(msg.subject.removeprefix(self._bucket.prefix), entry, meta.timestamp.timestamp())
+        self._take(msg.subject.removeprefix(self._bucket.prefix), entry)
         if meta.num_pending == 0 and self._snapshot is not None:
             self._complete()
 
-    def _take(self, key: str, entry: Entry, stored_s: float) -> None:
-        if entry.value is None:
-            self._refreshes.gone(key)
-        else:
-            self._refreshes.written(key, stored_s, self._heard_at)
+    def _take(self, key: str, entry: Entry) -> None:
         if self._snapshot is not None:
             self._snapshot[key] = entry
         elif self._mirror.put(key, entry):
@@ -210,12 +192,11 @@ class BucketWatch:
 
     def _complete(self) -> None:
         if self._snapshot is not None:
-            for key in self._refreshes.take_ended(self._heard_at):
-                del self._snapshot[key]
             self._mirror.replace(self._snapshot)
             self._snapshot = None
             self._changed()
 
 
-def _is_marker(headers: dict[str, str]) -> bool:
+def is_marker(headers: dict[str, str]) -> bool:
+    """Whether a message stands for an entry that is gone."""
     return _MARKER in headers or headers.get(_OPERATION) in ("DEL", "PURGE")

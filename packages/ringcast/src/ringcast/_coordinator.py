@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from ringcast_wire import (
+    EndedLeases,
     InUseError,
     LeaseRecord,
     LimitExceededError,
@@ -24,8 +25,10 @@ from ringcast._config import WorkerConfig
 from ringcast._connection import TRANSIENT, Connection
 from ringcast._lasting import lasting
 from ringcast._lease import PATIENCE_S, LeaseSource
+from ringcast._lease_reader import LeaseReader
 from ringcast._log import Log
 from ringcast._machine.assignment import Assignment
+from ringcast._machine.lease_reading import LeaseReadings
 from ringcast._machine.membership import Entry, Trigger
 from ringcast._machine.peers import Peers
 from ringcast._own_records import OwnRecords
@@ -35,10 +38,9 @@ from ringcast._stats import Stats
 
 _TOUCH_S: Final = 6 * 3600.0
 """How often the records are written again: the bucket forgets what nobody touched for a day."""
-_REFRESHED_WITHIN_S: Final = limits.LEASE_SEEN_TO_END_S
-"""A lease that nobody refreshed for so long has ended: the server drops it in silence."""
-
-
+_ANNOUNCE_EVERY_S: Final = limits.LEASE_REFRESH_S
+"""How often the records are written again at most because others have taken this worker for dead."""
+_REPORT_AGAIN_S: Final = 0.5
 _RIVAL_POLL_S: Final = 0.25
 
 
@@ -60,6 +62,9 @@ class Coordinator(Protocol):
 
     def come_back(self, key: str) -> None:
         """Takes part in a key again, soon."""
+
+    def announce(self) -> None:
+        """Tells the others that this worker lives, soon: they may have taken it for dead."""
 
     async def leave(self) -> None:
         """Gives everything up, so that others take over at once."""
@@ -91,23 +96,17 @@ class PeerCoordinator:
         self._peers = Peers(config.keys, config.worker_id, settings, settle_s=config.settle_s, grace_s=config.grace_s)
         self._membership = self._peers.membership
         self._nodes = Bucket(connection, names.nodes_bucket(config.store))
-        leases = Bucket(connection, names.LEASES_BUCKET)
-        patterns = [f"{key}.>" for key in config.keys]
+        patterns = [*(f"{key}.>" for key in config.keys), names.ENDED_PATTERN]
         watch = names.watch_name(config.store, config.worker_id)
-        self._watches = [
-            BucketWatch(connection, self._nodes, watch, patterns, self._membership.nodes, self._changed, log),
-            BucketWatch(
-                connection,
-                leases,
-                watch,
-                [">"],
-                self._membership.leases,
-                self._changed,
-                log,
-                refreshed_within_s=_REFRESHED_WITHIN_S,
-            ),
-        ]
+        self._watch = BucketWatch(connection, self._nodes, watch, patterns, self._membership.nodes, self._changed, log)
+        self._readings = LeaseReadings(config.keys, self._membership, grace_s=config.grace_s)
+        self._reader = LeaseReader(connection, self._readings, lambda: lease.id, self._changed, log)
+        self._membership.called = self._wake_both
         self._wake = asyncio.Event()
+        self._unannounced: set[str] = set()
+        self._announced_at = -_ANNOUNCE_EVERY_S
+        self._told_finds = 0
+        self._report_at: float | None = None
         self._own_records = OwnRecords(
             self._nodes,
             self._membership.nodes,
@@ -135,8 +134,8 @@ class PeerCoordinator:
             InUseError: another live process takes part under this worker's id.
         """
         async with asyncio.TaskGroup() as tasks:
-            for watch in self._watches:
-                tasks.create_task(lasting("watches the workers and their leases", watch.run))
+            tasks.create_task(lasting("watches the workers", self._watch.run))
+            tasks.create_task(lasting("reads the leases", self._reader.run))
             tasks.create_task(lasting("looks after its own records", self._own_records.run))
             await self._follow()
 
@@ -159,6 +158,11 @@ class PeerCoordinator:
         self._peers.start_over(key, asyncio.get_running_loop().time())
         self._wake.set()
 
+    def announce(self) -> None:
+        """Writes the records again, soon: a record that comes has the others look at the lease that it names."""
+        self._unannounced.update(self._config.keys)
+        self._wake.set()
+
     def _is_alone(self, key: str) -> bool:
         return all(member.worker_id == self._config.worker_id for member in self._membership.members(key))
 
@@ -168,6 +172,8 @@ class PeerCoordinator:
         for key in self._config.keys:
             with suppress(RefusedError):  # what is not ours to delete ends with the lease
                 await self._leave(key)
+        with suppress(RefusedError):
+            await self._drop(names.ended_key(self._config.worker_id))
 
     async def _leave(self, key: str) -> None:
         name = names.node_key(key, self._config.worker_id)
@@ -186,16 +192,49 @@ class PeerCoordinator:
             if not self._membership.complete:
                 continue
             lease = self._lease.id
-            if not self._membership.alive(lease):
+            if self._membership.ended(lease):
                 self._lease.check()
+            announce_at = self._heed_doubt()
             try:
+                await self._report()
                 await self._register_all(lease)
             except _RivalError:
                 retry_at = asyncio.get_running_loop().time() + _RIVAL_POLL_S
                 continue  # what is computed with its records would be its partitions
-            retry_at = self._registrations.retry_at
+            times = (announce_at, self._registrations.retry_at, self._report_at)
+            retry_at = min((time for time in times if time is not None), default=None)
             self._assign()
             self._count_bad_records()
+
+    def _heed_doubt(self) -> float | None:
+        """Others say that this worker's lease has ended, but it is held: has the records written again, not too often.
+
+        Returns when to look again, if it was too soon.
+        """
+        if not self._readings.doubted:
+            return None
+        now = asyncio.get_running_loop().time()
+        if now < self._announced_at + _ANNOUNCE_EVERY_S:
+            return self._announced_at + _ANNOUNCE_EVERY_S
+        self._readings.doubted = False
+        self._announced_at = now
+        self._unannounced.update(self._config.keys)
+        return None
+
+    async def _report(self) -> None:
+        """Tells the others which leases this worker has found ended, where it has not told them yet."""
+        finds, found, now = self._readings.finds, self._readings.reports, asyncio.get_running_loop().time()
+        if finds == self._told_finds or (self._report_at is not None and now < self._report_at):
+            return
+        self._report_at = now + _REPORT_AGAIN_S
+        name = names.ended_key(self._config.worker_id)
+        try:
+            await self._write(name, encode_record(EndedLeases(leases=found)), self._membership.nodes.revision(name))
+        except (ConflictError, *TRANSIENT) as error:
+            self._log.debug("a report is tried again", leases=found, error=str(error))
+            return
+        self._log.info("leases have ended", leases=found)
+        self._told_finds, self._report_at = finds, None
 
     async def _register_all(self, lease: str) -> None:
         """Registers where that is due: a key that can't be registered does not keep the others from it.
@@ -285,10 +324,11 @@ class PeerCoordinator:
             await self._write(slot, encode_record(claim), choice.revision)
         record = NodeRecord(slot=choice.slot, lease=lease, incarnation=self._incarnation)
         name = names.node_key(key, worker_id)
-        if stale or self._membership.nodes.get(name, NodeRecord) != record:
+        if stale or key in self._unannounced or self._membership.nodes.get(name, NodeRecord) != record:
             await self._write(name, encode_record(record), self._membership.nodes.revision(name))
             self._peers.changed(now, key)
             self._touched_at[key] = now
+            self._unannounced.discard(key)
             self._log.info("registered", key=key, slot=choice.slot)
         for surplus in choice.surplus:
             await self._drop(names.slot_key(key, surplus))
@@ -314,9 +354,15 @@ class PeerCoordinator:
         if self._leaving:
             return
         self._peers.changed(asyncio.get_running_loop().time())
+        self._wake_both()
+
+    def _wake_both(self) -> None:
         self._wake.set()
+        self._reader.wake()
 
     def _reconnected(self) -> None:
-        self._peers.reconnected(asyncio.get_running_loop().time())
+        now = asyncio.get_running_loop().time()
+        self._peers.reconnected(now)
         self._registrations.hurry()
-        self._wake.set()
+        self._readings.reconnected(now)
+        self._wake_both()

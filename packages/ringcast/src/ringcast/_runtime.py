@@ -472,6 +472,8 @@ class Runtime:
     def _verify(self) -> None:
         if self._consumers is not None:
             self._consumers.hurry()
+        if self._coordinator is not None:
+            self._coordinator.announce()
         for session in self.sessions.values():
             session.verify()
 

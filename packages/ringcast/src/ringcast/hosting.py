@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import random
 import socket
@@ -186,7 +185,6 @@ class HostRecords:
             self._mirror,
             self._dirty.set,
             self._log,
-            refreshed_within_s=math.inf,
         )
 
     def look(self) -> None:

@@ -83,7 +83,7 @@ async def read_topologies(
 ) -> list[Topology]:
     """The topology of every key of a store that has members, by name of the key. Raises as :func:`read_topology`."""
     settings, nodes, leases = await _read(_servers(servers), store, ">", timeout_s)
-    keys = sorted({entry.partition(".")[0] for entry in nodes})
+    keys = sorted({entry.partition(".")[0] for entry in nodes if not names.is_ended_key(entry)})
     return [_topology(store, key, settings, nodes, leases) for key in keys]
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeVar
 
 from ringcast_wire import (
+    EndedLeases,
     LeaseRecord,
     LimitExceededError,
     NodeRecord,
@@ -20,7 +21,7 @@ from ringcast_wire import (
 
 _DIGITS: Final = len(str(limits.MAX_WORKERS_PER_KEY))
 
-T = TypeVar("T", NodeRecord, SlotClaim, LeaseRecord)
+T = TypeVar("T", NodeRecord, SlotClaim, LeaseRecord, EndedLeases)
 
 
 class Entry(NamedTuple):
@@ -42,6 +43,8 @@ class Mirror:
         """Whether a first whole snapshot has arrived."""
         self.replaced: Callable[[], None] = lambda: None
         """Called after each whole snapshot."""
+        self.heard: Callable[[str], None] = lambda _: None
+        """Called with the key of each entry that comes alone."""
         self._before: dict[str, bytes] = {}
         self.unreadable = 0
         """Records that could not be read, each counted once."""
@@ -75,6 +78,8 @@ class Mirror:
         elif key in self.entries:
             del self.entries[key]
             self._groups[key.partition(".")[0]].discard(key)
+            self._read.pop(key, None)
+            self._unreadable.pop(key, None)
 
     def drop(self, key: str, revision: int) -> None:
         """Takes that the entry of this revision was deleted, before the watch tells of it."""
@@ -97,6 +102,7 @@ class Mirror:
             self._before[key] = held.value
         elif changed:
             self._before.pop(key, None)
+        self.heard(key)
         return changed
 
     def get(self, key: str, kind: type[T]) -> T | None:
@@ -174,6 +180,11 @@ class _Records(NamedTuple):
     claims: dict[int, SlotClaim]
     nodes: dict[str, NodeRecord]
 
+    @property
+    def leases(self) -> set[str]:
+        """The leases that they name."""
+        return {record.lease for records in (self.claims, self.nodes) for record in records.values()}
+
 
 class Membership:
     """The two mirrors together."""
@@ -181,9 +192,18 @@ class Membership:
     def __init__(self) -> None:
         self.nodes = Mirror()
         self.leases = Mirror()
+        self.reported: Callable[[Iterable[str]], None] = lambda _: None
+        """Called with leases that another worker reports as ended."""
+        self.signed: Callable[[str], None] = lambda _: None
+        """Called with the lease that a record names which comes alone: a sign of life."""
+        self.called: Callable[[], None] = lambda: None
+        """Called when leases are to be read for another reason than that the members are others."""
+        self._named: dict[str, tuple[int, frozenset[str]]] = {}
+        """The leases that the records of each key name, and at which generation of the nodes."""
         self._records: dict[str, tuple[int, _Records]] = {}
         """Of each key, and at which generation of the nodes they were read: they are asked for at every wake-up."""
         self.leases.replaced = self.nodes.forget_before
+        self.nodes.heard = self._heard
 
     @property
     def complete(self) -> bool:
@@ -194,6 +214,34 @@ class Membership:
         """Whether the process that holds this lease lives."""
         entry = self.leases.entries.get(lease)
         return entry is not None and entry.value is not None
+
+    def ended(self, lease: str) -> bool:
+        """Whether it is known that nobody holds this lease any more; one that was not read yet may be either."""
+        entry = self.leases.entries.get(lease)
+        return entry is not None and entry.value is None
+
+    def named(self, keys: Iterable[str]) -> frozenset[str]:
+        """The leases that records of these keys name."""
+        found: frozenset[str] = frozenset()
+        for key in keys:
+            at, leases = self._named.get(key, (-1, found))
+            if at != self.nodes.generation:
+                leases = frozenset(self._records_of(key).leases)
+                self._named[key] = self.nodes.generation, leases
+            found = found | leases if found else leases
+        return found
+
+    def _heard(self, name: str) -> None:
+        """A record came alone."""
+        if names.is_ended_key(name):
+            told = self.nodes.get(name, EndedLeases)
+            if told is not None:
+                self.reported(told.leases)
+                self.called()
+        elif name.count(".") == 1:
+            record = self.nodes.get(name, NodeRecord)
+            if record is not None:
+                self.signed(record.lease)
 
     def _lives(self, name: str, record: NodeRecord | SlotClaim) -> bool:
         """Whether the process behind a record lives.
@@ -322,6 +370,8 @@ def strays(nodes: Mirror, lease: str, living: Collection[tuple[str, str]]) -> li
     found: list[tuple[str, int]] = []
     claims: list[tuple[str, int]] = []
     for name, entry in nodes.entries.items():
+        if names.is_ended_key(name):
+            continue
         key, _, rest = name.partition(".")
         if "." in rest:
             claim = nodes.get(name, SlotClaim)

@@ -1,0 +1,156 @@
+"""Reads leases from their bucket, several in one question, as the readings say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Final
+
+from nats.aio.msg import Msg
+from ringcast_wire import UnavailableError, names
+
+from ringcast._buckets import Bucket, is_marker
+from ringcast._connection import TRANSIENT, Connection
+from ringcast._log import Log
+from ringcast._machine.lease_reading import Lease, LeaseReadings
+
+_ANSWER_S: Final = 2.0
+_FAILURES: Final = 3
+"""After so many failures one after another it is said aloud that nobody's end is noticed."""
+
+
+class _Answer:
+    """What has come of an answer. Each message names the one before it, so that one that is missing shows."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Lease] = {}
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._last = "0"
+
+    def take(self, msg: Msg, prefix: str) -> None:
+        headers = msg.headers or {}
+        status = headers.get("Status")
+        if status in ("204", "404") and not msg.data:
+            whole = status == "204" and headers.get("Nats-Last-Sequence") == self._last
+            if whole or (status == "404" and self._last == "0" and headers.get("Description") == "No Results"):
+                self.done.set_result(None)
+            else:
+                self.fail("an answer about leases is not whole")
+        elif status is not None:
+            self.fail(f"the leases can't be read: {status} {headers.get('Description', '')}".rstrip())
+        elif headers.get("Nats-Last-Sequence") != self._last:
+            self.fail("an answer about leases is not whole")
+        else:
+            self._last = headers["Nats-Sequence"]
+            if not is_marker(headers):
+                stored_s = datetime.fromisoformat(headers["Nats-Time-Stamp"]).timestamp()
+                lease = headers["Nats-Subject"].removeprefix(prefix)
+                self.found[lease] = Lease(int(self._last), msg.data, stored_s)
+
+    def fail(self, why: str) -> None:
+        if not self.done.done():
+            self.done.set_exception(UnavailableError(why))
+
+
+class LeaseReader:
+    """Reads what is due until it is cancelled; ``changed`` is called when another lease lives, or one has ended.
+
+    ``own`` says which lease the worker's records name.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        readings: LeaseReadings,
+        own: Callable[[], str],
+        changed: Callable[[], None],
+        log: Log,
+    ) -> None:
+        self._connection = connection
+        self._readings = readings
+        self._own = own
+        self._changed = changed
+        self._log = log
+        self._bucket = Bucket(connection, names.LEASES_BUCKET)
+        self._subject = f"{connection.api_prefix}.DIRECT.GET.{self._bucket.stream}"
+        self._wake = asyncio.Event()
+        self._inbox = ""
+        self._number = 0
+        self._answer: _Answer | None = None
+        self.failures = 0
+        """Readings that failed one after another."""
+
+    def wake(self) -> None:
+        """Another lease may be due."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Reads until cancelled."""
+        loop = asyncio.get_running_loop()
+        self._inbox = self._connection.nc.new_inbox()
+        async with self._connection.subscribed(f"{self._inbox}.*", self._on_message):
+            while True:
+                await self._until_due()
+                asked = self._readings.ask(self._own(), loop.time())
+                try:
+                    found = await self._read(asked)
+                except TRANSIENT as error:
+                    self._failed(error)
+                    continue
+                self.failures = 0
+                if self._readings.answer(asked, found, loop.time()):
+                    self._changed()
+
+    async def _until_due(self) -> None:
+        loop = asyncio.get_running_loop()
+        while (due := self._readings.due) is None or loop.time() < due:
+            self._wake.clear()
+            try:
+                async with asyncio.timeout_at(due):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    async def _read(self, leases: Sequence[str]) -> dict[str, Lease]:
+        """What one server has of these leases at one moment.
+
+        Raises:
+            UnavailableError: the bucket can't be read, or the answer is not whole.
+            nats.errors.Error, TimeoutError: there is no connection, or no answer.
+        """
+        if not self._connection.nc.is_connected:
+            raise UnavailableError("there is no connection to NATS")
+        self._number += 1
+        answer = self._answer = _Answer()
+        question = {"multi_last": [self._bucket.prefix + lease for lease in leases]}
+        try:
+            async with self._connection.refusals.heeded(self._subject), asyncio.timeout(_ANSWER_S):
+                await self._connection.nc.publish(
+                    self._subject, json.dumps(question).encode(), reply=f"{self._inbox}.{self._number}"
+                )
+                await answer.done
+        finally:
+            self._answer = None
+        return answer.found
+
+    async def _on_message(self, msg: Msg) -> None:
+        answer = self._answer
+        if answer is None or answer.done.done() or not msg.subject.endswith(f".{self._number}"):
+            return
+        try:
+            answer.take(msg, self._bucket.prefix)
+        except (KeyError, ValueError) as error:
+            answer.fail(f"an answer about leases can't be read: {error!r}")
+
+    def _failed(self, error: BaseException) -> None:
+        if self._connection.nc.is_connected:
+            self.failures += 1
+        if self.failures > _FAILURES:
+            self._readings.put_off(asyncio.get_running_loop().time())
+        told = str(error) or type(error).__name__
+        if self.failures == _FAILURES:
+            self._log.warning("leases can't be read: the end of another worker is not noticed", error=told)
+        else:
+            self._log.debug("leases can't be read", error=told)

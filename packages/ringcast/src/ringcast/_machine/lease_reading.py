@@ -1,0 +1,263 @@
+"""Which leases live, as far as this worker has read itself: whose to read when, and what an answer says.
+
+Nothing tells of the end of a lease, and no refresh is delivered to anybody. Every few seconds a worker reads the leases
+of a few members in one question: those of its neighbours on a ring of each key, which it watches for all others, and a
+few of the rest in turn. What it finds ended it reports; whoever is told of that reads for itself. So a report, or a
+watch of somebody else, is a hint: without any of them each view is put right by the turns.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from ringcast_wire import limits
+
+from ringcast._machine.membership import Entry, Membership
+
+READ_EVERY_S: Final = 2.5
+LATE_AFTER_S: Final = 7.5
+"""A lease that was not refreshed for so long is late: it was read three times without a change."""
+LATE_EVERY_S: Final = 0.5
+"""How often to read while one is late, was reported, or was not there in an answer that proves nothing."""
+AT_ONCE_S: Final = 0.1
+"""The least time between two readings."""
+WATCHED: Final = 3
+"""How many neighbours of each key a worker watches: so many watch it."""
+IN_TURN: Final = 2
+"""How many other leases are read each time."""
+READ_AGAIN: Final = 2
+"""How many more times to read what had ended in a look at all: of that nobody is told, so nobody contradicts."""
+MOST_READ: Final = 512
+"""Leases in one question; a server answers at most 1,024."""
+MOST_REPORTED: Final = 40
+"""Leases in one report, so that it fits into a record."""
+ENDED_AFTER_S: Final = limits.LEASE_SEEN_TO_END_S
+"""A lease that was stored so long before the newest of an answer has ended, though the server has it still."""
+
+
+class Lease(NamedTuple):
+    """A lease as a server has it: its revision, what it says, and when it was stored by the server's clock."""
+
+    revision: int
+    value: bytes
+    stored_s: float
+
+
+class _Seen(NamedTuple):
+    """The revision that was read last, and when it was first read by this process's clock."""
+
+    revision: int
+    since: float
+
+
+class LeaseReadings:
+    """Keeps ``membership.leases`` by what was read. ``watched`` and ``in_turn``: see the constants.
+
+    An answer says of a lease that is missing, or too old, that it has ended only if the worker's own lease is in it: a
+    server that does not have that one, or no worker at all, can't say who lives. After a lost connection nothing has
+    ended for ``grace_s``: all leases may have run out, and are taken again one by one.
+    """
+
+    def __init__(self, keys: Iterable[str], membership: Membership, *, grace_s: float) -> None:
+        self._keys = tuple(keys)
+        self._membership = membership
+        self._grace_s = grace_s
+        self._own = ""
+        self._seen: dict[str, _Seen] = {}
+        self._ended: dict[str, int] = {}
+        """The revision at which each lease ended: a server that has it still does not bring it back."""
+        self._suspected: dict[str, int | None] = {}
+        """Leases that were reported, and at which revision they were there all the same."""
+        self._found: dict[str, None] = {}
+        """What this worker has found ended, and nobody had reported."""
+        self._again: dict[str, int] = {}
+        """How many more times to read leases that have ended."""
+        self._back: set[str] = set()
+        """Leases that had ended, and whose records were written again since."""
+        self._verify: set[str] = set()
+        """Leases to read since the records are a new snapshot."""
+        self._tried: frozenset[str] = frozenset()
+        """What was asked for last: what the answer leaves open is not asked for again at once."""
+        self._watching: frozenset[str] = frozenset()
+        self._turn = ""
+        self._lenient_until = 0.0
+        self._due = 0.0
+        self._read_at = 0.0
+        self.finds = 0
+        """How often it found one: as long as it is the same, there is nothing new to tell."""
+        self.doubted = False
+        """Whether another worker has found this one's own lease ended: then its records are to be written again."""
+        membership.nodes.replaced = self._snapshot
+        membership.reported = self.suspect
+        membership.signed = self._signed
+
+    @property
+    def due(self) -> float | None:
+        """When to read next; not before the records are known."""
+        if not self._membership.nodes.complete:
+            return None
+        return self._due if not self._is_urgent else min(self._due, self._read_at + AT_ONCE_S)
+
+    @property
+    def reports(self) -> tuple[str, ...]:
+        """What this worker has to tell the others: leases that it found ended, and that records name."""
+        return tuple(self._found)
+
+    def reconnected(self, now: float) -> None:
+        """The connection was lost and is back."""
+        if self._membership.leases.complete:
+            self._lenient_until = now + self._grace_s
+        self._due = now
+
+    def put_off(self, now: float) -> None:
+        """Readings fail again and again."""
+        self._due = now + READ_EVERY_S
+
+    def suspect(self, leases: Iterable[str]) -> None:
+        """Another worker has found these ended."""
+        for lease in leases:
+            if lease == self._own:
+                self.doubted = True
+            elif self._membership.alive(lease):
+                self._suspected.setdefault(lease, None)
+
+    def ask(self, own: str, now: float) -> list[str]:
+        """The leases to read now; ``own``: the one that this worker's records name."""
+        self._own = own
+        self._read_at = now
+        self._due = now + LATE_EVERY_S  # unless the answer says otherwise
+        named = self._membership.named(self._keys)
+        self._forget(named)
+        self._watching = frozenset(self._neighbours())
+        first = [own, *sorted(self._watching), *self._suspected, *self._unread(named), *self._again]
+        asked = list(dict.fromkeys([*first, *self._in_turn(named)]))[:MOST_READ]
+        self._tried = frozenset(asked)
+        return asked
+
+    def answer(self, asked: Collection[str], found: Mapping[str, Lease], now: float) -> bool:
+        """Takes what a server has of the leases that were asked for; returns whether that changes anything."""
+        newest_s = max((lease.stored_s for lease in found.values()), default=0.0)
+        fresh = {key: lease for key, lease in found.items() if newest_s - lease.stored_s <= ENDED_AFTER_S}
+        proves = self._proves(fresh, now)
+        changed, ended, finds = False, False, self.finds
+        for key in asked:
+            lease = fresh.get(key)
+            if lease is not None and self._ended.get(key) != lease.revision:
+                changed |= self._lives(key, lease, now)
+            elif proves or key == self._own:
+                ended |= self._ends(key, found.get(key))
+        unread = self._unread(self._membership.named(self._keys))
+        if not self._membership.leases.complete and not unread and proves:
+            self._membership.leases.complete = changed = True
+        slow = not (unread or self._suspected or self._is_late(now))
+        self._due = now + (AT_ONCE_S if ended else READ_EVERY_S if slow else LATE_EVERY_S)
+        return changed or ended or finds != self.finds
+
+    # ---- whose
+
+    @property
+    def _is_urgent(self) -> bool:
+        fresh = [lease for lease, revision in self._suspected.items() if revision is None]
+        return not self._tried.issuperset(fresh + self._unread(self._membership.named(self._keys)))
+
+    def _unread(self, named: Collection[str]) -> list[str]:
+        known = self._membership.leases.entries
+        return sorted(lease for lease in named if lease not in known or lease in self._verify)
+
+    def _neighbours(self) -> Iterable[str]:
+        """The leases that come after this worker's on the ring of each key. Hashed, so that a rack is spread out."""
+        for key in self._keys:
+            ring = sorted(
+                _place(lease)
+                for lease in self._membership.named((key,))
+                if lease != self._own and self._membership.alive(lease)
+            )
+            at = bisect_right(ring, _place(self._own))
+            yield from (lease for _, lease in (ring[at:] + ring[:at])[:WATCHED])
+
+    def _in_turn(self, named: Collection[str]) -> list[str]:
+        """Some of all the others, those that have ended too."""
+        others = sorted(lease for lease in named if lease != self._own and lease not in self._watching)
+        at = bisect_right(others, self._turn)
+        some = (others[at:] + others[:at])[:IN_TURN]
+        self._turn = some[-1] if some else ""
+        return some
+
+    def _forget(self, named: Collection[str]) -> None:
+        """Forgets leases that no record names any more."""
+        keep = {*named, self._own}
+        self._back &= keep
+        for held in (self._seen, self._ended, self._suspected, self._found, self._again):
+            for lease in [lease for lease in held if lease not in keep]:
+                del held[lease]
+        self._verify &= keep
+        for lease in self._membership.leases.entries.keys() - keep:
+            self._membership.leases.correct(lease, None)
+
+    def _snapshot(self) -> None:
+        self._verify = set(self._membership.named(self._keys))
+
+    def _signed(self, lease: str) -> None:
+        """A record that names it was written. If it had ended it is to be read, and what was told of it is over."""
+        self._suspected.pop(lease, None)
+        if self._membership.ended(lease):
+            self._membership.leases.correct(lease, None)
+            self._found.pop(lease, None)
+            self._back.add(lease)
+            self._membership.called()
+
+    # ---- what an answer says
+
+    def _proves(self, fresh: Collection[str], now: float) -> bool:
+        """Whether a lease that is not in an answer has ended."""
+        return self._own in fresh and now >= self._lenient_until
+
+    def _is_late(self, now: float) -> bool:
+        return any(now - seen.since > LATE_AFTER_S for lease, seen in self._seen.items() if lease in self._watching)
+
+    def _lives(self, key: str, lease: Lease, now: float) -> bool:
+        lived = self._membership.alive(key)
+        if (seen := self._seen.get(key)) is None or seen.revision != lease.revision:
+            self._seen[key] = _Seen(lease.revision, now)
+        self._membership.leases.correct(key, Entry(lease.revision, lease.value))
+        if key in self._suspected:
+            if self._suspected[key] in (None, lease.revision):
+                self._suspected[key] = lease.revision
+            else:
+                del self._suspected[key]
+        self._ended.pop(key, None)
+        self._found.pop(key, None)
+        self._again.pop(key, None)
+        self._back.discard(key)
+        self._verify.discard(key)
+        return not lived
+
+    def _ends(self, key: str, kept: Lease | None) -> bool:
+        lived = self._membership.alive(key)
+        seen = self._seen.pop(key, None)
+        if kept is not None or seen is not None:
+            self._ended[key] = kept.revision if kept is not None else seen.revision
+        known = key in self._membership.leases.entries or key in self._back
+        if key in self._verify or not known:
+            self._again[key] = READ_AGAIN  # what all look at, all find
+        elif key in self._again:
+            self._again[key] -= 1
+            if not self._again[key]:
+                del self._again[key]
+        elif (lived or key in self._back) and key not in self._suspected and key != self._own:
+            self._found[key] = None
+            self.finds += 1
+            if len(self._found) > MOST_REPORTED:
+                del self._found[next(iter(self._found))]
+        self._suspected.pop(key, None)
+        self._back.discard(key)
+        self._verify.discard(key)
+        self._membership.leases.correct(key, Entry(self._ended.get(key, 0), None))
+        return lived or key == self._own
+
+
+def _place(lease: str) -> tuple[int, str]:
+    return crc32(lease.encode()), lease

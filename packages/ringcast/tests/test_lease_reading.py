@@ -1,0 +1,271 @@
+"""Whose lease is read when, and what an answer says of a lease that is missing from it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from ringcast._machine import lease_reading
+from ringcast._machine.lease_reading import (
+    AT_ONCE_S,
+    ENDED_AFTER_S,
+    IN_TURN,
+    LATE_AFTER_S,
+    LATE_EVERY_S,
+    MOST_READ,
+    READ_EVERY_S,
+    WATCHED,
+    Lease,
+    LeaseReadings,
+)
+from ringcast._machine.membership import Entry, Membership
+from ringcast_wire import EndedLeases, LeaseRecord, NodeRecord, encode_record, limits, names
+
+VALUE = encode_record(LeaseRecord(incarnation="i", host="h", pid=1, started_at_ms=1))
+
+
+class View:
+    """What one worker sees of key ``k``, and a bucket of leases to read."""
+
+    def __init__(self, own: str, members: Iterable[str], *, grace_s: float = 5.0) -> None:
+        self.own = own
+        self.membership = Membership()
+        self.readings = LeaseReadings(["k"], self.membership, grace_s=grace_s)
+        self.leases: dict[str, Lease] = {}
+        self.revision = 0
+        self.asked: list[str] = []
+        for member in members:
+            self.refresh(member, 0.0)
+        self.membership.nodes.replace({names.node_key("k", name): self._record(name) for name in members})
+
+    def _record(self, worker_id: str) -> Entry:
+        self.revision += 1
+        record = NodeRecord(slot=self.revision % 200, lease=worker_id, incarnation="i")
+        return Entry(self.revision, encode_record(record))
+
+    def record(self, worker_id: str) -> None:
+        """A worker writes its record, anew or again."""
+        self.membership.nodes.put(names.node_key("k", worker_id), self._record(worker_id))
+
+    def report(self, reporter: str, *leases: str) -> None:
+        self.revision += 1
+        entry = Entry(self.revision, encode_record(EndedLeases(leases=leases)))
+        self.membership.nodes.put(names.ended_key(reporter), entry)
+
+    def refresh(self, lease: str, now: float) -> None:
+        self.revision += 1
+        self.leases[lease] = Lease(self.revision, VALUE, 1_000.0 + now)
+
+    def read(self, now: float) -> bool:
+        self.asked = self.readings.ask(self.own, now)
+        found = {lease: self.leases[lease] for lease in self.asked if lease in self.leases}
+        return self.readings.answer(self.asked, found, now)
+
+    def alive(self) -> set[str]:
+        return {name for name in self.membership.leases.entries if self.membership.alive(name)}
+
+
+def test_everything_is_read_once_before_anything_is_decided() -> None:
+    view = View("a", ["a", "b", "c"])
+    del view.leases["c"]
+    assert not view.membership.complete
+    assert view.read(0.0)
+    assert view.membership.complete
+    assert view.alive() == {"a", "b"}
+    assert view.membership.ended("c")
+    assert view.readings.reports == (), "nobody needs to be told of what had ended before"
+    assert view.readings.due == READ_EVERY_S
+
+
+def test_a_few_leases_are_read_each_time_however_many_there_are_and_each_is_watched_by_as_many() -> None:
+    members = [f"w{number}" for number in range(limits.MAX_WORKERS_PER_KEY)]
+    watchers: Counter[str] = Counter()
+    for own in members:
+        view = View(own, members)
+        view.read(0.0)
+        view.read(READ_EVERY_S)
+        assert len(view.asked) == 1 + WATCHED + IN_TURN
+        watchers.update(view.asked[1 : 1 + WATCHED])
+    assert set(watchers.values()) == {WATCHED}
+    assert set(watchers) == set(members)
+
+
+def test_the_others_are_read_in_turn() -> None:
+    members = [f"w{number}" for number in range(40)]
+    view = View("w0", members)
+    view.read(0.0)
+    seen: set[str] = set()
+    rounds = -(-len(members) // IN_TURN)
+    for number in range(rounds):
+        view.read(number * READ_EVERY_S)
+        seen.update(view.asked)
+    assert seen == set(members)
+
+
+def test_a_neighbour_that_ends_is_noticed_within_a_moment_and_told() -> None:
+    view = View("a", ["a", "b"])
+    view.read(0.0)
+    now, late = 0.0, 0
+    while not view.membership.ended("b"):
+        due = view.readings.due
+        assert due is not None
+        assert due > now
+        late += due - now == LATE_EVERY_S
+        now = due
+        if now >= limits.LEASE_TTL_S:
+            view.leases.pop("b", None)  # nobody refreshed it
+        view.refresh("a", now)
+        view.read(now)
+    assert now <= limits.LEASE_TTL_S + LATE_EVERY_S
+    assert late <= (limits.LEASE_TTL_S - LATE_AFTER_S) / LATE_EVERY_S + 2
+    assert view.readings.reports == ("b",)
+
+
+def test_one_that_is_refreshed_in_time_is_never_late() -> None:
+    view = View("a", ["a", "b"])
+    view.read(0.0)
+    now, refreshed = 0.0, 0.0
+    for _ in range(100):
+        due = view.readings.due
+        assert due == now + READ_EVERY_S
+        now = due
+        while refreshed + limits.LEASE_REFRESH_S <= now:
+            refreshed += limits.LEASE_REFRESH_S
+            view.refresh("b", refreshed)
+            view.refresh("a", refreshed)
+        view.read(now)
+    assert view.alive() == {"a", "b"}
+
+
+def test_an_answer_without_the_own_lease_proves_nothing_of_the_others() -> None:
+    """A server that has lost its disk, or a worker that is cut off, finds that all have ended."""
+    view = View("a", ["a", "b"])
+    view.read(0.0)
+    view.leases.clear()
+    assert view.read(20.0)
+    assert view.alive() == {"b"}
+    assert view.membership.ended("a"), "the worker is to look after its own lease"
+    assert view.readings.reports == ()
+
+
+def test_nothing_has_ended_for_a_while_after_the_connection_was_lost() -> None:
+    view = View("a", ["a", "b"], grace_s=5.0)
+    view.read(0.0)
+    view.readings.reconnected(100.0)
+    del view.leases["b"]
+    view.refresh("a", 100.0)
+    assert view.readings.due == 100.0
+    view.read(100.0)
+    view.read(104.9)
+    assert view.alive() == {"a", "b"}
+    view.read(105.0)
+    assert view.alive() == {"a"}
+
+
+def test_a_report_is_a_hint_and_each_reads_for_itself() -> None:
+    members = [f"w{number}" for number in range(20)]
+    view = View("w0", members)
+    view.read(0.0)
+    view.read(1.0)
+    far = next(name for name in members if name not in view.asked)
+    view.report("w9", far, "unheard-of")
+    assert view.readings.due == 1.0 + AT_ONCE_S
+    view.read(1.1)
+    assert far in view.asked
+    assert far in view.alive(), "it is there"
+    assert view.readings.due == 1.1 + LATE_EVERY_S, "it may be about to end"
+    view.refresh(far, 1.2)
+    view.read(1.6)
+    assert view.readings.due == 1.6 + READ_EVERY_S, "it was refreshed: the report was wrong"
+    view.report("w9", far)
+    del view.leases[far]
+    view.read(2.0)
+    assert view.membership.ended(far)
+    assert view.readings.reports == (), "the others were told already"
+
+
+def test_one_that_is_taken_for_dead_is_told_and_its_new_record_has_it_read_again() -> None:
+    dead, other = View("b", ["a", "b"]), View("a", ["a", "b"])
+    for view in (dead, other):
+        view.read(0.0)
+    lease = other.leases.pop("b")  # a server that is late does not have it
+    other.read(3.0)
+    assert other.readings.reports == ("b",)
+    dead.report("a", *other.readings.reports)
+    assert dead.readings.doubted
+    other.leases["b"] = Lease(lease.revision + 1_000, VALUE, lease.stored_s + 4.0)
+    other.record("b")
+    assert not other.membership.ended("b")
+    other.read(4.0)
+    assert other.alive() == {"a", "b"}
+    assert other.readings.reports == ()
+
+
+def test_a_lease_that_some_server_has_still_has_ended_all_the_same() -> None:
+    """A dead worker stayed a member for a minute: each look could be at the one server that had its lease."""
+    view = View("a", ["a", "b"])
+    view.read(0.0)
+    view.refresh("a", ENDED_AFTER_S)
+    view.read(ENDED_AFTER_S)
+    assert view.alive() == {"a", "b"}, "no older than may be"
+    view.refresh("a", ENDED_AFTER_S + 0.5)
+    view.read(ENDED_AFTER_S + 0.5)
+    assert view.alive() == {"a"}
+    view.leases["a"] = Lease(9_000, VALUE, view.leases["b"].stored_s)
+    view.read(20.0)
+    assert view.alive() == {"a"}, "what has ended does not rise again, whatever the clocks of the servers say"
+    view.refresh("b", 30.0)
+    view.refresh("a", 30.0)
+    view.read(30.0)
+    assert view.alive() == {"a", "b"}
+
+
+def test_after_a_new_snapshot_all_are_read_again_and_nobody_tells_of_what_all_find() -> None:
+    members = [f"w{number}" for number in range(30)]
+    view = View("w0", members)
+    view.read(0.0)
+    view.membership.nodes.replace(dict(view.membership.nodes.entries))
+    del view.leases["w1"]
+    view.read(1.0)
+    assert set(view.asked) == set(members)
+    assert view.membership.ended("w1")
+    assert view.readings.reports == ()
+
+
+def test_what_no_record_names_any_more_is_forgotten() -> None:
+    view = View("a", ["a", "b", "c"])
+    view.read(0.0)
+    del view.leases["b"]
+    view.read(1.0)
+    assert view.readings.reports == ("b",)
+    view.membership.nodes.replace({names.node_key("k", "a"): view._record("a")})
+    view.read(2.0)
+    assert view.asked == ["a"]
+    assert set(view.membership.leases.entries) == {"a"}
+    assert view.readings.reports == ()
+
+
+def test_one_question_is_bounded() -> None:
+    members = [f"w{number}" for number in range(MOST_READ + 100)]
+    view = View("w0", members)
+    assert not view.read(0.0) or not view.membership.complete
+    assert len(view.asked) == MOST_READ
+    assert view.readings.due == AT_ONCE_S
+    view.read(AT_ONCE_S)
+    assert view.membership.complete
+
+
+def test_a_neighbourhood_that_died_at_once_is_found_as_fast_as_can_be_read() -> None:
+    members = [f"w{number}" for number in range(100)]
+    view = View("w0", members)
+    view.read(0.0)
+    for name in members[1:]:
+        del view.leases[name]
+    now = 1.0
+    while view.alive() != {"w0"}:
+        view.read(now)
+        due = view.readings.due
+        assert due is not None
+        now = due
+    assert now <= 1.0 + AT_ONCE_S * (1 + 99 / (WATCHED + IN_TURN)) + LATE_EVERY_S
+    assert len(view.readings.reports) == min(99, lease_reading.MOST_REPORTED)

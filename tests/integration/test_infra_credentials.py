@@ -23,7 +23,7 @@ from ringcast import Change, PoisonPolicy, Worker
 from ringcast.admin import ConfigServiceClient
 from ringcast.topology import read_topology
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess
-from ringcast_wire import LeaseRecord, SlotClaim, encode_record, limits, names
+from ringcast_wire import EndedLeases, LeaseRecord, SlotClaim, encode_record, limits, names
 
 from tests.integration.infra_nats import WORKER_API, Bus, InfraNats, connected
 
@@ -173,6 +173,26 @@ async def test_claims_on_all_slots_end_no_worker_and_move_nothing(
         await second.stop()
         async with server.worker(OTHERS[1]) as again:
             await both(first, again)
+
+
+async def test_a_report_that_others_have_died_moves_nothing(server: InfraNats, hostile: Bus, operator: Bus) -> None:
+    """Workers tell each other which leases have ended, and whoever is told reads for itself."""
+    js = operator.nc.jetstream()
+    first, second = (server.worker(name) for name in OTHERS)
+    async with first, second:
+        await both(first, second)
+        owned = first.owned("blocklist"), second.owned("blocklist")
+        before = (await js.stream_info(f"KV_{NODES}")).state.last_seq
+        report = encode_record(EndedLeases(leases=(*OTHERS, HOSTILE, "nobody")))
+        await accepted(hostile, f"$KV.{NODES}.{names.ended_key(HOSTILE)}", report)
+        async with asyncio.timeout(PATIENCE_S):
+            while (await js.stream_info(f"KV_{NODES}")).state.last_seq < before + 3:  # both say that they live
+                await hostile.nc.flush()
+        for _ in range(20):
+            await accepted(hostile, f"$KV.{NODES}.{names.ended_key(HOSTILE)}", report)
+        assert (first.owned("blocklist"), second.owned("blocklist")) == owned
+        assert (await js.stream_info(f"KV_{NODES}")).state.last_seq <= before + 3 + 20 + 4, "not at every report"
+        assert (first.health().ready, second.health().ready) == (True, True)
 
 
 async def both(first: Worker, second: Worker) -> None:
@@ -347,6 +367,8 @@ async def test_the_tools_can_have_no_answer_put_into_a_stream(
         f"$KV.{LEASES}.{OTHERS[0]}",
         f"$KV.{NODES}.blocklist.{OTHERS[0]}",
         f"{WORKER_API}.CONSUMER.CREATE.KV_{LEASES}",
+        f"$KV.{NODES}.{names.ended_key(OTHERS[0])}",
+        f"{WORKER_API}.CONSUMER.CREATE.KV_{LEASES}.{names.watch_name('gateway', HOSTILE)}",
         f"{WORKER_API}.CONSUMER.CREATE.KV_{LEASES}.{names.watch_name('gateway', OTHERS[0])}",
         f"{WORKER_API}.CONSUMER.DELETE.KV_{LEASES}.{names.watch_name('gateway', OTHERS[0])}",
         f"{WORKER_API}.STREAM.DELETE.{STREAM}",

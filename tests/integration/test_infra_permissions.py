@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from typing import Any
@@ -200,6 +201,7 @@ async def test_a_worker_can_have_no_answer_put_into_a_stream(worker: Bus, operat
     await create_consumer(worker, MINE, filter_subjects=[names.notify_subject("gateway", "blocklist", 1)])
     requests = {
         f"{WORKER_API}.DIRECT.GET.KV_{LEASES}.$KV.{LEASES}.{ME}": b"",
+        f"{WORKER_API}.DIRECT.GET.KV_{LEASES}": json.dumps({"multi_last": [f"$KV.{LEASES}.>"]}).encode(),
         f"{WORKER_API}.STREAM.INFO.KV_{META}": b"",
         f"{WORKER_API}.CONSUMER.MSG.NEXT.{STREAM}.{MINE}": b'{"batch": 1, "no_wait": true}',
         f"$KV.{LEASES}.{ME}": b"again",

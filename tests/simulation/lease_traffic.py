@@ -52,7 +52,7 @@ class IdleWorker(Process):
         self.settings = WorkerSettings(store=STORE, keys=("k",), full=False)
         self.broker = broker
         self.link = broker.link(self)
-        self.owners: tuple[str, ...] = ()
+        self._coordinator: Any = None
         self._lease: Any = LeaseHolder(self, lambda: None)  # type: ignore[arg-type]
 
     def start(self) -> None:
@@ -64,11 +64,16 @@ class IdleWorker(Process):
         yield self.random.uniform(0.0, limits.LEASE_REFRESH_S)  # workers do not beat in time
         yield from self._lease.take()
         self.spawn(self._lease.run())
-        Coordinator(self, StoreSettings(partition_count=256), self._lease).start()  # type: ignore[arg-type]
+        self._coordinator = Coordinator(self, StoreSettings(partition_count=1), self._lease)  # type: ignore[arg-type]
+        self._coordinator.start()
+
+    def members(self) -> set[str]:
+        """Who takes part, as far as it knows."""
+        found = self._coordinator.membership.members("k") if self._coordinator is not None else ()
+        return {member.worker_id for member in found}
 
     def assign(self, assignment: Assignment) -> None:
-        """Keeps who owns what."""
-        self.owners = assignment.owners
+        """There is no list to share out."""
 
     def note(self, *_: object) -> None:
         """Nothing is judged here."""
@@ -108,7 +113,7 @@ def measure(stores: int, workers: int, *, deaths: int = 1, seed: int = 1) -> Tra
         _record(broker, worker)
         worker.start()
     scheduler.run_until(20.0)
-    assert all(set(worker.owners) == {other.name for other in fleet} for worker in fleet)
+    assert all(len(worker.members()) == workers for worker in fleet)
     before = broker.messages
     scheduler.run_until(scheduler.now + IDLE_S)
     # An answer to a refresh of another store's worker goes there.
@@ -120,7 +125,7 @@ def measure(stores: int, workers: int, *, deaths: int = 1, seed: int = 1) -> Tra
         worker.link.cut()
     died_at = scheduler.now
     left = {worker.name for worker in alive}
-    while any(set(worker.owners) != left for worker in alive) and scheduler.now < died_at + 600.0:
+    while any(worker.members() != left for worker in alive) and scheduler.now < died_at + 600.0:
         scheduler.run_until(scheduler.now + 0.1)
     return Traffic(workers, idle, scheduler.now - died_at)
 

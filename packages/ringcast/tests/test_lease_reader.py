@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import nats
 import pytest
+from nats.aio.msg import Msg
 from ringcast._buckets import Bucket
 from ringcast._config import WorkerConfig
 from ringcast._connection import Connection
@@ -93,7 +94,7 @@ async def test_where_there_is_no_lease_at_all_nothing_is_decided(connection: Con
         await until(changed, lambda: membership.ended(own))
         assert not membership.complete
         assert not membership.ended(other)
-        assert readings.reports == ()
+        assert not readings.reports
         bucket = Bucket(connection, names.LEASES_BUCKET)
         await bucket.put(own, VALUE, last=0)
         await until(changed, lambda: membership.complete)
@@ -110,7 +111,7 @@ async def test_an_answer_that_is_not_whole_is_not_taken(connection: Connection, 
     async with reading(connection, leases, changed.set) as (membership, reader):
         take = reader._on_message
 
-        async def lossy(msg: nats.aio.msg.Msg) -> None:
+        async def lossy(msg: Msg) -> None:
             nonlocal dropped
             if not dropped and (msg.headers or {}).get("Nats-Subject", "").endswith("-3"):
                 dropped += 1

@@ -73,7 +73,7 @@ def test_everything_is_read_once_before_anything_is_decided() -> None:
     assert view.membership.complete
     assert view.alive() == {"a", "b"}
     assert view.membership.ended("c")
-    assert view.readings.reports == (), "nobody needs to be told of what had ended before"
+    assert not view.readings.reports, "nobody needs to be told of what had ended before"
     assert view.readings.due == READ_EVERY_S
 
 
@@ -145,7 +145,7 @@ def test_an_answer_without_the_own_lease_proves_nothing_of_the_others() -> None:
     assert view.read(20.0)
     assert view.alive() == {"b"}
     assert view.membership.ended("a"), "the worker is to look after its own lease"
-    assert view.readings.reports == ()
+    assert not view.readings.reports
 
 
 def test_nothing_has_ended_for_a_while_after_the_connection_was_lost() -> None:
@@ -181,7 +181,7 @@ def test_a_report_is_a_hint_and_each_reads_for_itself() -> None:
     del view.leases[far]
     view.read(2.0)
     assert view.membership.ended(far)
-    assert view.readings.reports == (), "the others were told already"
+    assert not view.readings.reports, "the others were told already"
 
 
 def test_one_that_is_taken_for_dead_is_told_and_its_new_record_has_it_read_again() -> None:
@@ -198,7 +198,7 @@ def test_one_that_is_taken_for_dead_is_told_and_its_new_record_has_it_read_again
     assert not other.membership.ended("b")
     other.read(4.0)
     assert other.alive() == {"a", "b"}
-    assert other.readings.reports == ()
+    assert not other.readings.reports
 
 
 def test_a_lease_that_some_server_has_still_has_ended_all_the_same() -> None:
@@ -229,7 +229,7 @@ def test_after_a_new_snapshot_all_are_read_again_and_nobody_tells_of_what_all_fi
     view.read(1.0)
     assert set(view.asked) == set(members)
     assert view.membership.ended("w1")
-    assert view.readings.reports == ()
+    assert not view.readings.reports
 
 
 def test_what_no_record_names_any_more_is_forgotten() -> None:
@@ -242,7 +242,7 @@ def test_what_no_record_names_any_more_is_forgotten() -> None:
     view.read(2.0)
     assert view.asked == ["a"]
     assert set(view.membership.leases.entries) == {"a"}
-    assert view.readings.reports == ()
+    assert not view.readings.reports
 
 
 def test_one_question_is_bounded() -> None:

@@ -282,7 +282,7 @@ def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes, what: str) -> T:
     return message
 
 
-def encode_record(record: NodeRecord | SlotClaim | LeaseRecord) -> bytes:
+def encode_record(record: NodeRecord | SlotClaim | LeaseRecord | EndedLeases) -> bytes:
     """A bucket record as JSON."""
     return _json.encode(record)
 

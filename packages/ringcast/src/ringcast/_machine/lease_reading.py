@@ -47,7 +47,7 @@ class Lease(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """The revision that was read last, and when it was first read by this process's clock."""
+    """The revision that was read last, and about when it was written, by this process's clock."""
 
     revision: int
     since: float
@@ -146,7 +146,7 @@ class LeaseReadings:
         for key in asked:
             lease = fresh.get(key)
             if lease is not None and self._ended.get(key) != lease.revision:
-                changed |= self._lives(key, lease, now)
+                changed |= self._lives(key, lease, now, newest_s - lease.stored_s)
             elif proves or key == self._own:
                 ended |= self._ends(key, found.get(key))
         unread = self._unread(self._membership.named(self._keys))
@@ -218,10 +218,10 @@ class LeaseReadings:
     def _is_late(self, now: float) -> bool:
         return any(now - seen.since > LATE_AFTER_S for lease, seen in self._seen.items() if lease in self._watching)
 
-    def _lives(self, key: str, lease: Lease, now: float) -> bool:
+    def _lives(self, key: str, lease: Lease, now: float, age_s: float) -> bool:
         lived = self._membership.alive(key)
         if (seen := self._seen.get(key)) is None or seen.revision != lease.revision:
-            self._seen[key] = _Seen(lease.revision, now)
+            self._seen[key] = _Seen(lease.revision, now - age_s)
         self._membership.leases.correct(key, Entry(lease.revision, lease.value))
         if key in self._suspected:
             if self._suspected[key] in (None, lease.revision):
@@ -238,8 +238,8 @@ class LeaseReadings:
     def _ends(self, key: str, kept: Lease | None) -> bool:
         lived = self._membership.alive(key)
         seen = self._seen.pop(key, None)
-        if kept is not None or seen is not None:
-            self._ended[key] = kept.revision if kept is not None else seen.revision
+        if (last := kept or seen) is not None:
+            self._ended[key] = last.revision
         known = key in self._membership.leases.entries or key in self._back
         if key in self._verify or not known:
             self._again[key] = READ_AGAIN  # what all look at, all find

@@ -31,7 +31,7 @@ from ringcast._consumers import Consumers
 from ringcast._coordinator import Coordinator, PeerCoordinator
 from ringcast._endpoint import endpoint
 from ringcast._fetch import FetchClient
-from ringcast._lasting import lasting
+from ringcast._lasting import first_error, lasting
 from ringcast._lease import LeaseHolder, LeaseSource
 from ringcast._log import Log
 from ringcast._machine.assignment import Assignment
@@ -112,7 +112,7 @@ class Runtime:
                     self._serve_cached(self.cache, self.cache.identity)
                 await self._until_stopped(self._handlers.create_task(self._participate(self.connection)))
         except BaseExceptionGroup as group:
-            error = _first(group)
+            error = first_error(group)
             raise error from None
         except BaseException as caught:
             error = caught
@@ -486,16 +486,3 @@ class Runtime:
 
 async def _until_closed(connection: Connection) -> None:
     await asyncio.shield(connection.closed)
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error that a person should see of several that came at once: one of ours if there is one."""
-    errors: list[BaseException] = []
-    stack: list[BaseException] = [group]
-    while stack:
-        error = stack.pop()
-        if isinstance(error, BaseExceptionGroup):
-            stack.extend(reversed(error.exceptions))
-        else:
-            errors.append(error)
-    return next((error for error in errors if isinstance(error, RingcastError)), errors[0])

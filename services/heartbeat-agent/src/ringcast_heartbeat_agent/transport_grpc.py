@@ -48,7 +48,7 @@ class GrpcServer:
                 ("grpc.keepalive_time_ms", 30_000),  # a client whose host has gone does not say so
                 # Dapr's SDK for Java pings every 10 s, and whoever pings more often than the server likes is sent away.
                 ("grpc.keepalive_permit_without_calls", 1),
-                ("grpc.http2.min_recv_ping_interval_without_data_ms", _LEAST_PING_MS),
+                ("grpc.http2.min_ping_interval_without_data_ms", _LEAST_PING_MS),
                 ("grpc.keepalive_timeout_ms", 10_000),
             ),
             maximum_concurrent_rpcs=config.max_subscriptions + config.max_consumers + _SPARE_CALLS,

@@ -16,6 +16,7 @@ import grpc.aio
 import msgspec
 import nats
 import pytest
+from dapr.proto.runtime.v1 import configuration_pb2, dapr_pb2_grpc
 from ringcast import DeadLetter
 from ringcast_heartbeat_agent._proto import dispatch_pb2 as pb
 from ringcast_heartbeat_agent._proto.dispatch_pb2_grpc import DispatchStub
@@ -33,7 +34,8 @@ def agent(
     tmp_path_factory: pytest.TempPathFactory, shared_nats: NatsServer, shared_service: ConfigServiceProcess
 ) -> Iterator[AgentProcess]:
     """An agent with a small window that soon tries again."""
-    options = ("--window", str(WINDOW), "--max-tries", "2", "--retry-first", "0.02", "--linger", "0.5")
+    tries = ("--max-tries", "2", "--max-deliveries", "2", "--retry-first", "0.02")
+    options = ("--window", str(WINDOW), "--linger", "5", *tries)
     with AgentProcess(tmp_path_factory.mktemp("agent"), nats_url=shared_nats.url, options=options) as made:
         yield made
 
@@ -199,6 +201,57 @@ async def test_blocked_until_somebody_decides(agent: AgentProcess, put: Any, sto
         await status_until(agent, store_name, lambda group: group["cursor"] == 4)
         assert place == (store_name, "list", "g")
         await one.values({"bad": "2"})
+
+
+async def test_a_group_that_stands_still_holds_nobody_up(agent: AgentProcess, put: Any, store_name: str) -> None:
+    """Neither another group nor a subscriber of Dapr's API, whatever comes of the row that is blocked and of others."""
+
+    def answer(delivery: Delivery) -> None:
+        delivery.reject("no") if delivery.row_id == "hot" else None
+
+    request = configuration_pb2.SubscribeConfigurationRequest(store_name=store_name, keys=["list"])
+    async with (
+        following(agent, store_name, "good", group="good") as good,
+        following(agent, store_name, "bad", group="bad", poison_policy="block", answer=answer, capacity=4),
+        grpc.aio.insecure_channel(agent.grpc_address) as channel,
+    ):
+        stream = dapr_pb2_grpc.DaprStub(channel).SubscribeConfiguration(
+            request, metadata=(("dapr-api-token", agent.token),)
+        )
+        assert (await stream.read()).id
+        await put(hot="0")
+        await status_until(agent, store_name, lambda group: group["group"] == "bad" and group["blocked"])
+        rows = {f"row{number}": "1" for number in range(4 * WINDOW)}
+        for number in range(4):
+            await put(hot=str(number), **rows)
+        await put(last="1")
+        await good.values({**rows, "hot": "3", "last": "1"})
+        found: dict[str, str] = {}
+        async with asyncio.timeout(PATIENCE_S):
+            while found.get("last") != "1" or found.get("hot") != "3":
+                found |= {name: item.value for name, item in (await stream.read()).items.items()}
+        assert found == {**rows, "hot": "3", "last": "1"}
+        group = await status_until(agent, store_name, lambda group: group["group"] == "bad")
+        # One change a row, and one behind each that is blocked or with the consumer.
+        assert (group["lag"], group["in_flight"]) == (len(rows) + 2 + 5, 4)
+        stream.cancel()
+
+
+async def test_a_row_that_kills_its_consumer_is_poison(agent: AgentProcess, put: Any, store_name: str) -> None:
+    """However quickly a supervisor starts the consumer again."""
+    lines: list[str] = []
+    words = [sys.executable, *PROGRAM, agent.grpc_address, store_name, "victim", "hold"]
+    await put(killer="1")
+    for life in (1, 2):
+        process = ManagedProcess("consumer", words, env={"DAPR_API_TOKEN": agent.token}, take_line=lines.append)
+        try:
+            await asyncio.to_thread(process.wait_until, lambda life=life: len(lines) == life)  # type: ignore[misc]
+        finally:
+            process.kill()
+    # So the third life has it as the third attempt, of which this agent allows two.
+    async with following(agent, store_name, "victim", changes_only=True):
+        group = await status_until(agent, store_name, lambda group: group["counts"]["dropped"] == 1)
+        assert (group["counts"]["deliveries"], group["lag"]) == (2, 0)
 
 
 async def test_decisions_over_http(agent: AgentProcess, put: Any, store_name: str) -> None:

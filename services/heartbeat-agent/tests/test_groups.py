@@ -110,6 +110,25 @@ async def test_what_kills_its_consumer_is_poison_though_a_supervisor_is_quick(ma
     assert (group.counts()["dropped"], group.counts()["evicted"]) == (1, 5)
 
 
+async def test_what_was_given_up_is_not_told_to_who_comes_later(make: Make) -> None:
+    """Not the row as it was then; a newer change is."""
+    source = Held()
+    source.rows["killer"] = Change("s", "list", 0, "killer", "v", 1)
+    group = make(source=source, max_deliveries=2, max_tries=2)
+    for attempt in (1, 2):
+        member, _ = group.join("one", (), capacity=0, changes_only=False, session="", api="stream")
+        assert [each.attempt for each in await given(member, 1)] == [attempt]
+        group.detach(member)
+    member, _ = group.join("one", (), capacity=0, changes_only=False, session="", api="stream")
+    other, _ = group.join("two", (), capacity=0, changes_only=False, session="", api="stream")
+    await until(lambda: group.counts()["dropped"] and not group.lag)
+    await turns()
+    assert (group.counts()["deliveries"], member.unsent, other.unsent) == (2, 0, 0)
+    group.leave(other)
+    put(group, [2], "killer")
+    assert [each.change.version for each in await given(member, 1)] == [2]
+
+
 async def test_the_same_session_goes_on_where_it_was(make: Make) -> None:
     group = make()
     put(group, [1])

@@ -121,13 +121,15 @@ def test_every_metric_of_the_table_is_emitted(
     writer.create(store_name)
     with DaprClient() as client:
         subscription = client.subscribe_configuration(store_name, ["list"], lambda *_: None)
+        assert client.subscribe_configuration(store_name, ["list"], lambda *_: None, {"ringcast.group": "g"})
         writer.put(store_name, "list", "a", "1")
         assert subscription
         shared_agent.process.wait_until(
             lambda: 'updates_sent_total{api="grpc"}' in http_get(shared_agent.metrics_url).body
         )
         client.unsubscribe_configuration(store_name, subscription)
-    text = http_get(shared_agent.metrics_url).body
+        text = http_get(shared_agent.metrics_url).body
+        assert f'ringcast_agent_group_consumers{{group="g",key="list",store="{store_name}"}} 1.0' in text
     for metric in AGENT:
         assert f"\n{metric.name}{{" in text or f"\n{metric.name} " in text or f"\n{metric.name}_bucket" in text, metric
     assert "config_partitions_owned" in text, "what its workers measure is there, too"

@@ -197,6 +197,7 @@ class App:
             for what in ("consumers", "in_flight", "lag", "blocked_rows"):
                 self._measures.gauges[what, (mode,)] = partial(dispatch.sum_of, mode, what)
         self._measures.events = dispatch.counts
+        self._measures.groups = dispatch.groups
 
     def _measure_observers(self, handlers: Handlers, feeds: Feeds, observers: Observers) -> None:
         self._measures.gauges |= {

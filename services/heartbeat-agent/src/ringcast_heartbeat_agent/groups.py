@@ -82,7 +82,7 @@ class Group:
     policy = ""
 
     def __init__(self, source: Source, name: str, around: Surroundings) -> None:
-        self.source = source
+        self.source: Source = source
         self.name = name
         self.members: dict[int, Member] = {}
         self.empty_since: float | None = asyncio.get_running_loop().time()

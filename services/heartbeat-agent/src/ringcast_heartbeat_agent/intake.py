@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Final, Protocol
 
@@ -65,6 +65,7 @@ class Intake:
         self._arrived: dict[str, Change] = {}
         self._behind = Backlog()
         self._present = Backlog()
+        self._given_up: OrderedDict[str, int] = OrderedDict()
         self._goes_on = False
 
     @property
@@ -169,8 +170,22 @@ class Intake:
                 self._present.put(row_id, None, owner)
         return message.change
 
+    def give_up(self, offset: int) -> Change | None:
+        """As :meth:`settle`, of poison: who comes later is not told of this change either.
+
+        Otherwise a row that kills its consumer would be told anew to each process that takes the place of a dead one.
+        """
+        change = self.settle(offset)
+        if change is not None:
+            self._given_up[change.row_id] = change.version
+            self._given_up.move_to_end(change.row_id)
+            if len(self._given_up) > self._window:
+                self._given_up.popitem(last=False)
+        return change
+
     def clear(self) -> None:
         """Forgets everything."""
+        self._given_up.clear()
         for held in (self.messages, self._open, self._next, self._arrived, self._held, self._held_bytes):
             held.clear()
         self._behind.clear()
@@ -184,13 +199,18 @@ class Intake:
         backlog.sort(self._shares, most)
         for owner in backlog.owners():
             for row_id, change in self._some(backlog, owner, window):
-                change = change if change is not None else self._rows.change_of(row_id)
-                if change is not None:  # it is there no longer; who has it, or had it, hears of that as of any change
+                change = change if change is not None else self._as_it_is(row_id)
+                if change is not None:
                     self._add(change, owner)
                 most -= 1
                 if most <= 0:
                     return most
         return most
+
+    def _as_it_is(self, row_id: str) -> Change | None:
+        """A row that is there, unless what it is now has been given up. That one is gone comes as a change."""
+        change = self._rows.change_of(row_id)
+        return None if change is None or change.version <= self._given_up.get(row_id, 0) else change
 
     def _some(self, backlog: Backlog, owner: str | None, window: int) -> Iterator[tuple[str, Change | None]]:
         while len(self.messages) < window and self._fits(owner) and (found := backlog.next(owner)) is not None:

@@ -165,7 +165,7 @@ class SharedGroup(Group):
             if actions is None:
                 continue
             if discard:
-                self._settle(offset)
+                self._give_up(offset)
             self._do(actions)
             decided.append(row_id)
         return decided
@@ -305,7 +305,7 @@ class SharedGroup(Group):
                 self._spawn(self._send_letter(offset, deliveries, reason))
             case Action.Drop(offset, deliveries, reason):
                 self._log_poison("is dropped", offset, deliveries, reason)
-                self._settle(offset)
+                self._give_up(offset)
             case Action.Block(offset, deliveries, reason):
                 self._log_poison("blocks its row", offset, deliveries, reason)
             case Action.Skip(offset, _):
@@ -321,6 +321,10 @@ class SharedGroup(Group):
         if self._reasons:
             self._reasons.pop(offset, None)
         return self._intake.settle(offset)
+
+    def _give_up(self, offset: int) -> None:
+        self._reasons.pop(offset, None)
+        self._intake.give_up(offset)
 
     def _log_poison(self, what: str, offset: int, deliveries: int, reason: str) -> None:
         change = self._intake.messages[offset].change
@@ -346,7 +350,7 @@ class SharedGroup(Group):
                 tries=deliveries,
             )
         actions = self._dispatcher.dead_lettered(offset, self._now())
-        self._settle(offset)
+        self._give_up(offset)
         self._do(actions or [])
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

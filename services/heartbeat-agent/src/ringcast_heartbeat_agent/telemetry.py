@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from typing import Final, Literal
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Literal, Protocol
 
 from ringcast_wire.metrics import Histogram, Metric, Sample
 
@@ -12,6 +12,9 @@ from ringcast_heartbeat_agent.roster import CLOSED, NOT_BACK, SILENT
 
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _CALL: Final = ("api", "method")
+_GROUP: Final = ("store", "key", "group")
+OF_GROUP: Final = ("consumers", "in_flight", "lag", "behind", "blocked_rows")
+"""What is told of each group, by its name in a group."""
 
 
 def _metric(
@@ -48,6 +51,11 @@ AGENT: Final = (
     _metric("in_flight", "gauge", ("mode",), "messages", "Deliveries that are not answered yet."),
     _metric("lag", "gauge", ("mode",), "messages", "Messages that are not settled, and those still to come in."),
     _metric("blocked_rows", "gauge", ("mode",), "rows", "Rows that poison blocks, until somebody decides."),
+    _metric("group_consumers", "gauge", _GROUP, "consumers", "Consumers of a group now."),
+    _metric("group_in_flight", "gauge", _GROUP, "messages", "Deliveries of a group that are not answered yet."),
+    _metric("group_lag", "gauge", _GROUP, "messages", "Messages of a group not settled, and rows still to come in."),
+    _metric("group_behind", "gauge", _GROUP, "rows", "Changed rows of a group that its window has no room for."),
+    _metric("group_blocked_rows", "gauge", _GROUP, "rows", "Rows of a group that poison blocks."),
     _metric("dispatch_events_total", "counter", ("event",), "events", _EVENTS),
     _metric("leases_registered", "gauge", (), "workers", "Workers that the agent keeps the lease for."),
     _metric("lease_held", "gauge", (), "", "Whether the host's lease is held; 0 without a lease socket, too."),
@@ -58,6 +66,23 @@ AGENT: Final = (
     _metric("dead_letter_failures_total", "counter", (), "sends", "Dead letters not taken; each is sent again."),
 )
 """Every metric of the agent; those of its workers are the SDK's."""
+
+
+class KeyPlace(Protocol):
+    """Which config key a group is of."""
+
+    store: str
+    key: str
+
+
+class GroupNumbers(Protocol):
+    """What is told of a group: numbers, beside its name."""
+
+    name: str
+
+    @property
+    def source(self) -> KeyPlace:
+        """Its config key."""
 
 
 class Measures:
@@ -71,6 +96,8 @@ class Measures:
         self.callbacks: Counter[str] = Counter({"done": 0, "repeated": 0, "given-up": 0})
         self.events: Callable[[], Counter[str]] = Counter
         """What happened in groups, by event; asked at each scrape."""
+        self.groups: Callable[[], Iterable[GroupNumbers]] = tuple
+        """The groups; asked at each scrape."""
         self.given_up: Counter[str] = Counter(dict.fromkeys((CLOSED, SILENT, NOT_BACK), 0))
         self.refused: Counter[str] = Counter({"IN_USE": 0})
         self.gauges: dict[tuple[str, tuple[str, ...]], Callable[[], float]] = {}
@@ -94,6 +121,10 @@ class Measures:
             yield Sample("ringcast_agent_callbacks_total", (outcome,), count)
         for event, count in self.events().items():
             yield Sample("ringcast_agent_dispatch_events_total", (event,), count)
+        for group in list(self.groups()):
+            place = (group.source.store, group.source.key, group.name)
+            for what in OF_GROUP:
+                yield Sample(f"ringcast_agent_group_{what}", place, getattr(group, what))
         for reason, count in list(self.given_up.items()):
             yield Sample("ringcast_agent_workers_given_up_total", (reason,), count)
         for reason, count in list(self.refused.items()):

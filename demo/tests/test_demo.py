@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 FIGURES = {
     "rows",
     "partitions",
@@ -21,10 +23,11 @@ FIGURES = {
 }
 
 
+@pytest.mark.timeout(400)
 def test_the_demo_keeps_its_promise(tmp_path: Path) -> None:
     output = tmp_path / "demo.json"
     done = subprocess.run(
-        [sys.executable, "-m", "demo", "--output", output], capture_output=True, text=True, timeout=200, check=False
+        [sys.executable, "-m", "demo", "--output", output], capture_output=True, text=True, timeout=360, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     figures = json.loads(output.read_text())

@@ -27,7 +27,7 @@ def users(*, deaf: bool = True) -> dict[str, Any]:
         "none": ["$KV.config_nodes_few.>"],
         "deaf": [f"{CREATE}.config_notify_deaf.>"] if deaf else [],
         "first": [f"{CREATE}.config_notify_first.{names.consumer_name('ringcast', 'first-w', 1)}"],
-        "blind": [f"{CREATE}.KV_config_leases.>"],
+        "blind": [f"{CREATE}.KV_config_nodes_blind.>"],
         "unfed": [names.fetch_subject("unfed", "list", 0)],
     }
     made = [
@@ -111,7 +111,7 @@ async def test_the_start_is_bounded_and_says_what_it_waited_for(
 ) -> None:
     await client.create_store("blind", partition_count=8)
     one = worker("blind", "w", "blind", start_timeout_s=3.0)
-    with pytest.raises(UnavailableError, match=r"did not start within 3 s: .*CONSUMER\.CREATE\.KV_config_leases"):
+    with pytest.raises(UnavailableError, match=r"did not start within 3 s: .*CONSUMER\.CREATE\.KV_config_nodes_blind"):
         await one.start()
 
 

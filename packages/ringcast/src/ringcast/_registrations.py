@@ -7,13 +7,16 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from ringcast_wire import LimitExceededError
+from ringcast_wire import LimitExceededError, limits
 
+from ringcast._buckets import ConflictError
 from ringcast._machine.backoff import Backoff
 from ringcast._refusals import RefusedError
 
 _PATIENCE: Final = 3
-"""Failures in a row that are nothing to tell of: another worker was faster, or NATS has just lost a server."""
+"""Failures in a row that are nothing to tell of: NATS has just lost a server."""
+_CONFLICTS: Final = limits.MAX_WORKERS_PER_KEY
+"""The same where another worker was faster: of many that start at once, each may be so once."""
 
 
 class Registrations:
@@ -36,12 +39,13 @@ class Registrations:
 
     def failed(self, key: str, error: Exception) -> None:
         """It could not be registered."""
-        pause = self._pauses.setdefault(key, Backoff(random.random, first_s=0.1, most_s=5.0))
+        most_s = 1.0 if isinstance(error, ConflictError) else 5.0
+        pause = self._pauses.setdefault(key, Backoff(random.random, first_s=0.1, most_s=most_s))
         self._retry_at[key] = asyncio.get_running_loop().time() + pause.next_s()
         if isinstance(error, RefusedError | LimitExceededError):
             self._refused.add(key)
             self._told(key, str(error))
-        elif pause.failures > _PATIENCE:
+        elif pause.failures > (_CONFLICTS if isinstance(error, ConflictError) else _PATIENCE):
             self._told(key, str(error) or type(error).__name__)
 
     def done(self, key: str) -> None:

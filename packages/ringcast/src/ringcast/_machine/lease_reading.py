@@ -22,7 +22,7 @@ LATE_AFTER_S: Final = 7.5
 """A lease that was not refreshed for so long is late: it was read three times without a change."""
 LATE_EVERY_S: Final = 0.5
 """How often to read while one is late, was reported, or was not there in an answer that proves nothing."""
-AT_ONCE_S: Final = 0.1
+AT_ONCE_S: Final = 0.2
 """The least time between two readings."""
 WATCHED: Final = 3
 """How many neighbours of each key a worker watches: so many watch it."""
@@ -79,8 +79,8 @@ class LeaseReadings:
         """Leases that had ended, and whose records were written again since."""
         self._verify: set[str] = set()
         """Leases to read since the records are a new snapshot."""
-        self._tried: frozenset[str] = frozenset()
-        """What was asked for last: what the answer leaves open is not asked for again at once."""
+        self._urgent = False
+        """Whether there is a lease to read that was not asked for yet."""
         self._watching: frozenset[str] = frozenset()
         self._turn = ""
         self._lenient_until = 0.0
@@ -99,7 +99,7 @@ class LeaseReadings:
         """When to read next; not before the records are known."""
         if not self._membership.nodes.complete:
             return None
-        return self._due if not self._is_urgent else min(self._due, self._read_at + AT_ONCE_S)
+        return self._due if not self._urgent else min(self._due, self._read_at + AT_ONCE_S)
 
     @property
     def reports(self) -> tuple[str, ...]:
@@ -123,6 +123,7 @@ class LeaseReadings:
                 self.doubted = True
             elif self._membership.alive(lease):
                 self._suspected.setdefault(lease, None)
+                self._urgent = True
 
     def ask(self, own: str, now: float) -> list[str]:
         """The leases to read now; ``own``: the one that this worker's records name."""
@@ -134,7 +135,7 @@ class LeaseReadings:
         self._watching = frozenset(self._neighbours())
         first = [own, *sorted(self._watching), *self._suspected, *self._unread(named), *self._again]
         asked = list(dict.fromkeys([*first, *self._in_turn(named)]))[:MOST_READ]
-        self._tried = frozenset(asked)
+        self._urgent = len(asked) == MOST_READ
         return asked
 
     def answer(self, asked: Collection[str], found: Mapping[str, Lease], now: float) -> bool:
@@ -157,11 +158,6 @@ class LeaseReadings:
         return changed or ended or finds != self.finds
 
     # ---- whose
-
-    @property
-    def _is_urgent(self) -> bool:
-        fresh = [lease for lease, revision in self._suspected.items() if revision is None]
-        return not self._tried.issuperset(fresh + self._unread(self._membership.named(self._keys)))
 
     def _unread(self, named: Collection[str]) -> list[str]:
         known = self._membership.leases.entries
@@ -198,16 +194,25 @@ class LeaseReadings:
             self._membership.leases.correct(lease, None)
 
     def _snapshot(self) -> None:
+        self._urgent = True
         self._verify = set(self._membership.named(self._keys))
 
-    def _signed(self, lease: str) -> None:
-        """A record that names it was written. If it had ended it is to be read, and what was told of it is over."""
-        self._suspected.pop(lease, None)
+    def _signed(self, lease: str, *, claim: bool) -> None:
+        """A record that names it was written. If it had ended it is to be read, and what was told of it is over.
+
+        A claim is no sign of life, for any worker can write it; but it is a reason to look.
+        """
+        if not claim:
+            self._suspected.pop(lease, None)
+        if self._membership.alive(lease):
+            return
+        self._urgent = True
         if self._membership.ended(lease):
             self._membership.leases.correct(lease, None)
-            self._found.pop(lease, None)
-            self._back.add(lease)
-            self._membership.called()
+            if not claim:
+                self._found.pop(lease, None)
+                self._back.add(lease)
+        self._membership.called()
 
     # ---- what an answer says
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from ringcast_wire import (
     EndedLeases,
@@ -186,6 +186,17 @@ class _Records(NamedTuple):
         return {record.lease for records in (self.claims, self.nodes) for record in records.values()}
 
 
+class Signed(Protocol):
+    """Is told of a lease that a record names which comes alone; ``claim``: one on a slot."""
+
+    def __call__(self, lease: str, *, claim: bool) -> None:
+        """Takes it."""
+
+
+def _unheard(lease: str, *, claim: bool) -> None:
+    """Nobody is told."""
+
+
 class Membership:
     """The two mirrors together."""
 
@@ -194,8 +205,7 @@ class Membership:
         self.leases = Mirror()
         self.reported: Callable[[Iterable[str]], None] = lambda _: None
         """Called with leases that another worker reports as ended."""
-        self.signed: Callable[[str], None] = lambda _: None
-        """Called with the lease that a record names which comes alone: a sign of life."""
+        self.signed: Signed = _unheard
         self.called: Callable[[], None] = lambda: None
         """Called when leases are to be read for another reason than that the members are others."""
         self._named: dict[str, tuple[int, frozenset[str]]] = {}
@@ -241,7 +251,11 @@ class Membership:
         elif name.count(".") == 1:
             record = self.nodes.get(name, NodeRecord)
             if record is not None:
-                self.signed(record.lease)
+                self.signed(record.lease, claim=False)
+        else:
+            claim = self.nodes.get(name, SlotClaim) if ".slot." in name else None
+            if claim is not None:
+                self.signed(claim.lease, claim=True)
 
     def _lives(self, name: str, record: NodeRecord | SlotClaim) -> bool:
         """Whether the process behind a record lives.
@@ -318,7 +332,12 @@ class Membership:
         )
 
     def _free_slot(self, key: str, claims: Mapping[int, SlotClaim]) -> int:
-        taken = {slot for slot, claim in claims.items() if self._lives(names.slot_key(key, slot), claim)}
+        # A lease that was not read yet may live: many workers that start at once would take each other's slots.
+        taken = {
+            slot
+            for slot, claim in claims.items()
+            if claim.lease not in self.leases.entries or self._lives(names.slot_key(key, slot), claim)
+        }
         if len(taken) >= limits.MAX_WORKERS_PER_KEY:
             taken = {
                 node.slot

@@ -28,6 +28,7 @@ def users(*, deaf: bool = True) -> dict[str, Any]:
         "deaf": [f"{CREATE}.config_notify_deaf.>"] if deaf else [],
         "first": [f"{CREATE}.config_notify_first.{names.consumer_name('ringcast', 'first-w', 1)}"],
         "blind": [f"{CREATE}.KV_config_nodes_blind.>"],
+        "still": ["$JS.API.CONSUMER.MSG.NEXT.config_notify_still.>"],
         "unfed": [names.fetch_subject("unfed", "list", 0)],
     }
     made = [
@@ -132,6 +133,19 @@ async def test_a_partition_that_can_not_be_fetched_is_told(
         assert registry.get_sample_value("config_partitions_unloaded", labels) == 1
         refused = {"store": "unfed", "worker_id": "unfed-w"}
         assert registry.get_sample_value("config_refused_subjects_total", refused) >= 1  # type: ignore[operator]
+
+
+async def test_a_worker_that_may_not_pull_hears_late_and_says_so(
+    client: ConfigServiceClient, worker: Callable[..., Worker]
+) -> None:
+    await client.create_store("still", partition_count=4)
+    async with worker("still", "w", "still", heads_s=0.2) as one:
+        await until(lambda: one.health().refused_consumers)
+        assert one.health().refused_consumers == ("ringcast-still-w",)
+        await one.wait_ready(timeout_s=PATIENCE_S)
+        assert not one.health().ready
+        written = await client.put("still", "list", "a", "1")
+        await one.wait_for("list", written.partition, written.version, timeout_s=PATIENCE_S)
 
 
 async def test_a_worker_that_gets_no_events_leaves_its_partitions_to_others_until_it_does(

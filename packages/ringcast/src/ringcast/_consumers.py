@@ -78,6 +78,13 @@ class Consumers:
         """How many filters the server has confirmed for each consumer, by its name."""
         return {self._name(index): count for index, count in self._plan.counts().items()}
 
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """The consumers that NATS does not let this user pull from, by name; may be asked from any thread."""
+        head = f"{self._connection.api_prefix}.CONSUMER.MSG.NEXT.{self._stream}."
+        refused = self._connection.refusals.subjects()
+        return tuple(subject.removeprefix(head) for subject in refused if subject.startswith(head))
+
     def want(self, key: str, subjects: frozenset[str]) -> None:
         """Asks for the events of exactly these subjects of a key from now on."""
         self._wanted[key] = subjects

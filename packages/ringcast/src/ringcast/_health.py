@@ -78,12 +78,15 @@ class Health:
     """Whether the agent of the host keeps the lease."""
     refused_subjects: tuple[str, ...] = ()
     """What NATS has not let this user publish or subscribe to within the last minute."""
+    refused_consumers: tuple[str, ...] = ()
+    """The consumers that it may not pull from: changes show late, in the comparison with the service's heads."""
 
     @property
     def ready(self) -> bool:
         """Whether it is connected, counts as alive, has all its rows, hears of changes and hands them over."""
         good = all(key.ready for key in self.keys)
-        return self.connected and self.lease_held and self.staleness_s == 0 and good and bool(self.keys)
+        heard = self.connected and self.lease_held and not self.refused_consumers
+        return heard and self.staleness_s == 0 and good and bool(self.keys)
 
 
 def staleness_s(connection: Connection, sessions: Iterable[KeySession]) -> float:

@@ -375,6 +375,11 @@ class Runtime:
         self.started.set()
 
     @property
+    def refused_consumers(self) -> tuple[str, ...]:
+        """The consumers that NATS does not let the worker pull from."""
+        return self._consumers.refused if self._consumers is not None else ()
+
+    @property
     def failing_because(self) -> str:
         """What keeps the worker from its work, as far as that is known, or nothing."""
         told = self.participation.troubles() if self.participation is not None else []

@@ -282,6 +282,7 @@ class Worker:
             cache=cache_health(runtime.cache) if runtime.cache is not None else None,
             by_agent=runtime.lease is not None and runtime.lease.by_agent and running,
             refused_subjects=connection.refusals.subjects(),
+            refused_consumers=runtime.refused_consumers,
         )
 
     @property

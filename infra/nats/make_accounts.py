@@ -114,7 +114,8 @@ def service_user() -> User:
         *(f"$KV.*.{setting}" for setting in settings),
         "config.notify.*.*.*",
     ]
-    subscribe = [f"{names.FETCH_SUBJECTS} {names.FETCH_QUEUE_GROUP}", f"{names.SERVICE_INBOX_PREFIX}.>"]
+    fetches = f"{names.FETCH_SUBJECTS} {names.FETCH_QUEUE_GROUP}"
+    subscribe = [fetches, names.FETCH_CANCELS, f"{names.SERVICE_INBOX_PREFIX}.>"]
     why = "The config service: streams, settings of stores, events, and the answers to fetches."
     return User(SERVICE, publish, subscribe, why, True, "NATS_CONFIG_SERVICE_PASSWORD")
 

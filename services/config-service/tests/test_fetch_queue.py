@@ -210,3 +210,33 @@ async def test_a_large_answer_arrives_whole(serving: Any) -> None:
         body = assembler.add(msg.headers[names.HEADER_CHUNK], msg.data)
     assert body == b"x" * serving.handlers.size
     await serving.counted("partition", "ok", 1)
+
+
+async def test_a_cancelled_fetch_is_not_read_and_one_under_way_is_not_sent(serving: Any) -> None:
+    full, inbox = names.fetch_subject("s", "k", "full"), serving.nc.new_inbox()
+    subscription = await serving.nc.subscribe(f"{inbox}.*")
+    for number in range(3):  # one of a requester at a time
+        headers = {names.HEADER_FETCH_ID: f"{inbox}.{number}", names.HEADER_PATIENCE: "30000"}
+        await serving.nc.publish(full, b"", reply=f"{inbox}.{number}", headers=headers)
+    await serving.ask("heads")
+    assert serving.handlers.asked.count(full) == 1
+    cancel = names.fetch_subject("s", "k", names.FETCH_CANCEL)
+    for fetch_id in (f"{inbox}.0", f"{inbox}.1", "unknown", "x" * 10_000, "\udcff"):
+        await serving.nc.publish(cancel, fetch_id.encode(errors="surrogateescape"))
+    await serving.ask("heads")
+    serving.handlers.may.set()
+    await serving.counted("full", "ok", 1)
+    assert serving.fetches["full", "abandoned"] == 2
+    assert serving.handlers.asked.count(full) == 2
+    assert (await subscription.next_msg(timeout=PATIENCE_S)).subject == f"{inbox}.2"
+
+
+async def test_a_cancelled_answer_of_many_chunks_stops(serving: Any) -> None:
+    serving.handlers.size = 60 * limits.MIB
+    inbox = serving.nc.new_inbox()
+    subscription = await serving.nc.subscribe(inbox, pending_bytes_limit=-1)
+    headers = {names.HEADER_FETCH_ID: inbox}
+    await serving.nc.publish(names.fetch_subject("s", "k", "0"), b"", reply=inbox, headers=headers)
+    await subscription.next_msg(timeout=PATIENCE_S)
+    await serving.nc.publish(names.fetch_subject("s", "k", names.FETCH_CANCEL), inbox.encode())
+    await serving.counted("partition", "abandoned", 1)

@@ -27,6 +27,8 @@ HEADER_ERROR: Final = "Ringcast-Error"
 HEADER_CHUNK: Final = "Ringcast-Chunk"
 HEADER_PATIENCE: Final = "Ringcast-Patience-Ms"
 """How long whoever fetches waits for an answer to begin: one that comes later is not made."""
+HEADER_FETCH_ID: Final = "Ringcast-Fetch-Id"
+"""Names a fetch for whoever asked to cancel it; others can't guess it."""
 HEADER_CLIENT: Final = "Nats-Request-Info"
 """What a server says of a client of another account, where the import shares it."""
 HEADER_TRACE: Final = "traceparent"
@@ -41,6 +43,10 @@ SETTING_HISTORY: Final = "history_id"
 FETCH_BATCH: Final = "batch"
 FETCH_FULL: Final = "full"
 FETCH_HEADS: Final = "heads"
+FETCH_CANCEL: Final = "cancel"
+"""Last token of where a worker says, with the id of a fetch, that it waits for it no longer. Every service hears it."""
+FETCH_CANCELS: Final = f"config.fetch.*.*.{FETCH_CANCEL}"
+MAX_FETCH_ID_CHARS: Final = 256
 _FETCH_VERBS: Final = frozenset({FETCH_BATCH, FETCH_FULL, FETCH_HEADS})
 
 

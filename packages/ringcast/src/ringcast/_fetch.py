@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 from nats.aio.msg import Msg
 from ringcast_wire import ChunkAssembler, RingcastError, UnavailableError, error_from_code, limits, names
 
-from ringcast._connection import Connection, translated
+from ringcast._connection import TRANSIENT, Connection, translated
+from ringcast._fetch_budget import FetchBudget
 
 
 class _Pending:
@@ -32,6 +33,8 @@ class FetchClient:
         self._timeout_s = timeout_s
         self._more = {names.HEADER_PATIENCE: str(int(timeout_s * 1000))}
         self._inbox = ""
+        self._budget = FetchBudget.of_process()
+        self._cancels: set[asyncio.Future[None]] = set()
         self._numbers = itertools.count()
         self._pending: dict[str, _Pending] = {}
 
@@ -63,6 +66,12 @@ class FetchClient:
             UnavailableError: nobody answers, the answer stopped half-way, or the connection was lost.
             RingcastError: what the service refused with, or a damaged answer.
         """
+        async with self._budget.taken(subject):
+            body = await self._request(subject, payload, headers, max_bytes)
+        self._budget.answered(subject, len(body))
+        return body
+
+    async def _request(self, subject: str, payload: bytes, headers: dict[str, str] | None, max_bytes: int) -> bytes:
         if not self._connection.nc.is_connected:
             raise UnavailableError(f"fetch {subject}: there is no connection to NATS")
         token = str(next(self._numbers))
@@ -74,7 +83,7 @@ class FetchClient:
             ):
                 with translated(f"fetch {subject}"):
                     reply = f"{self._inbox}.{token}"
-                    more = (headers or {}) | self._more
+                    more = (headers or {}) | self._more | {names.HEADER_FETCH_ID: reply}
                     await self._connection.nc.publish(subject, payload, reply=reply, headers=more)
                 return await pending.done
         except TimeoutError as error:
@@ -83,6 +92,22 @@ class FetchClient:
             raise UnavailableError(f"fetch {subject}: {came} after {self._timeout_s:g} s of silence") from error
         finally:
             del self._pending[token]
+            if not pending.done.done() or pending.done.cancelled():
+                self._give_up(subject, f"{self._inbox}.{token}")
+
+    def _give_up(self, subject: str, fetch_id: str) -> None:
+        """Tells the services that nobody waits for an answer any more, so that they make and send none."""
+        if not self._connection.nc.is_connected:
+            return
+        cancel = f"{subject.rpartition('.')[0]}.{names.FETCH_CANCEL}"
+        task = asyncio.ensure_future(self._connection.nc.publish(cancel, fetch_id.encode()))
+        self._cancels.add(task)
+        task.add_done_callback(self._cancelled)
+
+    def _cancelled(self, task: asyncio.Future[None]) -> None:
+        self._cancels.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, TRANSIENT):
+            raise error
 
     async def _on_message(self, msg: Msg) -> None:
         pending = self._pending.get(msg.subject.rpartition(".")[2])

@@ -58,10 +58,12 @@ class Request(Generic[T]):
     weight: int
     arrived_at: float
     patience_s: float
+    cancelled: bool = False
+    """Whether the requester has said that it waits no longer."""
 
     def is_abandoned(self, now: float) -> bool:
         """Whether the requester has stopped waiting."""
-        return now - self.arrived_at >= self.patience_s
+        return self.cancelled or now - self.arrived_at >= self.patience_s
 
 
 @dataclass(slots=True)

@@ -64,12 +64,15 @@ class FetchServer:
         self._number = 0
         self._sending: dict[str, asyncio.Event] = {}
         """Large answers on their way, each with an event for that nobody takes it."""
+        self._by_id: dict[str, Request[Msg]] = {}
+        """Fetches that wait or are under way, by the id that they are cancelled with."""
 
     async def start(self) -> None:
         """Takes its share of fetches from now on."""
         inbox = self._nc.new_inbox()
         await self._nc.subscribe(f"{inbox}.*", cb=self._on_undelivered)
         self._inbox = inbox
+        await self._nc.subscribe(names.FETCH_CANCELS, cb=self._on_cancel)
         self._subscription = await self._nc.subscribe(
             names.FETCH_SUBJECTS, queue=names.FETCH_QUEUE_GROUP, cb=self._take
         )
@@ -103,8 +106,12 @@ class FetchServer:
         if not names.is_inbox(msg.reply):
             return  # nobody waits, or somebody wants us to publish where only we may
         what = msg.subject.rpartition(".")[2]
+        if what == names.FETCH_CANCEL:
+            return  # each service hears of these beside its share of fetches
         request = Request(msg, requester_of(msg.reply, msg.headers), weight_of(what), _now(), _patience_s(msg))
         if self.waiting < self._most_waiting and self._lane(what).add(request):
+            if fetch_id := _fetch_id(msg):
+                self._by_id[fetch_id] = request
             self._idle.clear()
             self._begin()
             return
@@ -139,6 +146,8 @@ class FetchServer:
             log.exception("event=fetch.unsent subject=%s", msg.subject)
         finally:
             lane.done(request)
+            if self._by_id.get(fetch_id := _fetch_id(msg)) is request:
+                del self._by_id[fetch_id]
             self._telemetry.measures.fetched(fetch_kind(msg.subject), outcome, _now() - request.arrived_at)
             self._begin()
 
@@ -169,28 +178,41 @@ class FetchServer:
         except Exception as error:
             log.exception("event=fetch.failed subject=%s", msg.subject)
             return await self._fail(msg, InternalError(f"the fetch failed: {type(error).__name__}"))
+        if request.cancelled:
+            return _ABANDONED
         if len(first.data) == len(body):
             await self._nc.publish(msg.reply, first.data, headers={names.HEADER_CHUNK: first.header})
             return "ok"
         async with self._large[lane is self._whole]:
-            return await self._send_large(msg.reply, itertools.chain((first,), chunks))
+            return await self._send_large(request, itertools.chain((first,), chunks))
 
-    async def _send_large(self, reply: str, chunks: Iterable[Chunk]) -> str:
+    async def _send_large(self, request: Request[Msg], chunks: Iterable[Chunk]) -> str:
         """Sends one chunk after the other, each once the server has the one before it, so that small answers are not
-        behind all of them. The first has the server say if nobody takes it: then the others stay here."""
+        behind all of them. The first has the server say if nobody takes it: then the others stay here, as they do when
+        the fetch is cancelled."""
         self._number += 1
         token = str(self._number)
         gone = self._sending[token] = asyncio.Event()
         try:
             for number, chunk in enumerate(chunks):
+                if request.cancelled:
+                    return _ABANDONED
                 back = "" if number else f"{self._inbox}.{token}"
-                await self._nc.publish(reply, chunk.data, reply=back, headers={names.HEADER_CHUNK: chunk.header})
+                await self._nc.publish(
+                    request.message.reply, chunk.data, reply=back, headers={names.HEADER_CHUNK: chunk.header}
+                )
                 await self._nc.flush()
                 if gone.is_set():
                     return _ABANDONED
         finally:
             del self._sending[token]
         return "ok"
+
+    async def _on_cancel(self, msg: Msg) -> None:
+        """The requester waits no longer: what has not been sent stays here. It may be another service's fetch."""
+        request = self._by_id.get(msg.data[: names.MAX_FETCH_ID_CHARS].decode(errors="replace"))
+        if request is not None:
+            request.cancelled = True
 
     async def _on_undelivered(self, msg: Msg) -> None:
         gone = self._sending.get(msg.subject.rpartition(".")[2])
@@ -209,6 +231,11 @@ def _patience_s(msg: Msg) -> float:
         with contextlib.suppress(ValueError):
             return min(_HANDLE_TIMEOUT_S, int(said) / 1000)
     return _HANDLE_TIMEOUT_S
+
+
+def _fetch_id(msg: Msg) -> str:
+    fetch_id = (msg.headers or {}).get(names.HEADER_FETCH_ID, "")
+    return fetch_id if len(fetch_id) <= names.MAX_FETCH_ID_CHARS else ""
 
 
 def _now() -> float:

@@ -225,10 +225,11 @@ async def test_a_slow_consumer_does_not_take_the_window_from_the_others(make: Ma
 
 async def test_what_a_consumer_with_filters_missed_while_it_was_away_is_kept_for_it(make: Make) -> None:
     """Changes and deletions, the newest of each row, also what it had not answered."""
-    group = make(evict_after_s=0.05, orphan_hold_s=0.05)
+    group = make(orphan_hold_s=0.05)
     pay, ship = join(group, "pay", "pay*"), join(group, "ship", "ship*")
     put(group, [1], "pay-0")
     await given(pay, 1)
+    group.leave(pay)
     group.detach(pay)
     await until(lambda: group.status()["kept"], alive=lambda: group.seen(ship))
     put(group, [2, 3], "pay-1", deleted=True)
@@ -244,7 +245,7 @@ async def test_what_a_consumer_with_filters_missed_while_it_was_away_is_kept_for
 
 
 async def test_what_is_kept_is_forgotten_after_a_while_and_versions_do_not_fall(make: Make) -> None:
-    group = make(linger_s=0.05)
+    group = make(linger_s=2.0)
     ship = join(group, "ship", "ship*")
     for name in ("pay", "bill"):
         group.leave(join(group, name, f"{name}*"))

@@ -7,7 +7,6 @@ system's packages; what is not installed is left out, with a notice.
 from __future__ import annotations
 
 import shutil
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import nats
-from ringcast_testkit import ManagedProcess, NatsServer
+from ringcast_testkit import ManagedProcess, NatsServer, ReservedPort
 from ringcast_wire import Mode
 
 from benchmarks.envelope.changes import create_store, workers
@@ -69,7 +68,8 @@ def _nats_kv(directory: Path) -> Iterator[Peer]:
 
 @contextmanager
 def _etcd(directory: Path) -> Iterator[Peer]:
-    client, peer = (f"http://127.0.0.1:{port}" for port in _free_ports(2))
+    reserved = ReservedPort(), ReservedPort()
+    client, peer = (f"http://{port.address}" for port in reserved)
     words = ["--data-dir", directory, "--listen-client-urls", client, "--advertise-client-urls", client]
     words += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"]
     with _server("etcd", words, "ready to serve client requests") as process:
@@ -79,11 +79,11 @@ def _etcd(directory: Path) -> Iterator[Peer]:
 @contextmanager
 def _redis(directory: Path) -> Iterator[Peer]:
     directory.mkdir()
-    (port,) = _free_ports(1)
+    port = ReservedPort()
     # As durable as the stream behind a NATS bucket: on the disk within a second.
-    words = ["--port", port, "--bind", "127.0.0.1", "--dir", directory, "--save", "", "--appendonly", "yes"]
+    words = ["--port", port.number, "--bind", "127.0.0.1", "--dir", directory, "--save", "", "--appendonly", "yes"]
     with _server("redis-server", [*words, "--notify-keyspace-events", "KA"], "Ready to accept connections") as process:
-        yield Peer({"kind": "redis", "address": f"127.0.0.1:{port}"}, {"redis": [process.pid]})
+        yield Peer({"kind": "redis", "address": port.address}, {"redis": [process.pid]})
 
 
 @contextmanager
@@ -94,16 +94,6 @@ def _server(program: str, words: list[Any], ready: str) -> Iterator[ManagedProce
         yield process
     finally:
         process.kill()
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago: these servers can't say which they took."""
-    taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [server.getsockname()[1] for server in taken]
-    finally:
-        for server in taken:
-            server.close()
 
 
 _TARGETS: dict[str, tuple[Start, str, str]] = {

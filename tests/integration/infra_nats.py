@@ -6,7 +6,6 @@ import asyncio
 import re
 import secrets
 import shutil
-import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from ringcast_testkit import (
     ConfigServiceProcess,
     ManagedProcess,
     ManagedServer,
+    ReservedPort,
     nats_server_binary,
 )
 from ringcast_wire import names
@@ -142,7 +142,8 @@ async def connected(server: InfraNats, user: str) -> AsyncIterator[Bus]:
 @contextmanager
 def cluster_of_three(directory: Path) -> Iterator[list[InfraNats]]:
     """Three servers on cluster.conf, with the same passwords."""
-    ports = free_ports(3)
+    reserved = [ReservedPort() for _ in range(3)]
+    ports = [port.number for port in reserved]
     shared = environment(directory)
     login = f"route:{shared['NATS_ROUTE_PASSWORD']}"
     routes = ", ".join(f"nats://{login}@127.0.0.1:{port}" for port in ports)
@@ -159,15 +160,3 @@ def cluster_of_three(directory: Path) -> Iterator[list[InfraNats]]:
             }
             servers.append(InfraNats(home, main="cluster.conf", env=shared | own))
         yield [stack.enter_context(server) for server in servers]
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on: the servers must know each other's before the first one starts."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

@@ -8,6 +8,7 @@ from ringcast_testkit._config_service import ConfigServiceProcess
 from ringcast_testkit._disk import SmallDisk
 from ringcast_testkit._history import History, Report
 from ringcast_testkit._nats import NatsServer, nats_server_binary
+from ringcast_testkit._ports import ReservedPort
 from ringcast_testkit._postgres import PostgresServer
 from ringcast_testkit._process import PATIENCE_S, ManagedProcess, ManagedServer, ServerFailedError
 from ringcast_testkit._proxy import TcpProxy
@@ -27,6 +28,7 @@ __all__ = [
     "PostgresServer",
     "PostgresStandby",
     "Report",
+    "ReservedPort",
     "ServerFailedError",
     "SmallDisk",
     "TcpProxy",

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ringcast_testkit._ports import ReservedPort
 from ringcast_testkit._process import ManagedProcess, ManagedServer
 
 
@@ -24,7 +25,7 @@ class AgentProcess(ManagedServer):
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._ready_file = directory / f"agent-{os.getpid()}-{id(self):x}.json"
-        self._listen = dict.fromkeys(("grpc", "http", "metrics"), "127.0.0.1:0")
+        self._listen = {name: ReservedPort() for name in ("grpc", "http", "metrics")}
         self._words = ["--nats", nats_url, "--ready-file", str(self._ready_file), *options]
         self.token = (env or {}).get("DAPR_API_TOKEN", "")
         """What callers must send."""
@@ -37,12 +38,12 @@ class AgentProcess(ManagedServer):
     @property
     def grpc_address(self) -> str:
         """``127.0.0.1:<port>`` of Dapr's API over gRPC; it stays the same over restarts."""
-        return self._listen["grpc"]
+        return self._listen["grpc"].address
 
     @property
     def http_url(self) -> str:
         """``http://127.0.0.1:<port>`` of Dapr's API over HTTP; it stays the same over restarts."""
-        return f"http://{self._listen['http']}"
+        return f"http://{self._listen['http'].address}"
 
     def status(self, token: str = "") -> Any:
         """What it tells of itself: workers, groups, consumers."""
@@ -54,17 +55,16 @@ class AgentProcess(ManagedServer):
     @property
     def metrics_url(self) -> str:
         """Where its metrics are."""
-        return f"http://{self._listen['metrics']}/metrics"
+        return f"http://{self._listen['metrics'].address}/metrics"
 
     def start(self) -> None:
         """Starts the agent and returns once it serves."""
         self._ready_file.unlink(missing_ok=True)
-        listen = [word for name, address in self._listen.items() for word in (f"--{name}-listen", address)]
+        listen = [word for name, port in self._listen.items() for word in (f"--{name}-listen", port.address)]
         command = [sys.executable, "-m", "ringcast_heartbeat_agent", *listen, *self._words]
         process = ManagedProcess("heartbeat-agent", command, env=self._env)
         self._process = process
         process.wait_until(self._ready_file.exists)
         ready = json.loads(self._ready_file.read_text())
-        self._listen = {name: ready[name] for name in self._listen}
         if "token_file" in ready:
             self.token = Path(ready["token_file"]).read_text()

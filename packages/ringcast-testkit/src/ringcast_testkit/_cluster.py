@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +13,7 @@ import nats.errors
 import nats.js.errors
 
 from ringcast_testkit._nats import NatsServer
+from ringcast_testkit._ports import ReservedPort
 from ringcast_testkit._process import PATIENCE_S, ServerFailedError
 
 _SERVERS: Final = 3
@@ -27,7 +27,8 @@ class NatsCluster:
     """
 
     def __init__(self, directory: Path) -> None:
-        routes = _free_ports(_SERVERS)
+        self._routes = [ReservedPort() for _ in range(_SERVERS)]
+        routes = [port.number for port in self._routes]
         urls = [f"nats-route://127.0.0.1:{port}" for port in routes]
         self.servers = {
             f"n{number}": NatsServer(
@@ -98,15 +99,3 @@ class NatsCluster:
                         await asyncio.sleep(0.05)
         finally:
             await client.close()
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on: the servers have to know each other's before the first one starts."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
 
+from ringcast_testkit._ports import ReservedPort
 from ringcast_testkit._process import ManagedProcess, ManagedServer
 
 
@@ -16,27 +16,24 @@ class ConfigServiceProcess(ManagedServer):
     def __init__(self, directory: Path, *, nats_url: str, database: str, options: tuple[str, ...] = ()) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._ready_file = directory / f"config-service-{os.getpid()}-{id(self):x}.json"
-        self._listen = "127.0.0.1:0"
-        self._metrics = "127.0.0.1:0"
+        self._grpc, self._metrics = ReservedPort(), ReservedPort()
         self._words = ["--nats", nats_url, "--database", database, "--ready-file", str(self._ready_file), *options]
 
     @property
     def address(self) -> str:
         """``127.0.0.1:<port>`` of the gRPC API; it stays the same over restarts."""
-        return self._listen
+        return self._grpc.address
 
     @property
     def metrics_url(self) -> str:
         """Where its metrics are."""
-        return f"http://{self._metrics}/metrics"
+        return f"http://{self._metrics.address}/metrics"
 
     def start(self) -> None:
         """Starts the instance and returns once it serves."""
         self._ready_file.unlink(missing_ok=True)
-        listen = ["--listen", self._listen, "--metrics-listen", self._metrics]
+        listen = ["--listen", self._grpc.address, "--metrics-listen", self._metrics.address]
         command = [sys.executable, "-m", "ringcast_config_service", *listen, *self._words]
         process = ManagedProcess("config-service", command)
         self._process = process
         process.wait_until(self._ready_file.exists)
-        ready = json.loads(self._ready_file.read_text())
-        self._listen, self._metrics = ready["grpc"], ready["metrics"]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import sys
 from pathlib import Path
 from typing import Any
 
+from ringcast_testkit._ports import ReservedPort
 from ringcast_testkit._process import ManagedProcess, ManagedServer
 
 _RELOADED = "Reloaded server configuration"
-_LISTENING = re.compile(r"Listening for client connections on 127\.0\.0\.1:(\d+)")
 
 
 def nats_server_binary() -> Path:
@@ -35,14 +34,12 @@ class NatsServer(ManagedServer):
         self._directory = directory
         self._prefix = prefix
         self._settings = settings
-        self._port: int | None = None
+        self._port = ReservedPort()
 
     @property
     def port(self) -> int:
         """TCP port of client connections; it stays the same over restarts."""
-        if self._port is None:
-            raise RuntimeError("the server was not started")
-        return self._port
+        return self._port.number
 
     @property
     def url(self) -> str:
@@ -50,15 +47,13 @@ class NatsServer(ManagedServer):
         return f"nats://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Starts the server; the first start chooses the port."""
+        """Starts the server and returns once it is ready."""
         self._directory.mkdir(parents=True, exist_ok=True)
         config = self._directory / "nats.json"
         config.write_text(json.dumps(self._configuration()))
         process = ManagedProcess("nats-server", [*self._prefix, nats_server_binary(), "-c", config])
         self._process = process
         process.wait_until(lambda: any("Server is ready" in line for line in list(process.log)))
-        if self._port is None:
-            self._port = next(int(match[1]) for line in list(process.log) if (match := _LISTENING.search(line)))
 
     def reload(self, **settings: Any) -> None:
         """Puts other settings in the place of the first ones, and has the running server take them."""
@@ -77,7 +72,7 @@ class NatsServer(ManagedServer):
     def _configuration(self) -> dict[str, Any]:
         return {
             "host": "127.0.0.1",
-            "port": self._port or -1,
+            "port": self.port,
             "jetstream": {"store_dir": str(self._directory / "jetstream"), "max_file_store": 1 << 40},
             **self._settings,
         }

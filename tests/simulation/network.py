@@ -72,7 +72,7 @@ class Link:
         self.blocked = False
         """No new connection can be made."""
         self.answers_lost = False
-        """What the process asks of the server is done, and it is not told."""
+        """What the process asks of the server is done, and it is not told; what it only reads it is told."""
         self._scheduler = network.scheduler
         self._server_up = up
         self._epoch = 0
@@ -136,7 +136,7 @@ class Link:
             found = op(*args)
         except (TransientError, ConflictError, MissingError) as error:
             found = error
-        if not self.answers_lost:
+        if not self.answers_lost or op.__name__ == "read":
             self.deliver(answer.settle, found, lossy=True)
 
     # ---- life

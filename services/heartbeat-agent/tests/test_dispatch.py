@@ -242,16 +242,18 @@ async def test_a_row_that_kills_its_consumer_is_poison(agent: AgentProcess, put:
     lines: list[str] = []
     words = [sys.executable, *PROGRAM, agent.grpc_address, store_name, "victim", "hold"]
     await put(killer="1")
-    for life in (1, 2):
-        process = ManagedProcess("consumer", words, env={"DAPR_API_TOKEN": agent.token}, take_line=lines.append)
-        try:
-            await asyncio.to_thread(process.wait_until, lambda life=life: len(lines) == life)  # type: ignore[misc]
-        finally:
-            process.kill()
-    # So the third life has it as the third attempt, of which this agent allows two.
-    async with following(agent, store_name, "victim", changes_only=True):
-        group = await status_until(agent, store_name, lambda group: group["counts"]["dropped"] == 1)
-        assert (group["counts"]["deliveries"], group["lag"]) == (2, 0)
+    # The group outlives a start that takes long, since it has another consumer.
+    async with following(agent, store_name, "bystander", filters=["other*"]):
+        for life in (1, 2):
+            process = ManagedProcess("consumer", words, env={"DAPR_API_TOKEN": agent.token}, take_line=lines.append)
+            try:
+                await asyncio.to_thread(process.wait_until, lambda life=life: len(lines) == life)  # type: ignore[misc]
+            finally:
+                process.kill()
+        # So the third life has it as the third attempt, of which this agent allows two.
+        async with following(agent, store_name, "victim", changes_only=True):
+            group = await status_until(agent, store_name, lambda group: group["counts"]["dropped"] == 1)
+            assert (group["counts"]["deliveries"], group["lag"]) == (2, 0)
 
 
 async def test_decisions_over_http(agent: AgentProcess, put: Any, store_name: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import importlib
+from typing import TYPE_CHECKING, Any, Final
 
 from ringcast_wire import (
     InUseError,
@@ -19,16 +20,29 @@ from ringcast_wire import (
     UnknownStoreError,
 )
 
-from ringcast._apply import Handler, Listener
 from ringcast._change import Change, PoisonPolicy
 from ringcast._config import WorkerConfig
-from ringcast._health import CacheHealth, Health, KeyHealth
-from ringcast._poison import BlockedRow, DeadLetter
 from ringcast._stats import Stats
-from ringcast._worker import Worker
 
 if TYPE_CHECKING:
+    from ringcast._apply import Handler, Listener
     from ringcast._dapr import DaprClient
+    from ringcast._health import CacheHealth, Health, KeyHealth
+    from ringcast._poison import BlockedRow, DeadLetter
+    from ringcast._worker import Worker
+
+# The client of NATS takes longer to import than all else: tools that only call the config service don't pay for it.
+_ON_FIRST_USE: Final = {
+    "BlockedRow": "_poison",
+    "CacheHealth": "_health",
+    "DaprClient": "_dapr",
+    "DeadLetter": "_poison",
+    "Handler": "_apply",
+    "Health": "_health",
+    "KeyHealth": "_health",
+    "Listener": "_apply",
+    "Worker": "_worker",
+}
 
 __all__ = [
     "BlockedRow",
@@ -60,9 +74,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # The Dapr-shaped client has a thread and types of its own: only who uses it pays for it.
-    if name == "DaprClient":
-        from ringcast._dapr import DaprClient
+    if name not in _ON_FIRST_USE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(f"ringcast.{_ON_FIRST_USE[name]}"), name)
+    return value
 
-        return DaprClient
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted(globals().keys() | set(__all__))

@@ -144,6 +144,24 @@ def test_what_another_process_writes_counts(store: Store, path: Path) -> None:
             other.namespace("n", quota=quota).set("g", "d", "1")
 
 
+def test_what_another_process_purges_no_longer_counts(store: Store, path: Path, clock: Clock) -> None:
+    keys = store.namespace("keys", quota=Quota(max_keys=2))
+    groups = store.namespace("groups", quota=Quota(max_groups=1))
+    with Store(path, clock=clock, purge_interval_s=None) as other:
+        for _ in range(2):
+            keys.set_many("g", {"a": "1", "b": "1"}, ttl_ms=5)
+            groups.set("g", "a", "1", ttl_ms=5)
+            refused(keys, "g", "c")
+            clock.advance(5)
+            assert other.purge_expired() >= 3
+            with keys.transaction() as tx:
+                tx.set("g", "c", "1", ttl_ms=1)
+            groups.set("h", "a", "1", ttl_ms=1)
+            with pytest.raises(QuotaExceededError, match="would have 2 groups"):
+                groups.set("i", "a", "1")
+            clock.advance(1)
+
+
 def test_quotas_inside_a_transaction(store: Store) -> None:
     quota = Quota(max_keys=2)
     space = store.namespace("n", quota=quota)

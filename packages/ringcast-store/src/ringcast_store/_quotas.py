@@ -30,6 +30,8 @@ class _Use:
     """Of one namespace, as of a moment."""
 
     at_ms: int
+    version: int
+    """Of the file, which commits of other connections change, when it was counted."""
     keys: int
     groups: int | None
     """At most so many; ``None`` when nobody has asked yet."""
@@ -42,7 +44,8 @@ class Usage:
 
     Rows are counted once. From then on each write and removal is added up, and what has expired since is looked up in
     the index by time: the cost does not grow with what the namespace holds. What another process writes, or who writes
-    past the namespace, makes it count anew.
+    past the namespace, makes it count anew. What another process purges does so before a write is refused: it takes no
+    revision, and until then it is at most counted too much.
     """
 
     def __init__(self) -> None:
@@ -126,19 +129,31 @@ class Usage:
             return
         name = _namespace(group)
         use = self._settle(tx, name) or self._count(tx, name)
-        new_groups = 0
-        if quota.max_groups is not None:
-            new_groups = int(not _has_keys(tx, group))
-            if use.groups is None or (use.groups_expired and use.groups + new_groups > quota.max_groups):
-                use.groups = sum(1 for _ in tx.groups(name + SEPARATOR))
-                use.groups_expired = False
-        _check(quota, use, new_keys, new_groups, name)
+        new_groups = self._new_groups(tx, quota, use, group, name)
+        excess = _excess(quota, use, new_keys, new_groups)
+        if excess is not None and use.version != _version(tx):  # somebody else may have purged
+            del self._before[name]
+            use = self._count(tx, name)
+            new_groups = self._new_groups(tx, quota, use, group, name)
+            excess = _excess(quota, use, new_keys, new_groups)
+        if excess is not None:
+            raise QuotaExceededError(f"namespace {name!r} would have {excess}")
         use.keys += new_keys
         if use.groups is not None:
             use.groups += new_groups if quota.max_groups is not None else int(not _has_keys(tx, group))
 
+    def _new_groups(self, tx: Transaction, quota: Quota, use: _Use, group: str, name: str) -> int:
+        """How many groups come with a write to ``group``; those that there are get counted, if need be."""
+        if quota.max_groups is None:
+            return 0
+        new_groups = int(not _has_keys(tx, group))
+        if use.groups is None or (use.groups_expired and use.groups + new_groups > quota.max_groups):
+            use.groups = sum(1 for _ in tx.groups(name + SEPARATOR))
+            use.groups_expired = False
+        return new_groups
+
     def _count(self, tx: Transaction, name: str) -> _Use:
-        use = _Use(tx._now(), tx.count_all(name + SEPARATOR), None)
+        use = _Use(tx._now(), _version(tx), tx.count_all(name + SEPARATOR), None)
         # Whoever is refused next needs not count again, unless the transaction has written before.
         self._before.setdefault(name, None if tx._made else replace(use))
         self._uses[name] = use
@@ -175,10 +190,17 @@ def _has_keys(tx: Transaction, group: str) -> bool:
     return bool(tx._rows(_ANY, (group, tx._now())))
 
 
-def _check(quota: Quota, use: _Use, new_keys: int, new_groups: int, name: str) -> None:
+def _version(tx: Transaction) -> int:
+    """Of the file: another one once another connection has committed, whether it took a revision or not."""
+    return int(tx._rows("PRAGMA data_version", ())[0][0])
+
+
+def _excess(quota: Quota, use: _Use, new_keys: int, new_groups: int) -> str | None:
+    """What would be too much, and its quota."""
     for what, held, new, limit in (
         ("keys", use.keys, new_keys, quota.max_keys),
         ("groups", use.groups, new_groups, quota.max_groups),
     ):
         if held is not None and limit is not None and held + new > limit:
-            raise QuotaExceededError(f"namespace {name!r} would have {held + new} {what}: its quota is {limit}")
+            return f"{held + new} {what}: its quota is {limit}"
+    return None

@@ -6,6 +6,8 @@ import grp
 import os
 import socket
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 from dapr.clients import DaprClient
 from dapr.proto.runtime.v1 import configuration_pb2, dapr_pb2_grpc
 from ringcast_heartbeat_agent.client import Consumer, ConsumerError
-from ringcast_heartbeat_agent.clients import client_of, peer_of
+from ringcast_heartbeat_agent.clients import Here, client_of, peer_of
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.errors import ConfigError
 from ringcast_heartbeat_agent.token_file import with_token
@@ -141,7 +143,12 @@ def test_users_that_need_no_token(
         Config(trusted_users=("no-such-user",))
 
 
+def whose(address: Any, listening: socket.socket) -> str:
+    return client_of(peer_of(address), Here.of(listening.getsockname()))
+
+
 def test_whose_a_connection_is() -> None:
+    mine = f"uid {os.getuid()}"
     for host, family in (("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6)):
         with socket.socket(family) as listening, socket.socket(family) as calling:
             listening.bind((host, 0))
@@ -149,8 +156,11 @@ def test_whose_a_connection_is() -> None:
             calling.connect(listening.getsockname())
             accepted, address = listening.accept()
             with accepted:
-                assert client_of(peer_of(address)) == f"uid {os.getuid()}"
-        assert client_of(peer_of(address)) == f"address {host}"
+                assert whose(address, listening) == mine
+                calling.shutdown(socket.SHUT_WR)  # closed in one direction: still that user's
+                assert whose(address, listening) == mine
+                calling.close()  # of one that nobody has any more the kernel says that it is root's
+                assert whose(address, listening) == "unknown of this host"
     with socket.socket(socket.AF_INET6) as listening, socket.socket() as calling:
         listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         listening.bind(("::", 0))
@@ -158,5 +168,45 @@ def test_whose_a_connection_is() -> None:
         calling.connect(("127.0.0.1", listening.getsockname()[1]))
         accepted, address = listening.accept()
         with accepted:
-            assert client_of(peer_of(address)) == f"uid {os.getuid()}"
-    assert client_of("unix:") == "unix:"
+            assert whose(address, listening) == mine
+            assert whose(address, accepted) == mine
+    assert client_of("unix:", Here("127.0.0.1", 1)) == "unix:"
+    assert client_of("ipv4:192.0.2.1:5", Here("127.0.0.1", 1)) == "address 192.0.2.1"
+
+
+def test_a_connection_from_the_same_port_to_elsewhere_is_not_the_callers() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as agent,
+        socket.create_server(("127.0.0.1", 0)) as elsewhere,
+        socket.create_connection(elsewhere.getsockname()) as calling,
+    ):
+        address = calling.getsockname()
+        assert whose(address, elsewhere) == f"uid {os.getuid()}"
+        assert whose(address, agent) == "unknown of this host"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can take two users")
+def test_of_two_users_on_one_port_neither_is_taken() -> None:
+    call = (
+        "import os, socket, sys; os.setuid(65534); one = socket.socket();"
+        "one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1);"
+        "one.bind(('127.0.0.1', int(sys.argv[1]))); one.connect(('127.0.0.2', int(sys.argv[2])));"
+        "print('on', flush=True); sys.stdin.read()"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as agent, socket.socket() as other, socket.socket() as calling:
+        number = agent.getsockname()[1]
+        other.bind(("127.0.0.2", number))
+        other.listen()
+        calling.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        calling.bind(("127.0.0.1", 0))
+        port = calling.getsockname()[1]
+        words = [sys.executable, "-I", "-c", call, str(port), str(number)]
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as stranger:
+            assert stranger.stdout is not None
+            assert stranger.stdout.readline() == b"on\n"
+            calling.connect(agent.getsockname())
+            address = calling.getsockname()
+            assert whose(address, agent) == "uid 0"
+            assert whose(address, other) == "uid 65534"
+            assert client_of(peer_of(address), Here("0.0.0.0", number)) == "unknown of this host"
+            stranger.communicate()

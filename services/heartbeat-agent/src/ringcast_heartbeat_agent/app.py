@@ -23,6 +23,7 @@ from ringcast_wire import InvalidInputError, UnavailableError, names, without_pa
 from ringcast_wire.prometheus import OFF, MetricsServer, TableCollector, process_registry
 
 from ringcast_heartbeat_agent.callbacks import CallbackSender
+from ringcast_heartbeat_agent.clients import Here
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dispatch import Dispatch
 from ringcast_heartbeat_agent.errors import ConfigError
@@ -98,7 +99,8 @@ class App:
             observers = Observers(config, tasks, reader, self._metrics)
             handlers = Handlers(config, js, reader, observers, dispatch, tasks, measures)
             callbacks = CallbackSender(config, tasks, handlers, measures)
-            grpc_server = GrpcServer(config, handlers, DispatchServicer(dispatch, measures), measures)
+            here = Here(config.grpc_listen.rpartition(":")[0], 0)
+            grpc_server = GrpcServer(config, handlers, DispatchServicer(dispatch, measures, here), measures, here)
             status = Status(config, feeds, observers, dispatch, leases, connected=lambda: nc.is_connected)
             http_server = HttpServer(
                 config,

@@ -17,7 +17,7 @@ from ringcast_wire.grpc import STATUS, error_trailers
 
 from ringcast_heartbeat_agent._proto import dispatch_pb2 as pb
 from ringcast_heartbeat_agent._proto.dispatch_pb2_grpc import DispatchServicer as Servicer
-from ringcast_heartbeat_agent.clients import enter
+from ringcast_heartbeat_agent.clients import Here, enter
 from ringcast_heartbeat_agent.dispatch import Dispatch, Registration
 from ringcast_heartbeat_agent.errors import StoppedError
 from ringcast_heartbeat_agent.groups import LOSSY, RELIABLE, Group
@@ -36,9 +36,10 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 class DispatchServicer(Servicer):
     """Joins streams and groups."""
 
-    def __init__(self, dispatch: Dispatch, measures: Measures) -> None:
+    def __init__(self, dispatch: Dispatch, measures: Measures, here: Here) -> None:
         self._dispatch = dispatch
         self._measures = measures
+        self._here = here
         self._agent = secrets.token_hex(16)
 
     async def Consume(self, requests: AsyncIterator[pb.ConsumeRequest], context: Context) -> None:
@@ -47,7 +48,7 @@ class DispatchServicer(Servicer):
         since, outcome = time.monotonic(), "ok"
         try:
             asked = await _registration(context)
-            await enter(context.peer())
+            await enter(context.peer(), self._here)
             group, member, resumed = await self._dispatch.join(asked)
         except RingcastError as error:
             outcome = str(error.code)

@@ -14,7 +14,7 @@ from ringcast_wire import limits
 
 from ringcast_heartbeat_agent._proto import dapr_messages_pb2 as pb
 from ringcast_heartbeat_agent._proto.dispatch_pb2_grpc import add_DispatchServicer_to_server
-from ringcast_heartbeat_agent.clients import Trusted, enter
+from ringcast_heartbeat_agent.clients import Here, Trusted, enter
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.errors import DaprError, StoppedError, no_shutdown, unsubscribe_message
 from ringcast_heartbeat_agent.handlers import Handlers
@@ -35,13 +35,16 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 class GrpcServer:
     """Listens from :meth:`start` to :meth:`stop`."""
 
-    def __init__(self, config: Config, handlers: Handlers, dispatch: DispatchServicer, measures: Measures) -> None:
+    def __init__(
+        self, config: Config, handlers: Handlers, dispatch: DispatchServicer, measures: Measures, here: Here
+    ) -> None:
         self._handlers = handlers
+        self._here = here
         self._measures = measures
         self._listen = config.grpc_listen
         self.port = 0
         self._server = grpc.aio.server(
-            interceptors=(_RequireToken(config),) if config.api_token else (),
+            interceptors=(_RequireToken(config, here),) if config.api_token else (),
             options=(
                 ("grpc.max_receive_message_length", limits.MIB),
                 ("grpc.so_reuseport", 0),
@@ -63,7 +66,7 @@ class GrpcServer:
             OSError: it can't be used.
         """
         try:
-            self.port = self._server.add_insecure_port(self._listen)
+            self.port = self._here.port = self._server.add_insecure_port(self._listen)
         except RuntimeError as error:
             raise OSError(f"grpc_listen {self._listen} can't be used: {error}") from error
         await self._server.start()
@@ -115,7 +118,7 @@ class GrpcServer:
 
     async def _subscribe(self, request: pb.SubscribeConfigurationRequest, context: Context) -> None:
         with self._timed("subscribe") as outcome:
-            await enter(context.peer())
+            await enter(context.peer(), self._here)
             try:
                 subscription = await self._handlers.subscribe(
                     request.store_name, list(request.keys), "grpc", request.metadata
@@ -196,7 +199,8 @@ class _Unserved(grpc.GenericRpcHandler):
 class _RequireToken(grpc.aio.ServerInterceptor):
     """Lets in who sends the token, in Dapr's words, and users that need none."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, here: Here) -> None:
+        self._here = here
         self._token = config.api_token.encode()
         self._trusted = Trusted(config.trusted_uids())
 
@@ -214,7 +218,7 @@ class _RequireToken(grpc.aio.ServerInterceptor):
         method = getattr(handler, field)
 
         async def check(request: Any, context: Context) -> Any:
-            if given or not await self._trusted.includes(context.peer()):
+            if given or not await self._trusted.includes(context.peer(), self._here):
                 await context.abort(grpc.StatusCode.UNAUTHENTICATED, why)
             return await method(request, context)
 

@@ -13,7 +13,7 @@ from aiohttp import web
 from ringcast_wire import limits, shown
 
 from ringcast_heartbeat_agent.callbacks import CallbackSender
-from ringcast_heartbeat_agent.clients import Trusted, enter, peer_of
+from ringcast_heartbeat_agent.clients import Here, Trusted, enter, peer_of
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dispatch import Dispatch
 from ringcast_heartbeat_agent.errors import DaprError, no_shutdown, unsubscribe_message
@@ -153,7 +153,7 @@ class HttpServer:
         token, given = self._config.api_token, request.headers.get("dapr-api-token", "")
         if not token or hmac.compare_digest(given.encode(errors="replace"), token.encode()):
             return True
-        return not given and await self._trusted.includes(peer_of(request.get_extra_info("peername")))
+        return not given and await self._trusted.includes(*_ends(request))
 
     async def _get(self, request: web.Request) -> web.Response:
         store, keys = request.match_info["store"], request.query.getall("key", [])
@@ -165,7 +165,7 @@ class HttpServer:
         return web.Response(body=body, content_type="application/json")
 
     async def _subscribe(self, request: web.Request) -> web.Response:
-        await enter(peer_of(request.get_extra_info("peername")))
+        await enter(*_ends(request))
         subscription = await self._handlers.subscribe(
             request.match_info["store"], request.query.getall("key", []), "http", _metadata_of(request)
         )
@@ -224,6 +224,10 @@ class HttpServer:
 
     async def _shutdown(self, _request: web.Request) -> web.Response:
         raise no_shutdown()
+
+
+def _ends(request: web.Request) -> tuple[str, Here]:
+    return peer_of(request.get_extra_info("peername")), Here.of(request.get_extra_info("sockname"))
 
 
 def _metadata_of(request: web.Request) -> dict[str, str]:

@@ -32,7 +32,7 @@ async def main(settings: dict[str, Any]) -> None:
             await asyncio.sleep(_REPORT_S)
 
     place = {"store": settings["store"], "key": KEY, "group": "bench", "name": settings["name"]}
-    more = {"filters": settings["filters"], "changes_only": True}
+    more = {"filters": settings["filters"], "changes_only": True, "token": settings["token"]}
     async with Consumer(settings["address"], **place, **more) as consumer, asyncio.TaskGroup() as tasks:
         say("ready")
         tasks.create_task(report())

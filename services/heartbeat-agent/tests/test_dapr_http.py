@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import queue
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import quote
 
 import grpc
 import pytest
 from dapr.clients import DaprClient
 from dapr.proto.runtime.v1 import configuration_pb2, dapr_pb2_grpc
+from ringcast import Change
 from ringcast_core import row_partition
+from ringcast_heartbeat_agent.callbacks import CallbackSender
+from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.handlers import Handlers
+from ringcast_heartbeat_agent.items import Wanted, item_of
+from ringcast_heartbeat_agent.observers import Observers
+from ringcast_heartbeat_agent.subscription import Subscription
+from ringcast_heartbeat_agent.telemetry import Measures
 from ringcast_testkit import PATIENCE_S, AgentProcess, NatsServer
 
 PARTITIONS = 16
@@ -208,6 +217,7 @@ def test_where_callbacks_may_go(
             "http://10.0.0.8:80",
             "http://127.0.0.1:8081",  # any process may listen there
             "http://10.0.0.7",
+            "https://10.0.0.7:*",  # nobody can call that
             "http://app.example:8080",
             "http://127.0.0.1.example.org",
             "http://169.254.169.254",
@@ -327,6 +337,24 @@ def test_an_application_that_has_gone_loses_its_subscription(
         ended = 'ringcast_agent_subscriptions_ended_total{api="http",reason="unreachable"}'
         agent.process.wait_until(lambda: metric(http_get, agent, ended) == 1)
         assert metric(http_get, agent, 'ringcast_agent_subscriptions{api="http"}') == 0
+
+
+async def test_an_address_that_can_not_be_called_ends_its_subscription_alone() -> None:
+    """Whatever is thrown for it: else it would end everything that the agent does."""
+    config, measures, unused = Config(callback_patience_s=0.01), Measures(), cast(Any, None)
+    async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
+        observers = Observers(config, tasks, unused, None)
+        handlers = Handlers(config, unused, unused, observers, unused, tasks, measures)
+        sender = CallbackSender(config, tasks, handlers, measures)
+        sender.start()
+        subscription = Subscription(
+            "s", Wanted(["list"]), max_items=1, max_bytes=1_000, api="http", callback_url="http://127.0.0.1:*"
+        )
+        handlers.subscriptions[subscription.id] = subscription
+        subscription.offer("list", "a", item_of(Change("s", "list", 0, "a", "1", 1)))
+        sender.follow(subscription)
+    await sender.stop()
+    assert measures.ended["http", "unreachable"] == 1
 
 
 def test_callbacks_after_an_outage(

@@ -42,6 +42,10 @@ from ringcast_testkit import AgentProcess, NatsServer
         ({"poison_policy": "eat"}, "poison_policy is 'eat': drop, dead-letter, block are known"),
         ({"cache_dir": "/tmp"}, "cache_dir needs an agent_id"),  # nothing is written
         ({"app_url": "ftp://10.0.0.1"}, "app_url 'ftp://10.0.0.1' is not an address such as http://127.0.0.1:8080"),
+        (
+            {"app_url": "http://127.0.0.1:*"},
+            r"app_url 'http://127.0.0.1:\*' has no port: \* may stand in callback_addresses alone",
+        ),
         ({"callback_addresses": ("http://:80",)}, "callback_addresses 'http://:80' is not an address"),
         ({"groups": ("",)}, "groups ''"),
         ({"client_share": 0.0}, "client_share is 0.0: it must be above 0, and 1 at most"),

@@ -118,13 +118,13 @@ class CallbackSender:
     async def _post(self, subscription: Subscription, name: str, item: Item) -> int | None:
         """The status that the application answered with, if it did."""
         assert self._session is not None
-        url = URL(_url(subscription, item), encoded=True)
         shown = {"value": item.value, "version": item.version, "metadata": dict(item.metadata)}
         body = {"id": subscription.id, "items": {name: shown}}
         try:
+            url = URL(_url(subscription, item), encoded=True)
             async with self._session.post(url, json=body, allow_redirects=False) as response:
                 return response.status
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             log.debug("%s did not answer: %s", subscription.callback_url, error)
             return None
 

@@ -223,6 +223,8 @@ class Config:
             ValueError: it is no ``http`` address, or one that callbacks may not go to.
         """
         wanted = _origin(url)
+        if wanted[2] == ANY_PORT:
+            raise ValueError(f"{shown(url)} has no port: * may stand in callback_addresses alone")
         for allowed in filter(None, (self.app_url, *self.callback_addresses)):
             scheme, host, port = _origin(allowed)
             if (scheme, host) == wanted[:2] and port in (ANY_PORT, wanted[2]):
@@ -237,9 +239,11 @@ class Config:
         for name, addresses in (("app_url", (self.app_url,)), ("callback_addresses", self.callback_addresses)):
             for address in filter(None, addresses):
                 try:
-                    _origin(address)
+                    port = _origin(address)[2]
                 except ValueError as error:
                     raise ConfigError(f"{name} {error}") from error
+                if name == "app_url" and port == ANY_PORT:
+                    raise ConfigError(f"{name} {shown(address)} has no port: * may stand in callback_addresses alone")
         for pattern in self.groups:
             try:
                 KeyFilter(pattern)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from ringcast_store import RevisionGapError, Store, StoreCorruptError, StoreError, StoreOpenError
+from ringcast_store._care import _exchange
 from ringcast_store._log import _record_checksum
 
 
@@ -55,7 +56,7 @@ def test_a_damaged_file_is_set_aside(damaged: Path, caplog: pytest.LogCaptureFix
         caplog.at_level(logging.WARNING, logger="ringcast_store"),
         Store(damaged, check="quick", on_damage="set_aside") as store,
     ):
-        assert store.count_all() == store.revision == 0
+        assert store.count_all() == 0
         store.set("g", "k", "v")
         aside = store.set_aside
     assert aside is not None
@@ -76,7 +77,7 @@ def test_a_damaged_first_page(damaged: Path) -> None:
         Store(damaged)
     with Store(damaged, on_damage="set_aside") as store:
         assert store.set_aside is not None
-        assert store.set("g", "k", "v") == 1
+        assert store.set("g", "k", "v") == store.revision
 
 
 def test_of_many_processes_one_sets_the_file_aside(damaged: Path) -> None:
@@ -257,6 +258,60 @@ def test_what_can_be_read_of_a_damaged_store_goes_on(path: Path) -> None:
             store.changes(revision)
         assert store.set("g", "new", "v") == store.revision == revision + 2
     assert not list(path.parent.glob("*.partial-*"))
+
+
+# Dies before the file operation with the number that it is given; links are refused where the second word is "copy".
+DYING = """
+import os, sys
+from ringcast_store import Store
+
+left, links = int(sys.argv[2]), sys.argv[3] != "copy"
+
+def hook(event, words):
+    global left
+    if event == "os.link" and not links:
+        raise PermissionError(1, "Operation not permitted")
+    if event in ("os.link", "os.rename", "os.remove", "shutil.copyfile") and "store.db" in str(words):
+        if left == 0:
+            os._exit(9)
+        left -= 1
+
+sys.addaudithook(hook)
+Store(sys.argv[1], check="quick", on_damage="set_aside").close()
+"""
+
+
+@pytest.mark.parametrize("way", ["link", "copy"])
+def test_whoever_dies_while_a_file_is_set_aside_leaves_what_can_be_read(path: Path, tmp_path: Path, way: str) -> None:
+    with Store(path) as store:
+        store.set_many("g", {f"k{number}": "v" * 50 for number in range(5_000)})
+    data = bytearray(path.read_bytes())
+    at = len(data) // 8192 * 4096
+    data[at : at + 4096] = os.urandom(4096)
+    for step in range(20):
+        directory = tmp_path / str(step)
+        directory.mkdir()
+        left = directory / "store.db"
+        left.write_bytes(data)
+        died = subprocess.run([sys.executable, "-c", DYING, str(left), str(step), way], check=False).returncode
+        with Store(left, check="quick", on_damage="set_aside") as store:
+            assert 1_000 < store.count("g") < 5_000, f"before file operation {step}"
+        assert data in [aside.read_bytes() for aside in directory.glob("store.db.damaged-*")]
+        if not died:
+            break
+        assert died == 9
+    assert 2 < step < 19
+
+
+def test_the_logs_of_a_file_that_is_set_aside_do_not_meet_the_new_one(tmp_path: Path) -> None:
+    parts = ["", "-journal", "-wal", "-shm"]
+    for part in parts:
+        (tmp_path / f"store.db{part}").write_text(f"old{part}")
+    (tmp_path / "new").write_text("new")
+    aside = _exchange(tmp_path / "store.db", tmp_path / "new")
+    assert (tmp_path / "store.db").read_text() == "new"
+    assert [Path(f"{aside}{part}").read_text() for part in parts] == [f"old{part}" for part in parts]
+    assert len(list(tmp_path.iterdir())) == 5
 
 
 def test_a_damaged_log_of_changes_costs_no_key(path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sqlite3
 import time
 from collections.abc import Callable
@@ -28,7 +29,8 @@ _PAGE_BYTES = 4096
 """Of a database that this package has made: no other size is that of a store, whatever its first page says."""
 _MAX_FINDINGS = 100
 _CONTENT = f"SELECT group_name, entry_key, {VALUE}, expires_at, revision, checksum FROM entries"  # noqa: S608
-_COMPANIONS = ("", "-wal", "-shm")
+_COMPANIONS = ("", "-journal", "-wal", "-shm")
+"""What may lie beside a database; first the database."""
 
 _logger = logging.getLogger("ringcast_store")
 
@@ -74,10 +76,9 @@ def _replace(path: Path, error: StoreError, limits: Limits) -> Path:
     try:
         kept = salvage(path, partial, limits)
         _sync(partial)
-        aside = set_aside(path)
-        if kept:
-            partial.rename(path)
-            _sync(path.parent)
+        aside = _exchange(path, partial)
+    except OSError as failed:
+        raise StoreOpenError(f"{error}; it can't be set aside: {failed.strerror}") from failed
     finally:
         for companion in ("", "-journal"):
             partial.with_name(partial.name + companion).unlink(missing_ok=True)
@@ -85,19 +86,35 @@ def _replace(path: Path, error: StoreError, limits: Limits) -> Path:
     return aside
 
 
-def set_aside(path: Path) -> Path:
-    """Renames a database with what belongs to it, so that a new one can take its place; returns the new name."""
+def _exchange(path: Path, new: Path) -> Path:
+    """Puts a database in the place of another, which gets a new name with what belongs to it; returns that name.
+
+    Whenever the process dies, either the old or the new one has the old name, and all of the old one has one.
+    """
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    names = (
-        path.with_name(f"{path.name}.damaged-{stamp}{suffix}") for suffix in ("", *(f".{n}" for n in range(1, 1000)))
-    )
-    aside = next(name for name in names if not name.exists())
-    # The log first: a database that has lost it is merely old, one that has met another's is damaged.
-    for companion in reversed(_COMPANIONS):
+    names = (f"{path.name}.damaged-{stamp}{suffix}" for suffix in ("", *(f".{n}" for n in range(1, 1000))))
+    aside = next(name for name in names if not any(path.with_name(name + part).exists() for part in _COMPANIONS))
+    for companion in _COMPANIONS:
         source = path.with_name(path.name + companion)
         if source.exists():
-            source.rename(aside.with_name(aside.name + companion))
-    return aside
+            _link(source, path.with_name(aside + companion))
+    _sync(path.parent)
+    # The log before the database: one that has lost it is merely old, one that meets another's is damaged by it.
+    for companion in _COMPANIONS[1:]:
+        path.with_name(path.name + companion).unlink(missing_ok=True)
+    _sync(path.parent)
+    new.replace(path)
+    _sync(path.parent)
+    return path.with_name(aside)
+
+
+def _link(source: Path, target: Path) -> None:
+    """Gives a file a second name; where the file system has no such thing, a copy has it."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+        _sync(target)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -23,6 +23,7 @@ from ringcast_wire import (
     PartitionRows,
     ProtocolError,
     Row,
+    SlotClaim,
     StoreSettings,
     Strategy,
     decode_batch_request,
@@ -167,6 +168,21 @@ def test_incomplete_or_damaged_metadata_is_refused() -> None:
     for damaged in (b"", b"{", b'"x"', b"[1]"):
         with pytest.raises(ProtocolError, match="can't be read"):
             StoreSettings.from_kv({**entries, "partition_count": damaged})
+
+
+@pytest.mark.parametrize(
+    "lease", ["", ">", "*", "a.>", "a.b.c", "a.", ".a", "a b", "a\n", "é", "x" * 65, "a." + "x" * 65]
+)
+def test_a_record_that_names_what_can_be_no_lease_is_refused(lease: str) -> None:
+    for record in (NodeRecord(slot=0, lease=lease, incarnation="i"), SlotClaim(worker_id="w", lease=lease)):
+        with pytest.raises(ProtocolError, match="lease"):
+            decode_record(encode_record(record), type(record))
+
+
+@pytest.mark.parametrize("lease", ["w", "A_b-9", "x" * 64, "x" * 64 + "." + "y" * 64])
+def test_a_record_names_the_lease_of_a_worker_or_of_a_host(lease: str) -> None:
+    for record in (NodeRecord(slot=0, lease=lease, incarnation="i"), SlotClaim(worker_id="w", lease=lease)):
+        assert decode_record(encode_record(record), type(record)) == record
 
 
 def test_a_mismatch_names_both_values() -> None:

@@ -86,6 +86,21 @@ async def test_what_was_given_back_or_never_was_has_ended(connection: Connection
         assert membership.ended(never)
 
 
+async def test_what_is_no_lease_is_not_asked_for(connection: Connection, store_name: str) -> None:
+    """One such record made each question of every worker one that the server refuses."""
+    own, other = f"{store_name}-own", f"{store_name}-other"
+    bucket = Bucket(connection, names.LEASES_BUCKET)
+    for lease in (own, other):
+        await bucket.put(lease, VALUE, last=0)
+    changed = asyncio.Event()
+    async with reading(connection, [own, ">", "*", "", "x" * 2_000_000, other], changed.set) as found:
+        membership, reader = found
+        await until(changed, lambda: membership.complete or reader.failures > 0)
+        assert not reader.failures
+        assert membership.alive(other)
+        assert membership.nodes.unreadable == 4
+
+
 async def test_where_there_is_no_lease_at_all_nothing_is_decided(connection: Connection, store_name: str) -> None:
     own, other = f"{store_name}-own", f"{store_name}-other"
     changed = asyncio.Event()

@@ -13,6 +13,7 @@ from ringcast._machine.lease_reading import (
     LATE_AFTER_S,
     LATE_EVERY_S,
     MOST_READ,
+    MOST_READ_BYTES,
     READ_EVERY_S,
     WATCHED,
     Lease,
@@ -271,6 +272,21 @@ def test_one_question_is_bounded() -> None:
     assert view.readings.due == AT_ONCE_S
     view.read(AT_ONCE_S)
     assert view.membership.complete
+
+
+def test_a_question_is_bounded_in_bytes_and_all_are_read_all_the_same() -> None:
+    hosts = [f"{number:0>64}.{number:0>64}" for number in range(MOST_READ)]
+    view = View(hosts[0], [])
+    for number, host in enumerate(hosts):
+        view.refresh(host, 0.0)
+        record = encode_record(NodeRecord(slot=number % 200, lease=host, incarnation="i"))
+        view.membership.nodes.put(names.node_key("k", f"w{number}"), Entry(number + 1, record))
+    now = 0.0
+    while not view.membership.complete:
+        view.read(now)
+        assert sum(map(len, view.asked)) <= MOST_READ_BYTES
+        now += AT_ONCE_S
+    assert view.alive() == set(hosts)
 
 
 def test_a_neighbourhood_that_died_at_once_is_found_as_fast_as_can_be_read() -> None:

@@ -7,7 +7,7 @@ person may want to read (buckets) is JSON.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 from ringcast_core import HASH_NAME
@@ -20,6 +20,11 @@ WIRE_VERSION: Final = 1
 DEFAULT_LOAD_FACTOR: Final = 1.25
 
 T = TypeVar("T")
+
+_LEASE: Final = r"\A[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_-]{1,64})?\Z"
+LeaseId = Annotated[str, msgspec.Meta(pattern=_LEASE)]
+"""A worker's own lease is its id, a host's has a second token. Whoever reads records asks a server for the leases that
+they name: so a record that names anything else can't be read."""
 
 
 class Mode(StrEnum):
@@ -92,7 +97,7 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A member of a config key, kept under ``<config_key>.<worker_id>``."""
 
     slot: int
-    lease: str
+    lease: LeaseId
     incarnation: str
     capabilities: tuple[str, ...] = ()
 
@@ -101,7 +106,7 @@ class SlotClaim(msgspec.Struct, frozen=True, kw_only=True):
     """Who holds a slot of a config key, kept under ``<config_key>.slot.<n>``."""
 
     worker_id: str
-    lease: str
+    lease: LeaseId
 
 
 class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
+from itertools import accumulate, islice
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -32,6 +33,8 @@ READ_AGAIN: Final = 2
 """How many more times to read what had ended in a look at all: of that nobody is told, so nobody contradicts."""
 MOST_READ: Final = 512
 """Leases in one question; a server answers at most 1,024."""
+MOST_READ_BYTES: Final = 48 * 1024
+"""What their ids may have together, so that the question is far below what a server takes; of short ids all fit."""
 MOST_REPORTED: Final = 40
 """Leases in one report, so that it fits into a record."""
 ENDED_AFTER_S: Final = limits.LEASE_SEEN_TO_END_S
@@ -134,8 +137,9 @@ class LeaseReadings:
         self._forget(named)
         self._watching = frozenset(self._neighbours())
         first = [own, *sorted(self._watching), *self._suspected, *self._unread(named), *self._again]
-        asked = list(dict.fromkeys([*first, *self._in_turn(named)]))[:MOST_READ]
-        self._urgent = len(asked) == MOST_READ
+        wanted = list(dict.fromkeys([*first, *self._in_turn(named)]))
+        asked = wanted[: _that_fit(wanted)]
+        self._urgent = len(asked) < len(wanted)
         return asked
 
     def answer(self, asked: Collection[str], found: Mapping[str, Lease], now: float) -> bool:
@@ -262,6 +266,12 @@ class LeaseReadings:
         self._verify.discard(key)
         self._membership.leases.correct(key, Entry(self._ended.get(key, 0), None))
         return lived or key == self._own
+
+
+def _that_fit(leases: Iterable[str]) -> int:
+    """How many of these leases fit into one question."""
+    sizes = accumulate(len(lease.encode()) for lease in leases)
+    return sum(size <= MOST_READ_BYTES for size in islice(sizes, MOST_READ))
 
 
 def _place(lease: str) -> tuple[int, str]:

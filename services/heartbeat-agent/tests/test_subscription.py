@@ -47,7 +47,7 @@ class Key:
             self.away -= 1
             raise UnavailableError("nobody answers")
         updates = [Update(name, held) for name, held in self.rows.items() if int(held.version) > since.revision]
-        changed = Changed(updates, self.revision, self.whole, self.count, frozenset(self.rows))
+        changed = Changed(updates, self.revision, self.whole, self.count, frozenset(self.rows), "h")
         await self.answer.wait()
         return changed
 
@@ -124,6 +124,43 @@ async def test_what_changes_while_it_reads_is_read_again_and_no_row_goes_back() 
         assert (await reading)["b"].value == "1"
         assert (await anext(batches))["b"].value == "2"
     assert not one.behind
+
+
+async def test_what_was_read_is_not_offered_again_by_a_worker_that_lags() -> None:
+    key = Key()
+    one = subscription(key)
+    first, second = key.put("a", "1"), key.put("a", "2")
+    one.fall_behind(PLACE, Since(0, "h"))
+    batches = aiter(one.batches())
+    async with asyncio.timeout(PATIENCE_S):
+        assert await anext(batches) == {"a": second}
+    for late in (first, second, deleted_item("list", 0, 1)):  # of which the read had the tombstones
+        one.offer("list", "a", late, place=PLACE, history="h")
+    assert (one.waiting, one.behind) == (0, 0), "no row goes back"
+    one.offer("list", "a", first, place=PLACE, history="another")
+    offer(one, key, "a", "3")
+    assert one.waiting == 1
+    async with asyncio.timeout(PATIENCE_S):
+        assert await anext(batches) == {"a": key.rows["a"]}
+
+
+async def test_a_deletion_that_a_read_of_the_whole_partition_left_out_is_read() -> None:
+    key = Key()
+    key.whole = True
+    one = subscription(key)
+    key.put("a", "1")
+    key.put("b", "1")
+    gone = deleted_item("list", 0, key.revision + 1)
+    key.revision += 1
+    del key.rows["a"]
+    one.fall_behind(PLACE, Since(0, ""))
+    batches = aiter(one.batches())
+    async with asyncio.timeout(PATIENCE_S):
+        assert (await anext(batches)).keys() == {"b"}
+    key.whole, key.rows["a"] = False, gone  # a read after a revision has tombstones
+    one.offer("list", "a", gone, place=PLACE, history="h")
+    async with asyncio.timeout(PATIENCE_S):
+        assert await anext(batches) == {"a": gone}
 
 
 async def test_an_outage_does_not_end_what_it_is_behind_with() -> None:

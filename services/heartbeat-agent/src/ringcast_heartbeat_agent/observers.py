@@ -91,7 +91,7 @@ class Observers:
         ]
         observer = self._observers.get((store, key))
         live = frozenset(row.row_id for row in found.rows) if found.whole else frozenset[str]()
-        return Changed(updates, found.revision, found.whole, observer.partition_count if observer else 0, live)
+        return Changed(updates, found.revision, found.whole, observer.partition_count if observer else 0, live, history)
 
     async def run(self) -> None:
         """Looks after the observers until cancelled: logs outages, and ends what nobody needs."""

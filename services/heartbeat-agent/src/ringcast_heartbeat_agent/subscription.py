@@ -13,7 +13,7 @@ from ringcast_core import row_partition
 
 from ringcast_heartbeat_agent.clients import current
 from ringcast_heartbeat_agent.errors import StoppedError
-from ringcast_heartbeat_agent.items import Item, Wanted, deleted_item
+from ringcast_heartbeat_agent.items import METADATA_DELETED, Item, Wanted, deleted_item
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +53,8 @@ class Changed(NamedTuple):
     partition_count: int
     live: frozenset[str] = frozenset()
     """The ids of all rows that are there, if it is whole."""
+    history: str = ""
+    """What the revision is of."""
 
 
 class Changes(Protocol):
@@ -109,6 +111,8 @@ class Subscription:
         self._bytes = 0
         self._behind: dict[Place, Since] = {}
         self._reading: Place | None = None
+        self._read: dict[Place, tuple[Since, bool]] = {}
+        """Up to where it has read, and whether deletions may be missing in that. One entry a partition."""
         self._failures = 0
         self._news = asyncio.Event()
         self._ended = False
@@ -144,6 +148,10 @@ class Subscription:
             if answer is not None:
                 answer("")
             return
+        if place is not None and self._was_read(place, int(item.version), history):
+            if item.metadata[METADATA_DELETED] == "true" and self._read[place][1]:
+                self.fall_behind(place, Since(int(item.version) - 1, history))
+            return
         if place is not None and (place in self._behind or place == self._reading or not self._fits(name, item)):
             self.fall_behind(place, Since(int(item.version) - 1, history))
             return
@@ -175,6 +183,7 @@ class Subscription:
             self._ended, self.error = True, error
             self._waiting.clear()
             self._behind.clear()
+            self._read.clear()
             self._answers.clear()
             self._bytes = 0
             self._news.set()
@@ -214,8 +223,21 @@ class Subscription:
             return False
         self._reading, self._failures = None, 0
         if not self._ended:
+            self._note_read(place, changed)
             self._put_changed(place, changed)
         return True
+
+    def _was_read(self, place: Place, version: int, history: str) -> bool:
+        """Whether an update of this version was told by a read: to offer it now may lead a row back."""
+        read, _ = self._read.get(place, (Since(0, ""), False))
+        return history == read.history and version <= read.revision
+
+    def _note_read(self, place: Place, changed: Changed) -> None:
+        read, whole = Since(changed.revision, changed.history), changed.whole
+        before, was_whole = self._read.get(place, (read, False))
+        if before.history == read.history:
+            read, whole = max(before, read), whole or was_whole
+        self._read[place] = read, whole
 
     def _put_changed(self, place: Place, changed: Changed) -> None:
         key, partition = place

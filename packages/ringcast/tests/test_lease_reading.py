@@ -14,6 +14,7 @@ from ringcast._machine.lease_reading import (
     LATE_EVERY_S,
     MOST_READ,
     MOST_READ_BYTES,
+    PROVES_FOR_S,
     READ_EVERY_S,
     WATCHED,
     Lease,
@@ -147,6 +148,41 @@ def test_an_answer_without_the_own_lease_proves_nothing_of_the_others() -> None:
     assert view.alive() == {"b"}
     assert view.membership.ended("a"), "the worker is to look after its own lease"
     assert not view.readings.reports
+
+
+def test_an_answer_with_an_old_own_lease_proves_nothing_of_the_others() -> None:
+    """A server that lags lets leases run out whose refreshes it did not get yet."""
+    view = View("a", ["a", "b"])
+    view.read(0.0)
+    lagging = {"a": view.leases["a"]}
+    view.refresh("a", 5.0)
+    view.refresh("b", 5.0)
+    view.read(6.0)
+    behind, view.leases = view.leases, lagging
+    view.read(7.0)
+    assert view.alive() == {"a", "b"}, "the own lease was seen newer"
+    assert view.readings.due == 7.0 + LATE_EVERY_S
+    view.leases = {"a": behind["a"]}
+    view.read(6.1 + PROVES_FOR_S)
+    view.read(15.0)
+    assert view.alive() == {"a", "b"}, "the own lease was refreshed since, whatever this server says"
+    view.refresh("a", 15.0)
+    view.read(15.5)
+    assert view.alive() == {"a"}
+
+
+def test_a_bucket_that_was_made_anew_proves_again_after_a_while() -> None:
+    view = View("a", ["a", "b"])
+    view.revision = 9_000
+    view.refresh("a", 0.0)
+    view.read(0.0)
+    view.revision, now = 0, 5.0
+    del view.leases["b"]
+    while now < 5.0 + 2 * ENDED_AFTER_S:
+        view.refresh("a", now)
+        view.read(now)
+        now += READ_EVERY_S
+    assert view.alive() == {"a"}
 
 
 def test_nothing_has_ended_for_a_while_after_the_connection_was_lost() -> None:

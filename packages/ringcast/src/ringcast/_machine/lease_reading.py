@@ -41,6 +41,10 @@ ENDED_AFTER_S: Final = limits.LEASE_SEEN_TO_END_S
 """A lease that was stored so long before the newest of an answer has ended, though the server has it still."""
 
 
+PROVES_FOR_S: Final = limits.LEASE_REFRESH_S + 1.0
+"""An answer with an older revision of the own lease proves nothing: a server that lags lets live leases run out."""
+
+
 class Lease(NamedTuple):
     """A lease as a server has it: its revision, what it says, and when it was stored by the server's clock."""
 
@@ -59,9 +63,9 @@ class _Seen(NamedTuple):
 class LeaseReadings:
     """Keeps ``membership.leases`` by what was read. ``watched`` and ``in_turn``: see the constants.
 
-    An answer says of a lease that is missing, or too old, that it has ended only if the worker's own lease is in it: a
-    server that does not have that one, or no worker at all, can't say who lives. After a lost connection nothing has
-    ended for ``grace_s``: all leases may have run out, and are taken again one by one.
+    An answer says of a lease that is missing, or too old, that it has ended only if the worker's own lease is in it, as
+    it was refreshed last: a server that does not have that, or no worker at all, can't say who lives. After a lost
+    connection nothing has ended for ``grace_s``: all leases may have run out, and are taken again one by one.
     """
 
     def __init__(self, keys: Iterable[str], membership: Membership, *, grace_s: float) -> None:
@@ -69,6 +73,8 @@ class LeaseReadings:
         self._membership = membership
         self._grace_s = grace_s
         self._own = ""
+        self._own_seen: _Seen | None = None
+        """The newest revision of the own lease."""
         self._seen: dict[str, _Seen] = {}
         self._ended: dict[str, int] = {}
         """The revision at which each lease ended: a server that has it still does not bring it back."""
@@ -130,7 +136,8 @@ class LeaseReadings:
 
     def ask(self, own: str, now: float) -> list[str]:
         """The leases to read now; ``own``: the one that this worker's records name."""
-        self._own = own
+        if own != self._own:
+            self._own, self._own_seen = own, None
         self._read_at = now
         self._due = now + LATE_EVERY_S  # unless the answer says otherwise
         named = self._membership.named(self._keys)
@@ -146,18 +153,20 @@ class LeaseReadings:
         """Takes what a server has of the leases that were asked for; returns whether that changes anything."""
         newest_s = max((lease.stored_s for lease in found.values()), default=0.0)
         fresh = {key: lease for key, lease in found.items() if newest_s - lease.stored_s <= ENDED_AFTER_S}
-        proves = self._proves(fresh, now)
-        changed, ended, finds = False, False, self.finds
+        proves = self._proves(fresh.get(self._own), now, newest_s)
+        changed, ended, unsure, finds = False, False, False, self.finds
         for key in asked:
             lease = fresh.get(key)
             if lease is not None and self._ended.get(key) != lease.revision:
                 changed |= self._lives(key, lease, now, newest_s - lease.stored_s)
             elif proves or key == self._own:
                 ended |= self._ends(key, found.get(key))
+            else:
+                unsure |= self._membership.alive(key)
         unread = self._unread(self._membership.named(self._keys))
         if not self._membership.leases.complete and not unread and proves:
             self._membership.leases.complete = changed = True
-        slow = not (unread or self._suspected or self._is_late(now))
+        slow = not (unread or unsure or self._suspected or self._is_late(now))
         self._due = now + (AT_ONCE_S if ended else READ_EVERY_S if slow else LATE_EVERY_S)
         return changed or ended or finds != self.finds
 
@@ -220,9 +229,18 @@ class LeaseReadings:
 
     # ---- what an answer says
 
-    def _proves(self, fresh: Collection[str], now: float) -> bool:
-        """Whether a lease that is not in an answer has ended."""
-        return self._own in fresh and now >= self._lenient_until
+    def _proves(self, own: Lease | None, now: float, newest_s: float) -> bool:
+        """Whether a lease that is not in an answer has ended; ``own``: the worker's own lease in it."""
+        seen = self._own_seen
+        if own is None:
+            return False
+        if seen is None or own.revision > seen.revision:
+            self._own_seen = seen = _Seen(own.revision, now - (newest_s - own.stored_s))
+        elif own.revision < seen.revision and now - seen.since > ENDED_AFTER_S:
+            self._own_seen = _Seen(own.revision, now)  # the bucket was made anew: its revisions began again
+            return False
+        is_recent = own.revision == seen.revision and now - seen.since <= PROVES_FOR_S
+        return is_recent and now >= self._lenient_until
 
     def _is_late(self, now: float) -> bool:
         return any(now - seen.since > LATE_AFTER_S for lease, seen in self._seen.items() if lease in self._watching)

@@ -260,6 +260,74 @@ def test_what_can_be_read_of_a_damaged_store_goes_on(path: Path) -> None:
     assert not list(path.parent.glob("*.partial-*"))
 
 
+def leaves(data: bytes | bytearray) -> list[int]:
+    """Where the pages lie that have rows of ``entries``."""
+    return [at for at in range(4096, len(data), 4096) if data[at] == 0x0A and b"gk0" in data[at : at + 4096]]
+
+
+def test_of_a_row_that_is_there_twice_the_later_write_is_kept(path: Path) -> None:
+    """A page of before has taken the place of another."""
+    files = []
+    for value in ("old", "new"):
+        with Store(path) as store:
+            store.set_many("g", {f"k{number:05d}": value * 10 for number in range(2_000)})
+        files.append(path.read_bytes())
+    old, new = files
+    source, target = leaves(new)[5], leaves(new)[-5]
+    assert b"old" in old[source : source + 4096]
+    path.write_bytes(new[:target] + old[source : source + 4096] + new[target + 4096 :])
+    with Store(path, check="full", on_damage="set_aside") as store:
+        assert store.set_aside is not None
+        kept = store.get_all("g")
+    assert 1_000 < len(kept) < 2_000
+    assert {*kept.values()} == {"new" * 10}
+
+
+def test_what_was_removed_does_not_come_back_with_a_page_of_before(path: Path) -> None:
+    with Store(path) as store:
+        store.set_many("g", {f"k{number:05d}": "v" * 30 for number in range(2_000)})
+        store.set_many("h", {"a": "1", "b": "2"})
+    old = path.read_bytes()
+    with Store(path) as store:
+        for number in range(3):
+            store.delete("g", f"k{1_000 + number:05d}")
+        store.delete_group("h")
+        store.set("h", "c", "3")
+    data = bytearray(path.read_bytes())
+    for at in leaves(data):
+        if b"gk01001" in old[at : at + 4096] or b"hb2" in old[at : at + 4096] or b"hb\x01" in old[at : at + 4096]:
+            data[at : at + 4096] = old[at : at + 4096]
+    at = leaves(data)[5]
+    data[at : at + 4096] = os.urandom(4096)
+    path.write_bytes(data)
+    with Store(path, check="quick", on_damage="set_aside") as store:
+        assert store.set_aside is not None
+        assert not {"k01000", "k01001", "k01002"} & {*store.keys("g")}
+        assert {"k00999", "k01003"} <= {*store.keys("g")}
+        assert not {"a", "b"} & {*store.keys("h")}
+
+
+@pytest.mark.parametrize("rows", [0, 1_000])
+def test_where_the_end_of_the_log_is_lost_nobody_resumes_from_a_revision_of_before(path: Path, rows: int) -> None:
+    with Store(path) as store:
+        store.set_many("g", {f"k{number}": "v" * 100 for number in range(1_000)})
+        for _ in range(5):
+            store.set("g", "removed", "v")
+            store.delete("g", "removed")
+        before = store.revision
+    if rows:
+        write(path, "DELETE FROM changes")
+    else:
+        damage(path)
+    with Store(path, check="full", on_damage="set_aside") as store:
+        assert store.set_aside is not None
+        assert store.count("g") == rows
+        store.set_many("g", {f"k{number}": "w" for number in range(before)})
+        with pytest.raises(RevisionGapError):
+            store.changes(before)
+        assert store.check() == []
+
+
 # Dies before the file operation with the number that it is given; links are refused where the second word is "copy".
 DYING = """
 import os, sys

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from json.encoder import encode_basestring
 from typing import Any
 from zlib import crc32
@@ -34,6 +35,8 @@ _APPEND_NEXT = "INSERT INTO changes (size, at_ms, body, checksum) VALUES (1, ?, 
 _TRIM = "DELETE FROM changes WHERE last <= ?"
 _SINCE = "SELECT last, size, at_ms, body, checksum FROM changes WHERE last > ? ORDER BY last"
 _ALL = "SELECT last, size, at_ms, body, checksum FROM changes ORDER BY last"
+_ALL_BACK = _ALL + " DESC"
+_NEWEST = "SELECT last, size FROM changes ORDER BY last DESC LIMIT 2"
 _VALUE = """
     SELECT ifnull(entry_value, (SELECT large.entry_value FROM large_values AS large WHERE large.revision = ?3)),
            expires_at, revision, checksum FROM entries
@@ -128,6 +131,34 @@ def damaged(cursor: sqlite3.Cursor) -> int:
         bad += expected is not None and last - size != expected
         expected = last
     return bad
+
+
+def trusted_head(cursor: sqlite3.Cursor) -> int | None:
+    """The head revision of a damaged store; ``None`` when the log ends in nothing that fits together."""
+    newest = cursor.execute(_NEWEST).fetchall()
+    if not newest or not all(isinstance(number, int) and 0 <= number < 2**62 for row in newest for number in row):
+        return None
+    (last, size), *before = newest
+    return None if before and before[0][0] != last - size else int(last)
+
+
+def trusted_events(cursor: sqlite3.Cursor) -> Iterator[Event]:
+    """What can be read of a damaged log, in no order, and some of it twice.
+
+    No checksum covers the revision of a record: only those are taken that follow another without a gap, or precede one.
+    """
+    for statement, step in ((_ALL, 1), (_ALL_BACK, -1)):
+        beside = None
+        with suppress(sqlite3.DatabaseError, UnicodeDecodeError):
+            for record in cursor.execute(statement):
+                if beside is not None:
+                    first, second = (beside, record)[::step]
+                    with suppress(StoreCorruptError, TypeError):
+                        if first[0] == second[0] - second[1]:
+                            yield from _events(*first)
+                            yield from _events(*second)
+                beside = record
+            return
 
 
 def _encode_one(kind: int, group: str, expires_at_ms: int | None, keys: list[str]) -> str:

@@ -90,8 +90,11 @@ def test_no_keys_are_all_keys(
             assert client.get_configuration(store_name, []).items == {}
             seen = updates()
             client.subscribe_configuration(store_name, [], seen)
+            shared = updates()
+            client.subscribe_configuration(store_name, [], shared, {"ringcast.group": "g"})
             writer.put(store_name, "one", "a", "1")
             assert seen.next()[1:3] == ("one/a", "1")
+            assert shared.next()[1:3] == ("one/a", "1"), "a row of a key that came after the subscription"
             assert {name: item.value for name, item in client.get_configuration(store_name, []).items.items()} == {
                 "one/a": "1"
             }

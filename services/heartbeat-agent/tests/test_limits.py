@@ -204,6 +204,32 @@ def test_one_user_has_a_share_of_everything(
             asyncio.run(two_consumers())
 
 
+def test_a_subscription_that_gets_no_new_key_keeps_none_from_others(
+    tmp_path: Path, shared_nats: NatsServer, writer: Any, store_name: str
+) -> None:
+    words = ("--max-keys", "4", "--max-consumers", "1", "--relist", "0.1", "--token-file", "off")
+    writer.create(store_name)
+    writer.put(store_name, "one", "a", "1")
+    with AgentProcess(tmp_path, nats_url=shared_nats.url, options=words) as agent, stub_of(agent) as stub:
+        grouped = stub.SubscribeConfiguration(
+            configuration_pb2.SubscribeConfigurationRequest(store_name=store_name, metadata={"ringcast.group": "g"})
+        )
+        first = next(grouped).id
+        stream, second = subscribe(stub, store_name)
+
+        def put_off(subscription_id: str, why: str) -> bool:
+            begin = f"event=subscription.new_keys_put_off id={subscription_id} store={store_name} count=1 error={why}"
+            return begin in "".join(agent.process.log)
+
+        writer.put(store_name, "two", "b", "1")
+        assert next(stream).items.keys() == {"two/b"}
+        agent.process.wait_until(lambda: put_off(first, "the agent has 1 consumers: at most 1 are allowed"))
+        writer.put(store_name, "three", "c", "1")  # which is more than the share of whoever subscribed
+        agent.process.wait_until(lambda: put_off(second, f"client uid {os.getuid()} has 2 config keys"))
+        writer.put(store_name, "two", "b", "2")
+        assert next(stream).items["two/b"].value == "2"
+
+
 async def test_reads_at_once_and_reads_that_wait(
     nats_server: NatsServer, config_service: ConfigServiceProcess, writer_to: Any, store_name: str
 ) -> None:

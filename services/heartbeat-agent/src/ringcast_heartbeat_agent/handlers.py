@@ -15,7 +15,7 @@ from ringcast import InvalidInputError, LimitExceededError, RingcastError, Unava
 from ringcast.hosting import KeyReader
 from ringcast_wire import ProtocolError, names, shown
 
-from ringcast_heartbeat_agent.clients import check_share
+from ringcast_heartbeat_agent.clients import check_share, current
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dapr_group import CONSUMER, GROUP, DaprMember
 from ringcast_heartbeat_agent.dispatch import Dispatch, Registration
@@ -148,7 +148,8 @@ class Handlers:
                         store,
                         shown(wanted.impossible),
                     )
-                await self._attach(subscription, followed, with_rows=(metadata or {}).get(ROWS) == "true")
+                rows = not subscription.group and (metadata or {}).get(ROWS) == "true"
+                await self._attach(subscription, followed, with_rows=rows)
             except BaseException:
                 self._forget(subscription)
                 raise
@@ -226,11 +227,30 @@ class Handlers:
             for store in {subscription.store for subscription in everything}:
                 try:
                     keys = await self._keys(store)
-                    for subscription in everything:
-                        if subscription.store == store and not subscription.ended:
-                            await self._attach(subscription, keys, with_rows=True)
                 except Exception as error:  # noqa: BLE001  # it is tried again; the agent serves on
                     log.warning("looking for new keys of store %s was put off: %s", store, error)
+                    continue
+                for subscription in everything:
+                    if subscription.store == store and not subscription.ended:
+                        await self._follow_new(subscription, keys - subscription.followed)
+
+    async def _follow_new(self, subscription: Subscription, new: set[str]) -> None:
+        """Each key by itself: one that can't be followed now keeps no other from it, and is tried again."""
+        token = current.set(subscription.client)  # whose share they are of
+        try:
+            follows = [self._follow(subscription, key, with_rows=True) for key in new]
+            outcomes = await asyncio.gather(*follows, return_exceptions=True)
+        finally:
+            current.reset(token)
+        failed = [each for each in outcomes if each is not None]
+        if failed:
+            log.warning(
+                "event=subscription.new_keys_put_off id=%s store=%s count=%d error=%s",
+                subscription.id,
+                subscription.store,
+                len(failed),
+                failed[0],
+            )
 
     async def _keys(self, store: str) -> set[str]:
         """The config keys of a store that were ever written to, as far as its event stream remembers."""
@@ -251,22 +271,28 @@ class Handlers:
         try:
             async with asyncio.TaskGroup() as group:
                 for key in new:
-                    if subscription.group:
-                        group.create_task(self._join(subscription, key))
-                    else:
-                        group.create_task(self._observers.attach(subscription, key, with_rows=with_rows))
+                    group.create_task(self._follow(subscription, key, with_rows=with_rows))
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
 
-    async def _join(self, subscription: Subscription, key: str) -> None:
-        """Lets a subscription take part in its group of a key. As always in Dapr, rows that are there are not told."""
+    async def _follow(self, subscription: Subscription, key: str, *, with_rows: bool) -> None:
+        if subscription.group:
+            await self._join(subscription, key, changes_only=not with_rows)
+        else:
+            await self._observers.attach(subscription, key, with_rows=with_rows)
+
+    async def _join(self, subscription: Subscription, key: str, *, changes_only: bool) -> None:
+        """Lets a subscription take part in its group of a key. As always in Dapr, rows that are there are not told.
+
+        Those of a key that is new are: they came after the subscription.
+        """
         asked = Registration(
             store=subscription.store,
             key=key,
             group=subscription.group,
             name=subscription.consumer,
             filters=subscription.wanted.filters_of(key),
-            changes_only=True,
+            changes_only=changes_only,
             api=f"dapr-{subscription.api}",
         )
         group, member, _ = await self._dispatch.join(asked)

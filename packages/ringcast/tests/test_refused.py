@@ -26,6 +26,7 @@ def users(*, deaf: bool = True) -> dict[str, Any]:
         "few": ["$KV.config_nodes_few.Refused.>"],
         "none": ["$KV.config_nodes_few.>"],
         "deaf": [f"{CREATE}.config_notify_deaf.>"] if deaf else [],
+        "mute": [f"{CREATE}.config_notify_{store}.>" for store in ("mute", "mutes")],
         "first": [f"{CREATE}.config_notify_first.{names.consumer_name('ringcast', 'first-w', 1)}"],
         "blind": [f"{CREATE}.KV_config_nodes_blind.>"],
         "still": ["$JS.API.CONSUMER.MSG.NEXT.config_notify_still.>"],
@@ -179,16 +180,42 @@ async def test_a_worker_that_gets_no_events_leaves_its_partitions_to_others_unti
 
 
 async def test_a_worker_that_is_alone_keeps_what_it_has(
-    client: ConfigServiceClient, worker: Callable[..., Worker], server: NatsServer
+    client: ConfigServiceClient, worker: Callable[..., Worker]
 ) -> None:
-    await asyncio.to_thread(server.reload, **users())
-    await client.create_store("alone", partition_count=8)
-    async with worker("deaf", "alone", "deaf", update_tries=1) as deaf:
-        await until(lambda: deaf.health().keys[0].failing_because != "")
+    await client.create_store("mute", partition_count=8)
+    async with worker("mute", "alone", "mute", update_tries=1) as deaf:
+        await until(lambda: deaf.health().keys[0].failing_because != "" and deaf.health().keys[0].loaded == 8)
         (health,) = deaf.health().keys
-        assert (health.owned, health.loaded, health.aside) == (8, 0, False)
-        assert health.unloaded_for_s > 0
+        assert (health.owned, health.aside) == (8, False)
+        assert deaf.staleness() > 0
         assert not deaf.health().ready
+
+
+async def test_not_all_of_the_workers_that_get_no_events_leave_a_key(
+    client: ConfigServiceClient, worker: Callable[..., Worker]
+) -> None:
+    await client.create_store("mutes", partition_count=8)
+    settings: dict[str, Any] = {"update_tries": 1, "heads_s": 0.2}
+    async with worker("mutes", "b", "any") as good:
+        async with worker("mutes", "a", "mute", **settings) as second:
+            await until(lambda: second.health().keys[0].aside)
+        async with worker("mutes", "c", "mute", **settings) as third:
+            await until(lambda: third.health().keys[0].aside)
+            await good.stop()
+            await until(lambda: third.health().keys[0].loaded == 8)
+            async with worker("mutes", "a", "mute", **settings) as fourth:
+                both = (third, fourth)
+                await until(
+                    lambda: (
+                        {(w.health().keys[0].loaded, w.health().keys[0].aside) for w in both} == {(8, False), (0, True)}
+                    )
+                )
+                owner = third if third.owned("list") else fourth
+                assert owner.health().keys[0].failing_because
+                assert not owner.health().ready
+                written = await client.put("mutes", "list", "a", "1")
+                await owner.wait_for("list", written.partition, written.version, timeout_s=PATIENCE_S)
+                assert owner.row_count("list") == 1
 
 
 async def test_consumers_are_confirmed_one_at_a_time(

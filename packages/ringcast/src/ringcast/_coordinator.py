@@ -58,7 +58,7 @@ class Coordinator(Protocol):
         """Takes no part in a key any more, soon."""
 
     def stand_aside(self, key: str) -> bool:
-        """Takes no part in a key, soon, until :meth:`come_back`; returns whether there is another worker that does."""
+        """Takes no part in a key, soon, until :meth:`come_back`; returns whether another worker has to stay."""
 
     def come_back(self, key: str) -> None:
         """Takes part in a key again, soon."""
@@ -145,8 +145,12 @@ class PeerCoordinator:
         self._wake.set()
 
     def stand_aside(self, key: str) -> bool:
-        """Takes no part in a key, unless nobody else does: then its rows are better held than not."""
-        if self._is_alone(key):
+        """Takes no part in a key. The worker of the lowest slot stays: all others may be no better off.
+
+        So however many can't get its events, not all leave: its rows are better held than not.
+        """
+        first = min(self._membership.members(key), key=lambda member: member.slot, default=None)
+        if first is None or first.worker_id == self._config.worker_id:
             return False
         self._aside.add(key)
         self._wake.set()

@@ -33,9 +33,15 @@ class Participation:
             if not session.lacks(subjects):
                 continue
             session.vitals.fails("events", reason)
-            if self.coordinator is not None and not session.vitals.aside and self.coordinator.stand_aside(key):
+            if session.vitals.aside:
+                continue
+            if self.coordinator is not None and self.coordinator.stand_aside(key):
                 self._log.error("events can't be had: the partitions are left to other workers", key=key, error=reason)
                 session.stand_aside(subjects)
+            elif session.do_without(subjects):
+                self._log.error(
+                    "events can't be had: the partitions are kept, changes show late", key=key, error=reason
+                )
 
     def come_back(self, key: str) -> None:
         """The events can be had again, or no other worker is left."""

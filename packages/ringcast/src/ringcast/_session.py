@@ -93,6 +93,7 @@ class KeySession:
         self._recovered = recovered
         self._wanted: frozenset[str] = frozenset()
         self._gained_at: dict[int, float] = {}
+        self._unheard: frozenset[int] = frozenset()
         self._cache = cache
         self.machine = KeyMachine(
             config.store,
@@ -180,6 +181,7 @@ class KeySession:
     def _take(self, partitions: frozenset[int]) -> None:
         now = self._now()
         self._gained_at = {number: self._gained_at.get(number, now) for number in partitions}
+        self._unheard &= partitions
         self.applier.lose(self.machine.partitions.keys() - partitions)
         self.machine.assign(partitions)
 
@@ -198,9 +200,21 @@ class KeySession:
         if self.vitals.aside:
             return not subjects.isdisjoint(self._wanted)
         return any(
-            not partition.filtered and self._subject(number) in subjects
+            self._subject(number) in subjects and (number in self._unheard or not partition.filtered)
             for number, partition in self.machine.partitions.items()
         )
+
+    def do_without(self, unheard: frozenset[str]) -> bool:
+        """Loads partitions though events of these subjects can't be had: the service's heads show what changes.
+
+        Returns whether there is one more of them.
+        """
+        waiting = [number for number, partition in self.machine.partitions.items() if not partition.filtered]
+        late = [number for number in waiting if self._subject(number) in unheard]
+        self._unheard |= frozenset(late)
+        self.machine.filters_ready(late, self._now())
+        self.pump()
+        return bool(late)
 
     def give_up(self, deletion: RingcastError) -> None:
         """The key is deleted: its partitions are revoked, none is taken again, and those who wait are told why."""
@@ -250,6 +264,9 @@ class KeySession:
         if self._wide and not self._compared_wide and self._all_subjects in subjects:
             self._compared_wide = True
             self._heads.hurry()  # what went from several consumers to one may have been missed on the way
+        if heard := {number for number in self._unheard if self._subject(number) in subjects}:
+            self._unheard -= heard
+            self._heads.hurry()  # what came before the filters has been missed
         self.machine.filters_ready(ready, self._now())
         self.pump()
 

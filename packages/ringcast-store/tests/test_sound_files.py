@@ -156,6 +156,9 @@ def test_a_store_of_the_first_version_is_converted_with_its_revisions_and_log(pa
         row = ("g", f"k{revision}", value, None, revision)
         connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", (*row, checksum(*row)))
     append_start(connection.cursor(), 7)
+    for added in ("INDEX index_of_others ON entries (revision)", "TABLE table_of_others (text TEXT)"):
+        connection.execute(f"CREATE {added}")
+    connection.execute("CREATE VIEW view_of_others AS SELECT entry_key FROM entries")
     connection.execute("PRAGMA application_id = 1380143956")
     connection.execute("PRAGMA user_version = 1")
     connection.close()
@@ -165,6 +168,7 @@ def test_a_store_of_the_first_version_is_converted_with_its_revisions_and_log(pa
             assert [entry.revision for entry in store.entries("g")][:3] == [1, 2, 3]
             assert (store.revision, store.check()) == (revision, [])
             store.set("h", "k", "v")
+    assert {name for name in names(path) if name.endswith("_of_others")} == {"table_of_others", "view_of_others"}
 
 
 # --- What is not there ------------------------------------------------------------------------------------------------

@@ -19,8 +19,8 @@ SERVICE = {"user": "service", "password": "service"}
 CREATE = "$JS.API.CONSUMER.CREATE"
 
 
-def users(*, deaf: bool = True) -> dict[str, Any]:
-    """The users of the server, by what they may not do; ``deaf``: one may make no consumer of events."""
+def users(*, deaf: bool = True, fed: bool = True) -> dict[str, Any]:
+    """The users of the server, by what they may not do; ``deaf``: one makes no consumer; ``fed``: one may fetch."""
     denied = {
         "any": [],
         "few": ["$KV.config_nodes_few.Refused.>"],
@@ -30,6 +30,7 @@ def users(*, deaf: bool = True) -> dict[str, Any]:
         "first": [f"{CREATE}.config_notify_first.{names.consumer_name('ringcast', 'first-w', 1)}"],
         "blind": [f"{CREATE}.KV_config_nodes_blind.>"],
         "still": ["$JS.API.CONSUMER.MSG.NEXT.config_notify_still.>"],
+        "untold": [] if fed else [names.fetch_subject("untold", "list", what) for what in (0, names.FETCH_BATCH)],
         "unfed": [names.fetch_subject("unfed", "list", 0)],
     }
     made = [
@@ -134,6 +135,25 @@ async def test_a_partition_that_can_not_be_fetched_is_told(
         assert registry.get_sample_value("config_partitions_unloaded", labels) == 1
         refused = {"store": "unfed", "worker_id": "unfed-w"}
         assert registry.get_sample_value("config_refused_subjects_total", refused) >= 1  # type: ignore[operator]
+
+
+async def test_changes_that_can_not_be_fetched_are_told(
+    client: ConfigServiceClient, worker: Callable[..., Worker], server: NatsServer
+) -> None:
+    await client.create_store("untold", partition_count=1, inline_max_bytes=1)
+    async with worker("untold", "w", "untold", heads_s=0.2) as one:
+        await client.put("untold", "list", "a", "first")
+        await until(lambda: one.row_count("list") == 1 and one.health().ready)
+        await asyncio.to_thread(server.reload, **users(fed=False))
+        written = await client.put("untold", "list", "a", "second")
+        await until(lambda: one.health().keys[0].unfetched_for_s > 0)
+        (health,) = one.health().keys
+        assert not health.ready
+        assert not one.health().ready
+        assert one.staleness() > 0
+        await asyncio.to_thread(server.reload, **users())
+        await one.wait_for("list", written.partition, written.version, timeout_s=PATIENCE_S)
+        await until(lambda: one.health().ready and one.staleness() == 0)
 
 
 async def test_a_worker_that_may_not_pull_hears_late_and_says_so(

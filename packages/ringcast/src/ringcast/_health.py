@@ -32,6 +32,8 @@ class KeyHealth:
     """Whether it has left its partitions to other workers for that."""
     unloaded_for_s: float = 0.0
     """How long one of the ``owned`` partitions has been without rows."""
+    unfetched_for_s: float = 0.0
+    """For how long fetches have failed, of rows or of changes that were heard of."""
     handler_running_s: float = 0.0
     """How long the handler, its further tries and the poison policy have been at a change."""
     handler_stalled: bool = False
@@ -45,6 +47,7 @@ class KeyHealth:
             or self.refused_because
             or self.failing_because
             or self.aside
+            or self.unfetched_for_s
             or self.handler_stalled
         )
 
@@ -110,6 +113,7 @@ def key_health(session: KeySession) -> KeyHealth:
         failing_because=session.vitals.failing_because,
         aside=session.vitals.aside,
         unloaded_for_s=session.unloaded_for_s,
+        unfetched_for_s=session.unfetched_for_s,
         handler_running_s=session.handler_running_s,
         handler_stalled=session.stalled_for_s > 0,
     )

@@ -55,17 +55,34 @@ class KeyFetches:
         self._answered = answered
         self._deleted = deleted
         self._failures: dict[int | None, int] = {}
+        self._failing_since: dict[int | str, float] = {}
 
     async def send(self, action: Fetch) -> None:
         """Carries a fetch out."""
+        what = _what(action)
         try:
             with self._traced(action) as headers:
                 answer = await self._ask(action, headers)
         except RingcastError as error:
+            if _is_failure(action, error.code):
+                self._failing_since.setdefault(what, self._now())
+            else:
+                self._failing_since.pop(what, None)
             self._failed(action, error)
         else:
+            self._failing_since.pop(what, None)
             answer()
         self._answered()
+
+    @property
+    def failing_since(self) -> float | None:
+        """Since when one has failed that is wanted still; may be asked from any thread."""
+        return min(list(self._failing_since.values()), default=None)
+
+    def forget_unwanted(self) -> None:
+        """Forgets the failures of fetches that nobody waits for any more."""
+        if self._failing_since:
+            self._failing_since = {what: at for what, at in self._failing_since.items() if self._machine.wants(what)}
 
     async def heads(self) -> HeadsReply:
         """The revision of each partition, and how many rows it has, as the service says."""
@@ -152,3 +169,21 @@ class KeyFetches:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def _what(action: Fetch) -> int | str:
+    """What a fetch brings: a partition, or what is asked for in place of one."""
+    match action:
+        case FetchPartition():
+            return action.partition
+        case FetchBatch():
+            return names.FETCH_BATCH
+        case FetchFull():
+            return names.FETCH_FULL
+
+
+def _is_failure(action: Fetch, code: ErrorCode) -> bool:
+    """Whether it leaves changes unknown: not where the answer says that there are none, or to ask for less at once."""
+    if code is ErrorCode.LIMIT_EXCEEDED:
+        return isinstance(action, FetchPartition) or (isinstance(action, FetchBatch) and len(action.row_ids) == 1)
+    return code not in (ErrorCode.UNKNOWN_KEY, ErrorCode.STORE_DELETED, ErrorCode.KEY_DELETED)

@@ -293,6 +293,7 @@ class KeySession:
 
     def pump(self) -> None:
         """Carries out what is due."""
+        self._fetches.forget_unwanted()
         for action in self.machine.poll(self._now()):
             self._do(action)
         self._set_timer()
@@ -391,11 +392,18 @@ class KeySession:
         return 0.0 if since is None else self._connection.closed.get_loop().time() - since
 
     @property
+    def unfetched_for_s(self) -> float:
+        """For how long changes that were heard of can't be fetched; 0 if none is."""
+        since = self._fetches.failing_since
+        return 0.0 if since is None else self._connection.closed.get_loop().time() - since
+
+    @property
     def staleness_s(self) -> float:
         """For how long changes may have been missed, or have not been handed over; 0 if nothing is known of any."""
         return max(
             self._connection.lost_for_s,
             self.unanswered_for_s,
+            self.unfetched_for_s,
             self.cached_age_s,
             self.refused_for_s,
             self.unloaded_for_s,

@@ -42,6 +42,9 @@ class BatchFetches:
         self._asked: dict[int, _Request] = {}
         self._retries: list[_Request] = []
 
+    def __bool__(self) -> bool:
+        return bool(self._asked or self._retries)
+
     def __contains__(self, request: int) -> bool:
         return request in self._asked
 

@@ -15,6 +15,11 @@ class FullFetch:
         """The request that is under way."""
         self._backoff = Backoff(random)
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether it is under way or to be tried."""
+        return self.due is not None or self.asked is not None
+
     def take(self, now: float) -> bool:
         """Whether to ask now."""
         if self.due is None or self.due > now:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from ringcast_wire import ErrorCode, Event, PartitionRows
+from ringcast_wire import ErrorCode, Event, PartitionRows, names
 from ringcast_wire.metrics import Histogram
 
 from ringcast._change import Change
@@ -244,6 +244,13 @@ class KeyMachine:
     def _emit_batch_fetch(self, fetch: FetchBatch) -> None:
         self.stats.batch_fetches += 1
         self._actions.append(fetch)
+
+    def wants(self, what: int | str) -> bool:
+        """Whether a fetch of a partition, or of something else (``batch``, ``full``), is under way or to be tried."""
+        if isinstance(what, int):
+            partition = self.partitions.get(what)
+            return partition is not None and partition.fetching is not Fetching.IDLE
+        return bool(self._batch_fetches) if what == names.FETCH_BATCH else self._full_fetch.is_wanted
 
     # ---- heads
 

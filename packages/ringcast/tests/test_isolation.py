@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 import nats
@@ -105,6 +106,32 @@ async def test_a_loss_is_told_after_the_call_that_runs_for_its_partition(store: 
             async with asyncio.timeout(PATIENCE_S):
                 await revoked.wait()
             assert revoked_before_the_end == [False]
+
+
+async def test_a_loss_waits_for_a_call_whose_task_has_not_begun(store: Store) -> None:
+    """A plain function that returns an awaitable has been called before there is a task that waits for it."""
+    await store.create(partition_count=1)
+    order: list[str] = []
+    losses: list[asyncio.Task[None]] = []
+
+    async def rest() -> None:
+        await asyncio.sleep(0)
+        order.append("ended")
+
+    def handler(change: Change) -> Awaitable[None]:
+        if not losses:
+            applier = worker._runtime.sessions["list"].applier  # type: ignore[union-attr]
+            losses.append(asyncio.create_task(applier.announce("list", False, frozenset({change.partition}))))
+        return rest()
+
+    for row_id in ("a", "b"):
+        await store.put(row_id, "v")
+    worker = store.worker(handler=handler, on_revoked=lambda _key, _partitions: order.append("revoked"))
+    async with worker:
+        await worker.wait_ready(timeout_s=PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            await losses[0]
+        assert order == ["ended", "ended", "revoked"]
 
 
 async def test_an_event_whose_handler_is_slow_is_not_delivered_again(store: Store) -> None:

@@ -29,8 +29,8 @@ Handler: TypeAlias = Callable[[Change], Awaitable[None] | None]
 Listener: TypeAlias = Callable[[str, frozenset[int]], Awaitable[None] | None]
 """Takes a config key and the partitions that were assigned or revoked."""
 
-_Begun: TypeAlias = tuple[Change, BaseException | Awaitable[None]]
-"""A change that the handler was called for, and what became of the call."""
+_Begun: TypeAlias = tuple[HandlerCall, BaseException | Awaitable[None]]
+"""A call of the handler, and what became of it."""
 
 _BREATHE: Final = 256
 """Changes after which a plain handler lets other tasks run."""
@@ -114,10 +114,14 @@ class Applier:
         runners = min(left, self._config.max_parallel_handlers)
         if left > runners:
             self._left.update(change.partition for change in changes[-left:])
-        if runners == 1:
-            await self._run(source, begun)
-        elif runners:
-            await self._run_several(runners, source, begun)
+        try:
+            if runners == 1:
+                await self._run(source, begun)
+            elif runners:
+                await self._run_several(runners, source, begun)
+        finally:
+            if begun is not None:  # a task that was cancelled before it ran has not ended it
+                self.calls.end(begun[0])
 
     async def _run_several(self, runners: int, source: Iterator[Change], begun: _Begun | None) -> None:
         try:
@@ -178,23 +182,23 @@ class Applier:
                 raise
             except BaseException as error:  # noqa: BLE001  # whatever the application raises
                 self._stats.handler_failures += 1
-                return change, error
+                return self.calls.begin(change), error
             finally:
                 if latency is not None:
                     latency.observe(time.perf_counter() - began_s)
             if result is not None and inspect.isawaitable(result):
-                return change, result
+                return self.calls.begin(change), result
         return None
 
     async def _run(self, changes: Iterator[Change], begun: _Begun | None = None) -> None:
         if begun is not None and self._handler is not None:
             await self._finish(self._handler, *begun)
-            self._done(begun[0].partition)
+            self._done(begun[0].change.partition)
         for count, change in enumerate(changes, 1):
             if self.stopping.begun:  # a handler has swallowed the cancellation
                 return
             if self._handler is not None and change.partition not in self._lost and not self.poison.hold(change):
-                await self._finish(self._handler, change)
+                await self._finish(self._handler, self.calls.begin(change))
             self._done(change.partition)
             if count % _BREATHE == 0:
                 await self.stopping.through(_breathe)
@@ -220,9 +224,8 @@ class Applier:
         return await self.poison.unblock(partition, row_id, attempt)
 
     async def _finish(
-        self, handler: Handler, change: Change, begun: BaseException | Awaitable[None] | None = None
+        self, handler: Handler, call: HandlerCall, begun: BaseException | Awaitable[None] | None = None
     ) -> None:
-        call = self.calls.begin(change)
         try:
             error = await self._attempt(handler, call, begun)
             if error is not None and not call.lost:  # else its new owner has it

@@ -51,8 +51,8 @@ class HandlerCalls:
         return call
 
     def end(self, call: HandlerCall) -> None:
-        """The change has been taken, or given up."""
-        del self._running[call]
+        """The change has been taken, or given up; may be said twice."""
+        self._running.pop(call, None)
         self._ended.set()
 
     def lose(self, partitions: AbstractSet[int]) -> None:

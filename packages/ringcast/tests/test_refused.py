@@ -19,8 +19,10 @@ SERVICE = {"user": "service", "password": "service"}
 CREATE = "$JS.API.CONSUMER.CREATE"
 
 
-def users(*, deaf: bool = True, fed: bool = True) -> dict[str, Any]:
-    """The users of the server, by what they may not do; ``deaf``: one makes no consumer; ``fed``: one may fetch."""
+def users(*, deaf: bool = True, fed: bool = True, dark: bool = False) -> dict[str, Any]:
+    """The users of the server, by what they may not do; ``deaf``: one makes no consumer; ``fed``: one may fetch;
+    ``dark``: one reads no leases.
+    """
     denied = {
         "any": [],
         "few": ["$KV.config_nodes_few.Refused.>"],
@@ -30,6 +32,7 @@ def users(*, deaf: bool = True, fed: bool = True) -> dict[str, Any]:
         "first": [f"{CREATE}.config_notify_first.{names.consumer_name('ringcast', 'first-w', 1)}"],
         "blind": [f"{CREATE}.KV_config_nodes_blind.>"],
         "still": ["$JS.API.CONSUMER.MSG.NEXT.config_notify_still.>"],
+        "dark": [f"$JS.API.DIRECT.GET.KV_{names.LEASES_BUCKET}"] if dark else [],
         "untold": [] if fed else [names.fetch_subject("untold", "list", what) for what in (0, names.FETCH_BATCH)],
         "unfed": [names.fetch_subject("unfed", "list", 0)],
     }
@@ -154,6 +157,21 @@ async def test_changes_that_can_not_be_fetched_are_told(
         await asyncio.to_thread(server.reload, **users())
         await one.wait_for("list", written.partition, written.version, timeout_s=PATIENCE_S)
         await until(lambda: one.health().ready and one.staleness() == 0)
+
+
+async def test_leases_that_can_not_be_read_are_told(
+    client: ConfigServiceClient, worker: Callable[..., Worker], server: NatsServer
+) -> None:
+    await client.create_store("dark", partition_count=8)
+    async with worker("dark", "a", "any") as good, worker("dark", "b", "dark") as one:
+        await until(lambda: good.health().ready and one.health().ready)
+        await asyncio.to_thread(server.reload, **users(dark=True))
+        await until(lambda: "leases" in one.health().keys[0].failing_because)
+        assert not one.health().ready
+        assert one.health().keys[0].loaded == one.health().keys[0].owned > 0
+        assert good.health().ready
+        await asyncio.to_thread(server.reload, **users())
+        await until(lambda: one.health().ready)
 
 
 async def test_a_worker_that_may_not_pull_hears_late_and_says_so(

@@ -83,6 +83,7 @@ class PeerCoordinator:
         publish: Callable[[Assignment, Trigger], None],
         told: Callable[[str, str], None],
         alone: Callable[[str], None],
+        blind: Callable[[str], None],
         lease: LeaseSource,
         stats: Stats,
         log: Log,
@@ -100,7 +101,7 @@ class PeerCoordinator:
         watch = names.watch_name(config.store, config.worker_id)
         self._watch = BucketWatch(connection, self._nodes, watch, patterns, self._membership.nodes, self._changed, log)
         self._readings = LeaseReadings(config.keys, self._membership, grace_s=config.grace_s)
-        self._reader = LeaseReader(connection, self._readings, lambda: lease.id, self._changed, log)
+        self._reader = LeaseReader(connection, self._readings, lambda: lease.id, self._changed, log, blind)
         self._membership.called = self._wake_both
         self._wake = asyncio.Event()
         self._unannounced: set[str] = set()

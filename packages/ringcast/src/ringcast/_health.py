@@ -27,9 +27,11 @@ class KeyHealth:
     deleted_because: str = ""
     """What the service says of a key that is deleted, which this worker has given up, or nothing."""
     failing_because: str = ""
-    """Why the worker can't be registered for the key, or gets no events of it, or nothing."""
+    """Why the worker can't be registered for the key, gets no events of it or can't read leases, or nothing."""
     aside: bool = False
     """Whether it has left its partitions to other workers for that."""
+    assigned: bool = True
+    """Whether it is known which partitions are owned."""
     unloaded_for_s: float = 0.0
     """How long one of the ``owned`` partitions has been without rows."""
     unfetched_for_s: float = 0.0
@@ -43,7 +45,8 @@ class KeyHealth:
     def ready(self) -> bool:
         """Whether all its rows are there, and changes come and go through."""
         return not (
-            self.loaded < self.owned
+            not self.assigned
+            or self.loaded < self.owned
             or self.refused_because
             or self.failing_because
             or self.aside
@@ -112,6 +115,7 @@ def key_health(session: KeySession) -> KeyHealth:
         deleted_because=str(session.deletion or ""),
         failing_because=session.vitals.failing_because,
         aside=session.vitals.aside,
+        assigned=session.assigned,
         unloaded_for_s=session.unloaded_for_s,
         unfetched_for_s=session.unfetched_for_s,
         handler_running_s=session.handler_running_s,

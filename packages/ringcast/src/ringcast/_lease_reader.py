@@ -57,7 +57,8 @@ class _Answer:
 class LeaseReader:
     """Reads what is due until it is cancelled; ``changed`` is called when another lease lives, or one has ended.
 
-    ``own`` says which lease the worker's records name.
+    ``own`` says which lease the worker's records name. ``told`` is called with why they can't be read, time and again,
+    and with nothing once they can.
     """
 
     def __init__(
@@ -67,7 +68,9 @@ class LeaseReader:
         own: Callable[[], str],
         changed: Callable[[], None],
         log: Log,
+        told: Callable[[str], None] = lambda reason: None,
     ) -> None:
+        self._told = told
         self._connection = connection
         self._readings = readings
         self._own = own
@@ -99,6 +102,8 @@ class LeaseReader:
                 except TRANSIENT as error:
                     self._failed(error)
                     continue
+                if self.failures >= _FAILURES:
+                    self._told("")
                 self.failures = 0
                 if self._readings.answer(asked, found, loop.time()):
                     self._changed()
@@ -150,6 +155,8 @@ class LeaseReader:
         if self.failures > _FAILURES:
             self._readings.put_off(asyncio.get_running_loop().time())
         told = str(error) or type(error).__name__
+        if self.failures >= _FAILURES:
+            self._told(told)
         if self.failures == _FAILURES:
             self._log.warning("leases can't be read: the end of another worker is not noticed", error=told)
         else:

@@ -27,6 +27,14 @@ class Participation:
             self._log.warning("key can't be registered: the other keys go on", key=key, error=reason)
         vitals.fails("registration", reason)
 
+    def blind(self, reason: str) -> None:
+        """Leases can't be read, for a reason: the end of another worker would not be noticed. Or they can again."""
+        for session in self._sessions.values():
+            if not reason:
+                session.vitals.works("leases")
+            elif session.assigned:  # else it is still waited for, up to the time-out of the start
+                session.vitals.fails("leases", reason)
+
     def unheard(self, subjects: frozenset[str], reason: str) -> None:
         """The events of these subjects can't be had: whoever owns their partitions would hear nothing of them."""
         for key, session in self._sessions.items():

@@ -269,6 +269,7 @@ class Runtime:
                 publish=self._assign,
                 told=participation.registered,
                 alone=participation.come_back,
+                blind=participation.blind,
                 lease=lease,
                 stats=self.stats,
                 log=self._log,

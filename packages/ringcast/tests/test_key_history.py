@@ -19,6 +19,7 @@ from ringcast._machine.actions import (
     HistoryRefused,
     Restored,
 )
+from ringcast._machine.hearing import share_out
 from ringcast._machine.key import KeyMachine
 from ringcast._machine.key_history import FEW_ROWS, MAX_PAST_HISTORIES, KeyHistory
 from ringcast._machine.saving import CachedPartition
@@ -404,3 +405,27 @@ def test_histories_that_are_over_are_remembered_up_to_a_bound() -> None:
     history.settle([f"h{number}" for number in range(10 * MAX_PAST_HISTORIES)])
     assert sum(history.is_settled(f"h{number}") for number in range(10 * MAX_PAST_HISTORIES)) == MAX_PAST_HISTORIES
     assert not history.is_settled("current")
+
+
+def test_events_of_a_refused_history_leave_room_to_other_keys() -> None:
+    many = {f"r{number}": ("1", number + 1) for number in range(FEW_ROWS * 2)}
+    bench = Bench(Service(OLD, [many])).start()
+    other = KeyMachine("s", "other", full=False, partition_count=1, random=Random(1).random)
+    share_out(8, [bench.machine.hearing, other.hearing])
+    bench.service = Service(NEW, [{}], [1])
+    bench.compare()
+    assert bench.machine.history.refusal is not None
+    bench.take(Ack)
+    for rev in range(1, 21):
+        bench.machine.event(0, Event(1, rev - 1, rev, 1, [Change("new", rev, False, "2")], NEW), f"t{rev}", bench.now)
+    partition = bench.machine.partitions[0]
+    assert len(partition.foreign) <= 6
+    acked = [token for ack in bench.take(Ack) for token in ack.tokens]
+    assert sorted([*acked, *partition.foreign.values()]) == sorted(f"t{rev}" for rev in range(1, 21))
+    assert not other.hearing.is_full
+    bench.service = Service(NEW, [{**many, "new": ("2", 20)}])
+    bench.compare()
+    bench.answer()
+    assert bench.machine.history.refusal is None
+    assert bench.handed["new"] == "2"
+    assert not bench.machine.partitions[0].foreign

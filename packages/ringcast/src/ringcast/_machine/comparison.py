@@ -54,11 +54,17 @@ class Comparison:
         if self._history.is_past(event.history):
             return [token]
         partition.set_apart(event, token)
+        self.note(partition, event)
+        return []
+
+    def note(self, partition: Partition, event: Event) -> None:
+        """Sees to it that what an event of another history tells is fetched, if its history counts."""
+        if self._history.is_past(event.history):
+            return
         if event.history == self._history.current:
             partition.unread = True
         else:
             self._ask_about(event.history)
-        return []
 
     # ---- answers to fetches
 

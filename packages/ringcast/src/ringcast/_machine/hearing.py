@@ -43,7 +43,7 @@ class Hearing:
         """Takes in an event of a partition that is owned."""
         if event.history != partition.history or partition.replace:
             if not self._comparison.is_first(partition, event):
-                self._ack(self._comparison.set_apart(partition, event, token))
+                self._set_apart(partition, event, token)
                 return
             partition.history = event.history
         heard = partition.hear(event)
@@ -78,6 +78,16 @@ class Hearing:
             self._queue.want(partition)
         else:
             partition.unread = True  # the fetch under way may have been answered before
+
+    def _set_apart(self, partition: Partition, event: Event, token: Token) -> None:
+        """Keeps an event of another history, or, past the key's share, only that its history was heard of."""
+        if not self.is_full:
+            self._ack(self._comparison.set_apart(partition, event, token))
+            return
+        partition.foreign.pop((event.history, event.rev), None)
+        self._comparison.note(partition, event)
+        self._stats.put_off += 1
+        self._emit(Ack([token], put_off=True))
 
     def _put_off(self, partition: Partition, event: Event, token: Token) -> None:
         """Remembers only how far the partition has to be fetched; the event itself is not needed any more.

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from ringcast.hosting import KeyReader
 from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.errors import StoppedError
 from ringcast_heartbeat_agent.feeds import KeyFeed
 from ringcast_heartbeat_agent.items import Wanted
+from ringcast_heartbeat_agent.observer import Position
 from ringcast_heartbeat_agent.observers import Observers
 from ringcast_heartbeat_agent.subscription import Subscription
 from ringcast_testkit import PATIENCE_S, NatsServer
@@ -46,6 +48,27 @@ async def test_who_comes_while_a_key_is_being_left_follows_it_anew(
         await observers.stop()
         assert second.ended
         await reader.close()
+    assert len(observers) == 0
+
+
+async def test_who_comes_while_a_key_is_refused_for_good_is_told_as_well(
+    shared_nats: NatsServer, store_name: str
+) -> None:
+    async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
+        config = Config(nats=(shared_nats.url,), agent_id="here")
+        observers = Observers(config, tasks, KeyReader(config.nats, worker_id="here"), None)
+        second = Subscription(store_name, Wanted(["list"]), max_items=10, max_bytes=10_000, api="grpc")
+
+        class First(Subscription):
+            def end(self, error: StoppedError | None = None) -> None:
+                if not self.ended:
+                    observers._observer(store_name, "list").add(second, Position())
+                super().end(error)
+
+        first = First(store_name, Wanted(["list"]), max_items=10, max_bytes=10_000, api="grpc")
+        observers._observer(store_name, "list").add(first, Position())
+    for one in (first, second):
+        assert f"store '{store_name}' does not exist" in str(one.error)
     assert len(observers) == 0
 
 

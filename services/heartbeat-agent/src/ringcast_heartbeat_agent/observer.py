@@ -135,6 +135,7 @@ class KeyObserver:
                 await worker.wait_closed()
                 why: object = "its worker has ended"
             except FINAL as error:
+                self.leaving = True  # whoever comes while its worker stops follows the key anew
                 self.end(str(error))
                 return
             except Exception as error:  # noqa: BLE001  # whatever it is, the streams live and another worker begins

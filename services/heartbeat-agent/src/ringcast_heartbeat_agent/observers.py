@@ -150,6 +150,7 @@ class Observers:
                 await asyncio.wait({leaving})
             await observer.run()
         finally:
+            observer.end("the agent no longer follows it")  # whoever is left, whatever it ended with
             self._running.pop(observer, None)
             if self._observers.get((observer.store, observer.key)) is observer:
                 del self._observers[observer.store, observer.key]

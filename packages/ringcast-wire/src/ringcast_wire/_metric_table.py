@@ -274,7 +274,7 @@ WORKER: Final = (
         "gauge",
         _KEY_WORKER,
         "keys",
-        "1 while the worker can't be registered for the key, or can't get its events.",
+        "1 while the worker can't be registered for the key, can't get its events, or can't read the leases of others.",
     ),
     _worker(
         "config_key_aside",

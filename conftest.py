@@ -42,3 +42,6 @@ def _settle_in_sandbox() -> None:
 
 if any(variable in os.environ for variable in PANTS_VARIABLES):
     _settle_in_sandbox()
+
+# Workers that come and go wait for others that do, a second each time. Tests that are about that say so.
+os.environ.setdefault("RINGCAST_STABILISATION_S", "0")

@@ -46,7 +46,10 @@ EXPORTS = {
     "$KV.>": "",
     "config.fetch.>": STREAMED,
     "config.dead.>": "",
+    "config.replayed.>": "",
 }
+REPLAYS = "config.replay.*.*"
+"""What the config service says to workers, who hear it for their keys alone."""
 MOST_CONNECTIONS = {"WORKERS": 9_000, "TOOLS": 100}
 """Of ``max_connections`` in nats.conf, so that there is always room for the config service."""
 FOR_TOOLS = (f"{API}.STREAM.INFO.*", f"{API}.DIRECT.GET.>", "config.fetch.>")
@@ -100,7 +103,8 @@ class Worker:
 
 
 def service_user() -> User:
-    """The config service: makes streams and buckets, removes those of purged stores, publishes events, answers."""
+    """The config service: makes streams and buckets, removes those of purged stores, publishes events, answers, and
+    removes dead letters: leases, members and settings are in buckets that no message can be deleted from."""
     settings = (*StoreSettings.__struct_fields__, names.SETTING_HISTORY, names.META_DELETED)
     publish = [
         "$JS.API.INFO",
@@ -108,14 +112,16 @@ def service_user() -> User:
         "$JS.API.STREAM.CREATE.*",
         "$JS.API.STREAM.UPDATE.*",
         "$JS.API.STREAM.DELETE.*",
+        "$JS.API.STREAM.MSG.DELETE.*",
         "$JS.API.DIRECT.GET.*",
         *(f"$JS.API.CONSUMER.{verb}" for verb in ("CREATE.*", "CREATE.*.>", "INFO.*.*", "MSG.NEXT.*.*", "DELETE.*.*")),
         *(f"$JS.API.DIRECT.GET.*.$KV.*.{setting}" for setting in settings),
         *(f"$KV.*.{setting}" for setting in settings),
         "config.notify.*.*.*",
+        "config.replay.*.*",
     ]
     fetches = f"{names.FETCH_SUBJECTS} {names.FETCH_QUEUE_GROUP}"
-    subscribe = [fetches, names.FETCH_CANCELS, f"{names.SERVICE_INBOX_PREFIX}.>"]
+    subscribe = [fetches, names.FETCH_CANCELS, names.REPLAYED_SUBJECTS, f"{names.SERVICE_INBOX_PREFIX}.>"]
     why = "The config service: streams, settings of stores, events, and the answers to fetches."
     return User(SERVICE, publish, subscribe, why, True, "NATS_CONFIG_SERVICE_PASSWORD")
 
@@ -133,7 +139,8 @@ def worker_user(worker: Worker, *, prefix: str, partitions: int) -> User:
     """A worker: its own lease, records, consumers and inbox; slots and fetches of its keys."""
     inbox = f"{names.inbox_prefix(worker.worker_id)}.>"
     publish = worker_subjects(worker, prefix=prefix, partitions=partitions)
-    return User(worker.worker_id, publish, [inbox], f"A worker of {worker.told}.", variable=worker.variable("WORKER"))
+    listen = [inbox, *replays_of(worker)]
+    return User(worker.worker_id, publish, listen, f"A worker of {worker.told}.", variable=worker.variable("WORKER"))
 
 
 def agent_user(agent: Worker, *, prefix: str, partitions: int) -> User:
@@ -145,7 +152,13 @@ def agent_user(agent: Worker, *, prefix: str, partitions: int) -> User:
         publish += worker_subjects(worker, prefix=prefix, partitions=partitions)
     inboxes = [f"{names.inbox_prefix(name)}.>" for name in agent_names(agent)]
     why = f"A heartbeat agent of {agent.told}."
-    return User(agent.worker_id, list(dict.fromkeys(publish)), inboxes, why, variable=agent.variable("AGENT"))
+    listen = [*inboxes, *replays_of(agent)]
+    return User(agent.worker_id, list(dict.fromkeys(publish)), listen, why, variable=agent.variable("AGENT"))
+
+
+def replays_of(worker: Worker) -> list[str]:
+    """Where it is asked to hand rows of dead letters over again."""
+    return [names.replay_subject(store, key) for store, keys in worker.stores.items() for key in keys]
 
 
 def agent_workers(agent: Worker) -> list[Worker]:
@@ -203,6 +216,7 @@ def store_subjects(worker_id: str, store: str, keys: Sequence[str], *, prefix: s
             yield f"{WORKER_API}.DIRECT.GET.KV_{nodes}.$KV.{nodes}.{name}"
         yield names.fetch_subject(store, key, "*")
         yield names.dead_key_subjects(store, key)
+        yield names.replayed_subject(store, key, worker_id)
     # One more than it can fill: a starting worker deletes old consumers until there is none.
     filled = -(-partitions * len(keys) // limits.MAX_FILTERS_PER_CONSUMER)
     for index in range(filled + 1):
@@ -266,7 +280,7 @@ def make(
     for subject, more in EXPORTS.items():
         to = "WORKERS, TOOLS" if subject in FOR_TOOLS else "WORKERS"
         yield f'      {{ service: "{subject}", {more + ", " if more else ""}accounts: [{to}] }}'
-    yield from (f'      {{ stream: "{inbox}", accounts: [WORKERS] }}' for inbox in inboxes)
+    yield from (f'      {{ stream: "{subject}", accounts: [WORKERS] }}' for subject in (REPLAYS, *inboxes))
     yield "    ]"
     yield "  }"
     yield "  WORKERS: {"
@@ -274,7 +288,7 @@ def make(
     yield from indented(4, users(theirs, nkeys))
     yield "    imports: ["
     yield from map(imported, EXPORTS)
-    yield from (f'      {{ stream: {{ account: RINGCAST, subject: "{inbox}" }} }}' for inbox in inboxes)
+    yield from (f'      {{ stream: {{ account: RINGCAST, subject: "{each}" }} }}' for each in (REPLAYS, *inboxes))
     yield "    ]"
     yield "  }"
     yield "  TOOLS: {"

@@ -32,7 +32,7 @@ MOUNT = "ringcast"
 """Where the archive is unpacked, in the working directory of each executor."""
 _HOME = Path(str(pyspark.__file__)).parent
 _ENVIRONMENT = {"SPARK_HOME": str(_HOME), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-_START_S = 60.0
+_START_S = 180.0  # for what hangs: a machine with much else to do has needed over a minute
 _STOP_S = 10.0
 _SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _MASTER = re.compile(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")

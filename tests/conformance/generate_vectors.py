@@ -196,6 +196,31 @@ def ring_cases() -> Iterator[dict[str, Any]]:
         yield {"members": members, "owners": {key: ring_owner(members, key) for key in keys}}
 
 
+def routing_key(setting: str, row_id: str, metadata: dict[str, str]) -> str:
+    """What a group routes a row by: what its setting finds, or the row id where that is nothing."""
+    kind, _, name = setting.partition(":")
+    found = {"row": "", "prefix": row_id.split(name or " ")[0], "metadata": metadata.get(name, "")}[kind]
+    return found or row_id
+
+
+def routing_cases() -> Iterator[dict[str, Any]]:
+    """Rows whose prefixes and fields are there, missing, empty and not ASCII, under every setting."""
+    members = [f"worker-{n}" for n in range(5)]
+    rows: list[tuple[str, dict[str, str]]] = [
+        ("", {}),
+        ("/", {}),
+        ("/a", {"tenant": ""}),
+        ("日本語", {"tenant": "東京"}),
+    ]
+    rows += [(f"tenant-{n % 7}/row-{n}/x", {"tenant": f"t{n % 3}", "other": "o"}) for n in range(24)]
+    rows += [("日本語", {"tenant": "東京"})]
+    rows += [(f"tenant-{n}", {"tenant": "węzeł"}) for n in range(4)] + [(f"a::b::{n}", {}) for n in range(4)]
+    for setting in ("row", "prefix:/", "prefix:::", "prefix:本", "metadata:tenant", "metadata:no such", "metadata::"):
+        keys = [routing_key(setting, row_id, metadata) for row_id, metadata in rows]
+        owned = [[*row, key, ring_owner(members, key)] for row, key in zip(rows, keys, strict=True)]
+        yield {"setting": setting, "members": members, "rows": owned}
+
+
 def write(name: str, source: str, packages: Iterable[str], cases: Iterable[dict[str, Any]]) -> None:
     """One vector file: where its numbers come from, then one case a line."""
     provenance = {
@@ -224,6 +249,7 @@ def main() -> None:
     write("jump_hash", source, ["jump-consistent-hash"], jump_cases())
     write("assign_jump", "transcription in the generator: deferred acceptance in rounds", [], assign_cases())
     write("ring", "transcription in the generator: nearest of all points", [], ring_cases())
+    write("routing_key", "transcription in the generator: nearest of all points", [], routing_cases())
 
 
 if __name__ == "__main__":

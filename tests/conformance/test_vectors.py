@@ -10,6 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import ringcast_core
+from ringcast import Change
+from ringcast_heartbeat_agent.routing import routing_of
 
 from tests.conformance import generate_vectors
 
@@ -65,11 +67,22 @@ def test_ring_keys_belong_to_the_nearest_point(case: dict[str, Any]) -> None:
     assert [members[member] for member in table] == [owners[str(partition)] for partition in range(64)]
 
 
+@pytest.mark.parametrize("case", cases("routing_key"), ids=lambda case: str(case["setting"]))
+def test_rows_of_one_routing_key_have_one_owner(case: dict[str, Any]) -> None:
+    routing, ring = routing_of(case["setting"]), ringcast_core.Ring(case["members"])
+    rows = case["rows"]
+    noted = [routing.note(Change("s", "list", 0, row_id, "v", 1, metadata=fields)) for row_id, fields, _, _ in rows]
+    assert noted == [key for _, _, key, _ in rows]
+    assert routing.keys([row_id for row_id, _, _, _ in rows]) == noted
+    assert ring.owners(noted) == [owner for _, _, _, owner in rows]
+
+
 def test_the_committed_files_are_what_the_generator_writes() -> None:
     """All but Spark's, whose inputs are compared here and whose answers the live test asks for again."""
     assert list(generate_vectors.jump_cases()) == cases("jump_hash")
     assert list(generate_vectors.assign_cases()) == cases("assign_jump")
     assert list(generate_vectors.ring_cases()) == cases("ring")
+    assert json.loads(json.dumps(list(generate_vectors.routing_cases()))) == cases("routing_key")
     assert [case["text"] for case in cases("row_partition") if "text" in case] == generate_vectors.row_ids()
     assert [case["hex"] for case in cases("row_partition") if "hex" in case] == [
         row_id.hex() for row_id in generate_vectors.binary_ids()

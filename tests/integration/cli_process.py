@@ -57,6 +57,10 @@ class Cli:
         assert result.code == 0, result
         return result
 
+    def rows(self, store: str) -> dict[str, str]:
+        """What the key `list` of a store has."""
+        return {row["row_id"]: row["value"] for row in self.ok("list", store, "list", "--json").documents}
+
     def refused(self, *words: object, stdin: str | bytes = b"", code: int = 1) -> str:
         """Runs a command that must fail with one clear sentence, which is returned."""
         result = self(*words, stdin=stdin)

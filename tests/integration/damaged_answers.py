@@ -250,6 +250,8 @@ class Front:
         self.verdicts: Counter[Verdict] = Counter()
         self.tried: Counter[str] = Counter()
         """By kind of damage."""
+        self.cancelled = 0
+        """Requests that the worker waits for no longer: it did in vain, or other answers have brought the rows."""
         self.sent = asyncio.Event()
         self._client = client
         self._random = random
@@ -270,6 +272,10 @@ class Front:
             await client.close()
 
     async def _take(self, msg: Msg) -> None:
+        if msg.subject.endswith(f".{names.FETCH_CANCEL}"):
+            self.cancelled += 1
+            self.sent.set()
+            return
         asyncio.get_running_loop().create_task(self._answer(msg)).add_done_callback(lambda done: done.result())
 
     async def _answer(self, msg: Msg) -> None:

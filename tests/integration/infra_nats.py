@@ -13,6 +13,7 @@ from typing import Any
 
 from nats.aio.client import Client
 from ringcast import Worker
+from ringcast.admin import ConfigServiceClient
 from ringcast_testkit import (
     PATIENCE_S,
     ConfigServiceProcess,
@@ -137,6 +138,24 @@ async def connected(server: InfraNats, user: str) -> AsyncIterator[Bus]:
         yield bus
     finally:
         await bus.nc.close()
+
+
+@contextmanager
+def prepared_service(
+    server: InfraNats, directory: Path, *, partitions: int, rows: Mapping[str, Mapping[str, str]]
+) -> Iterator[ConfigServiceProcess]:
+    """A config service with the store `gateway`, and these rows of its keys."""
+    with server.service(directory) as running:
+
+        async def prepare() -> None:
+            async with ConfigServiceClient(running.address) as client:
+                await client.create_store("gateway", partition_count=partitions)
+                for key, values in rows.items():
+                    for row_id, value in values.items():
+                        await client.put("gateway", key, row_id, value)
+
+        asyncio.run(prepare())
+        yield running
 
 
 @contextmanager

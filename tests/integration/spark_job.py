@@ -70,7 +70,7 @@ def main() -> None:
         "concat('row-', id) AS row_id", f"{value.format('id')} AS value"
     )
     killed = rows.mapInArrow(kill_once(directory / "write"), rows.schema)
-    killed.write.format("ringcast").mode("overwrite").options(**options).save()
+    killed.write.format("ringcast").mode("overwrite").options(**options, maxDeleteShare="1").save()  # of one row
     frame = spark.read.format("ringcast").options(**options, tasks="1").load()
     read = frame.mapInArrow(kill_once(directory / "read"), frame.schema)
     right = f"count_if(value = {value.format('substr(row_id, 5)')})"

@@ -62,7 +62,7 @@ async def test_it_shows_workers_groups_consumers_and_blocked_rows(
             code, out, _ = await ask()
             lines = [" ".join(line.split()) for line in out.splitlines()]
             assert "here-gateway-list gateway/list yes 4 2 0 s 0" in lines
-            assert f"g gateway/list reliable block {group['cursor']} 2 0 1 1" in lines
+            assert f"g gateway/list reliable row block {group['cursor']} 2 0 1 1" in lines
             assert "worker-1 g gateway/list connected 0 5 0 *d" in lines
             offset = group["blocked"][0]["offset"]
             assert f"bad g gateway/list {offset} rejected by worker-1: no" in lines

@@ -3,30 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
 from ringcast_testkit import PATIENCE_S
 
-from tests.integration.cli_process import Cli, Servers
-
-
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    with Servers(tmp_path_factory.mktemp("cli-lifecycle")) as started:
-        yield started
-
-
-@pytest.fixture
-def cli(servers: Servers, tmp_path: Path) -> Cli:
-    return servers.cli(tmp_path)
-
-
-@pytest.fixture
-def store(cli: Cli, store_name: str) -> str:
-    cli.ok("store", "create", store_name, "--partitions", 8)
-    return store_name
+from tests.integration.cli_process import Cli
 
 
 def test_what_may_change(cli: Cli, store: str) -> None:

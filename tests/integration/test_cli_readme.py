@@ -28,6 +28,9 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
     command = folder / "ringcast"
     command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m ringcast_cli "$@"\n')
     command.chmod(0o755)
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    python.chmod(0o755)
     words = ["up", "--data-dir", tmp_path / "data", "--nats-port", 0, "--grpc-port", 0, "--ready-file", ready]
     cli = Cli(tmp_path)
     process: ManagedProcess = cli.start(*words)

@@ -4,30 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE
 
 import pytest
 
-from tests.integration.cli_process import COMMAND, Cli, Servers
-
-
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    with Servers(tmp_path_factory.mktemp("cli-rows")) as started:
-        yield started
-
-
-@pytest.fixture
-def cli(servers: Servers, tmp_path: Path) -> Cli:
-    return servers.cli(tmp_path)
-
-
-@pytest.fixture
-def store(cli: Cli, store_name: str) -> str:
-    cli.ok("store", "create", store_name, "--partitions", 8)
-    return store_name
+from tests.integration.cli_process import COMMAND, Cli
 
 
 def test_a_new_history(cli: Cli, store: str) -> None:

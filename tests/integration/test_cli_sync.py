@@ -5,34 +5,10 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE
 
-import pytest
-
-from tests.integration.cli_process import COMMAND, Cli, Servers
-
-
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    with Servers(tmp_path_factory.mktemp("cli-sync")) as started:
-        yield started
-
-
-@pytest.fixture
-def cli(servers: Servers, tmp_path: Path) -> Cli:
-    return servers.cli(tmp_path)
-
-
-@pytest.fixture
-def store(cli: Cli, store_name: str) -> str:
-    cli.ok("store", "create", store_name, "--partitions", 8)
-    return store_name
-
-
-def _rows(cli: Cli, store: str) -> dict[str, str]:
-    return {row["row_id"]: row["value"] for row in cli.ok("list", store, "list", "--json").documents}
+from tests.integration.cli_process import COMMAND, Cli
 
 
 def _revisions(cli: Cli, store: str) -> int:
@@ -69,7 +45,7 @@ def test_a_file_again_with_one_line_removed_and_one_changed(cli: Cli, store: str
     )
     assert (done["first_added"], done["first_deleted"]) == (["new.example"], ["domain0.example"])
     assert _revisions(cli, store) == 3_003
-    rows = _rows(cli, store)
+    rows = cli.rows(store)
     assert len(rows) == 3_000
     assert ("domain0.example" in rows, rows["domain2999.example"]) == (False, "allow")
 
@@ -101,9 +77,9 @@ def test_mass_deletion_is_refused(cli: Cli, store: str, tmp_path: Path) -> None:
     file.write_text("# nothing\n")
     said = cli.refused("sync", store, "list", file, "--max-delete-share", 1)
     assert said.endswith("allow_empty lets that happen: nothing is written (see --allow-empty)")
-    assert len(_rows(cli, store)) == 10
+    assert len(cli.rows(store)) == 10
     cli.ok("sync", store, "list", file, "--allow-empty")
-    assert _rows(cli, store) == {}
+    assert cli.rows(store) == {}
     assert "max_delete_share 7.0 is out of range" in cli.refused("sync", store, "list", file, "--max-delete-share", 7)
 
 
@@ -157,7 +133,7 @@ def test_an_interrupt_while_reading_writes_nothing(cli: Cli, store: str, tmp_pat
         syncing.send_signal(signal.SIGINT)
         assert syncing.wait(30) == 130
         assert syncing.stderr.read().decode() == "ringcast: interrupted; nothing is written\n"
-    assert _rows(cli, store) == {"kept": ""}
+    assert cli.rows(store) == {"kept": ""}
 
 
 def test_killed_on_the_way_and_run_again(cli: Cli, store: str, tmp_path: Path) -> None:
@@ -171,7 +147,7 @@ def test_killed_on_the_way_and_run_again(cli: Cli, store: str, tmp_path: Path) -
         syncing.kill()
     done = cli.ok("sync", store, "list", file, "--max-delete-share", "1", "--json").document
     assert done["unchanged"] + done["added"] == 30_000
-    assert _rows(cli, store) == {f"new-{number}": "" for number in range(30_000)}
+    assert cli.rows(store) == {f"new-{number}": "" for number in range(30_000)}
 
 
 def _revisions_of(cli: Cli, store: str) -> int:

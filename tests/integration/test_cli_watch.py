@@ -13,20 +13,9 @@ import pytest
 from ringcast_core import assign_jump
 from ringcast_testkit import ManagedProcess
 
-from tests.integration.cli_process import Cli, Servers
+from tests.integration.cli_process import Cli
 
 PARTITIONS = 16
-
-
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    with Servers(tmp_path_factory.mktemp("cli-watch")) as started:
-        yield started
-
-
-@pytest.fixture
-def cli(servers: Servers, tmp_path: Path) -> Cli:
-    return servers.cli(tmp_path)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import nats
 import pytest
-from ringcast.admin import ConfigServiceClient
+from ringcast.admin import ConfigServiceClient, ReplayOutcome
 from ringcast_heartbeat_agent.client import Delivery
 from ringcast_testkit import AgentProcess, History, WorkerProcess
 from ringcast_testkit.dispatch import following, status_until
@@ -60,13 +60,18 @@ async def test_the_permissions_of_an_agent_are_enough(tmp_path: Path) -> None:
             for row_id in ("good", "bad"):
                 await client.put("gateway", "blocklist", row_id, "1")
             with AgentProcess(tmp_path / "agent", nats_url=server.url, options=options) as agent:
+                rejected = {"bad"}
 
                 def answer(delivery: Delivery) -> None:
-                    delivery.reject() if delivery.row_id == "bad" else delivery.ack()
+                    delivery.reject() if delivery.row_id in rejected else delivery.ack()
 
                 place = {"key": "blocklist", "poison_policy": "dead-letter"}
                 async with following(agent, "gateway", answer=answer, **place) as one:
                     await status_until(agent, "gateway", lambda group: group["counts"]["dead_lettered"] == 1)
+                    rejected.clear()
+                    numbers = [letter.number async for letter in client.dead_letters("gateway", group="g")]
+                    replayed = [each.outcome async for each in client.replay_dead_letters("gateway", numbers)]
+                    assert replayed == [ReplayOutcome.HANDLED]
                     await client.put("gateway", "blocklist", "good", "2")
                     await one.values({"good": "2"})
                     assert await asyncio.to_thread(read_all, agent) == {"blocklist/good": "2", "blocklist/bad": "1"}

@@ -25,7 +25,7 @@ from ringcast.topology import read_topology
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess
 from ringcast_wire import EndedLeases, LeaseRecord, SlotClaim, encode_record, limits, names
 
-from tests.integration.infra_nats import WORKER_API, Bus, InfraNats, connected
+from tests.integration.infra_nats import WORKER_API, Bus, InfraNats, connected, prepared_service
 
 STREAM = names.notify_stream("gateway")
 EVENT = names.notify_subject("gateway", "blocklist", 3)
@@ -40,38 +40,19 @@ BIG_ROWS = 40
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InfraNats]:
-    with InfraNats(tmp_path_factory.mktemp("nats")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def service(server: InfraNats, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConfigServiceProcess]:
     """With a store of small rows in `blocklist`, and of 6 MB in `suffixes`."""
-    with server.service(tmp_path_factory.mktemp("service")) as running:
-
-        async def prepare() -> None:
-            async with ConfigServiceClient(running.address) as client:
-                await client.create_store("gateway", partition_count=PARTITIONS)
-                for number in range(32):
-                    await client.put("gateway", "blocklist", f"row{number}", "value")
-                for number in range(BIG_ROWS):
-                    await client.put("gateway", "suffixes", f"row{number}", "x" * 150_000)
-
-        asyncio.run(prepare())
+    rows = {
+        "blocklist": {f"row{number}": "value" for number in range(32)},
+        "suffixes": {f"row{number}": "x" * 150_000 for number in range(BIG_ROWS)},
+    }
+    with prepared_service(server, tmp_path_factory.mktemp("service"), partitions=PARTITIONS, rows=rows) as running:
         yield running
 
 
 @pytest.fixture
 async def hostile(server: InfraNats, service: ConfigServiceProcess) -> AsyncIterator[Bus]:
     async with connected(server, HOSTILE) as bus:
-        yield bus
-
-
-@pytest.fixture
-async def operator(server: InfraNats, service: ConfigServiceProcess) -> AsyncIterator[Bus]:
-    """The config service's user, to look at the streams with."""
-    async with connected(server, "config-service") as bus:
         yield bus
 
 

@@ -16,7 +16,7 @@ import nkeys
 import pytest
 import trustme
 from ringcast import Change, PoisonPolicy, UnavailableError, Worker
-from ringcast.admin import ConfigServiceClient
+from ringcast.admin import ConfigServiceClient, ReplayOutcome
 from ringcast.topology import read_topology
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, nats_server_binary
 from ringcast_wire import limits, names
@@ -158,16 +158,24 @@ async def test_the_permissions_are_enough(server: InfraNats, tmp_path: Path, mon
         assert server.violations() == []
 
 
-async def test_a_worker_can_leave_a_dead_letter(server: InfraNats, tmp_path: Path) -> None:
+async def test_dead_letters_are_left_replayed_and_discarded(server: InfraNats, tmp_path: Path) -> None:
+    fine = False
+
     def refuse(change: Change) -> None:
-        raise ValueError(change.row_id)
+        if not fine:
+            raise ValueError(change.row_id)
 
     with server.service(tmp_path) as service:
         await fill(service)
         settings: dict[str, Any] = {"handler": refuse, "handler_tries": 1, "poison_policy": PoisonPolicy.DEAD_LETTER}
-        async with server.worker("worker-0", **settings) as worker:
+        async with server.worker("worker-0", **settings) as worker, ConfigServiceClient(service.address) as client:
             await worker.wait_ready(timeout_s=PATIENCE_S)
             assert worker.stats("blocklist").dead_letters == 40
+            numbers = [letter.number async for letter in client.dead_letters("gateway", key="blocklist")]
+            fine = True
+            replayed = [each async for each in client.replay_dead_letters("gateway", numbers[:3])]
+            assert [(each.outcome, each.worker_id) for each in replayed] == [(ReplayOutcome.HANDLED, "worker-0")] * 3
+            assert await client.discard_dead_letters("gateway", numbers) == 37
     assert server.violations() == []
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -11,11 +10,10 @@ from typing import Any
 import pytest
 from nats.js import api
 from nats.js.errors import APIError, NotFoundError
-from ringcast.admin import ConfigServiceClient
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess
 from ringcast_wire import limits, names
 
-from tests.integration.infra_nats import WORKER_API, Bus, InfraNats, connected
+from tests.integration.infra_nats import WORKER_API, Bus, InfraNats, connected, prepared_service
 
 STREAM = names.notify_stream("gateway")
 EVENT = names.notify_subject("gateway", "blocklist", 3)
@@ -28,36 +26,16 @@ WATCH, THEIR_WATCH = (names.watch_name("gateway", worker) for worker in (ME, OTH
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InfraNats]:
-    with InfraNats(tmp_path_factory.mktemp("nats")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def service(server: InfraNats, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConfigServiceProcess]:
     """With the store `gateway`, 4 partitions, and a row."""
-    with server.service(tmp_path_factory.mktemp("service")) as running:
-
-        async def prepare() -> None:
-            async with ConfigServiceClient(running.address) as client:
-                await client.create_store("gateway", partition_count=4)
-                for number in range(20):
-                    await client.put("gateway", "blocklist", f"row{number}", "value")
-
-        asyncio.run(prepare())
+    rows = {"blocklist": {f"row{number}": "value" for number in range(20)}}
+    with prepared_service(server, tmp_path_factory.mktemp("service"), partitions=4, rows=rows) as running:
         yield running
 
 
 @pytest.fixture
 async def worker(server: InfraNats, service: ConfigServiceProcess) -> AsyncIterator[Bus]:
     async with connected(server, ME) as bus:
-        yield bus
-
-
-@pytest.fixture
-async def operator(server: InfraNats, service: ConfigServiceProcess) -> AsyncIterator[Bus]:
-    """The config service's user, to look at the streams with."""
-    async with connected(server, "config-service") as bus:
         yield bus
 
 
@@ -86,6 +64,9 @@ async def operator(server: InfraNats, service: ConfigServiceProcess) -> AsyncIte
         f"{WORKER_API}.DIRECT.GET.KV_{LEASES}.$KV.{LEASES}.{OTHER}",
         f"{WORKER_API}.STREAM.DELETE.{STREAM}",
         f"{WORKER_API}.STREAM.PURGE.{STREAM}",
+        f"{WORKER_API}.STREAM.MSG.DELETE.{names.dead_stream('gateway')}",
+        f"$JS.API.STREAM.MSG.DELETE.{names.dead_stream('gateway')}",
+        f"{WORKER_API}.DIRECT.GET.{names.dead_stream('gateway')}",
         f"{WORKER_API}.STREAM.UPDATE.{STREAM}",
         f"{WORKER_API}.STREAM.CREATE.mine",
         f"{WORKER_API}.STREAM.MSG.GET.{STREAM}",
@@ -95,6 +76,9 @@ async def operator(server: InfraNats, service: ConfigServiceProcess) -> AsyncIte
         "$SYS.REQ.SERVER.PING",
         "config.dead.gateway.other.0",
         "config.dead.other.blocklist.0",
+        names.replay_subject("gateway", "blocklist"),
+        names.replayed_subject("gateway", "blocklist", OTHER),
+        names.replayed_subject("gateway", "elsewhere", ME),
         "anything",
     ],
 )
@@ -117,6 +101,10 @@ async def test_a_worker_may_not_publish(worker: Bus, subject: str) -> None:
         f"$KV.{LEASES}.>",
         f"$KV.{META}.>",
         "$JS.ACK.>",
+        names.replay_subject("gateway", "elsewhere"),
+        names.replay_subject("other", "blocklist"),
+        "config.replay.>",
+        names.REPLAYED_SUBJECTS,
         "_R_.>",
         ">",
     ],
@@ -131,6 +119,8 @@ async def test_a_worker_may_not_listen(worker: Bus, subject: str) -> None:
     "subject",
     [
         "$JS.API.STREAM.PURGE.x",
+        names.dead_subject("gateway", "blocklist", 0),
+        names.replayed_subject("gateway", "blocklist", ME),
         f"$JS.API.DIRECT.GET.{STREAM}.{EVENT}",
         f"$JS.API.DIRECT.GET.KV_{LEASES}.$KV.{LEASES}.{ME}",
         f"$KV.{LEASES}.{ME}",
@@ -187,6 +177,14 @@ async def test_a_worker_can_empty_no_bucket(worker: Bus, operator: Bus, subject:
 async def test_a_worker_can_write_no_large_record(worker: Bus, subject: str) -> None:
     reply = await worker.nc.request(subject, b"x" * (limits.MAX_RECORD_BYTES + 1), timeout=PATIENCE_S)
     assert b"message size exceeds maximum allowed" in reply.data
+
+
+@pytest.mark.parametrize("bucket", [LEASES, NODES, META])
+async def test_the_service_can_delete_no_message_of_a_bucket(operator: Bus, bucket: str) -> None:
+    """It may delete dead letters, and NATS can't tell their streams from others by name."""
+    js = operator.nc.jetstream()
+    with pytest.raises(APIError, match="message delete not permitted"):
+        await js.delete_msg(f"KV_{bucket}", 1)
 
 
 async def test_a_stream_without_a_limit_is_refused(operator: Bus) -> None:

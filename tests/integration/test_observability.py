@@ -12,6 +12,7 @@ import pytest
 import ringcast
 import ringcast_config_service
 import yaml
+from ringcast_heartbeat_agent.telemetry import AGENT
 from ringcast_testkit import run_readme_examples
 from ringcast_wire.metrics import BY_NAME, METRICS, SERVICE, WORKER
 
@@ -21,8 +22,11 @@ ALERTS = ROOT / "infra/prometheus/alerts.yml"
 SCRAPES = ROOT / "infra/prometheus/prometheus.yml"
 DASHBOARD = ROOT / "infra/grafana/dashboards/ringcast.json"
 
+EXPOSED = {metric.name: metric for metric in (*METRICS, *AGENT)}
+"""Of workers, services and agents."""
 OF_PROMETHEUS = frozenset({"le", "instance", "job"})
 SERIES = ("_bucket", "_sum", "_count")
+SERIES_NAME = re.compile(r"\b(?:config|ringcast_agent)_\w+")
 
 
 def rows(text: str, first: str) -> list[list[str]]:
@@ -123,7 +127,7 @@ def metric_of(series: str) -> str:
     """The metric that a series belongs to: those of a histogram have a suffix."""
     for suffix in SERIES:
         name = series.removesuffix(suffix)
-        if name != series and name in BY_NAME and BY_NAME[name].kind == "histogram":
+        if name != series and name in EXPOSED and EXPOSED[name].kind == "histogram":
             return name
     return series
 
@@ -131,11 +135,11 @@ def metric_of(series: str) -> str:
 def test_alerts_and_dashboard_name_only_what_is_exposed() -> None:
     seen = 0
     for where, text in expressions():
-        for series in re.findall(r"\bconfig_\w+", text):
+        for series in SERIES_NAME.findall(text):
             seen += 1
             name = metric_of(series)
-            assert name in BY_NAME, f"{where}: {series}"
-            is_histogram = BY_NAME[name].kind == "histogram"
+            assert name in EXPOSED, f"{where}: {series}"
+            is_histogram = EXPOSED[name].kind == "histogram"
             assert is_histogram == (name != series), f"{where}: {series} is no series of its own"
     assert seen > 60
 
@@ -143,15 +147,15 @@ def test_alerts_and_dashboard_name_only_what_is_exposed() -> None:
 def test_alerts_and_dashboard_use_only_labels_that_the_metrics_have() -> None:
     seen = 0
     for where, text in expressions():
-        metrics = [BY_NAME[metric_of(series)] for series in re.findall(r"\bconfig_\w+", text)]
+        metrics = [EXPOSED[metric_of(series)] for series in SERIES_NAME.findall(text)]
         for group in re.findall(r"\bby \(([^)]*)\)", text):
             for label in (part.strip() for part in group.split(",")):
                 seen += 1
                 assert label in OF_PROMETHEUS or all(label in metric.labels for metric in metrics), f"{where}: {label}"
-        for series, matchers in re.findall(r"\b(config_\w+)\{([^}]*)\}", text):
+        for series, matchers in re.findall(r"\b((?:config|ringcast_agent)_\w+)\{([^}]*)\}", text):
             for label in re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", matchers):
                 seen += 1
-                assert label in BY_NAME[metric_of(series)].labels, f"{where}: {series}{{{label}}}"
+                assert label in EXPOSED[metric_of(series)].labels, f"{where}: {series}{{{label}}}"
     assert seen > 60
 
 
@@ -160,8 +164,8 @@ def test_counters_are_rates_and_brackets_are_closed() -> None:
     for where, text in expressions():
         for opening, closing in ("()", "[]", "{}"):
             assert text.count(opening) == text.count(closing), where
-        for series in re.findall(r"\bconfig_\w+(?:_total|_bucket|_sum|_count)\b", text):
-            if metric_of(series) != series or BY_NAME[series].kind == "counter":
+        for series in re.findall(r"\b(?:config|ringcast_agent)_\w+(?:_total|_bucket|_sum|_count)\b", text):
+            if metric_of(series) != series or EXPOSED[series].kind == "counter":
                 assert re.search(rf"(rate|increase)\({series}", text), f"{where}: {series} only ever rises"
 
 
@@ -179,6 +183,12 @@ def test_every_candidate_alert_of_the_reference_is_there() -> None:
     assert "config_consumer_inflight" in text["RingcastBacklog"]
 
 
+def test_agents_that_are_stale_and_groups_that_are_behind_raise_an_alert() -> None:
+    text = {rule["alert"]: rule["expr"] for rule in alerts()}
+    for metric in ("ringcast_agent_staleness_seconds", "ringcast_agent_group_behind"):
+        assert any(expression.startswith(f"{metric} > ") for expression in text.values()), metric
+
+
 def test_alerts_say_how_bad_it_is_and_what_is_wrong() -> None:
     found = alerts()
     assert len(found) > 15
@@ -188,7 +198,9 @@ def test_alerts_say_how_bad_it_is_and_what_is_wrong() -> None:
         labels = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
         grouped = re.search(r"\bby \(([^)]*)\)", rule["expr"])
         kept = set(re.split(r",\s*", grouped[1])) if grouped else None
-        metrics = [BY_NAME[metric_of(series)] for series in re.findall(r"\bconfig_\w+", rule["expr"])]
+        metrics = [
+            EXPOSED[metric_of(series)] for series in re.findall(r"\b(?:config|ringcast_agent)_\w+", rule["expr"])
+        ]
         for label in labels:
             known = label in kept if kept is not None else all(label in metric.labels for metric in metrics)
             assert known or (kept is None and label in OF_PROMETHEUS), f"{rule['alert']}: {label}"

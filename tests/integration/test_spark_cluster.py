@@ -34,7 +34,7 @@ def test_a_cluster_that_loses_executors(
         process = ManagedProcess("spark-cluster", [sys.executable, *words])
         try:
             for step in ("write", "read", "checkpoint", "report.json"):
-                process.wait_until((tmp_path / step).exists, timeout_s=2 * PATIENCE_S)
+                process.wait_until((tmp_path / step).exists, timeout_s=5 * PATIENCE_S)
         finally:
             process.terminate()
         heads = stub.Heads(pb.HeadsRequest(store=store_name, key="list")).heads

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from tests.simulation.worker import Worker
 
 SILENT_S: Final = 5.0
-BATCH: Final = 256
 
 
 class Consumers:
@@ -106,6 +105,11 @@ class Consumers:
             raise MissingError(str(index))
         stream.delete_consumer(self.name(index))
 
+    @property
+    def pulling(self) -> int:
+        """How many consumers are pulled from."""
+        return len(self._pulls)
+
     def _pull(self, index: int, wanted: bool) -> None:
         """Mirrors ``Consumers._pull``."""
         if index not in self._pulls:
@@ -153,9 +157,9 @@ class PullLoop:
         while True:
             self._again.clear()
             self._waited_enough.clear()
-            yield self._worker.gate, None
+            yield self._worker.wanted, None
             self._request += 1
-            self._left = BATCH
+            self._left = self._worker.demand(self._consumers.pulling)
             pull = Pull(self._worker.link, self._request, self._on_message, self._on_missing)
             self._worker.link.send(self._ask, pull, lossy=True)
             yield from self._until_again()
@@ -163,7 +167,7 @@ class PullLoop:
     def _ask(self, pull: Pull) -> None:
         stream = self._worker.broker.stream
         if stream is not None:
-            stream.pull(self._name, pull, BATCH)
+            stream.pull(self._name, pull, self._left)
         else:
             pull.link.deliver(pull.missing, pull.number, lossy=True)  # 503: no responders
 

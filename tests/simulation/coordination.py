@@ -11,9 +11,11 @@ from ringcast._machine.lease import LeaseKeeper, Refusal
 from ringcast._machine.lease_reading import Lease, LeaseReadings
 from ringcast._machine.membership import Entry, Mirror
 from ringcast._machine.peers import Peers
+from ringcast._machine.planned import MOST, PlannedChange
 from ringcast_wire import (
     EndedLeases,
     LeaseRecord,
+    NodePhase,
     NodeRecord,
     SlotClaim,
     StoreSettings,
@@ -34,6 +36,7 @@ SILENT_S: Final = 3.5
 ANNOUNCE_EVERY_S: Final = limits.LEASE_REFRESH_S
 PATIENCE_S: Final = limits.LEASE_TTL_S + 2.0
 POLL_S: Final = 0.25
+REPORT_AGAIN_S: Final = 0.5
 
 
 class LeaseHolder:
@@ -202,8 +205,15 @@ class Coordinator:
         self._bucket = names.nodes_bucket(worker.settings.store)
         prefixes = (*(f"{key}." for key in worker.settings.keys), names.ENDED_PATTERN.removesuffix("*"))
         self.watches = [Watch(worker, self._bucket, prefixes, self.membership.nodes, self._on_change)]
-        self.membership.called = self._wake_both
+        self.membership.called = self._wake_all
+        self._planned = {
+            key: PlannedChange(key, worker.worker_id, self.membership, worker.settings.stabilisation_s)
+            for key in worker.settings.keys
+        }
+        self._may_leave = Signal()
         self._wake = Signal()
+        self._members_changed = Signal()
+        self._find = Signal()
         self._read = Signal()
         self._written: set[str] = set()
         self._unannounced: set[str] = set()
@@ -217,6 +227,8 @@ class Coordinator:
         for watch in self.watches:
             self._worker.spawn(watch.run())
         self._worker.spawn(self._read_leases())
+        self._worker.spawn(self._run_reports())
+        self._worker.spawn(self._share_out())
         self._worker.spawn(self._follow())
 
     def announce(self) -> None:
@@ -224,13 +236,27 @@ class Coordinator:
         self._unannounced.update(self._worker.settings.keys)
         self._wake.set()
 
+    def give_notice(self) -> Steps:
+        """Mirrors ``PeerCoordinator.give_notice``."""
+        worker = self._worker
+        if not worker.link.connected or not self._lease.holds():
+            return
+        now = worker.clock()
+        for planned in self._planned.values():
+            planned.leave(now)
+        self._wake.set()
+        until = now + MOST * worker.settings.stabilisation_s
+        while not all(planned.over for planned in self._planned.values()) and worker.clock() < until:
+            self._may_leave.clear()
+            yield self._may_leave, until
+
     def leave(self) -> Steps:
         """Mirrors ``PeerCoordinator.leave``."""
         self._leaving = True
         for key in self._worker.settings.keys:
-            yield from self._drop(names.node_key(key, self._worker.worker_id))
             for slot in self.membership.slots_of(key, self._worker.worker_id):
                 yield from self._drop(names.slot_key(key, slot))
+            yield from self._drop(names.node_key(key, self._worker.worker_id))
         yield from self._drop(names.ended_key(self._worker.worker_id))
 
     def _read_leases(self) -> Steps:
@@ -250,29 +276,41 @@ class Coordinator:
                 self._on_change()
 
     def _follow(self) -> Steps:
-        """Mirrors ``PeerCoordinator._follow``, ``_sleep`` and ``_assign``."""
+        """Mirrors ``PeerCoordinator._follow`` and ``_sleep``."""
         worker = self._worker
         backoff = Backoff(worker.random.random, first_s=0.1, most_s=5.0)
         retry_at: float | None = None
         while True:
-            times = (retry_at, self._peers.wake_at)
-            yield self._wake, min((time for time in times if time is not None), default=None)
+            yield self._wake, retry_at
             self._wake.clear()
             retry_at = None
             if not self.membership.complete:
                 continue
             if self.membership.ended(worker.worker_id):
                 self._lease.check()
-            retry_at = self._heed_doubt()
+            times = [self._heed_doubt(), self._poll_planned()]
             try:
-                yield from self._report()
                 for key in worker.settings.keys:
                     yield from self._register(key)
                 backoff.reset()
             except (ConflictError, TransientError):
-                retry_at = worker.clock() + backoff.next_s()
-            for assignment, _ in self._peers.poll(worker.clock()):
-                worker.assign(assignment)
+                times.append(worker.clock() + backoff.next_s())
+            retry_at = min((time for time in times if time is not None), default=None)
+
+    def _poll_planned(self) -> float | None:
+        """Mirrors ``PeerCoordinator._poll_planned``."""
+        for planned in self._planned.values():
+            planned.poll(self._worker.clock())
+        self._may_leave.set()
+        return min((at for planned in self._planned.values() if (at := planned.wake_at) is not None), default=None)
+
+    def _share_out(self) -> Steps:
+        """Mirrors ``PeerCoordinator._share_out`` and ``_assign``."""
+        while True:
+            yield self._members_changed, self._peers.wake_at
+            self._members_changed.clear()
+            for assignment, _ in self._peers.poll(self._worker.clock()):
+                self._worker.assign(assignment)
 
     def _heed_doubt(self) -> float | None:
         """Mirrors ``PeerCoordinator._heed_doubt``."""
@@ -286,31 +324,42 @@ class Coordinator:
         self._unannounced.update(self._worker.settings.keys)
         return None
 
-    def _report(self) -> Steps:
-        """Mirrors ``PeerCoordinator._report``."""
-        finds, found = self._readings.finds, self._readings.reports
-        if finds == self._told_finds:
-            return
+    def _run_reports(self) -> Steps:
+        """Mirrors ``Reports.run`` and ``_tell``."""
         name = names.ended_key(self._worker.worker_id)
-        value = encode_record(EndedLeases(leases=found))
-        yield from self._write(name, value, self.membership.nodes.revision(name))
-        self._told_finds = finds
+        while True:
+            yield self._find, None
+            self._find.clear()
+            while self._told_finds != self._readings.finds:
+                finds = self._readings.finds
+                value = encode_record(EndedLeases(leases=self._readings.reports))
+                try:
+                    yield from self._write(name, value, self.membership.nodes.revision(name))
+                    self._told_finds = finds
+                except (ConflictError, TransientError):
+                    yield REPORT_AGAIN_S
 
     def _register(self, key: str) -> Steps:
         """Mirrors ``PeerCoordinator._register``."""
         worker_id = self._worker.worker_id
-        choice = self.membership.choose_slot(key, worker_id)
+        planned = self._planned[key]
+        planned.join(self._worker.clock())
+        choice = self.membership.choose_slot(key, worker_id, planned.slot)
         stale = key not in self._written
         if not choice.held or stale:
             claim = encode_record(SlotClaim(worker_id=worker_id, lease=worker_id))
             yield from self._write(names.slot_key(key, choice.slot), claim, choice.revision)
-        record = NodeRecord(slot=choice.slot, lease=worker_id, incarnation=self._worker.name)
+        phase = planned.phase or NodePhase.ACTIVE
+        record = NodeRecord(slot=choice.slot, lease=worker_id, incarnation=self._worker.name, phase=phase)
         name = names.node_key(key, worker_id)
         if stale or key in self._unannounced or self.membership.nodes.get(name, NodeRecord) != record:
             yield from self._write(name, encode_record(record), self.membership.nodes.revision(name))
             self._peers.changed(self._worker.clock(), key)
+            self._members_changed.set()
+            self._wake.set()
             self._written.add(key)
             self._unannounced.discard(key)
+        planned.slot = None
         for surplus in choice.surplus:
             yield from self._drop(names.slot_key(key, surplus))
 
@@ -335,13 +384,15 @@ class Coordinator:
         """Mirrors ``PeerCoordinator._changed``."""
         if not self._leaving:
             self._peers.changed(self._worker.clock())
-            self._wake_both()
+            self._wake_all()
 
-    def _wake_both(self) -> None:
+    def _wake_all(self) -> None:
         self._wake.set()
+        self._members_changed.set()
         self._read.set()
+        self._find.set()
 
     def _reconnected(self) -> None:
         self._peers.reconnected(self._worker.clock())
         self._readings.reconnected(self._worker.clock())
-        self._wake_both()
+        self._wake_all()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from ringcast._machine.planned import MOST
 from ringcast_wire import limits
 
 from tests.simulation.checker import PROMPT_S
@@ -47,12 +48,40 @@ def _touch(world: World) -> None:
 def _join(world: World) -> None:
     world.start_worker("late")
     _touch(world)
+    _settle(world)
+    _touch(world)
 
 
 def _leave(world: World) -> None:
     if worker := _spare(world):
         worker.run(worker.stopping.set, ())
         _touch(world)
+        _settle(world)
+        _touch(world)
+
+
+def _settle(world: World) -> None:
+    """Waits until those who come have come, and those who go have gone: what is tried next is to meet neither."""
+    scheduler = world.scheduler
+    until = scheduler.now + (MOST + 1.0) * world.settings.stabilisation_s + 2.0 * PROMPT_S
+    while scheduler.now < until and any(
+        worker.stopping.is_set or not all(session.assigned for session in worker.sessions.values())
+        for worker in world.living()
+    ):
+        scheduler.run_until(scheduler.now + 0.1)
+    scheduler.run_until(scheduler.now + 1.0)
+
+
+def _come_and_go(world: World) -> None:
+    """Workers come one after the other while one goes: until all that happens at once every partition has an owner."""
+    scheduler, window_s = world.scheduler, world.settings.stabilisation_s
+    for number in range(3):
+        world.start_worker(f"c{number}")
+        scheduler.run_until(scheduler.now + world.random.uniform(0.1, 0.9) * window_s)
+        if number == 1 and (worker := _spare(world)):
+            worker.run(worker.stopping.set, ())
+    _settle(world)
+    _touch(world)
 
 
 def _lose_lease(world: World) -> None:
@@ -122,6 +151,7 @@ def _change_unheard(world: World) -> None:
         for worker in workers:
             worker.link.answers_lost = False
         scheduler.run_until(scheduler.now + REQUEST_TIMEOUT_S + 2.0)
+    _settle(world)
     _touch(world)
 
 
@@ -133,6 +163,7 @@ def _take_slot(world: World) -> None:
         return
     with _trouble(world):
         leaver.run(leaver.stopping.set, ())
+        _settle(world)
         scheduler.run_until(scheduler.now + world.marker_s + 2.0)
         worker = world.random.choice(world.living())
         worker.pause()
@@ -141,6 +172,7 @@ def _take_slot(world: World) -> None:
         scheduler.run_until(scheduler.now + 2.0)
         worker.resume()
         scheduler.run_until(scheduler.now + 8.0)
+    _settle(world)
     _touch(world)
 
 
@@ -188,6 +220,7 @@ def _restore(world: World) -> None:
 _DRILLS: Final = (
     _join,
     _leave,
+    _come_and_go,
     _lose_lease,
     _lose_events,
     _lose_consumer,

@@ -214,19 +214,19 @@ class Task:
 
 
 class Signal:
-    """Something that a task may wait for and others set, like ``asyncio.Event``."""
+    """Something that tasks may wait for and others set, like ``asyncio.Event``."""
 
-    __slots__ = ("_waiter", "is_set")
+    __slots__ = ("_waiters", "is_set")
 
     def __init__(self) -> None:
         self.is_set = False
-        self._waiter: tuple[Task, int] | None = None
+        self._waiters: dict[Task, int] = {}
 
     def set(self) -> None:
         """Wakes who waits, or who comes to wait."""
         self.is_set = True
-        if self._waiter is not None:
-            (task, wait), self._waiter = self._waiter, None
+        waiters, self._waiters = self._waiters, {}
+        for task, wait in waiters.items():
             task.soon(wait, True)
 
     def clear(self) -> None:
@@ -238,7 +238,7 @@ class Signal:
         if self.is_set:
             task.soon(wait, True)
         else:
-            self._waiter = (task, wait)
+            self._waiters[task] = wait
 
 
 class Future:

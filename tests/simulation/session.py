@@ -14,6 +14,7 @@ from ringcast._machine.actions import (
     FetchBatch,
     FetchFull,
     FetchPartition,
+    GiveUpFetch,
     HistoryChanged,
     HistoryRefused,
     Restored,
@@ -37,6 +38,7 @@ class Session:
         self.key = key
         self.machine = machine
         self.assigned = False
+        self.hungry = False
         self.idle = Signal()
         self.application = Application(worker, key, self._job_done)
         self._worker = worker
@@ -45,6 +47,7 @@ class Session:
         self._wildcard = names.notify_key_subjects(worker.settings.store, key)
         self._check_heads = Signal()
         self._timer: float | None = None
+        self._fetches: dict[int, int] = {}
         worker.link.on_back.append(self._reconnected)
 
     # ---- inputs
@@ -99,7 +102,9 @@ class Session:
         for action in self.machine.poll(self._worker.clock()):
             self._do(action)
         self._set_timer()
-        self._worker.pressure(self.key, self.machine.paused)
+        if self.hungry is not (bool(self.machine.partitions) and not self.machine.paused):
+            self.hungry = not self.hungry
+            self._worker.pressure()
 
     def _do(self, action: Action) -> None:
         match action:
@@ -115,6 +120,9 @@ class Session:
                 self._fetch(action.request, "batch", action.row_ids, self._batch_reply)
             case FetchFull():
                 self._fetch(action.request, "full", None, self._full_reply)
+            case GiveUpFetch():
+                if (number := self._fetches.pop(action.request, None)) is not None:
+                    self._worker.give_up(number)
             case Unheard():
                 self._worker.consumers.doubt(self._subject(action.partition))
             case CompareHeads():
@@ -149,13 +157,14 @@ class Session:
 
     def _fetch(self, request: int, what: str, words: Any, reply: Callable[[int, Any], None]) -> None:
         def answered(found: Any) -> None:
+            self._fetches.pop(request, None)
             if isinstance(found, ErrorCode):
                 self.machine.fetch_failed(request, found, self._worker.clock())
             else:
                 reply(request, found)
             self.pump()
 
-        self._worker.fetch(what, self.key, words, answered)
+        self._fetches[request] = self._worker.fetch(what, self.key, words, answered)
 
     def _partition_reply(self, request: int, found: FetchReply) -> None:
         self.machine.partition_reply(request, found.partitions[0], self._worker.clock(), found.history)

@@ -44,6 +44,7 @@ _machine_assign = KeyMachine.assign
 _partition_hear = Partition.hear
 _batch_take = Batch.take
 _application_begin = Application._begin
+_coordinator_give_notice = Coordinator.give_notice
 _mirror_correct = Mirror.correct
 _readings_ends = LeaseReadings._ends
 _readings_suspect = LeaseReadings.suspect
@@ -102,7 +103,7 @@ def _accept_only(self: Partition, rows: Iterable[Row], _revision: int) -> list[R
 
 
 def _give_up_fetching(self: KeyMachine, request: int, _code: ErrorCode, _now: float) -> None:
-    asked = self._asked.pop(request, None)
+    asked = self._fetches.ended(request)
     if asked is not None:
         self._queue.done(asked.partition)
 
@@ -137,6 +138,12 @@ def _alive_for_ever(_self: Membership, _lease: str) -> bool:
     return True
 
 
+def _give_up_and_wait(self: Coordinator) -> Steps:
+    for session in self._worker.sessions.values():
+        session.assign(frozenset())
+    yield from _coordinator_give_notice(self)
+
+
 def _never(*_: Any, **__: Any) -> float:
     return math.inf
 
@@ -169,8 +176,8 @@ def _forget_the_end(self: LeaseReadings, key: str, kept: Lease | None) -> bool:
     return ended
 
 
-def _suspect_others_only(self: LeaseReadings, leases: Iterable[str]) -> None:
-    _readings_suspect(self, [lease for lease in leases if lease != self._own])
+def _suspect_others_only(self: LeaseReadings, reporter: str, leases: Iterable[str]) -> None:
+    _readings_suspect(self, reporter, [lease for lease in leases if lease != self._own])
 
 
 def _take_for_ours(*_: Any) -> Refusal:
@@ -298,6 +305,11 @@ VARIANTS: Final = {
     ),
     "dead_members": Variant(
         "counts workers whose lease has ended among the members", 100, ((Membership, "alive", _alive_for_ever),)
+    ),
+    "gone_before": Variant(
+        "gives its partitions up when it says that it leaves, and not when it goes",
+        100,
+        ((Coordinator, "give_notice", _give_up_and_wait),),
     ),
     "keep_a_taken_id": Variant(
         "goes on when another process has its id", 100, ((LeaseKeeper, "refused", _take_for_ours),)

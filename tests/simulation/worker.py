@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
+from ringcast._demand import MOST_AT_ONCE
 from ringcast._machine.assignment import Assignment
 from ringcast._machine.filters import FilterPlan
 from ringcast._machine.hearing import share_out
 from ringcast._machine.key import KeyMachine
+from ringcast._machine.pace import Pace
 from ringcast_wire import ErrorCode, StoreSettings, names
 
 from tests.simulation.broker import Broker
@@ -38,6 +40,7 @@ class WorkerSettings:
     keys: tuple[str, ...]
     full: bool
     window_s: float = 0.1
+    stabilisation_s: float = 0.0
     grace_s: float = 5.0
     heads_s: float = 10.0
     update_interval_s: float = 0.1
@@ -72,8 +75,8 @@ class Worker(Process):
         self.settings = settings
         self.broker = broker
         self.link = broker.link(self)
-        self.gate = Signal()
-        self.gate.set()
+        self.wanted = Signal()
+        """Whether a key has room for more events (Demand)."""
         self.sessions: dict[str, Session] = {}
         self.coordinator: Coordinator | None = None
         self.consumers = Consumers(self, FilterPlan(settings.filters))
@@ -86,7 +89,6 @@ class Worker(Process):
         self._fetches: dict[int, Callable[[Any], None]] = {}
         self._numbers = 0
         self._tokens: dict[str, tuple[str, int, int, str, str, int]] = {}
-        self._paused: set[str] = set()
 
     def note(self, kind: str, *words: Any) -> None:
         """Adds a fact about this worker to the history."""
@@ -136,6 +138,7 @@ class Worker(Process):
                 random=self.random.random,
                 window_s=self.settings.window_s,
                 max_delete_share=1.0,  # a list of a few rows may well be empty after a restore
+                pace=Pace.of(self.settings.parallel, self.settings.max_ack_pending, self.settings.ack_wait_s),
             )
             self.sessions[key] = Session(self, key, machine)
         share_out(self.settings.max_ack_pending, [session.machine.hearing for session in self.sessions.values()])
@@ -151,6 +154,8 @@ class Worker(Process):
             for session in self.sessions.values():
                 session.assign(frozenset(range(self._store.partition_count)))
         yield self.stopping, None
+        if self.coordinator is not None:
+            yield from self.coordinator.give_notice()
         yield from self._wind_down()
 
     def _wind_down(self) -> Steps:
@@ -187,7 +192,7 @@ class Worker(Process):
         except TransientError:
             pass
 
-    # ---- between the parts (Routes.deliver; Runtime._assign, _confirmed, _verify, _set_gate)
+    # ---- between the parts (Routes.deliver; Runtime._assign, _confirmed, _verify; Demand)
 
     def deliver(self, message: Message, consumer: str, sequence: int) -> None:
         """Takes an event in."""
@@ -208,18 +213,17 @@ class Worker(Process):
         for session in self.sessions.values():
             session.filters_confirmed(subjects)
 
-    def pressure(self, key: str, paused: bool) -> None:
-        """Stops or goes on pulling."""
-        if paused is (key in self._paused):
-            return
-        if paused:
-            self._paused.add(key)
+    def pressure(self) -> None:
+        """Mirrors ``Demand.look``."""
+        if any(session.hungry for session in self.sessions.values()):
+            self.wanted.set()
         else:
-            self._paused.discard(key)
-        if len(self._paused) == len(self.sessions):
-            self.gate.clear()
-        else:
-            self.gate.set()
+            self.wanted.clear()
+
+    def demand(self, consumers: int) -> int:
+        """Mirrors ``Demand.next``."""
+        room = sum(session.machine.room for session in self.sessions.values() if session.hungry)
+        return max(1, min(room // max(1, consumers), MOST_AT_ONCE))
 
     def holds(self) -> bool:
         """Whether its lease is surely its own."""
@@ -277,16 +281,21 @@ class Worker(Process):
         """Mirrors ``Bucket.put`` and, with no value, ``Bucket.delete``."""
         return self.link.request(self.broker.put, bucket, key, value, last, within_s=within_s)
 
-    def fetch(self, what: str, key: str, words: Any, done: Callable[[Any], None]) -> None:
+    def fetch(self, what: str, key: str, words: Any, done: Callable[[Any], None]) -> int:
         """Mirrors ``FetchClient.request``; ``done`` is given the answer or an :class:`ErrorCode`, once."""
         self._numbers += 1
         number = self._numbers
         self._fetches[number] = done
         if not self.link.connected:
             self.soon(self._answered, number, ErrorCode.UNAVAILABLE)
-            return
+            return number
         self._route(self, what, key, words, lambda found: self._answered(number, found))
         self.after(FETCH_TIMEOUT_S, self._answered, number, ErrorCode.UNAVAILABLE)
+        return number
+
+    def give_up(self, number: int) -> None:
+        """Nobody waits for the answer to a fetch any more."""
+        self._fetches.pop(number, None)
 
     def _answered(self, number: int, found: Any) -> None:
         done = self._fetches.pop(number, None)

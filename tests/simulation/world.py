@@ -52,6 +52,8 @@ class World:
         self.writes = 0
         self.write_every_s = random.uniform(0.15, 0.8)
         self.settings = self._worker_settings()
+        self.settings.stabilisation_s = Random(f"stabilisation of {seed}").choice((0.0, 0.3, 1.0, 5.0))
+        """Drawn apart, so that seeds which are known for something go on as they did."""
         self._lives = 0
         self._rows = self._row_ids()
         self._writing_until = -1.0
@@ -277,8 +279,12 @@ class World:
             return f"deliveries wait for an acknowledgement: {unacked}"
         owners: dict[tuple[str, int], int] = {}
         for worker in self.living():
+            if worker.stopping.is_set:
+                return f"{worker.name} is about to leave"
             if not worker.link.connected or not worker.sessions:
                 return f"{worker.name} is not connected"
+            if not all(session.assigned for session in worker.sessions.values()):
+                return f"{worker.name} waits for its share"
             coordinator = worker.coordinator
             if coordinator is not None and not all(watch.established for watch in coordinator.watches):
                 return f"{worker.name} does not watch"

@@ -83,3 +83,16 @@ fn ring_keys_belong_to_the_nearest_point() {
         }
     }
 }
+
+#[test]
+fn routing_keys_belong_to_the_nearest_point() {
+    for case in cases("routing_key.json") {
+        let members: Vec<&str> =
+            case["members"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+        let ring = Ring::new(&members).unwrap();
+        for row in case["rows"].as_array().unwrap() {
+            let (key, owner) = (row[2].as_str().unwrap(), row[3].as_str().unwrap());
+            assert_eq!(members[ring.owner(key.as_bytes()) as usize], owner, "{key:?} by {}", case["setting"]);
+        }
+    }
+}

@@ -54,6 +54,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
         "watch",
         "topology",
         "agent",
+        "dead-letters",
         "completion",
     ):
         assert f"  {name} " in out
@@ -196,3 +197,30 @@ def test_the_readme_tells_the_exit_codes_and_every_command() -> None:
         assert f"| {code} |" in text
     for name in _commands():
         assert f"`{name}" in text, name
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("3", "--all"), ("3", "--key", "list"), ("--all", "--since", "1h"), ("0",), ("x",), ("-1",)]
+)
+@pytest.mark.parametrize("command", ["discard", "replay"])
+def test_dead_letters_are_chosen_in_one_way(
+    command: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["dead-letters", command, "gateway", *words]) == _exit_codes.USAGE
+    assert f"Usage: ringcast dead-letters {command}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--since", "soon"), "since 'soon' is no time: 30m, 2h, 7d or 2026-11-22T14:30 are"),
+        (("--row", "a"), "row_id is given without a key: a row is one of a key"),
+        (("--key", "a.b"), "key 'a.b' is not a valid name"),
+        (("--partition", "4096"), "partition 4096 is out of range"),
+    ],
+)
+def test_a_choice_that_makes_no_sense_is_one_sentence(
+    words: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["dead-letters", "list", "gateway", *words]) == _exit_codes.FAILED
+    assert f"ringcast: {sentence}" in capsys.readouterr().err

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from ringcast.admin import RowWrite
 from ringcast_cli._formats import Format, Layout, Parsed, format_of, read_csv, read_jsonl, read_text
-from ringcast_cli._source import MAX_LINE_BYTES, BadLineError, InputError, Source, open_source
+from ringcast_cli._source import BadLineError, InputError, Source, open_source
+from ringcast_testkit.wild_csv import OTHERS, READABLE, REFUSED, WildCsv
+from ringcast_wire.csv_reader import MAX_LINE_BYTES
 
 Reader = Callable[[Source, Layout], Iterator[Parsed]]
 
@@ -104,15 +106,31 @@ def test_csv_metadata_delimiter_and_no_header() -> None:
 
 
 def test_a_bad_csv_line_is_named_and_the_next_is_read() -> None:
-    data = b'id,value\na,1,extra\nb\nc,"x"y\nd,\xff\ne,5\nf,"open\n'
+    data = b"id,value\na,1,extra\nb\nd,\xff\ne,5\n"
     assert _read(read_csv, data) == [
         "line 2: has 3 columns, expected are 2",
         "line 3: has 1 columns, expected are 2",
-        "line 4: is malformed: ',' expected after '\"'",
-        "line 5: is not UTF-8: byte 0xff at position 3",
-        (6, "e", "5"),
-        "line 7: is malformed: unexpected end of data",
+        "line 4: is not UTF-8: byte 0xff at position 3",
+        (5, "e", "5"),
     ]
+
+
+@pytest.mark.parametrize("file", [*READABLE, *OTHERS], ids=lambda file: file.name)
+def test_wild_csv_is_read_as_the_referee_reads_it(file: WildCsv) -> None:
+    layout = Layout(id_column="network", value_column="owner", delimiter=file.delimiter)
+    parsed = list(read_csv(Source("input", io.BytesIO(file.data), len(file.data)), layout))
+    assert [item[1] for item in parsed if not isinstance(item, BadLineError)] == [
+        RowWrite(row["network"], row["owner"]) for row in file.referee_rows()
+    ]
+    assert tuple(item.line for item in parsed if isinstance(item, BadLineError)) == file.bad
+
+
+@pytest.mark.parametrize("file", REFUSED, ids=lambda file: file.name)
+def test_csv_that_can_t_be_read_right_is_refused(file: WildCsv) -> None:
+    """There is no going on, for what looks like a row from there on may be the inside of a value."""
+    with pytest.raises(InputError) as caught:
+        _read(read_csv, file.data, Layout(id_column="network", value_column="owner"))
+    assert f"file input, {file.refused}" in str(caught.value)
 
 
 @pytest.mark.parametrize(

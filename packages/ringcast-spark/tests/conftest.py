@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -14,7 +15,7 @@ import grpc
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from ringcast_testkit import ConfigServiceProcess, NatsServer
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
 from ringcast_wire.grpc import ConfigServiceStub, pb
 
 PARTITIONS = 16
@@ -48,6 +49,7 @@ def spark(event_log: Path) -> Iterator[SparkSession]:
         .config("spark.eventLog.enabled", "true")
         .config("spark.eventLog.compress", "false")
         .config("spark.eventLog.dir", event_log.as_uri())
+        .config("spark.sql.warehouse.dir", event_log.with_name("spark-warehouse").as_uri())
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
@@ -191,6 +193,34 @@ def own_store(spark: SparkSession, own_service: Any, store_name: str) -> Iterato
         stub.CreateStore(pb.CreateStoreRequest(name=store_name, partition_count=PARTITIONS))
         more = {"timeout_s": "60"}
         yield Store(store_name, own_service.nats_url, own_service.address, spark, stub, more=more)
+
+
+@dataclass
+class CompactingStore(Store):
+    """A store of a service that forgets deletes after seconds."""
+
+    def wait_for_compaction(self) -> None:
+        """Until no tombstone is left."""
+        request = pb.ListRequest(store=self.name, key=self.key, include_deleted=True)
+        deadline = time.monotonic() + PATIENCE_S
+        while any(row.deleted for page in self.stub.List(request) for row in page.rows):
+            assert time.monotonic() < deadline, "the service compacts nothing"
+            time.sleep(0.1)
+
+
+@pytest.fixture
+def compacting_store(spark: SparkSession, store_name: str, tmp_path: Path) -> Iterator[CompactingStore]:
+    """With a service of its own."""
+    database = f"sqlite:{tmp_path / 'ringcast.db'}"
+    quickly = ("--tombstone-retention", "15s", "--compaction-interval", "1s")
+    with (
+        NatsServer(tmp_path / "nats") as nats,
+        ConfigServiceProcess(tmp_path, nats_url=nats.url, database=database, options=quickly) as process,
+        grpc.insecure_channel(process.address) as channel,
+    ):
+        stub = ConfigServiceStub(channel)
+        stub.CreateStore(pb.CreateStoreRequest(name=store_name, partition_count=PARTITIONS))
+        yield CompactingStore(store_name, nats.url, process.address, spark, stub)
 
 
 @dataclass

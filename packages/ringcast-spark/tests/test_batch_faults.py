@@ -69,7 +69,7 @@ def test_an_overwrite_whose_service_is_killed(own_store: Store, own_service: Con
     assert old.items() <= found.items(), "a row was deleted by an overwrite that failed"
     assert (found.keys() - old.keys()) < rows.keys(), "it was not in the middle"
     assert written == len(found) - len(old) > 0
-    own_store.save(frame, mode="overwrite")
+    own_store.save(frame, mode="overwrite", maxDeleteShare="1")
     assert own_store.rows() == rows
     assert sum(own_store.heads()) == len(old) + len(rows) + len(old), "a row was written twice"
 

@@ -81,7 +81,7 @@ def test_a_write_whose_worker_is_killed(store: Store, tmp_path: Path) -> None:
     rows = numbers.selectExpr("concat('row-', id) AS row_id", "rpad(concat('value ', id), 5000, '.') AS value")
     store.write_rows({"old": "1"})
     step = killing(tmp_path, len(ROWS) // 2)
-    store.save(rows.mapInArrow(step, store.frame({}).schema), mode="overwrite")
+    store.save(rows.mapInArrow(step, store.frame({}).schema), mode="overwrite", maxDeleteShare="1")
     assert (tmp_path / "attempt-1").exists(), "the task was not tried again"
     assert store.rows() == ROWS
     assert sum(store.heads()) == 1 + len(ROWS) + 1, "a row was written twice"
@@ -118,7 +118,11 @@ def test_attempts_and_commits_that_are_repeated(store: Store) -> None:
     store.write_rows({"old": "1"})
     frame = prepare(store.frame({"a": "1", "b": "2", "c": "3"}), store.partition_count)
     batch = pa.record_batch({"row_id": ["a", "b", "c"], "value": ["1", "2", "3"]})
-    writer = RingcastWriter(parse_options(store.options), frame.select("row_id", "value").schema, overwrite=True)
+    writer = RingcastWriter(
+        parse_options({**store.options, "max_delete_share": "1"}),
+        frame.select("row_id", "value").schema,
+        overwrite=True,
+    )
     copy: RingcastWriter = pickle.loads(pickle.dumps(writer))
     first, second = copy.write(iter([batch])), copy.write(iter([batch]))
     assert (first.written, second.written, second.unchanged) == (3, 0, 3)

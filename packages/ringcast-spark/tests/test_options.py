@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark_ringcast._options import MAX_ROW_IDS, Changes, OnChange, OnGap, Operation, Options, Service, parse_options
 from pyspark_ringcast._service import shared_stub
+from pyspark_ringcast._since import Since
 from ringcast_wire import InvalidInputError
 
 NEEDED = {"store": "gateway", "key": "blocklist"}
@@ -25,7 +26,8 @@ def test_defaults() -> None:
     assert options.service == Service("127.0.0.1:7420")
     assert (options.partitions, options.row_ids, options.tasks, options.rejects_path) == (None, None, None, None)
     assert (options.on_change, options.operation) == (OnChange.FAIL, Operation.UPSERT)
-    assert (options.since, options.include_deleted, options.max_rejected) == (0, False, 0)
+    assert (options.since, options.include_deleted, options.max_rejected) == (Since(), False, 0)
+    assert (options.max_delete_share, options.allow_empty) == (0.5, False)
 
 
 def test_names_are_spelt_as_one_likes() -> None:
@@ -40,13 +42,15 @@ def test_every_option_is_read() -> None:
         timeout_s="2.5",
         partitions="7, 0-3,2",
         row_ids='["a,b", "é", "a,b"]',
-        since="12",
+        since='{"3": 12}',
         includeDeleted="TRUE",
         onChange="Latest",
         tasks="3",
         operation="delete",
         maxRejected="10",
         rejectsPath="/somewhere",
+        maxDeleteShare="0.25",
+        allowEmpty="true",
         changes="every",
         startingOffsets="latest",
         maxRowsPerTrigger="5",
@@ -62,14 +66,25 @@ def test_every_option_is_read() -> None:
     assert (options.service, options.timeout_s) == (Service("tls://c:7420", "ca", "crt", "key", "token"), 2.5)
     assert options.partitions == (0, 1, 2, 3, 7)
     assert options.row_ids == ("a,b", "é")
-    assert (options.since, options.include_deleted, options.on_change) == (12, True, OnChange.LATEST)
+    assert (options.since, options.include_deleted, options.on_change) == (Since({3: 12}), True, OnChange.LATEST)
     assert (options.tasks, options.operation, options.max_rejected) == (3, Operation.DELETE, 10)
     assert (options.login.user, options.login.password, options.rejects_path) == ("u", "p", "/somewhere")
     assert (options.changes, options.starting_offsets) == (Changes.EVERY, "latest")
     assert (options.max_rows_per_trigger, options.on_gap) == (5, OnGap.SKIP)
+    assert (options.max_delete_share, options.allow_empty) == (0.25, True)
     read = {field.name for field in dataclasses.fields(Options)}
     changed = {name for name in read if getattr(options, name) != getattr(parse(), name)}
     assert changed == read - {"store", "key"}
+
+
+def test_a_path_and_what_create_table_adds() -> None:
+    assert parse_options({"path": "gateway/blocklist"}, {}) == parse()
+    table = {"provider": "ringcast", "owner": "me", "comment": "x", "some": "property", "timeouts": "3"}
+    options = {"option.store": "gateway", "option.key": "blocklist", "option.timeouts": "3"}
+    assert parse_options({**NEEDED, **table, **options}, {}) == parse(timeout_s="3")
+    assert parse_options({**table, "path": "gateway/blocklist", "location": "gateway/blocklist"}, {}) == parse()
+    with pytest.raises(InvalidInputError, match=r"option store is missing: .*Spark 4\.3 drops those of a table"):
+        parse_options({}, {})
 
 
 def test_the_environment_says_where_and_who() -> None:
@@ -86,7 +101,8 @@ def test_the_environment_says_where_and_who() -> None:
         ({"key": ""}, "key", "option key is missing"),
         ({"store": "a.b"}, "store", "store 'a.b' is not a valid name"),
         ({"tabel": "x"}, "tabel", "option 'tabel' is unknown: there are "),
-        ({"path": "x"}, "path", "option 'path' is unknown"),
+        ({"path": "x"}, "path", "option path is 'x': store and key with a slash between are wanted, as in gateway/blo"),
+        ({"path": "a/b"}, "store", "option store is given, and a path too ('a/b'): one of them is enough"),
         ({"servers": " , "}, "servers", "option servers is empty"),
         ({"service": "nowhere"}, "service", "is not the host:port of a config service's gRPC API"),
         ({"service": "a:0"}, "service", "is not the host:port"),
@@ -100,7 +116,16 @@ def test_the_environment_says_where_and_who() -> None:
         ({"row_ids": "[1]"}, "row_ids", "is not a JSON list of texts"),
         ({"row_ids": " ,"}, "row_ids", f"has 0 ids: 1 to {MAX_ROW_IDS} are allowed"),
         ({"row_ids": "x" * 513}, "row_id", "has 513 bytes: 1 to 512"),
-        ({"since": "-1"}, "since", "option since is '-1': a whole number from 0 to"),
+        ({"since": "17"}, "since", "option since is '17': one number can't say what is new, for each partition counts"),
+        ({"since": "-1"}, "since", "one number can't say what is new"),
+        ({"since": '{"0": -1}'}, "since", "what revisions_of(DataFrame), the offset of a stream or an export says is"),
+        ({"since": '{"4096": 1}'}, "since", 'is allowed, such as {"0": 17} (partition: revision)'),
+        ({"since": '{"a": 1}'}, "since", "the offset of a stream or an export says is allowed"),
+        ({"since": '["1"]'}, "since", "the offset of a stream or an export says is allowed"),
+        ({"since": "yesterday"}, "since", "the offset of a stream or an export says is allowed"),
+        ({"max_delete_share": "50"}, "max_delete_share", "option max_delete_share is '50': 0 to 1 is allowed"),
+        ({"maxDeleteShare": "nan"}, "max_delete_share", "0 to 1 is allowed"),
+        ({"allowEmpty": "1"}, "allow_empty", "is '1': true or false is allowed"),
         ({"include_deleted": "yes"}, "include_deleted", "is 'yes': true or false is allowed"),
         ({"onChange": "wait"}, "on_change", "is 'wait': fail or latest is allowed"),
         ({"operation": "merge"}, "operation", "is 'merge': upsert or delete is allowed"),

@@ -64,7 +64,7 @@ def test_load_then_change(spark: SparkSession, store: Store, ranges: Path, tmp_p
     assert store.rows() == rows_of(LINES)
     heads = store.heads()
 
-    wrong = ["10.0.1.1/24,host bits,1", "10.0.9.0/24,owner,many", ",no id,1", '10.0.10.0/24,"two" columns']
+    wrong = ["10.0.1.1/24,host bits,1", "10.0.9.0/24,owner,many", ",no id,1", "10.0.10.0/24,two columns"]
     broken = {"10.0.1.0/24", "10.0.9.0/24", "10.0.10.0/24"}
     kept = [line for line in LINES[:-3] if line.split(",")[0] not in broken | {"10.0.5.0/24", "10.0.6.0/24"}]
     conflict = ["10.0.6.0/24,one,6", "10.0.6.0/24,other,6"]

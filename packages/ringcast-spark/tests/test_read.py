@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
+from pyspark_ringcast import pipeline, revisions_of
 from pyspark_ringcast._options import parse_options
 from pyspark_ringcast._read import ReadTask, RingcastReader, Snapshot, SnapshotMovedError, _TaskRead, take_snapshot
 from ringcast_core import row_partition
 from ringcast_wire import FetchReply, PartitionRows, ProtocolError, encode
 
 Store = Any  # of conftest.py
+Stream = Any
 
 ROWS = {f"row-{number} é\U0001f600": f"value {number}" for number in range(500)}
 
@@ -74,7 +78,7 @@ def test_options_make_a_read_smaller(filled: Store) -> None:
     assert ids(both) == {wanted[0]}
     newest = {row.row_id for row in filled.load().collect() if row.version > 20}
     assert newest
-    assert ids(filled.load(since="20")) == newest
+    assert ids(filled.load(since=json.dumps(dict.fromkeys(map(str, range(filled.partition_count)), 20)))) == newest
 
 
 def test_tasks_share_the_partitions(filled: Store) -> None:
@@ -110,6 +114,78 @@ def test_filters_are_pushed_down(filled: Store) -> None:
     assert filled.load().filter("row_id = ''").count() == 0
     assert filled.load().filter("NOT (partition = 3)").count() == sum(partition_of(filled, x) != 3 for x in ROWS)
     assert filled.load().count() == len(ROWS)
+
+
+@pytest.mark.usefixtures("pushdown")
+def test_a_filter_that_is_pushed_down_changes_no_outcome(compacting_store: Store) -> None:
+    """Tombstones that are gone, and some that are not: the same rows come as without, by version and by id."""
+    store = compacting_store
+    store.write_rows({f"k{number}": "x" for number in range(200)})
+    for number in range(40):
+        store.delete(f"k{number}")
+    store.wait_for_compaction()
+    for number in range(40, 50):
+        store.delete(f"k{number}")
+    for condition in (
+        "version > 1",
+        "version >= 9",
+        "row_id IN ('k1', 'k45', 'k60')",
+        "row_id = 'k41' OR version > 12",
+    ):
+        found = []
+        for pushed in ("false", "true"):
+            store.spark.conf.set("spark.sql.python.filterPushdown.enabled", pushed)
+            rows = store.load(include_deleted="true").filter(condition).collect()
+            found.append(sorted((row.row_id, row.version, row.deleted) for row in rows))
+        assert found[0] == found[1], condition
+        assert found[0]
+
+
+def test_since_is_what_a_read_a_stream_or_an_export_gives(filled: Store, stream: Stream, tmp_path: Path) -> None:
+    """Each of them finds every row that was changed later, though the partitions are at different revisions."""
+    for number in range(30):
+        filled.put("hot", str(number))
+    target = pipeline.Target(store=filled.name, key=filled.key, servers=filled.nats_url, service=filled.address)
+    export = pipeline.export_snapshot(filled.spark, target, str(tmp_path / "snapshot"))
+    query = stream.start(available_now=True)
+    query.awaitTermination()
+    offset = query.lastProgress["sources"][0]["endOffset"]
+    texts = {
+        "read": revisions_of(filled.load()),
+        "stream": offset if isinstance(offset, str) else json.dumps(offset),
+        "export": export.since,
+        "export.json": (tmp_path / "snapshot" / "export.json").read_text(),
+    }
+    changed = sorted(ROWS)[:40]
+    gone = sorted(ROWS)[40]
+    assert len({partition_of(filled, row_id) for row_id in changed}) > 10
+    filled.write_rows(dict.fromkeys(changed, "changed"))
+    filled.delete(gone)
+    for name, text in texts.items():
+        assert ids(filled.load(since=text)) == set(changed), name
+        assert ids(filled.load(since=text, include_deleted="true")) == {*changed, gone}, name
+        assert ids(filled.load(since=text, row_ids=f'["{changed[0]}", "{sorted(ROWS)[60]}"]')) == {changed[0]}, name
+    later = revisions_of(filled.load(since=texts["read"], include_deleted="true"), since=texts["read"])
+    assert filled.load(since=later).count() == 0
+    filled.put("one more", "1")
+    assert ids(filled.load(since=later)) == {"one more"}
+
+
+@pytest.mark.parametrize(
+    ("since", "sentence"),
+    [
+        ("17", "option since is '17': one number can't say what is new, for each partition counts by itself"),
+        ('{"0": 999}', "option since has revision 999 for partition 0 of .*, which is at revision"),
+        ('{"99": 1}', "option since has partition 99: .* has partitions 0 to 15"),
+        (
+            '{"list": "other/list", "partitions": 16, "revisions": {}}',
+            "option since is of 'other/list', and .* is read",
+        ),
+    ],
+)
+def test_since_of_something_else(filled: Store, since: str, sentence: str) -> None:
+    with pytest.raises(Exception, match=sentence):
+        filled.load(since=since)
 
 
 def test_a_data_frame_stays_with_its_snapshot(filled: Store) -> None:

@@ -109,7 +109,7 @@ def count_values(store: Any, tmp_path: Path) -> None:
     """Writes how often each value was there, all of it each time."""
     source = store.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1").parquet(str(tmp_path / "in"))
     counts = source.groupBy(source.value.alias("row_id")).count().selectExpr("row_id", "CAST(count AS STRING) value")
-    writer = counts.writeStream.format("ringcast").options(**store.options).outputMode("complete")
+    writer = counts.writeStream.format("ringcast").options(**store.options, maxDeleteShare="1").outputMode("complete")
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
     try:
         query.awaitTermination()

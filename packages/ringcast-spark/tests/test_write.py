@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark_ringcast import partition_count, prepare, with_reasons
 from pyspark_ringcast.pipeline._session import clear_error
-from ringcast_wire import InvalidInputError, UnknownStoreError, limits
+from ringcast_wire import InvalidInputError, LimitExceededError, UnknownStoreError, limits
 
 Store = Any  # of conftest.py
 
@@ -57,14 +57,41 @@ def test_overwrite_makes_the_key_what_the_data_frame_is(store: Store) -> None:
     kept = dict(list(ROWS.items())[:1_000])
     wanted = {**kept, **{f"new-{number}": "new" for number in range(500)}, next(iter(kept)): "changed"}
     before = sum(store.heads())
-    store.save(store.frame(wanted).repartition(3), mode="overwrite")  # rows of one partition in several tasks
+    store.save(
+        store.frame(wanted).repartition(3), mode="overwrite", maxDeleteShare="0.7"
+    )  # rows of one partition in several tasks
     assert store.rows() == wanted
     assert sum(store.heads()) == before + 500 + 1 + 2_000, "a row was written that was right already"
     history = store.history()[before:]
     first_delete = next(index for index, row in enumerate(history) if row.deleted)
     assert all(row.deleted for row in history[first_delete:]), "a row was deleted before all others were there"
-    store.save(store.frame({}), mode="overwrite")
+    store.save(store.frame({}), mode="overwrite", allowEmpty="true", maxDeleteShare="1")
     assert store.rows() == {}
+
+
+def test_an_overwrite_that_would_delete_too_much_deletes_nothing(store: Store) -> None:
+    """By default more than half; and not all, whatever the share is."""
+    old = {f"old-{number}": "1" for number in range(100)}
+    store.write_rows(old)
+    heads = store.heads()
+    name = f"{store.name}/{store.key}"
+    with pytest.raises(PySparkException) as caught:
+        store.save(store.frame({}), mode="overwrite", maxDeleteShare="1")
+    refused = clear_error(caught.value)
+    assert isinstance(refused, LimitExceededError)
+    assert str(refused) == (
+        f"the overwrite of {name} is refused, and nothing is deleted: it would leave {name} without a row: "
+        "allow_empty lets it"
+    )
+    with pytest.raises(PySparkException, match=r"it deletes 100 of 100 rows, 100.0%: max_delete_share is 50.0%"):
+        store.save(store.frame({}), mode="overwrite", allowEmpty="true")
+    assert store.heads() == heads
+    kept = dict(list(old.items())[:49])
+    with pytest.raises(PySparkException, match=r"it deletes 51 of 100 rows, 51.0%: max_delete_share is 50.0%"):
+        store.save(store.frame({**kept, "new": "1"}), mode="overwrite")
+    assert store.rows() == {**old, "new": "1"}
+    store.save(store.frame(dict(list(old.items())[:60])), mode="overwrite")
+    assert len(store.rows()) == 60
 
 
 def test_overwrite_of_a_key_that_was_never_written(store: Store) -> None:

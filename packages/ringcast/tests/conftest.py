@@ -30,6 +30,17 @@ def shared_service(
         yield service
 
 
+@pytest.fixture(scope="module")
+def brief_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConfigServiceProcess]:
+    """A config service whose streams end all the time."""
+    directory = tmp_path_factory.mktemp("brief")
+    with NatsServer(directory / "nats") as nats:
+        database = f"sqlite:{directory / 'ringcast.db'}"
+        options = ("--change-stream", "50ms")
+        with ConfigServiceProcess(directory, nats_url=nats.url, database=database, options=options) as running:
+            yield running
+
+
 @dataclass
 class Store:
     """A store of a test's own, and workers for it."""

@@ -7,26 +7,15 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from ringcast.admin import BulkWrite, ConfigServiceClient, OnInvalid, PutResult, RowWrite
-from ringcast_testkit import ConfigServiceProcess, NatsServer
+from ringcast_testkit import ConfigServiceProcess
 from ringcast_wire import InvalidInputError
 
 PARTITIONS = 8
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConfigServiceProcess]:
-    """One whose streams end all the time."""
-    directory = tmp_path_factory.mktemp("bulk")
-    with NatsServer(directory / "nats") as nats:
-        database = f"sqlite:{directory / 'ringcast.db'}"
-        options = ("--change-stream", "50ms")
-        with ConfigServiceProcess(directory, nats_url=nats.url, database=database, options=options) as running:
-            yield running
-
-
 @pytest.fixture
-async def client(service: ConfigServiceProcess) -> AsyncIterator[ConfigServiceClient]:
-    async with ConfigServiceClient(service.address) as opened:
+async def client(brief_service: ConfigServiceProcess) -> AsyncIterator[ConfigServiceClient]:
+    async with ConfigServiceClient(brief_service.address) as opened:
         yield opened
 
 

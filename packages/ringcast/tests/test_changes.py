@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -15,20 +15,9 @@ from ringcast_wire import InvalidInputError, UnavailableError, UnknownKeyError, 
 PARTITIONS = 8
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConfigServiceProcess]:
-    """One whose streams end all the time."""
-    directory = tmp_path_factory.mktemp("changes")
-    with NatsServer(directory / "nats") as nats:
-        database = f"sqlite:{directory / 'ringcast.db'}"
-        options = ("--change-stream", "50ms")
-        with ConfigServiceProcess(directory, nats_url=nats.url, database=database, options=options) as running:
-            yield running
-
-
 @pytest.fixture
-async def client(service: ConfigServiceProcess) -> AsyncIterator[ConfigServiceClient]:
-    async with ConfigServiceClient(service.address) as opened:
+async def client(brief_service: ConfigServiceProcess) -> AsyncIterator[ConfigServiceClient]:
+    async with ConfigServiceClient(brief_service.address) as opened:
         yield opened
 
 
@@ -100,8 +89,8 @@ async def test_what_is_refused_at_once(client: ConfigServiceClient) -> None:
                 await writer.put("a", "")
 
 
-async def test_no_more_than_so_many_are_under_way(service: ConfigServiceProcess, store: str) -> None:
-    with TcpProxy(int(service.address.rpartition(":")[2])) as network:
+async def test_no_more_than_so_many_are_under_way(brief_service: ConfigServiceProcess, store: str) -> None:
+    with TcpProxy(int(brief_service.address.rpartition(":")[2])) as network:
         async with (
             ConfigServiceClient(f"127.0.0.1:{network.port}") as client,
             client.changes(store, "list", max_in_flight=2) as writer,

@@ -6,7 +6,8 @@ from random import Random
 
 from ringcast._machine.actions import Ack, Announce, Apply, FetchBatch, FetchPartition
 from ringcast._machine.batch_fetches import DENIALS
-from ringcast._machine.key import MAX_SHORT_FETCHES, KeyMachine
+from ringcast._machine.key import KeyMachine
+from ringcast._machine.partition_fetches import MAX_SHORT_FETCHES
 from ringcast_wire import Change, Event, PartitionRows, Row
 
 NOW_STEP_S = 60.0

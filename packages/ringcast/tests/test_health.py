@@ -57,6 +57,35 @@ async def test_a_handler_that_does_not_return_is_told(store: Store) -> None:
         assert worker.health().keys[0].handler_running_s == 0
 
 
+@pytest.mark.parametrize("assigned", [True, False])
+async def test_a_callback_that_does_not_return_is_told(store: Store, assigned: bool) -> None:
+    await store.create(partition_count=4)
+    registry = CollectorRegistry()
+    stuck = asyncio.Event()
+
+    async def callback(key: str, partitions: frozenset[int]) -> None:
+        await stuck.wait()
+
+    name = "on_assigned" if assigned else "on_revoked"
+    settings: dict[str, Any] = {name: callback, "handler_stall_s": 0.05, "metrics": PrometheusMetrics(registry)}
+    async with store.worker(handler=lambda change: None, **settings) as worker:
+        if not assigned:
+            await worker.wait_ready(timeout_s=PATIENCE_S)
+            assert worker.health().ready
+        async with store.worker("other"):
+            await until(lambda: worker.health().keys[0].handler_stalled)
+            health = worker.health()
+            assert health.keys[0].callback_running_s > 0.05
+            assert health.keys[0].handler_running_s == 0
+            assert health.staleness_s > 0.05
+            assert not health.ready
+            labels = {"store": store.name, "key": "list", "worker_id": worker.config.worker_id}
+            assert (registry.get_sample_value("config_callback_running_seconds", labels) or 0) > 0.05
+            stuck.set()
+            await until(lambda: worker.health().ready)
+            assert worker.health().keys[0].callback_running_s == 0
+
+
 async def test_what_a_fetch_makes_up_for_counts_as_lag(store: Store) -> None:
     """Events of large writes do not list their rows: each leads to a fetch."""
     await store.create(partition_count=1)

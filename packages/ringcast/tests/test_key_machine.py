@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ringcast._change import Change
-from ringcast._machine.actions import Ack, Announce, Apply, FetchBatch, FetchFull, FetchPartition, Unheard
+from ringcast._machine.actions import Ack, Announce, Apply, FetchBatch, FetchFull, FetchPartition, GiveUpFetch, Unheard
 from ringcast._machine.key import KeyMachine
 from ringcast._machine.saving import CachedPartition, PartitionSave, Saving
 from ringcast_wire import Change as WireChange
@@ -184,6 +184,9 @@ class World:
                 self._check_job(action)
             elif isinstance(action, FetchPartition | FetchBatch | FetchFull):
                 self.requests.append(action)
+            elif isinstance(action, GiveUpFetch):
+                assert not self.machine.awaits(action.request)
+                self.requests = [asked for asked in self.requests if asked.request != action.request]
             else:
                 assert isinstance(action, Unheard), "the database was never restored"
         self._check_applied()

@@ -6,7 +6,17 @@ from random import Random
 from typing import TypeVar
 
 import pytest
-from ringcast._machine.actions import Ack, Action, Announce, Apply, FetchBatch, FetchFull, FetchPartition, Restored
+from ringcast._machine.actions import (
+    Ack,
+    Action,
+    Announce,
+    Apply,
+    FetchBatch,
+    FetchFull,
+    FetchPartition,
+    GiveUpFetch,
+    Restored,
+)
 from ringcast._machine.batching import MAX_GATHERED_ROWS, PAUSE_AT_ROWS
 from ringcast._machine.fetching import MAX_FETCHES
 from ringcast._machine.jobs import MAX_OPEN_BATCHES
@@ -351,3 +361,55 @@ def test_a_whole_reply_does_not_touch_what_is_newer_than_it() -> None:
     news = partition.accept_whole([Row("dead", "late", 5)], 6)
     assert [(row.row_id, row.version, row.deleted) for row in news] == [("old", 6, True)]
     assert set(partition.rows) == {"new"}
+
+
+def test_the_fetch_of_a_lost_partition_is_given_up_and_makes_room_for_another() -> None:
+    bench = Bench(MAX_FETCHES + 2)
+    bench.announced()
+    asked = {fetch.partition: fetch.request for fetch in bench.poll(FetchPartition)}
+    assert len(asked) == MAX_FETCHES
+    lost = min(asked)
+    bench.machine.assign(frozenset(range(MAX_FETCHES + 2)) - {lost})
+    assert bench.poll(GiveUpFetch) == [GiveUpFetch(asked[lost])]
+    assert not bench.machine.awaits(asked[lost])
+    assert len(bench.poll(FetchPartition)) == 1
+    bench.machine.partition_reply(asked[lost], PartitionRows(lost, 1, True, [Row("r", "v", 1)]), bench.now)
+    bench.machine.fetch_failed(asked[lost], ErrorCode.UNAVAILABLE, bench.now)
+    assert not bench.poll(FetchPartition)
+    assert not bench.poll(Apply)
+
+
+def test_the_fetch_of_a_whole_key_is_given_up_with_the_key() -> None:
+    bench = Bench(4, full=True)
+    (fetch,) = bench.poll(FetchFull)
+    bench.machine.assign(frozenset())
+    assert bench.poll(GiveUpFetch) == [GiveUpFetch(fetch.request)]
+    bench.machine.full_reply(fetch.request, [PartitionRows(0, 1, True, [Row("r", "v", 1)])], bench.now)
+    assert not bench.poll(Apply)
+    assert bench.machine.wake_at is None
+
+
+def test_a_fetch_of_rows_is_given_up_when_all_its_partitions_are_lost() -> None:
+    bench = Bench(2).live()
+    bench.event(0, 1, fetched("r", 1))
+    (fetch,) = bench.poll(FetchBatch)
+    bench.machine.assign(frozenset({1}))
+    assert bench.poll(GiveUpFetch) == [GiveUpFetch(fetch.request)]
+    bench.machine.batch_reply(fetch.request, [PartitionRows(0, 1, False, [Row("r", "v", 1)])], bench.now)
+    assert not bench.poll(Apply)
+    bench.machine.event(1, Event(1, 0, 1, 7, [inline("s", 1)]), "u", bench.now)
+    (job,) = bench.poll(Apply)
+    assert [change.row_id for change in job.changes] == ["s"], "what came after it does not wait for it"
+
+
+def test_a_fetch_of_rows_goes_on_while_one_of_its_partitions_is_left() -> None:
+    bench = Bench(2).live()
+    bench.event(0, 1, fetched("r", 1))
+    bench.poll(FetchBatch)
+    bench.event(1, 2, fetched("r2", 2))
+    bench.machine.event(1, Event(1, 0, 1, 7, [fetched("s", 1)]), "u", bench.now)
+    bench.now += 1.0
+    (fetch,) = bench.poll(FetchBatch)
+    bench.machine.assign(frozenset({1}))
+    assert fetch.request not in [given_up.request for given_up in bench.poll(GiveUpFetch)]
+    assert bench.machine.awaits(fetch.request)

@@ -14,6 +14,7 @@ from ringcast._machine.lease_reading import (
     LATE_EVERY_S,
     MOST_READ,
     MOST_READ_BYTES,
+    MOST_SUSPECTED,
     PROVES_FOR_S,
     READ_EVERY_S,
     WATCHED,
@@ -298,6 +299,49 @@ def test_what_no_record_names_any_more_is_forgotten() -> None:
     assert view.asked == ["a"]
     assert set(view.membership.leases.entries) == {"a"}
     assert not view.readings.reports
+
+
+def test_a_worker_that_went_over_counts_until_its_new_lease_was_read() -> None:
+    view = View("a", ["a", "b"])
+    view.read(0.0)
+    owners = view.membership.members("k")
+    record = view.membership.nodes.get(names.node_key("k", "b"), NodeRecord)
+    assert record is not None
+    view.revision += 1
+    other = NodeRecord(slot=record.slot, lease="host.agent", incarnation=record.incarnation)
+    view.membership.nodes.put(names.node_key("k", "b"), Entry(view.revision, encode_record(other)))
+    assert "host.agent" in view.readings.ask("a", 1.0)
+    assert view.membership.members("k") == owners, "the answer is late, or lost"
+    view.refresh("host.agent", 1.0)
+    view.read(1.5)
+    assert view.membership.members("k") == owners
+    assert set(view.membership.leases.entries) >= {"a", "host.agent"}
+    view.read(2.0)
+    assert "b" not in view.membership.leases.entries, "nothing names it, and it counts for nothing"
+
+
+def test_one_worker_can_have_few_leases_read_by_its_reports() -> None:
+    members = [f"w{number}" for number in range(190)]
+    view = View("w0", members)
+    while not view.membership.leases.complete:
+        view.read(0.0)
+    for first in range(1, 181, 30):
+        view.report("w189", *members[first : first + 30])
+    view.report("w189", "w0")
+    view.report("w188", "w185")
+    assert view.readings.doubted, "of itself a worker knows better"
+    view.read(1.0)
+    mine = [WATCHED + 1 + IN_TURN, MOST_SUSPECTED + 1]
+    assert MOST_SUSPECTED <= len(view.asked) <= sum(mine)
+    assert "w185" in view.asked, "what another reports is heard"
+    for lease in view.asked:
+        view.refresh(lease, 2.0)
+    view.read(2.0)
+    assert len(view.asked) <= sum(mine)
+    view.read(1.0 + limits.LEASE_REFRESH_S)
+    view.report("w189", *members[100:140])
+    view.read(7.0)
+    assert set(members[100:140]) <= set(view.asked), "later on it is heard again"
 
 
 def test_one_question_is_bounded() -> None:

@@ -211,6 +211,19 @@ def test_after_a_reconnect_missing_members_are_waited_for() -> None:
     assert len(alone.of("a")) == 32
 
 
+def test_after_a_reconnect_members_that_are_known_to_have_left_are_not_waited_for() -> None:
+    """Those who stayed have given up what is this worker's already: nobody would own it for the grace."""
+    peer = assigner(settle_s=0.0, grace_s=5.0)
+    peer.changed(0.0)
+    peer.poll((A, B, C), 0.0)
+    peer.reconnected(10.0)
+    assert peer.poll((A, B), 10.0) is None
+    peer.changed(10.1)
+    shared = peer.poll((A, B), 10.1, {"c"})
+    assert shared is not None
+    assert set(shared.owners) == {"a", "b"}
+
+
 def test_the_grace_ends_as_soon_as_all_former_members_are_back() -> None:
     peer = assigner(settle_s=0.1, grace_s=5.0)
     peer.changed(0.0)

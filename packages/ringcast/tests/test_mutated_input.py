@@ -123,7 +123,8 @@ async def test_damaged_events_do_no_harm(store: Store, inline: bool) -> None:
             except ProtocolError:
                 refused += 1
             so_far = session.machine.stats.events
-            session.deliver(partition, data, TOKEN)
+            session.take_in(partition, data, TOKEN)
+            session.pump()
             taken += session.machine.stats.events - so_far  # what the stream delivers meanwhile is not among them
             if count % 50 == 0:
                 await asyncio.sleep(0)

@@ -1,8 +1,10 @@
-"""A handler that does not come back while 100,000 events pile up: memory stays bounded, and nothing is lost."""
+"""A handler that is slow, or stuck, while many events pile up: memory stays bounded, nothing is lost, and no more is
+taken in than is applied in good time."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 import tracemalloc
 from typing import TYPE_CHECKING
 
@@ -64,7 +66,7 @@ async def test_memory_is_bounded_with_a_hundred_thousand_events_pending(store: S
                     await begun.wait()
                     while (await js.stream_info(stream)).state.messages < EVENTS:  # it stores what it got in a moment
                         pass
-                most = worker.config.max_ack_pending
+                most = 8 * worker.config.max_parallel_handlers
                 await worker.wait_until("list", lambda: worker.stats("list").events >= most, timeout_s=PATIENCE_S)
                 info = await js.consumer_info(stream, names.consumer_name("ringcast", worker.config.worker_id))
                 assert info.num_ack_pending == most
@@ -84,3 +86,31 @@ async def test_memory_is_bounded_with_a_hundred_thousand_events_pending(store: S
             assert not fell
     finally:
         await client.close()
+
+
+async def test_no_more_events_are_taken_in_than_a_handler_that_blocks_applies_in_time(store: Store) -> None:
+    """While a plain function runs nothing can be acknowledged, nor reported to be in progress."""
+    await store.create(partition_count=1)
+    events = 60  # fewer than one request may ask for, so that it is open while the handler blocks
+    slow: list[Change] = []
+
+    def handler(change: Change) -> None:
+        time.sleep(0.1)
+        slow.append(change)
+
+    async with store.worker(handler=handler, ack_wait_s=3.0, max_parallel_handlers=1, heads_s=3600.0) as worker:
+        await worker.wait_ready(timeout_s=PATIENCE_S)
+        client = await nats.connect(store.nats_url)
+        try:
+            for number in range(events):
+                row = WireChange(f"row{number}", number + 1, False, "v")
+                event = encode(Event(WIRE_VERSION, number, number + 1, 1, [row]))
+                await client.publish(names.notify_subject(store.name, "list", 0), event)
+            await client.flush()
+        finally:
+            await client.close()
+        await worker.wait_for("list", 0, events, timeout_s=PATIENCE_S)
+        assert len(slow) == events
+        (counters,) = worker._runtime._consumers.counters.values()  # type: ignore[union-attr]
+        assert counters.messages >= events
+        assert counters.redeliveries < 0.03 * counters.messages

@@ -103,7 +103,7 @@ async def test_a_full_fetch_that_is_too_large(service: Running, store_name: str)
     value = "x" * 1_000_000
     for first in range(0, 68, 17):  # what one connection may have waiting is bounded
         await asyncio.gather(*(service.put(store_name, f"r{number}", value) for number in range(first, first + 17)))
-    with pytest.raises(LimitExceededError, match="a full fetch may have 67108864: fetch partition by partition"):
+    with pytest.raises(LimitExceededError, match="a full fetch may have 50331648: fetch partition by partition"):
         await service.fetch(store_name, "full")
     batch = encode(BatchRequest(WIRE_VERSION, [f"r{number}" for number in range(68)]))
     with pytest.raises(LimitExceededError, match="a reply may have 67108864: ask for fewer"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,19 @@ async def test_without_nats_the_port_stays(
         assert (await service.put(store_name, "a")).version == 1  # its event waits in the outbox
         await asyncio.to_thread(nats_server.start)
         await until(address, SERVING, BUS)
+
+
+async def test_a_login_that_is_refused_for_a_while_ends_nothing(start: Any, tmp_path: Path, store_name: str) -> None:
+    with NatsServer(tmp_path / "nats", authorization={"token": "first"}) as server:
+        async with start(f"nats://first@127.0.0.1:{server.port}", f"sqlite:{tmp_path / 'x.db'}") as service:
+            address = service.app.grpc_address
+            await service.create(store_name)
+            await asyncio.to_thread(partial(server.change, authorization={"token": "second"}))
+            await until(address, NOT_SERVING, BUS)
+            assert (await service.put(store_name, "a")).version == 1
+            await asyncio.to_thread(partial(server.change, authorization={"token": "first"}))
+            await until(address, SERVING, BUS)
+            assert (await service.put(store_name, "a")).version == 2
 
 
 async def test_without_the_database_only_the_bus_is_left(start: Any, nats_url: str, store_name: str) -> None:

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from typing import Any
 
+import asyncpg
 import pytest
 from ringcast_config_service.repository import Compaction, HistoryFilter, Repository, compaction, make_repository
 from ringcast_config_service.repository.postgres_compaction import PostgresSteps
+from ringcast_config_service.repository.sql import Postgres, Sqlite
 from ringcast_config_service.repository.sqlite_compaction import SqliteSteps
-from ringcast_core import row_partition
 from ringcast_testkit import PATIENCE_S
+from ringcast_testkit.rows import same_partition
 
 Bench = Any  # of conftest.py
 
 DAY_MS = 86_400_000
 WEEK_MS = 7 * DAY_MS
-
-
-def same_partition(count: int) -> list[str]:
-    found = (f"r{number}" for number in range(10_000))
-    return [row for row in found if row_partition(row, 8) == 3][:count]
+FIRST = compaction.Moment(0, 0)
 
 
 async def revisions(bench: Bench) -> list[tuple[str, str | None]]:
@@ -47,6 +47,13 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     for name in ("PIECE_ROWS", "PIECE_REVISIONS"):
         for module in ("postgres_compaction", "sqlite_compaction"):
             monkeypatch.setattr(f"ringcast_config_service.repository.{module}.{name}", count)
+
+
+def steps_of(bench: Bench) -> compaction.Steps:
+    repo = bench.repo
+    if bench.address.startswith("sqlite:"):
+        return SqliteSteps(repo._write, repo._name)
+    return PostgresSteps(repo._sessions, repo._name)
 
 
 async def compact(bench: Bench, tombstones_ms: int = DAY_MS, history_ms: int = WEEK_MS) -> tuple[int, int]:
@@ -175,6 +182,42 @@ async def test_pieces_are_small(bench: Bench, monkeypatch: pytest.MonkeyPatch) -
     assert await bench.live() == {}
 
 
+async def test_of_one_moment_a_piece_begins_where_the_last_one_ended(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would go over all that the pieces before it have removed, which a database keeps for a while."""
+    small_pieces(monkeypatch, 10)
+    rows = same_partition(35)
+    await bench.write(dict.fromkeys(rows, "1"))
+    await bench.write(dict.fromkeys(rows))
+    await bench.pass_time(2 * WEEK_MS)
+    steps = steps_of(bench)
+    first: compaction.Moment | None = FIRST
+    found: list[tuple[int, int | None]] = []
+    duty = await steps.take(60_000)
+    assert duty is not None
+    while first is not None:
+        dropped, first = await steps.drop_tombstones(duty, first, duty.now_ms)
+        found.append((dropped, first.version if first else None))
+    assert found == [(10, 45), (10, 55), (10, 65), (5, None)]
+    assert "sort" not in (plan := await plan_of_tombstones(bench)).lower()
+    assert "rows_tombstones" in plan
+
+
+async def plan_of_tombstones(bench: Bench) -> str:
+    """How the database finds a piece, once there is more than fits a page."""
+    if bench.address.startswith("sqlite:"):
+        with closing(sqlite3.connect(bench.address.removeprefix("sqlite:"))) as db:
+            sql = f"EXPLAIN QUERY PLAN {Sqlite.OLD_TOMBSTONES}"
+            return str(db.execute(sql, (0, 0, 1, 10)).fetchall()).replace("TEMP B-TREE", "sort")
+    db = await asyncpg.connect(bench.address)
+    try:
+        await db.execute("SET enable_seqscan = off; SET enable_bitmapscan = off")
+        return str(await db.fetch(f"EXPLAIN {Postgres.OLD_TOMBSTONES}", 0, 0, 1, 10))
+    finally:
+        await db.close()
+
+
 async def test_one_instance_at_a_time(bench: Bench, other: Repository) -> None:
     await bench.write({"a": "1"})
     assert not (await bench.repo.compact(DAY_MS, WEEK_MS, every_ms=600_000)).skipped
@@ -192,18 +235,14 @@ async def test_an_instance_that_lost_the_duty_changes_nothing(bench: Bench, monk
     await bench.write({f"r{number}": None for number in range(30)})
     await bench.pass_time(2 * WEEK_MS)
     repo = bench.repo
-    steps: compaction.Steps = (
-        SqliteSteps(repo._write, repo._name)
-        if bench.address.startswith("sqlite:")
-        else PostgresSteps(repo._sessions, repo._name)
-    )
+    steps = steps_of(bench)
     duty = await steps.take(60_000)
     assert duty is not None
-    dropped, after = await steps.drop_tombstones(duty, 0, duty.now_ms)
+    dropped, after = await steps.drop_tombstones(duty, FIRST, duty.now_ms)
     assert (dropped, after is not None) == (10, True)
     await bench.execute("UPDATE maintenance SET token = token + 1, holder = 'another'")
     for step in (
-        steps.drop_tombstones(duty, 0, duty.now_ms),
+        steps.drop_tombstones(duty, FIRST, duty.now_ms),
         steps.drop_history(duty, 0, duty.now_ms),
         steps.keep(duty, 1, 1),
     ):

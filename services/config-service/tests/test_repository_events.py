@@ -17,6 +17,7 @@ from ringcast_config_service.repository import (
 )
 from ringcast_core import row_partition
 from ringcast_testkit import PATIENCE_S
+from ringcast_testkit.rows import same_partition
 from ringcast_wire import (
     UnknownStoreError,
     decode_event,
@@ -29,17 +30,6 @@ Bench = Any  # of conftest.py
 
 def partition_of(row_id: str, count: int = 8) -> int:
     return row_partition(row_id, count)
-
-
-def same_partition(count: int, partition: int = 3, partitions: int = 8) -> list[str]:
-    """Row ids that fall into one partition."""
-    found: list[str] = []
-    number = 0
-    while len(found) < count:
-        if partition_of(f"r{number}", partitions) == partition:
-            found.append(f"r{number}")
-        number += 1
-    return found
 
 
 async def test_everything_names_the_history_of_its_key(bench: Bench) -> None:

@@ -104,6 +104,7 @@ async def exercise(service: ConfigServiceProcess, nats_url: str, store: str, con
         await client.fetch(store, "batch", encode(BatchRequest(WIRE_VERSION, ["a"])))
         with pytest.raises(UnknownStoreError):
             await client.fetch("nowhere", "full")
+        await client.stub.ListDeadLetters(pb.ListDeadLettersRequest(store=store))
 
 
 # --- Metrics ----------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from ringcast import Change
 from ringcast_core import row_partition
 from ringcast_heartbeat_agent.callbacks import CallbackSender
 from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.followers import Followers
 from ringcast_heartbeat_agent.handlers import Handlers
 from ringcast_heartbeat_agent.items import Wanted, item_of
 from ringcast_heartbeat_agent.observers import Observers
@@ -343,7 +344,7 @@ async def test_an_address_that_can_not_be_called_ends_its_subscription_alone() -
     """Whatever is thrown for it: else it would end everything that the agent does."""
     config, measures, unused = Config(callback_patience_s=0.01), Measures(), cast(Any, None)
     async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
-        observers = Observers(config, tasks, unused, None)
+        observers = Observers(config, Followers(config, tasks), unused, None)
         handlers = Handlers(config, unused, unused, observers, unused, tasks, measures)
         sender = CallbackSender(config, tasks, handlers, measures)
         sender.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from ringcast.hosting import KeyReader
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.errors import StoppedError
 from ringcast_heartbeat_agent.feeds import KeyFeed
+from ringcast_heartbeat_agent.followers import Followers
 from ringcast_heartbeat_agent.items import Wanted
 from ringcast_heartbeat_agent.observer import Position
 from ringcast_heartbeat_agent.observers import Observers
@@ -26,7 +28,8 @@ async def test_who_comes_while_a_key_is_being_left_follows_it_anew(
     async with asyncio.TaskGroup() as tasks:
         config = Config(nats=(shared_nats.url,), agent_id="here")
         reader = KeyReader(config.nats, worker_id="here")
-        observers = Observers(config, tasks, reader, None)
+        followers = Followers(config, tasks)
+        observers = Observers(config, followers, reader, None)
 
         def subscription() -> Subscription:
             wanted = Wanted(["list"])
@@ -36,7 +39,7 @@ async def test_who_comes_while_a_key_is_being_left_follows_it_anew(
         await observers.attach(first, "list")
         observers.detach(first)
         (observer,) = observers
-        observers._leave(observer)
+        followers.leave(observer)
         await observers.attach(second, "list")
         assert not second.ended
         assert not first.waiting
@@ -44,11 +47,11 @@ async def test_who_comes_while_a_key_is_being_left_follows_it_anew(
         async with asyncio.timeout(PATIENCE_S):
             batch = await anext(second.batches())
         assert batch["a"].value == "1"
-        assert len(observers) == 1
-        await observers.stop()
+        assert len(followers.keys) == 1
+        await followers.stop()
         assert second.ended
         await reader.close()
-    assert len(observers) == 0
+    assert len(followers.keys) == 0
 
 
 async def test_who_comes_while_a_key_is_refused_for_good_is_told_as_well(
@@ -56,20 +59,21 @@ async def test_who_comes_while_a_key_is_refused_for_good_is_told_as_well(
 ) -> None:
     async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
         config = Config(nats=(shared_nats.url,), agent_id="here")
-        observers = Observers(config, tasks, KeyReader(config.nats, worker_id="here"), None)
+        followers = Followers(config, tasks)
+        observers = Observers(config, followers, KeyReader(config.nats, worker_id="here"), None)
         second = Subscription(store_name, Wanted(["list"]), max_items=10, max_bytes=10_000, api="grpc")
 
         class First(Subscription):
             def end(self, error: StoppedError | None = None) -> None:
                 if not self.ended:
-                    observers._observer(store_name, "list").add(second, Position())
+                    observers.follow(store_name, "list").add(second, Position())
                 super().end(error)
 
         first = First(store_name, Wanted(["list"]), max_items=10, max_bytes=10_000, api="grpc")
-        observers._observer(store_name, "list").add(first, Position())
+        observers.follow(store_name, "list").add(first, Position())
     for one in (first, second):
         assert f"store '{store_name}' does not exist" in str(one.error)
-    assert len(observers) == 0
+    assert len(followers.keys) == 0
 
 
 async def test_workers_keep_rows_on_disk_only_when_the_agent_is_told_to(
@@ -77,10 +81,10 @@ async def test_workers_keep_rows_on_disk_only_when_the_agent_is_told_to(
 ) -> None:
     monkeypatch.setenv("RINGCAST_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("RINGCAST_JETSTREAM_API", "JS.elsewhere.API")
-    worker = KeyFeed(Config(), "s", "list", None)._worker
+    worker = KeyFeed(Config(), "s", "list", None, Counter())._worker
     assert (worker.config.cache_dir, worker.config.jetstream_api) == ("", "$JS.API")
     config = Config(agent_id="here", cache_dir=str(tmp_path / "own"), jetstream_api="JS.ringcast.API")
-    worker = KeyFeed(config, "s", "list", None)._worker
+    worker = KeyFeed(config, "s", "list", None, Counter())._worker
     assert (worker.config.cache_dir, worker.config.jetstream_api) == (str(tmp_path / "own"), "JS.ringcast.API")
 
 

@@ -24,13 +24,13 @@ class Held(OwnsAll):
 
     def __init__(self) -> None:
         super().__init__()
-        self.rows: dict[str, Change] = {}
+        self.changes: dict[str, Change] = {}
 
     def row_ids(self) -> list[str]:
-        return list(self.rows)
+        return list(self.changes)
 
     def change_of(self, row_id: str) -> Change | None:
-        return self.rows.get(row_id)
+        return self.changes.get(row_id)
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ async def test_what_kills_its_consumer_is_poison_though_a_supervisor_is_quick(ma
 async def test_what_was_given_up_is_not_told_to_who_comes_later(make: Make) -> None:
     """Not the row as it was then; a newer change is."""
     source = Held()
-    source.rows["killer"] = Change("s", "list", 0, "killer", "v", 1)
+    source.changes["killer"] = Change("s", "list", 0, "killer", "v", 1)
     group = make(source=source, max_deliveries=2, max_tries=2)
     for attempt in (1, 2):
         member, _ = group.join("one", (), capacity=0, changes_only=False, session="", api="stream")
@@ -265,12 +265,12 @@ async def test_what_is_kept_is_forgotten_after_a_while_and_versions_do_not_fall(
 async def test_rows_that_are_there_are_told_once_and_as_they_are(make: Make) -> None:
     source = Held()
     for number in range(3_000):
-        source.rows[f"row{number}"] = Change("s", "list", 0, f"row{number}", "old", 1)
+        source.changes[f"row{number}"] = Change("s", "list", 0, f"row{number}", "old", 1)
     group = make(window=16, source=source)
     member, _ = group.join("one", (), capacity=0, changes_only=False, session="", api="stream")
     first = await given(member, 9)
     put(group, [2], "row5", "new")
-    source.rows["row7"] = Change("s", "list", 0, "row7", "new", 2)
+    source.changes["row7"] = Change("s", "list", 0, "row7", "new", 2)
     told = {delivery.change.row_id: delivery.change.value for delivery in first}
     ack(group, member, first)
     async with asyncio.timeout(PATIENCE_S):

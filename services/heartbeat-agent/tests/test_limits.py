@@ -10,19 +10,23 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import grpc
 import pytest
 from dapr.proto.runtime.v1 import configuration_pb2, dapr_pb2, dapr_pb2_grpc, metadata_pb2, pubsub_pb2, state_pb2
+from ringcast import LimitExceededError
 from ringcast.hosting import KeyReader
 from ringcast_heartbeat_agent.client import Consumer, ConsumerError
 from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.dispatch import Registration
 from ringcast_heartbeat_agent.errors import DaprError
 from ringcast_heartbeat_agent.handlers import Handlers
+from ringcast_heartbeat_agent.subscription import Subscription
 from ringcast_heartbeat_agent.telemetry import Measures
 from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, NatsServer
-from ringcast_wire import limits
+from ringcast_wire import limits, names
 
 SETTINGS, PING, GOAWAY = 4, 6, 7
 """Kinds of HTTP/2 frames."""
@@ -204,6 +208,24 @@ def test_one_user_has_a_share_of_everything(
             asyncio.run(two_consumers())
 
 
+def test_keys_of_groups_and_of_subscribers_count_together(
+    tmp_path: Path, shared_nats: NatsServer, writer: Any, store_name: str
+) -> None:
+    words = ("--max-keys", "2", "--client-share", "1", "--token-file", "off")
+    writer.create(store_name)
+    with AgentProcess(tmp_path, nats_url=shared_nats.url, options=words) as agent, stub_of(agent) as stub:
+        kept = [subscribe(stub, store_name, "one"), subscribe(stub, store_name, "two")]
+
+        async def consume(key: str) -> None:
+            async with Consumer(agent.grpc_address, store=store_name, key=key, group="g", name="one"):
+                pass
+
+        asyncio.run(consume("one"))  # which is followed already
+        with pytest.raises(ConsumerError, match="the agent follows 2 config keys: at most 2 are allowed"):
+            asyncio.run(consume("three"))
+        assert len({subscription_id for _, subscription_id in kept}) == 2
+
+
 def test_a_subscription_that_gets_no_new_key_keeps_none_from_others(
     tmp_path: Path, shared_nats: NatsServer, writer: Any, store_name: str
 ) -> None:
@@ -228,6 +250,46 @@ def test_a_subscription_that_gets_no_new_key_keeps_none_from_others(
         agent.process.wait_until(lambda: put_off(second, f"client uid {os.getuid()} has 2 config keys"))
         writer.put(store_name, "two", "b", "2")
         assert next(stream).items["two/b"].value == "2"
+
+
+async def test_looking_for_new_keys_joins_none_that_is_being_joined() -> None:
+    """A first join may take long: the look for new keys must not join a second time, which a limit may refuse."""
+    looks, joins = asyncio.Queue[str](), asyncio.Queue[str]()
+    answer = asyncio.Event()
+
+    class SlowDispatch:
+        async def join(self, asked: Registration) -> Any:
+            joins.put_nowait(asked.key)
+            await answer.wait()
+            raise LimitExceededError("it is full")
+
+    class OneKey:
+        async def stream_info(self, stream: str, subjects_filter: str) -> Any:
+            looks.put_nowait(stream)
+            return SimpleNamespace(state=SimpleNamespace(subjects={names.notify_subject("s", "one", 0): 1}))
+
+    class NoObservers:
+        async def attach(self, subscription: Subscription, key: str, *, with_rows: bool) -> None:
+            subscription.followed.add(key)
+
+        def detach(self, subscription: Subscription) -> None: ...
+
+    unused = cast(Any, None)
+    dispatch, js, observers = cast(Any, SlowDispatch()), cast(Any, OneKey()), cast(Any, NoObservers())
+    handlers = Handlers(Config(relist_s=0.001), js, unused, observers, dispatch, unused, Measures())
+    await handlers.subscribe("s", [], "grpc")  # it has begun, so new keys are looked for
+    first = asyncio.create_task(handlers.subscribe("s", [], "grpc", {"ringcast.group": "g"}))
+    assert await joins.get() == "one"
+    relist = asyncio.create_task(handlers.run())
+    while not looks.empty():
+        looks.get_nowait()
+    for _ in range(3):
+        await looks.get()
+    assert joins.empty()
+    answer.set()
+    with pytest.raises(DaprError, match="it is full"):
+        await first
+    relist.cancel()
 
 
 async def test_reads_at_once_and_reads_that_wait(

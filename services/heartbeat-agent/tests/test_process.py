@@ -118,6 +118,17 @@ def test_stopping(tmp_path: Path, shared_nats: NatsServer) -> None:
         assert os.fspath(tmp_path) not in "".join(agent.process.log)
 
 
+def test_a_login_that_is_refused_for_a_while_does_not_end_it(tmp_path: Path) -> None:
+    with NatsServer(tmp_path / "nats", authorization={"token": "first"}) as server:
+        url = f"nats://first@127.0.0.1:{server.port}"
+        with AgentProcess(tmp_path, nats_url=url, options=("--agent-id", "host")) as agent:
+            server.change(authorization={"token": "second"})
+            agent.process.wait_until(lambda: server.log_of("authentication error") > 5)  # it tries again and again
+            server.change(authorization={"token": "first"})
+            assert agent.status()
+            assert agent.terminate() == 0
+
+
 def test_every_metric_of_the_table_is_emitted(
     shared_agent: AgentProcess, http_get: Any, writer: Any, sidecar: Any, store_name: str
 ) -> None:

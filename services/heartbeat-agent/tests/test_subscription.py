@@ -163,6 +163,39 @@ async def test_a_deletion_that_a_read_of_the_whole_partition_left_out_is_read() 
         assert await anext(batches) == {"a": gone}
 
 
+async def test_an_answer_that_is_older_than_an_earlier_one_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An instance whose database lags has answered: no row goes back, and none that it lacks is told to be deleted."""
+    monkeypatch.setattr("ringcast_heartbeat_agent.subscription._RETRY_FIRST_S", 0.001)
+    key = Key()
+    one = subscription(key)
+    batches = one.batches()
+
+    async def told() -> dict[str, str]:
+        async with asyncio.timeout(PATIENCE_S):
+            return {name: held.value for name, held in (await anext(batches)).items()}
+
+    key.put("a", "1")
+    key.put("b", "1")
+    one.fall_behind(PLACE, Since(0, "h"))
+    assert await told() == {"a": "1", "b": "1"}
+    before = dict(key.rows), key.revision
+    key.put("a", "2")
+    one.fall_behind(PLACE, Since(2, "h"))
+    assert await told() == {"a": "2"}
+    now = dict(key.rows), key.revision
+    key.rows, key.revision = before
+    one.fall_behind(PLACE, Since(0, "h"))
+    reading = asyncio.ensure_future(told())
+    async with asyncio.timeout(PATIENCE_S):
+        while len(key.asked) < 4 and not reading.done():  # until it was asked again
+            key.reading.clear()
+            await key.reading.wait()
+    assert not reading.done()
+    key.rows, key.revision = now
+    assert await reading == {"a": "2", "b": "1"}
+    one.end()
+
+
 async def test_an_outage_does_not_end_what_it_is_behind_with() -> None:
     key = Key()
     key.away = 2

@@ -1,9 +1,9 @@
 """Faults without end: `make chaos`.
 
 The faults are shared out between a system with one NATS server on a small disk, one with a cluster of three, and one
-whose only service has a file for its database; with `--systems dispatch` they are done to one with an agent and the
-consumers of a group. The schedule comes from the seed; what happens in between is real, so a seed does not replay a run
-to the millisecond.
+whose only service has a file for its database and where all log in with a token; with `--systems dispatch` they are
+done to one with an agent and the consumers of a group. The schedule comes from the seed; what happens in between is
+real, so a seed does not replay a run to the millisecond.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ def shape_of(system: str, chosen: argparse.Namespace) -> Shape:
         dispatch=system == "dispatch",
         cluster=system == "cluster",
         sqlite=system == "sqlite",
+        token=system == "sqlite",
         slow_workers=("worker1",),
         small_disk=system == "server" and SmallDisk.supported(),
         service_options=SERVICE_OPTIONS,

@@ -8,11 +8,13 @@ that leads to another server after a failover.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -34,10 +36,11 @@ from ringcast_testkit import (
     TcpProxy,
     WorkerProcess,
 )
-from ringcast_wire import Mode, UnavailableError
+from ringcast_wire import Mode, UnavailableError, names
 
 from tests.integration.faults.mirror import Mirror
 from tests.integration.faults.record import Revision
+from tests.integration.faults.users import Users
 
 if TYPE_CHECKING:
     from tests.integration.faults.load import Load
@@ -73,8 +76,18 @@ class Shape:
     service_options: tuple[str, ...] = ()
     hold: float = 1.0
     """What the times of faults that last are multiplied by."""
+    token: bool = False
+    """Everybody logs in to NATS with one token, in place of the workers with passwords."""
     slow_workers: tuple[str, ...] = ()
     """Workers whose handler takes some milliseconds, and fails now and then."""
+    worker_words: tuple[str, ...] = ()
+    """Of the command of a worker, where it is not the usual one."""
+
+    @property
+    def users(self) -> Users:
+        """Who may log in; nobody has to where an agent keeps the leases of the workers."""
+        workers = [] if self.dispatch else [f"worker{number}" for number in range(self.workers)]
+        return Users(STORE, self.keys, workers, self.partitions, token=self.token)
 
 
 class Arena:
@@ -87,6 +100,7 @@ class Arena:
         self.mirror = Mirror(shape.keys, shape.partitions, owners_each=shape.workers if shape.full else 1)
         self.history.listen(self.mirror.take)
         self.servers: dict[str, NatsServer] = {}
+        self.users = shape.users
         self.disk: SmallDisk | None = None
         self.postgres: PostgresServer | None = None
         self.database = database
@@ -126,18 +140,27 @@ class Arena:
     @property
     def url(self) -> str:
         """The addresses of all NATS servers, past any proxy."""
-        return ",".join(server.url for server in self.servers.values())
+        return ",".join(self.users.address(server.port) for server in self.servers.values())
 
     @asynccontextmanager
-    async def bus(self) -> AsyncIterator[Client]:
-        """A connection of our own, past any proxy."""
+    async def bus(self, worker_id: str = "") -> AsyncIterator[Client]:
+        """A connection of our own, past any proxy; with the credential of a worker, or one that may do everything."""
+        login = self.users.login(worker_id)
+        if login:
+            login["inbox_prefix"] = names.inbox_prefix(worker_id)
         client = await nats.connect(
-            self.url.split(","), connect_timeout=5, max_reconnect_attempts=3, error_cb=_expected
+            self.url.split(","), connect_timeout=5, max_reconnect_attempts=3, error_cb=_expected, **login
         )
         try:
             yield client
         finally:
             await client.close()
+
+    async def reload_users(self) -> None:
+        """Has every server take the users as they are now; one that is gone takes them when it starts."""
+        for server in self.servers.values():
+            with contextlib.suppress(ServerFailedError):
+                await off(partial(server.change, **self.users.settings()))
 
     def probe_rows(self) -> Iterable[tuple[str, int, str]]:
         """A row of each partition, for finding out whether it is served: key, partition, row id."""
@@ -160,6 +183,8 @@ class Arena:
             history=self.history,
             handler_delay_s=0.003 if slow else 0.0,
             handler_fails=0.02 if slow else 0.0,
+            **({"words": self.shape.worker_words} if self.shape.worker_words else {}),
+            **self.users.login(worker_id),
             **self._worker_settings(),
         )
         return worker
@@ -238,17 +263,17 @@ class Arena:
         await self.mirror.wait(self.mirror.owned_once, 30, "the partitions were not shared out")
 
     def _start_servers(self) -> None:
-        shape, enter = self.shape, self.stack.enter_context
+        shape, users, enter = self.shape, self.users.settings(), self.stack.enter_context
         if shape.cluster:
-            self.servers = enter(NatsCluster(self.directory / "nats")).servers
+            self.servers = enter(NatsCluster(self.directory / "nats", **users)).servers
         elif shape.small_disk:
             self.disk = enter(SmallDisk(self.directory / "disk", DISK_BYTES))
             store = {"store_dir": str(self.disk.path / "jetstream"), "max_file_store": BROKER_BYTES}
-            server = NatsServer(self.directory / "nats", prefix=self.disk.prefix, jetstream=store)
+            server = NatsServer(self.directory / "nats", prefix=self.disk.prefix, jetstream=store, **users)
             self.servers = {"nats": enter(server)}
         else:
             store = {"store_dir": str(self.directory / "nats" / "jetstream"), "max_file_store": BROKER_BYTES}
-            self.servers = {"nats": enter(NatsServer(self.directory / "nats", jetstream=store))}
+            self.servers = {"nats": enter(NatsServer(self.directory / "nats", jetstream=store, **users))}
         if shape.sqlite:
             self.database = f"sqlite:{self.directory / 'ringcast.db'}"
         elif shape.own_postgres:
@@ -270,7 +295,7 @@ class Arena:
         if name not in self.links:
             proxies = [self.stack.enter_context(TcpProxy(server.port)) for server in self.servers.values()]
             self.links[name] = proxies
-        return ",".join(f"nats://127.0.0.1:{proxy.port}" for proxy in self.links[name])
+        return ",".join(self.users.address(proxy.port) for proxy in self.links[name])
 
     def _database_of(self, name: str) -> str:
         """The address of the database for one service: that of a new proxy, but for a file."""

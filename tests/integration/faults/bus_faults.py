@@ -9,7 +9,7 @@ from collections.abc import Callable
 import nats.errors
 import nats.js.errors
 from ringcast_testkit import TcpProxy
-from ringcast_wire import SlotClaim, encode_record, limits, names
+from ringcast_wire import names
 
 from tests.integration.faults.arena import STORE, Arena, off
 from tests.integration.faults.fault import PAST_A_LEASE_S, a_worker, hold, kind, on_jetstream, taken_over
@@ -38,43 +38,6 @@ async def lease_deleted(arena: Arena, chance: random.Random) -> None:
     """The lease of a live worker disappears."""
     worker = a_worker(arena, chance)
     await on_jetstream(arena, lambda js: js.publish(f"$KV.{names.LEASES_BUCKET}.{worker.worker_id}", headers=_DELETED))
-
-
-@kind("bus")
-async def buckets_rolled_up(arena: Arena, chance: random.Random) -> None:
-    """A worker's own records come with a header that would remove all others of the bucket: the stream refuses them."""
-    worker, key = a_worker(arena, chance).worker_id, chance.choice(arena.shape.keys)
-    subjects = (
-        f"$KV.{names.LEASES_BUCKET}.{worker}",
-        f"$KV.{names.nodes_bucket(STORE)}.{names.node_key(key, worker)}",
-    )
-
-    async def roll_up(js: nats.js.JetStreamContext) -> None:
-        for subject in subjects:
-            for what in ("all", "sub"):
-                try:
-                    await js.publish(subject, b"{}", headers={"Nats-Rollup": what})
-                except nats.js.errors.APIError as error:
-                    if "rollup not permitted" not in str(error):
-                        raise
-                else:
-                    raise AssertionError(f"a roll-up on {subject} was taken")
-
-    await on_jetstream(arena, roll_up)
-
-
-@kind("bus")
-async def slots_claimed(arena: Arena, chance: random.Random) -> None:
-    """Every slot of a key is claimed for one worker, the slots of the others too."""
-    worker, key = a_worker(arena, chance).worker_id, chance.choice(arena.shape.keys)
-    claim = encode_record(SlotClaim(worker_id=worker, lease=worker))
-    nodes = names.nodes_bucket(STORE)
-
-    async def claim_all(js: nats.js.JetStreamContext) -> None:
-        for slot in range(limits.MAX_WORKERS_PER_KEY):
-            await js.publish(f"$KV.{nodes}.{names.slot_key(key, slot)}", claim)
-
-    await on_jetstream(arena, claim_all)
 
 
 @kind("bus")

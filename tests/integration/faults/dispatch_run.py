@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.integration.faults.arena import STORE, Shape, off
+from tests.integration.faults.arena import STORE, Shape
 from tests.integration.faults.deliveries import judge_deliveries, judge_done, judge_group
 from tests.integration.faults.dispatch_arena import DispatchArena
 from tests.integration.faults.histories import judge_order, judge_reports, judge_revisions, judge_state, judge_writes
@@ -37,16 +37,14 @@ class DispatchRun(Run):
     async def judge(self) -> None:
         """Ends the load, waits for rest, and adds what is found to the outcome."""
         await self.load.stop()
-        await self.recovered()
-        await self.rest()
         arena, outcome, findings = self.arena, self.outcome, self.outcome.findings
         (key,) = arena.shape.keys
+        held = {name: dump.get(key, {}) for name, dump in (await self.dumps()).items()}
+        owned = {name: arena.mirror.owned(name, key) for name in held}
         client, ledger = next(iter(arena.clients.values())), self.load.ledger
         for refusal in ledger.refused:
             findings.add("refused", refusal)
         judge_group(await arena.group(), findings)
-        held = {name: (await off(worker.dump)).get(key, {}) for name, worker in arena.workers.items()}
-        owned = {name: arena.mirror.owned(name, key) for name in arena.workers}
         elsewhere = frozenset[int]().union(*owned.values())
         reports, revisions = arena.history.reports(), await revisions_of(client, key)
         truth = {row.row_id: (row.value, row.version, row.partition) async for row in client.list(STORE, key)}

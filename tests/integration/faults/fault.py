@@ -27,7 +27,8 @@ class Kind:
     """One kind of fault.
 
     ``only`` says which system it needs: "server", "cluster", or either; ``database`` which of those: "postgres",
-    "sqlite", or either. ``alone``: nothing else is done meanwhile.
+    "sqlite", or either. ``login``: how processes log in to NATS where it can be done, "password", "token", or either.
+    ``alone``: nothing else is done meanwhile.
     """
 
     name: str
@@ -35,18 +36,21 @@ class Kind:
     action: Action
     only: str = ""
     database: str = ""
+    login: str = ""
     alone: bool = False
 
 
 KINDS: dict[str, Kind] = {}
 
 
-def kind(group: str, only: str = "", *, database: str = "", alone: bool = False) -> Callable[[Action], Action]:
+def kind(
+    group: str, only: str = "", *, database: str = "", login: str = "", alone: bool = False
+) -> Callable[[Action], Action]:
     """Registers a fault under the name of its function."""
 
     def register(action: Action) -> Action:
         name = action.__name__
-        KINDS[name] = Kind(name, group, action, only, database, alone)
+        KINDS[name] = Kind(name, group, action, only, database, login, alone)
         return action
 
     return register
@@ -62,6 +66,11 @@ def a_worker(arena: Arena, chance: random.Random) -> WorkerProcess:
     return arena.workers[chance.choice(sorted(arena.workers))]
 
 
+def a_user(arena: Arena, chance: random.Random) -> str:
+    """The id of a worker that logs in with a password of its own; empty where none does."""
+    return chance.choice(sorted(arena.users.passwords) or [""])
+
+
 async def taken_over(arena: Arena, worker_id: str) -> None:
     """Waits until the others own all that a worker owned, unless another fault keeps them from it."""
     with contextlib.suppress(AssertionError):
@@ -70,12 +79,15 @@ async def taken_over(arena: Arena, worker_id: str) -> None:
         )
 
 
-async def on_jetstream(arena: Arena, work: Callable[[nats.js.JetStreamContext], Awaitable[object]]) -> None:
-    """Does something with JetStream, again while a fault of another group keeps it from answering."""
+async def on_jetstream(
+    arena: Arena, work: Callable[[nats.js.JetStreamContext], Awaitable[object]], user: str = ""
+) -> None:
+    """Does something with JetStream, with the credential of a worker or one that may do everything, again while a fault
+    of another group keeps it from answering."""
     async with asyncio.timeout(_TRIES_S):
         while True:
             try:
-                async with arena.bus() as client:
+                async with arena.bus(user) as client:
                     await work(client.jetstream(timeout=5))
                 return
             except nats.js.errors.NotFoundError:

@@ -8,12 +8,14 @@ recovered, such as bringing a dead worker back.
 from __future__ import annotations
 
 from tests.integration.faults import (  # noqa: F401  # each registers its kinds
+    application_faults,
     bus_faults,
     database_faults,
     dispatch_faults,
     process_faults,
     record_faults,
     server_faults,
+    user_faults,
 )
 from tests.integration.faults.fault import KINDS, Kind
 

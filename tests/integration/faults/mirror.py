@@ -9,6 +9,7 @@ from ringcast_testkit import Report
 
 Place = tuple[str, int]
 """Config key and partition."""
+_MOVES = ("assigned", "revoked", "killed", "ended", "failed")
 
 
 class Mirror:
@@ -20,6 +21,8 @@ class Mirror:
         self._owners_each = owners_each
         self._heard: dict[tuple[tuple[str, int], Place], dict[str, tuple[int, str | None]]] = {}
         self._begun: dict[tuple[tuple[str, int], Place], set[str]] = {}
+        self.moves = 0
+        """How often it was told of partitions that went to a worker, or from one."""
         self._grown = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
@@ -86,6 +89,7 @@ class Mirror:
 
     def _take(self, report: Report) -> None:
         who = (report.worker_id, report.life)
+        self.moves += report.event in _MOVES
         match report.event:
             case "assigned":
                 for number in report.fields["partitions"]:

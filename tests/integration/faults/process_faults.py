@@ -60,11 +60,11 @@ async def slot_taken(arena: Arena, chance: random.Random) -> After:
     worker = a_worker(arena, chance)
     await off(worker.pause)
     await taken_over(arena, worker.worker_id)
-    joiner = arena.add_worker(f"joiner{next(_numbers)}")
-    await off(joiner.start)
-    await arena.ready(joiner)
+    joined = joiner(arena)
+    await off(joined.start)
+    await arena.ready(joined)
     await off(worker.resume)
-    return _gone(arena, joiner)
+    return gone(arena, joined)
 
 
 @kind("workers")
@@ -89,18 +89,23 @@ async def _expire_silently(js: nats.js.JetStreamContext, lease: str) -> None:
 @kind("workers")
 async def joiner_killed(arena: Arena, chance: random.Random) -> After:
     """A worker joins, and is killed as soon as it owns something, long before it has loaded that."""
-    joiner = arena.add_worker(f"joiner{next(_numbers)}")
-    arena.down.add(joiner.worker_id)
-    await off(joiner.start)
-    await off(arena.history.wait, lambda: joiner.joined or joiner.process.returncode is not None, 60)
-    await off(joiner.kill)
-    return _gone(arena, joiner)
+    joined = joiner(arena)
+    arena.down.add(joined.worker_id)
+    await off(joined.start)
+    await off(arena.history.wait, lambda: joined.joined or joined.process.returncode is not None, 60)
+    await off(joined.kill)
+    return gone(arena, joined)
 
 
 _numbers = itertools.count()
 
 
-async def _gone(arena: Arena, worker: WorkerProcess) -> None:
+def joiner(arena: Arena) -> WorkerProcess:
+    """One more worker, not started."""
+    return arena.add_worker(f"joiner{next(_numbers)}")
+
+
+async def gone(arena: Arena, worker: WorkerProcess) -> None:
     """Ends a worker for good."""
     arena.down.add(worker.worker_id)
     if worker.process.returncode is None:

@@ -8,7 +8,7 @@ from tests.integration.faults.arena import Shape
 from tests.integration.faults.kinds import KINDS
 from tests.integration.faults.run import possible, schedule
 
-SHAPES = (Shape(small_disk=True), Shape(cluster=True), Shape(sqlite=True, services=1))
+SHAPES = (Shape(small_disk=True), Shape(cluster=True), Shape(sqlite=True, services=1, token=True))
 
 
 def test_every_kind_is_done_before_any_is_done_again_where_a_system_allows_it() -> None:

@@ -52,7 +52,13 @@ async def test_what_the_server_forgets_is_made_again(start: Start) -> None:
 
 async def test_what_one_worker_may_write_harms_no_other(start: Start) -> None:
     async with start() as run:
-        for kind in ("slots_claimed", "buckets_rolled_up", "slots_claimed"):
+        for kind in (
+            "slots_claimed",
+            "buckets_rolled_up",
+            "others_told_dead",
+            "records_that_are_none",
+            "slots_claimed",
+        ):
             assert await run.fault(KINDS[kind]) < MOST_S
 
 

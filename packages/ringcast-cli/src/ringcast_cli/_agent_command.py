@@ -82,6 +82,7 @@ class _Group(msgspec.Struct):
     lag: int
     blocked: list[_Blocked]
     consumers: list[_Consumer]
+    routing_key: str = "row"
 
 
 class _Resolved(msgspec.Struct):
@@ -233,8 +234,8 @@ def _print(told: _Status) -> None:
     if not told.groups:
         return
     click.echo()
-    columns = ["group", "store/key", "mode", "poison", "cursor", "last", "in flight", "lag", "blocked"]
-    print_table(columns, [_group(each) for each in told.groups], right=frozenset({4, 5, 6, 7, 8}))
+    columns = ["group", "store/key", "mode", "routing", "poison", "cursor", "last", "in flight", "lag", "blocked"]
+    print_table(columns, [_group(each) for each in told.groups], right=frozenset({5, 6, 7, 8, 9}))
     click.echo()
     columns = ["consumer", "group", "store/key", "state", "in flight", "capacity", "waiting", "filters"]
     rows = [_consumer(group, each) for group in told.groups for each in group.consumers]
@@ -272,8 +273,9 @@ def _worker(worker: _Worker) -> list[str]:
 
 
 def _group(group: _Group) -> list[str]:
+    settings = [group.mode, group.routing_key, group.poison_policy or "-"]
     numbers: list[Any] = [group.cursor, group.last, group.in_flight, group.lag, len(group.blocked)]
-    return [group.group, _place(group), group.mode, group.poison_policy or "-", *map(str, numbers)]
+    return [group.group, _place(group), *settings, *map(str, numbers)]
 
 
 def _consumer(group: _Group, consumer: _Consumer) -> list[str]:

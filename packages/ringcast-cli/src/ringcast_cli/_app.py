@@ -34,6 +34,10 @@ _COMMANDS: Final = {
         "ringcast_cli._agent_command",
         "Look at the heartbeat agent of this host, resolve blocked rows.",
     ),
+    "dead-letters": (
+        "ringcast_cli._dead_letter_commands",
+        "Look at changes that were given up, replay, discard them.",
+    ),
     "completion": ("ringcast_cli._completion_command", "Print a shell completion script."),
 }
 

@@ -5,7 +5,6 @@ Each reader yields, in the order of the input, a row with the number of its line
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -14,7 +13,8 @@ from typing import Final
 
 import msgspec
 from ringcast.admin import RowWrite
-from ringcast_wire import limits, shown
+from ringcast_wire import shown
+from ringcast_wire.csv_reader import CsvError, CsvRecord, CsvRules, read_header, read_records, width_problem
 
 from ringcast_cli._source import BadLineError, InputError, Source, decode
 
@@ -133,46 +133,39 @@ def read_csv(source: Source, layout: Layout) -> Iterator[Parsed]:
     """Comma separated values (RFC 4180); the first line names the columns unless ``layout.header`` is false.
 
     Raises:
-        InputError: a column that is needed is not there.
+        InputError: a column that is needed is not there, or the rest of the file can't be read right.
     """
-    csv.field_size_limit(2 * limits.MAX_ROW_BYTES)
-    lines = _CsvLines(source)
-    reader = csv.reader(lines, delimiter=layout.delimiter, strict=True)
     pick: Callable[[int, list[str]], RowWrite] | None = None
-    while True:
-        first = lines.number + 1
-        try:
-            cells = next(reader)
-            if not cells:
-                continue
+    try:
+        for record in read_records(_text_lines(source), CsvRules(delimiter=layout.delimiter)):
             if pick is None:
-                pick = _csv_picker(source.name, cells, layout)
+                pick = _csv_picker(source.name, read_header(record) if layout.header else record.cells, layout)
                 if layout.header:
                     continue
-            yield first, pick(first, cells)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            yield BadLineError(first, f"is malformed: {error}")
-        except BadLineError as error:
-            if pick is None:
-                raise InputError(f"file {source.name}, {error}", field="file") from None
-            yield error
+            yield _csv_row(record, pick)
+    except CsvError as error:
+        raise InputError(f"file {source.name}, {error}", field="file") from None
 
 
-class _CsvLines:
-    """The lines of a source as text, for the csv module; ``number`` is that of the last one."""
+def _csv_row(record: CsvRecord, pick: Callable[[int, list[str]], RowWrite]) -> Parsed:
+    if record.problem is not None:
+        return BadLineError(record.line, record.problem)
+    try:
+        return record.line, pick(record.line, record.cells)
+    except BadLineError as error:
+        return error
 
-    def __init__(self, source: Source) -> None:
-        self._lines = source.lines()
-        self.number = 0
 
-    def __iter__(self) -> _CsvLines:
-        return self
+def _text_lines(source: Source) -> Iterator[str]:
+    """The lines of a source as text; bytes that are not UTF-8 are found by whoever reads the records.
 
-    def __next__(self) -> str:
-        self.number, data = next(self._lines)
-        return _text(self.number, data)
+    Raises:
+        InputError: a line is too long. There may be a quote in what was not read.
+    """
+    for _, data in source.lines():
+        if isinstance(data, BadLineError):
+            raise InputError(f"file {source.name}, {data}", field="file")
+        yield data.decode(errors="surrogateescape")
 
 
 def _csv_picker(name: str, cells: list[str], layout: Layout) -> Callable[[int, list[str]], RowWrite]:
@@ -182,8 +175,8 @@ def _csv_picker(name: str, cells: list[str], layout: Layout) -> Callable[[int, l
     id_at, value_at, metadata_at = column_positions(name, columns, layout)
 
     def pick(number: int, cells: list[str]) -> RowWrite:
-        if len(cells) != width:
-            raise BadLineError(number, f"has {len(cells)} columns, expected are {width}")
+        if (problem := width_problem(cells, width)) is not None:
+            raise BadLineError(number, problem)
         value = cells[value_at] if value_at is not None else layout.value or ""
         metadata = {column: cells[at] for column, at in metadata_at.items()}
         return RowWrite(cells[id_at], value, metadata)

@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from ringcast_wire import InvalidInputError, limits, shown
+from ringcast_wire import InvalidInputError, shown
+from ringcast_wire.csv_reader import MAX_LINE_BYTES
 
-MAX_LINE_BYTES: Final = 4 * limits.MAX_ROW_BYTES
-"""A row of 1 MiB fits even when half of it is escaped."""
 _BOM: Final = b"\xef\xbb\xbf"
 STANDARD_INPUT: Final = "-"
 

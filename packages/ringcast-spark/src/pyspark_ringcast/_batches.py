@@ -30,6 +30,12 @@ class Row(NamedTuple):
     metadata: dict[str, str] | None
 
 
+def in_lower_case(frame: pa.RecordBatch) -> pa.RecordBatch:
+    """With the names of columns as a write knows them: to Spark's SQL case means nothing."""
+    names = [name.lower() for name in frame.schema.names]
+    return frame if names == frame.schema.names else frame.rename_columns(names)
+
+
 def read_rows(frame: pa.RecordBatch, *, all_deleted: bool = False) -> Iterator[Row]:
     """The rows of a record batch that has ``row_id`` and may have the other columns of a write."""
     columns = [_pylist(frame, name) for name in ("row_id", "value", "deleted", "metadata")]

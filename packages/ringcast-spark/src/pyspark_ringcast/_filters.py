@@ -20,6 +20,7 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
+from ringcast_core import row_partitions
 from ringcast_wire import InvalidInputError, check_row_id
 
 from pyspark_ringcast._options import MAX_ROW_IDS, Options
@@ -34,9 +35,9 @@ def narrowed(options: Options, filters: Iterable[Filter], partition_count: int) 
         if column == ("partition",):
             options = _by_partition(options, one, partition_count)
         elif column == ("row_id",):
-            options = _by_row_id(options, one)
+            options = _by_row_id(options, one, partition_count)
         elif column == ("version",):
-            options = _by_version(options, one)
+            options = _by_version(options, one, partition_count)
     return options
 
 
@@ -59,7 +60,7 @@ def _by_partition(options: Options, one: Filter, partition_count: int) -> Option
     return replace(options, partitions=tuple(chosen))
 
 
-def _by_row_id(options: Options, one: Filter) -> Options:
+def _by_row_id(options: Options, one: Filter, partition_count: int) -> Options:
     if isinstance(one, _EQUAL):
         wanted: set[object] = {one.value}
     elif isinstance(one, In) and len(one.value) <= MAX_ROW_IDS:
@@ -68,6 +69,11 @@ def _by_row_id(options: Options, one: Filter) -> Options:
         return options
     # Ids that no row can have would be refused by the service: there is nothing to find for them.
     row_ids = [str(row_id) for row_id in wanted if _is_row_id(row_id)]
+    if options.include_deleted and options.row_ids is None:
+        # A read by id finds tombstones that a read of partitions does not: only the partitions may shrink.
+        homes = set(row_partitions(row_ids, partition_count))
+        chosen = range(partition_count) if options.partitions is None else options.partitions
+        return replace(options, partitions=tuple(partition for partition in chosen if partition in homes))
     if options.row_ids is not None:
         row_ids = [row_id for row_id in row_ids if row_id in set(options.row_ids)]
     return replace(options, row_ids=tuple(sorted(row_ids)))
@@ -81,9 +87,11 @@ def _is_row_id(value: object) -> bool:
     return True
 
 
-def _by_version(options: Options, one: Filter) -> Options:
+def _by_version(options: Options, one: Filter, partition_count: int) -> Options:
+    if options.include_deleted:
+        return options  # which tombstones there are depends on the revision that is asked for
     if isinstance(one, GreaterThan):
-        return replace(options, since=max(options.since, one.value))
+        return replace(options, since=options.since.raised(one.value, partition_count))
     if isinstance(one, GreaterThanOrEqual):
-        return replace(options, since=max(options.since, one.value - 1))
+        return replace(options, since=options.since.raised(one.value - 1, partition_count))
     return options

@@ -14,6 +14,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 from ringcast_wire import InvalidInputError, NatsLogin, check_row_id, limits, names, shown
 
+from pyspark_ringcast._guards import DEFAULT_MAX_DELETE_SHARE
+from pyspark_ringcast._since import Since, parse_since
 from pyspark_ringcast._stream_offsets import Starting, parse_starting
 
 DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
@@ -81,8 +83,8 @@ class Options:
     # Reads
     partitions: tuple[int, ...] | None = None
     row_ids: tuple[str, ...] | None = None
-    since: int = 0
-    """Only rows with a version above it."""
+    since: Since = Since()  # noqa: RUF009  # frozen
+    """Only rows with a version above that of their partition."""
     include_deleted: bool = False
     on_change: OnChange = OnChange.FAIL
     tasks: int | None = None
@@ -95,6 +97,10 @@ class Options:
     operation: Operation = Operation.UPSERT
     max_rejected: int = 0
     rejects_path: str | None = None
+    max_delete_share: float = DEFAULT_MAX_DELETE_SHARE
+    """Of the live rows: an overwrite that would delete more deletes nothing."""
+    allow_empty: bool = False
+    """Whether an overwrite may leave the key without a row."""
 
 
 def parse_options(given: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> Options:
@@ -105,16 +111,47 @@ def parse_options(given: Mapping[str, str], environ: Mapping[str, str] = os.envi
             password.
     """
     values = {name: text for name in _FROM_ENVIRONMENT if (text := environ.get(f"RINGCAST_{name.upper()}"))}
-    for name, text in given.items():
+    for name, text in _of_path(_of_table(given)).items():
         values[_field(name)] = text
     login = {name: values.pop(name) for name in _LOGIN if name in values}
     files = {name: values.pop(name) for name in SERVICE_FILES if name in values}
     for name in ("store", "key"):
         if not values.get(name):
-            raise _refusal(name, f"is missing: say which {_WHAT[name]}, as in .option({name!r}, {_EXAMPLE[name]!r})")
+            why = f"is missing: say which {_WHAT[name]}, as in .option({name!r}, {_EXAMPLE[name]!r})"
+            raise _refusal(name, why if given else f"{why}; {_NO_OPTIONS}")
     parsed = {name: _PARSERS[name](name, text) for name, text in values.items()}
     service = Service(parsed.pop("service", DEFAULT_SERVICE), **{_of_service(name): files[name] for name in files})
     return Options(**parsed, service=service, login=_login(login))
+
+
+def _of_table(given: Mapping[str, str]) -> Mapping[str, str]:
+    """Without what ``CREATE TABLE`` adds: each option comes twice, and beside them stand properties of the table."""
+    if "provider" not in given:
+        return given
+    prefix = "option."
+    found = {name.removeprefix(prefix): text for name, text in given.items() if name.startswith(prefix)}
+    return found if "path" not in given else {**found, "path": given["path"]}
+
+
+def _of_path(given: Mapping[str, str]) -> Mapping[str, str]:
+    """With store and key in place of a path, as in ``load("gateway/blocklist")``.
+
+    Raises:
+        InvalidInputError: the path is no such pair, or store or key is given too.
+    """
+    path = next((text for name, text in given.items() if _plain(name) == "path"), None)
+    if path is None:
+        return given
+    store, slash, key = path.partition("/")
+    if not slash or "/" in key:
+        raise _refusal(
+            "path", f"is {shown(path)}: store and key with a slash between are wanted, as in gateway/blocklist"
+        )
+    others = {name: text for name, text in given.items() if _plain(name) != "path"}
+    for name in others:
+        if _plain(name) in ("store", "key"):
+            raise _refusal(name, f"is given, and a path too ({shown(path)}): one of them is enough")
+    return {**others, "store": store, "key": key}
 
 
 def _field(name: str) -> str:
@@ -230,6 +267,16 @@ def _seconds(name: str, text: str) -> float:
     return value
 
 
+def _share(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value <= 1.0:
+        raise _refusal(name, f"is {shown(text)}: 0 to 1 is allowed")
+    return value
+
+
 def _choice(kind: type[E]) -> Callable[[str, str], E]:
     def parse(name: str, text: str) -> E:
         try:
@@ -254,7 +301,7 @@ _PARSERS: Final[dict[str, Callable[[str, str], Any]]] = {
     "timeout_s": _seconds,
     "partitions": _partitions,
     "row_ids": _row_ids,
-    "since": _integer(0, 2**63 - 1),
+    "since": parse_since,
     "include_deleted": _boolean,
     "on_change": _choice(OnChange),
     "tasks": _integer(1, MAX_TASKS),
@@ -265,6 +312,8 @@ _PARSERS: Final[dict[str, Callable[[str, str], Any]]] = {
     "operation": _choice(Operation),
     "max_rejected": _integer(0, MAX_REJECTED),
     "rejects_path": _text,
+    "max_delete_share": _share,
+    "allow_empty": _boolean,
 }
 _LOGIN: Final = NatsLogin.__struct_fields__
 _FROM_ENVIRONMENT: Final = ("servers", "service", *_LOGIN)
@@ -273,5 +322,9 @@ SERVICE_FILES: Final = ("service_tls_ca_file", "service_tls_cert_file", "service
 _BY_PLAIN_NAME: Final = {_plain(name): name for name in (*_PARSERS, *_LOGIN, *SERVICE_FILES)}
 _WHAT: Final = {"store": "store it is about", "key": "config key of the store"}
 _EXAMPLE: Final = {"store": "gateway", "key": "blocklist"}
+_NO_OPTIONS: Final = (
+    "there is no option at all: Spark 4.3 drops those of a table that CREATE TABLE has made; use "
+    "CREATE TEMPORARY VIEW, or say WITH (`store` = …, `key` = …) behind the table's name"
+)
 
 assert {field.name for field in fields(Options)} == {*_PARSERS, "login"}

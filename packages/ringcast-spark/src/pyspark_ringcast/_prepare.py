@@ -65,8 +65,9 @@ def prepare(frame: DataFrame, partitions: int, *, newest_by: str | None = None, 
         InvalidInputError: there is no such column, or no store has so many partitions.
     """
     names.check_partition_count(partitions)
+    there = {name.lower() for name in frame.columns}
     for column in ("row_id", newest_by):
-        if column is not None and column not in frame.columns:
+        if column is not None and column.lower() not in there:
             raise InvalidInputError(f"column {column} is missing: the DataFrame has {', '.join(frame.columns)}")
     placed = frame.withColumn("partition", sql.expr(f"CAST(pmod(xxhash64(row_id), {partitions}) AS INT)"))
     placed = placed.repartition(tasks, "partition") if tasks else placed.repartition("partition")
@@ -98,10 +99,10 @@ def with_reasons(frame: DataFrame) -> DataFrame:
 
 
 def _reasons(batch: Any) -> list[str | None]:
-    from pyspark_ringcast._batches import checked_size, read_rows
+    from pyspark_ringcast._batches import checked_size, in_lower_case, read_rows
 
     found: list[str | None] = []
-    for row in read_rows(batch):
+    for row in read_rows(in_lower_case(batch)):
         try:
             checked_size(row)
             found.append(None)

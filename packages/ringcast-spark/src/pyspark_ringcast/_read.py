@@ -45,12 +45,14 @@ def take_snapshot(options: Options) -> Snapshot:
 
     Raises:
         UnknownStoreError, UnknownKeyError: nothing of that name is there.
-        InvalidInputError: a partition is named that the store does not have.
+        InvalidInputError: a partition is named that the store does not have, or a revision that is still to come.
+        MismatchError: ``since`` is of another list.
         UnavailableError: nobody answered in time.
     """
     found = shared_client(options).heads(options.store, options.key, options.timeout_s)
     for partition in options.partitions or ():
         names.check_partition(partition, len(found.heads))
+    options.since.check(f"{options.store}/{options.key}", found.heads)
     return Snapshot(options, tuple(found.heads), found.history)
 
 
@@ -162,10 +164,11 @@ class _TaskRead:
                 chunk = self._task.row_ids[start : start + limits.MAX_BATCH_ROWS]
                 yield batch_request(options.store, options.key, chunk)
             return
-        # Tombstones come only with what changed since a revision.
-        since = options.since if options.since or options.include_deleted else None
         for partition in self._task.partitions:
-            if options.since < self._heads[partition] or options.on_change is OnChange.LATEST:
+            after = options.since.of(partition)
+            # Tombstones come only with what changed since a revision.
+            since = after if after or options.include_deleted else None
+            if after < self._heads[partition] or options.on_change is OnChange.LATEST:
                 yield partition_request(options.store, options.key, partition, since, self._history)
 
     def _wanted(self, reply: Reply) -> pa.RecordBatch:
@@ -177,7 +180,8 @@ class _TaskRead:
             batch = batch.filter(pc.invert(batch.column("deleted")))
         # What changed since a revision needs no second look.
         if options.since and (self._task.row_ids is not None or any(entry.whole for entry in reply.entries)):
-            batch = batch.filter(pc.greater(batch.column("version"), options.since))
+            after = [options.since.of(partition) for partition in batch.column("partition").to_pylist()]
+            batch = batch.filter(pc.greater(batch.column("version"), pa.array(after, pa.int64())))
         return batch
 
     def _check(self, entry: Entry) -> None:
@@ -185,9 +189,10 @@ class _TaskRead:
         if not 0 <= entry.partition < len(self._heads):
             raise ProtocolError(f"fetch reply of {place} names partition {entry.partition} of {len(self._heads)}")
         self._check_pin(entry)
-        if options.since and options.include_deleted and entry.whole:
+        after = options.since.of(entry.partition)
+        if after and options.include_deleted and entry.whole:
             raise UnavailableError(
-                f"which rows of partition {entry.partition} of {place} were deleted since revision {options.since} "
+                f"which rows of partition {entry.partition} of {place} were deleted since revision {after} "
                 f"is no longer known: read without since, and compare"
             )
 

@@ -20,6 +20,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from ringcast_wire import InvalidInputError, LimitExceededError, UnknownKeyError, limits
 from ringcast_wire.grpc import pb
 
+from pyspark_ringcast._batches import in_lower_case
 from pyspark_ringcast._options import Options, parse_options
 from pyspark_ringcast._service import retried, shared_stub
 from pyspark_ringcast._write import RingcastWriter, Written
@@ -71,7 +72,7 @@ class RingcastStreamWriter(DataSourceStreamArrowWriter):
         query, batch = _running()
         if _last_done(self._options, query) == batch:
             return _Task(query, None)
-        written = self._writer.write(iter(_last_of_each(list(iterator))))
+        written = self._writer.write(iter(_last_of_each([in_lower_case(frame) for frame in iterator])))
         assert isinstance(written, Written)
         return _Task(query, written)
 

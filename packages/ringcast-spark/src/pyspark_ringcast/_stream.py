@@ -127,7 +127,7 @@ class RingcastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         for name, there in (
             ("row_ids", options.row_ids is not None),
-            ("since", options.since > 0),
+            ("since", bool(options.since)),
             ("on_change", options.on_change is not OnChange.FAIL),
         ):
             if there:

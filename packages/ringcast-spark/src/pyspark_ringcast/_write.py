@@ -21,7 +21,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from ringcast_core import row_partitions
 from ringcast_wire import InvalidInputError, UnknownKeyError, shown
 
-from pyspark_ringcast._batches import BatchMaker, Rejected
+from pyspark_ringcast._batches import BatchMaker, Rejected, in_lower_case
+from pyspark_ringcast._guards import OverwriteRefusedError, Replacement, replacement_refusals
 from pyspark_ringcast._options import Operation, Options
 from pyspark_ringcast._rejects import check_path, write_rejects
 from pyspark_ringcast._repeated import RowsBefore
@@ -44,6 +45,8 @@ class Written(WriterCommitMessage):
     unchanged: int = 0
     rejected: list[Rejected] = field(default_factory=list)
     kept: dict[int, bytes] = field(default_factory=dict)
+    live: int = 0
+    """Rows of the key when the job began."""
 
 
 class RingcastWriter(DataSourceArrowWriter):
@@ -70,6 +73,7 @@ class RingcastWriter(DataSourceArrowWriter):
         store = find_store(options.service, options.store, options.timeout_s)
         self._partition_count = store.partition_count
         self.keys = frozenset(key.name for key in store.keys)
+        self._live = sum(key.rows for key in store.keys if key.name == options.key)
         self._heads = self._read_heads()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -81,7 +85,7 @@ class RingcastWriter(DataSourceArrowWriter):
         """
         options = self._options
         maker, done = BatchMaker(options, keep_ids=self._overwrite), Written()
-        batches = maker.batches(iterator)
+        batches = maker.batches(map(in_lower_case, iterator))
         if not self._overwrite and _was_tried_before():
             batches = RowsBefore(options, self._heads).only(batches, done)
         for _, result in BulkWrite(shared_stub(options.service), options.timeout_s).results(batches):
@@ -94,6 +98,7 @@ class RingcastWriter(DataSourceArrowWriter):
         done.rejected = maker.rejected
         if self._overwrite:
             done.kept = _packed(maker.kept, self._partition_count)
+            done.live = self._live
         return done
 
     def commit(self, messages: list[WriterCommitMessage | None], job: str | None = None) -> None:
@@ -101,6 +106,7 @@ class RingcastWriter(DataSourceArrowWriter):
 
         Raises:
             InvalidInputError: more rows were rejected than ``maxRejected``; an overwrite then deletes nothing.
+            OverwriteRefusedError: it would delete more than it may.
         """
         done = [message for message in messages if isinstance(message, Written)]
         rejected = [row for message in done for row in message.rejected]
@@ -115,11 +121,23 @@ class RingcastWriter(DataSourceArrowWriter):
 
     def _delete_others(self, done: Sequence[Written]) -> None:
         """Deletes live rows that no task wrote. The key is never empty on the way, for the others are there by now."""
+        others = list(self._others(done))
+        self._check_deletes(sum(map(len, others)), done)
         options = replace(self._options, operation=Operation.DELETE)
         maker = BatchMaker(options)
-        frames = (pa.record_batch({"row_id": pa.array(ids, pa.string())}) for ids in self._others(done))
+        frames = (pa.record_batch({"row_id": pa.array(ids, pa.string())}) for ids in others)
         for _ in BulkWrite(shared_stub(options.service), options.timeout_s).results(maker.batches(frames)):
             pass
+
+    def _check_deletes(self, deletes: int, done: Sequence[Written]) -> None:
+        """Holds what is to be deleted against the rows that there were when the job began."""
+        options, place = self._options, f"{self._options.store}/{self._options.key}"
+        live = max(deletes, max((one.live for one in done), default=self._live))
+        found = Replacement(place, live if deletes else 0, deletes, sum(len(one.kept) for one in done))
+        if reasons := replacement_refusals(found, options.max_delete_share, allow_empty=options.allow_empty):
+            raise OverwriteRefusedError(
+                f"the overwrite of {place} is refused, and nothing is deleted: {'; '.join(reasons)}"
+            )
 
     def _others(self, done: Sequence[Written]) -> Iterator[list[str]]:
         """Their ids, a partition at a time."""
@@ -173,7 +191,11 @@ def _unpacked(done: Sequence[Written], partition: int) -> set[str]:
 def _check_columns(schema: StructType, options: Options) -> None:
     """Refuses columns that a write has no use for: most often they have another name than was meant."""
     taken = ", ".join(f"{name} ({kind})" for name, kind in _COLUMNS.items())
-    kinds = {column.name: column.dataType.simpleString() for column in schema.fields}
+    kinds: dict[str, str] = {}
+    for column in schema.fields:
+        if column.name.lower() in kinds:
+            raise InvalidInputError(f"column {shown(column.name)} stands twice: case does not count", field=column.name)
+        kinds[column.name.lower()] = column.dataType.simpleString()
     needed = ["row_id"] if options.operation is Operation.DELETE else ["row_id", "value"]
     for name in needed:
         if name not in kinds:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import nats
 import nats.errors
@@ -23,10 +23,10 @@ class NatsCluster:
     """Three servers on free ports of 127.0.0.1.
 
     Clients are not told of the other servers: who should use all of them names all of them, and who reaches one over a
-    proxy goes on doing so.
+    proxy goes on doing so. ``settings`` is added to the configuration of each.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, **settings: Any) -> None:
         self._routes = [ReservedPort() for _ in range(_SERVERS)]
         routes = [port.number for port in self._routes]
         urls = [f"nats-route://127.0.0.1:{port}" for port in routes]
@@ -40,6 +40,7 @@ class NatsCluster:
                     "routes": [url for url in urls if not url.endswith(f":{port}")],
                     "no_advertise": True,
                 },
+                **settings,
             )
             for number, port in enumerate(routes)
         }

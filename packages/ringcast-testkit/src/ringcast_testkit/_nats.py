@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ class NatsServer(ManagedServer):
         self._prefix = prefix
         self._settings = settings
         self._port = ReservedPort()
+        self._changing = threading.Lock()
+        self._reloads = 0
 
     @property
     def port(self) -> int:
@@ -48,6 +51,10 @@ class NatsServer(ManagedServer):
 
     def start(self) -> None:
         """Starts the server and returns once it is ready."""
+        with self._changing:
+            self._start()
+
+    def _start(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
         config = self._directory / "nats.json"
         config.write_text(json.dumps(self._configuration()))
@@ -56,13 +63,35 @@ class NatsServer(ManagedServer):
         process.wait_until(lambda: any("Server is ready" in line for line in list(process.log)))
 
     def reload(self, **settings: Any) -> None:
-        """Puts other settings in the place of the first ones, and has the running server take them."""
-        assert self._process is not None
-        self._settings = settings
+        """Puts other settings in the place of the first ones, and has the running server take them.
+
+        Raises:
+            ServerFailedError: it is gone; its next start takes them.
+        """
+        with self._changing:
+            self._settings = settings
+            self._reload()
+
+    def change(self, **settings: Any) -> None:
+        """As :meth:`reload`, and what is not named stays as it is."""
+        with self._changing:
+            self._settings |= settings
+            self._reload()
+
+    def _reload(self) -> None:
+        process = self.process
         (self._directory / "nats.json").write_text(json.dumps(self._configuration()))
-        before = self.log_of(_RELOADED)
-        self._process.signal(signal.SIGHUP)
-        self._process.wait_until(lambda: self.log_of(_RELOADED) > before)
+        self._reloads += 1
+        mark = f"reload {self._reloads}\n"
+        process.log.append(mark)
+        process.signal(signal.SIGHUP)
+
+        def done() -> bool:
+            lines = list(process.log)
+            since = lines.index(mark) if mark in lines else 0  # else the log has gone on for more than it keeps
+            return any(_RELOADED in line for line in lines[since:])
+
+        process.wait_until(done)
 
     def log_of(self, words: str) -> int:
         """How many of its last lines have these words."""

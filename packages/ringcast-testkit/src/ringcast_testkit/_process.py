@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -43,7 +44,8 @@ def _dying_with_us(command: list[str]) -> list[str]:
 class ManagedProcess:
     """Runs one command; its merged output is kept, the last 400 lines of it, in :attr:`log`.
 
-    With ``take_line``, its standard output goes there line by line, in a thread, and the log has the rest.
+    With ``take_line``, its standard output goes there line by line, in a thread, and the log has the rest. With
+    ``listens``, it reads from its standard input what :meth:`tell` says.
     """
 
     def __init__(
@@ -53,12 +55,13 @@ class ManagedProcess:
         *,
         env: Mapping[str, str] | None = None,
         take_line: Callable[[str], None] | None = None,
+        listens: bool = False,
     ) -> None:
         self.name = name
         self.log: deque[str] = deque(maxlen=_LOG_LINES)
         self._popen = subprocess.Popen(
             _dying_with_us([str(part) for part in command]),
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if listens else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT if take_line is None else subprocess.PIPE,
             env={**os.environ, **(env or {})},
@@ -83,6 +86,13 @@ class ManagedProcess:
         """Sends a signal to this process."""
         self._popen.send_signal(number)
 
+    def tell(self, line: str) -> None:
+        """Writes a line to its standard input; one that is gone is told nothing."""
+        assert self._popen.stdin is not None, f"{self.name} reads nothing"
+        with contextlib.suppress(BrokenPipeError):
+            self._popen.stdin.write(f"{line}\n")
+            self._popen.stdin.flush()
+
     def wait(self, timeout_s: float = 15.0) -> int:
         """Waits for the exit and returns its status.
 
@@ -94,6 +104,9 @@ class ManagedProcess:
         except subprocess.TimeoutExpired:
             raise ServerFailedError(self.describe(f"still runs after {timeout_s} s")) from None
         self._join(timeout_s)
+        if self._popen.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._popen.stdin.close()
         return code
 
     def terminate(self, timeout_s: float = 15.0) -> int:

@@ -18,8 +18,9 @@ class WorkerProcess(ManagedServer):
 
     ``settings`` are further arguments of :class:`ringcast.Worker`, such as ``heads_s``. With ``handler_delay_s`` the
     handler waits about so long for each change, and with ``handler_fails`` it raises with that probability, but never
-    as often in a row as a worker tries. ``prefix`` is a command that runs the process, for a :class:`SmallDisk`. Each
-    start is another life.
+    as often in a row as a worker tries. ``prefix`` is a command that runs the process, for a :class:`SmallDisk`, and
+    ``words`` the command itself, with the same arguments, for a test that breaks something in it. Each start is another
+    life.
     :meth:`start` does not wait for the worker: see :meth:`wait_ready`.
     """
 
@@ -34,6 +35,7 @@ class WorkerProcess(ManagedServer):
         handler_delay_s: float = 0.0,
         handler_fails: float = 0.0,
         prefix: tuple[str, ...] = (),
+        words: tuple[str, ...] = ("-m", "ringcast_testkit._worker_main"),
         **settings: Any,
     ) -> None:
         self.worker_id = worker_id
@@ -43,7 +45,7 @@ class WorkerProcess(ManagedServer):
         self._ready: set[int] = set()
         self._joined: set[int] = set()
         worker = {"worker_id": worker_id, "servers": servers, "store": store, "keys": list(keys), **settings}
-        self._prefix = prefix
+        self._command = [*prefix, sys.executable, *words]
         self._words = [json.dumps(worker), str(handler_delay_s), str(handler_fails)]
 
     @property
@@ -64,8 +66,9 @@ class WorkerProcess(ManagedServer):
         self._say(life, "started", {})
         self._process = ManagedProcess(
             f"worker {self.worker_id}",
-            [*self._prefix, sys.executable, "-m", "ringcast_testkit._worker_main", *self._words],
+            [*self._command, *self._words],
             take_line=lambda line: self._take(life, line),
+            listens=True,
         )
 
     def kill(self) -> None:
@@ -91,6 +94,30 @@ class WorkerProcess(ManagedServer):
         self._say(self.life, "resumed", {})
         self.paused = False
         super().resume()
+
+    def cancel_calls(self, share: float) -> None:
+        """From now on, in this life, so large a share of the calls of its handler, and every call of its ownership
+        callbacks, raises ``CancelledError``; 0: none."""
+        self.process.tell(f"cancel {share}")
+
+    def fork(self, timeout_s: float = PATIENCE_S) -> Report:
+        """Has it fork a child, which tries to go on with its worker and to start one of the same id, says what became
+        of both, and keeps its copies of all that the parent has open until it is killed, for two minutes at most.
+
+        Returns:
+            The report of the child: ``pid``, ``uses`` and ``starts``.
+        """
+        since, life = len(self.history.reports()), self.life
+        found: list[Report] = []
+
+        def said() -> bool:
+            reports = self.history.reports(since)
+            found[:] = [r for r in reports if (r.worker_id, r.life, r.event) == (self.worker_id, life, "child")]
+            return bool(found)
+
+        self.process.tell("fork")
+        self._wait(said, timeout_s, "has no child that says anything")
+        return found[0]
 
     def dump(self, timeout_s: float = PATIENCE_S) -> Mapping[str, Mapping[str, tuple[str, int, int]]]:
         """All that the application in this process holds: key → row id → value, version, partition."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from ringcast import Change
 from ringcast_heartbeat_agent.client import Consumer, Delivery
+from ringcast_wire import Row
 
 from ringcast_testkit._agent import AgentProcess
 from ringcast_testkit._process import PATIENCE_S
@@ -62,6 +63,14 @@ class OwnsAll:
 
     def owns(self, _partition: int) -> bool:
         return True
+
+    history = ""
+
+    def applied(self) -> dict[int, int]:
+        return {}
+
+    def rows(self) -> Iterable[Row]:
+        return ()
 
     def row_ids(self) -> list[str]:
         return []

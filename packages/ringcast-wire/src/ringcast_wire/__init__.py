@@ -9,6 +9,7 @@ from __future__ import annotations
 from ringcast_wire import _limits as limits
 from ringcast_wire import _names as names
 from ringcast_wire._chunks import Chunk, ChunkAssembler, split_chunks
+from ringcast_wire._dead_letters import DeadLetter, decode_dead_letter
 from ringcast_wire._errors import (
     AlreadyExistsError,
     ConditionFailedError,
@@ -42,6 +43,7 @@ from ringcast_wire._messages import (
     HeadsReply,
     LeaseRecord,
     Mode,
+    NodePhase,
     NodeRecord,
     PartitionRequest,
     PartitionRows,
@@ -58,6 +60,16 @@ from ringcast_wire._messages import (
     encode,
     encode_record,
 )
+from ringcast_wire._replays import (
+    MAX_REPLAY_WAIT_MS,
+    MAX_REPLAY_WHY_CHARS,
+    ReplayAnswer,
+    ReplayOutcome,
+    ReplayRequest,
+    decode_replay_answer,
+    decode_replay_request,
+    encode_replay,
+)
 from ringcast_wire._rows import check_condition, check_idempotency_key, check_row, check_row_id
 
 __all__ = [
@@ -68,6 +80,7 @@ __all__ = [
     "ChunkAssembler",
     "ConditionFailedError",
     "DEFAULT_LOAD_FACTOR",
+    "DeadLetter",
     "EndedLeases",
     "ErrorCode",
     "Event",
@@ -81,12 +94,18 @@ __all__ = [
     "MismatchError",
     "Mode",
     "NatsLogin",
+    "NodePhase",
     "NodeRecord",
     "OutcomeUnknownError",
     "PartitionRequest",
     "PartitionRows",
     "ProtocolError",
     "RingcastError",
+    "MAX_REPLAY_WAIT_MS",
+    "MAX_REPLAY_WHY_CHARS",
+    "ReplayAnswer",
+    "ReplayOutcome",
+    "ReplayRequest",
     "Row",
     "SlotClaim",
     "StoreSettings",
@@ -103,13 +122,17 @@ __all__ = [
     "check_row",
     "check_row_id",
     "decode_batch_request",
+    "decode_dead_letter",
     "decode_event",
     "decode_fetch_reply",
     "decode_heads_reply",
     "decode_partition_request",
     "decode_record",
+    "decode_replay_answer",
+    "decode_replay_request",
     "encode",
     "encode_record",
+    "encode_replay",
     "error_from_code",
     "limits",
     "names",

@@ -47,6 +47,9 @@ DEFAULT_INLINE_BYTES: Final = 256
 MAX_INLINE_BYTES: Final = 4 * KIB
 MAX_REPLY_BYTES: Final = 64 * MIB
 """Encoded size of one fetch reply, all chunks together."""
+MAX_FULL_BYTES: Final = 48 * MIB
+"""Bytes of all live rows of a key that is fetched whole; a larger one is fetched partition by partition. It leaves room
+for other answers below the 64 MiB that NATS keeps for a client."""
 MAX_FILTERS_PER_CONSUMER: Final = 500
 """Filter subjects of one JetStream consumer; a worker with more partitions gets further consumers."""
 CHUNK_HEADROOM_BYTES: Final = 4 * KIB
@@ -64,3 +67,8 @@ MAX_SETTING_BYTES: Final = 16 * KIB
 """A setting of a store, with headers."""
 MAX_DEAD_LETTER_BYTES: Final = 8 * MIB
 """A dead letter as JSON, with headers; the server's payload limit is usually lower."""
+MAX_DEAD_LETTER_PAGE: Final = 1_000
+"""Dead letters of one answer."""
+DEFAULT_DEAD_LETTER_PAGE: Final = 100
+MAX_REPLAYED_LETTERS: Final = 100
+"""Dead letters that one call has replayed."""

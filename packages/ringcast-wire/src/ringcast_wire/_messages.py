@@ -93,6 +93,16 @@ def _plain(value: object) -> object:
     return value.value if isinstance(value, StrEnum) else value
 
 
+class NodePhase(StrEnum):
+    """Where a worker is between coming and going."""
+
+    JOINING = "joining"
+    """It waits, so that others that come at about the same time have partitions moved once. It owns nothing yet."""
+    ACTIVE = "active"
+    LEAVING = "leaving"
+    """It is about to go, and waits in the same way. It owns its partitions until its record is deleted."""
+
+
 class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A member of a config key, kept under ``<config_key>.<worker_id>``."""
 
@@ -100,6 +110,7 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     lease: LeaseId
     incarnation: str
     capabilities: tuple[str, ...] = ()
+    phase: NodePhase = NodePhase.ACTIVE
 
 
 class SlotClaim(msgspec.Struct, frozen=True, kw_only=True):

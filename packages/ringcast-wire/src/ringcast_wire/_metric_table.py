@@ -254,6 +254,13 @@ WORKER: Final = (
         "Dead letters that could not be sent; each is sent again.",
     ),
     _worker("config_blocked_changes_total", "counter", _KEY, "rows", "Those of them whose row was held back."),
+    _worker(
+        "config_replays_total",
+        "counter",
+        _KEY,
+        "rows",
+        "Rows that were handed over again because of a dead letter, however that ended.",
+    ),
     _worker("config_rows_held", "gauge", _KEY_WORKER, "rows", "Live rows that this worker holds."),
     _worker(
         "config_staleness_seconds",
@@ -289,6 +296,13 @@ WORKER: Final = (
         _KEY_WORKER,
         "seconds",
         "How long the handler has been at the change that it has had longest, further tries included; else 0.",
+    ),
+    _worker(
+        "config_callback_running_seconds",
+        "gauge",
+        _KEY_WORKER,
+        "seconds",
+        "How long on_assigned or on_revoked has been running; else 0.",
     ),
     _worker(
         "config_refused_subjects_total",
@@ -435,6 +449,14 @@ SERVICE: Final = (
         SECONDS,
     ),
     _service("config_service_fetches_waiting", "gauge", (), "fetches", "Fetches that wait for a free hand."),
+    _service(
+        "config_service_dead_letters_total",
+        "counter",
+        ("store", "done"),
+        "dead letters",
+        "Dead letters that operators had `listed`, `discarded`, `replayed` (handled, and removed), or replayed in vain:"
+        " they `failed_again` (another one took their place), or were `kept`.",
+    ),
     _service(
         "config_service_calls_refused_total",
         "counter",

@@ -174,6 +174,42 @@ def dead_subject(store: str, config_key: str, partition: int) -> str:
     return f"config.dead.{store}.{config_key}.{partition}"
 
 
+def parse_dead_subject(subject: str) -> tuple[str, int]:
+    """Key and partition of a dead letter's subject.
+
+    Raises:
+        ProtocolError: it is not one.
+    """
+    _, config_key, last = _tokens(subject, "config.dead.")
+    if (partition := _partition(last)) is None:
+        raise ProtocolError(f"subject {shown(subject)} does not end with a partition number")
+    return config_key, partition
+
+
+REPLAYED_SUBJECTS: Final = "config.replayed.*.*.*"
+"""Where config services hear what came of replays."""
+
+
+def replay_subject(store: str, config_key: str) -> str:
+    """Where workers of a key are asked to hand a row over again."""
+    return f"config.replay.{store}.{config_key}"
+
+
+def replayed_subject(store: str, config_key: str, worker_id: str) -> str:
+    """Where a worker says what came of that; by permission it says so for itself alone."""
+    return f"config.replayed.{store}.{config_key}.{worker_id}"
+
+
+def parse_replayed_subject(subject: str) -> tuple[str, str, str]:
+    """Store, key and worker of such a subject.
+
+    Raises:
+        ProtocolError: it is not one.
+    """
+    store, config_key, worker_id = _tokens(subject, "config.replayed.")
+    return store, config_key, worker_id
+
+
 def fetch_subject(store: str, config_key: str, what: int | str) -> str:
     """Subject of a fetch: of a partition by its number, or of ``batch``, ``full`` or ``heads``."""
     return f"config.fetch.{store}.{config_key}.{what}"

@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 from ringcast_wire import (
+    DeadLetter,
     InUseError,
     InvalidInputError,
     KeyDeletedError,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from ringcast._apply import Handler, Listener
     from ringcast._dapr import DaprClient
     from ringcast._health import CacheHealth, Health, KeyHealth
-    from ringcast._poison import BlockedRow, DeadLetter
+    from ringcast._poison import BlockedRow
     from ringcast._worker import Worker
 
 # The client of NATS takes longer to import than all else: tools that only call the config service don't pay for it.
@@ -36,7 +37,6 @@ _ON_FIRST_USE: Final = {
     "BlockedRow": "_poison",
     "CacheHealth": "_health",
     "DaprClient": "_dapr",
-    "DeadLetter": "_poison",
     "Handler": "_apply",
     "Health": "_health",
     "KeyHealth": "_health",

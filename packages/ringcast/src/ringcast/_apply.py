@@ -14,6 +14,8 @@ from itertools import islice
 from operator import length_hint
 from typing import Final, TypeAlias
 
+from ringcast_wire import ReplayAnswer, ReplayOutcome
+
 from ringcast._calls import HandlerCall, HandlerCalls
 from ringcast._cancellation import ENDS_THE_PROCESS, Stopping, is_cancelled
 from ringcast._change import Change
@@ -21,7 +23,7 @@ from ringcast._config import WorkerConfig
 from ringcast._log import Log
 from ringcast._machine.backoff import Backoff
 from ringcast._measures import KeyMeasures
-from ringcast._poison import DeadLetters, Poison
+from ringcast._poison import DeadLetters, Poison, Replay
 from ringcast._stats import Stats
 
 Handler: TypeAlias = Callable[[Change], Awaitable[None] | None]
@@ -34,6 +36,8 @@ _Begun: TypeAlias = tuple[HandlerCall, BaseException | Awaitable[None]]
 
 _BREATHE: Final = 256
 """Changes after which a plain handler lets other tasks run."""
+_BREATHE_S: Final = 0.05
+"""The same where it is slow: leases, acknowledgements and reports of progress can't wait for many calls."""
 
 
 class Applier:
@@ -68,6 +72,8 @@ class Applier:
         self.calls = HandlerCalls()
         self.stopping = Stopping()
         self._telling = asyncio.Lock()
+        self._telling_since: float | None = None
+        """Since when a callback has been running; they run one at a time."""
         self._latency = measures.handler_latency if measures.timed else None
 
     def attach(self, handler: Handler | None, *, after: int = 0, timed: bool = True) -> None:
@@ -79,6 +85,11 @@ class Applier:
         self._timeout_s = (self._config.handler_timeout_s or None) if timed else None
         self._waits = inspect.iscoroutinefunction(handler)
         self._after = after
+
+    @property
+    def parallel(self) -> int:
+        """How many calls of the handler may run at once; those of a plain function do not."""
+        return self._config.max_parallel_handlers if self._waits else 1
 
     @property
     def attached(self) -> bool:
@@ -148,9 +159,13 @@ class Applier:
             return
         try:
             async with self._telling:
-                result = listener(key, partitions)
-                if inspect.isawaitable(result):
-                    await result
+                self._telling_since = time.monotonic()
+                try:
+                    result = listener(key, partitions)
+                    if inspect.isawaitable(result):
+                        await result
+                finally:
+                    self._telling_since = None
         except ENDS_THE_PROCESS:
             raise
         except BaseException as error:  # whatever the application raises
@@ -159,6 +174,12 @@ class Applier:
             self._stats.callback_failures += 1
             name = "on_assigned" if assigned else "on_revoked"
             self._log.error("callback failed", callback=name, error=repr(error))
+
+    @property
+    def callback_running_s(self) -> float:
+        """For how long ``on_assigned`` or ``on_revoked`` has been running; 0 when neither is. Any thread may ask."""
+        since = self._telling_since
+        return 0.0 if since is None else time.monotonic() - since
 
     async def _apply_plain(self, changes: Iterator[Change]) -> _Begun | None:
         while True:
@@ -170,6 +191,7 @@ class Applier:
     def _run_plain(self, changes: Iterator[Change]) -> _Begun | None:
         """Hands changes to a plain function, until one fails or waits after all: that one is returned."""
         lost, hold, latency, began_s = self._lost, self.poison.hold, self._latency, 0.0
+        until_s = time.monotonic() + _BREATHE_S
         for change in islice(changes, _BREATHE):
             handler = self._handler
             if handler is None or change.partition in lost or hold(change):
@@ -188,6 +210,8 @@ class Applier:
                     latency.observe(time.perf_counter() - began_s)
             if result is not None and inspect.isawaitable(result):
                 return self.calls.begin(change), result
+            if time.monotonic() >= until_s:
+                return None
         return None
 
     async def _run(self, changes: Iterator[Change], begun: _Begun | None = None) -> None:
@@ -222,6 +246,18 @@ class Applier:
                 self.calls.end(call)
 
         return await self.poison.unblock(partition, row_id, attempt)
+
+    async def replay(self, change: Change, replay: Replay) -> ReplayAnswer:
+        """Hands a row over again, as :meth:`Poison.replay` says."""
+        handler = self._handler
+        if handler is None:
+            return replay.answer(ReplayOutcome.KEPT, change, "nobody takes changes from the worker now")
+
+        async def attempt(call: HandlerCall) -> BaseException | None:
+            return await self._attempt(handler, call, ours=False)
+
+        self._stats.replays += 1
+        return await self.poison.replay(change, replay, self.calls, attempt)
 
     async def _finish(
         self, handler: Handler, call: HandlerCall, begun: BaseException | Awaitable[None] | None = None

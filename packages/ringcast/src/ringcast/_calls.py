@@ -67,6 +67,12 @@ class HandlerCalls:
             self._ended.clear()
             await self._ended.wait()
 
+    async def row_ended(self, partition: int, row_id: str) -> None:
+        """Waits until no call for a change of this row is running."""
+        while any((call.change.partition, call.change.row_id) == (partition, row_id) for call in self._running):
+            self._ended.clear()
+            await self._ended.wait()
+
     @property
     def count(self) -> int:
         """How many are running."""

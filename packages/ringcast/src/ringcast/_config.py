@@ -57,6 +57,10 @@ class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=T
     """How long changes may gather while something is under way."""
     settle_s: float = 0.05
     """How long changes of the membership gather before partitions are shared out anew."""
+    stabilisation_s: float = 1.0
+    """A worker that joins or stops waits until no other has done so for so long, but no more than five times that, so
+    that partitions move once for all of them: meanwhile they stay where they are, and one that stops goes on serving.
+    Where nobody owns anything yet it waits for half as long. Deaths don't wait. 0: nothing waits."""
     grace_s: float = 5.0
     """How long after a lost connection a missing member is waited for."""
     heads_s: float = 10.0
@@ -91,6 +95,8 @@ class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=T
     """After how long NATS forgets the consumers of a worker that is gone."""
     ack_wait_s: float = 30.0
     max_ack_pending: int = 4_096
+    """Events that NATS delivers to each consumer before one is acknowledged. The worker asks for fewer while its
+    handlers are slow."""
     max_delete_share: float = 0.5
     """After the database was restored or replaced: the share of its rows of a key that the worker deletes at most. If
     more are missing it keeps what it has, is not ready, and says why."""
@@ -162,6 +168,7 @@ class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=T
 _RANGES: Final[dict[str, tuple[float, float]]] = {
     "window_s": (0.0, 60.0),
     "settle_s": (0.0, 60.0),
+    "stabilisation_s": (0.0, 60.0),
     "max_delete_share": (0.0, 1.0),
     "grace_s": (0.0, 300.0),
     "lease_refresh_s": (0.1, limits.LEASE_TTL_S / 2),

@@ -16,6 +16,7 @@ from ringcast_wire.metrics import Histogram
 from ringcast._bursts import Delivery
 from ringcast._config import WorkerConfig
 from ringcast._connection import TRANSIENT, Connection, heeding, translated
+from ringcast._demand import Demand
 from ringcast._lasting import lasting
 from ringcast._log import Log
 from ringcast._machine.backoff import Backoff
@@ -44,7 +45,7 @@ class Consumers:
         config: WorkerConfig,
         *,
         deliver: Callable[[Sequence[Delivery]], None],
-        gate: asyncio.Event,
+        demand: Demand,
         holds: Callable[[], bool],
         confirmed: Callable[[frozenset[str]], None],
         failing: Callable[[frozenset[str], str], None],
@@ -54,7 +55,7 @@ class Consumers:
         self._config = config
         self._stream = names.notify_stream(config.store)
         self._deliver = deliver
-        self._gate = gate
+        self._demand = demand
         self._holds = holds
         self._confirmed = confirmed
         self._failing = failing
@@ -224,7 +225,7 @@ class Consumers:
                 self._stream,
                 self._name(index),
                 deliver=self._deliver,
-                gate=self._gate,
+                demand=lambda: self._demand.next(len(self._loops)),
                 missing=lambda: self._lost(index),
                 counters=self.counters.setdefault(self._name(index), ConsumerCounters()),
                 log=self._log,

@@ -8,10 +8,10 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from ringcast_wire import (
-    EndedLeases,
     InUseError,
     LeaseRecord,
     LimitExceededError,
+    NodePhase,
     NodeRecord,
     SlotClaim,
     StoreSettings,
@@ -31,16 +31,17 @@ from ringcast._machine.assignment import Assignment
 from ringcast._machine.lease_reading import LeaseReadings
 from ringcast._machine.membership import Entry, Trigger
 from ringcast._machine.peers import Peers
+from ringcast._machine.planned import MOST, PlannedChange
 from ringcast._own_records import OwnRecords
 from ringcast._refusals import RefusedError
 from ringcast._registrations import Registrations
+from ringcast._reports import Reports
 from ringcast._stats import Stats
 
 _TOUCH_S: Final = 6 * 3600.0
 """How often the records are written again: the bucket forgets what nobody touched for a day."""
 _ANNOUNCE_EVERY_S: Final = limits.LEASE_REFRESH_S
 """How often the records are written again at most because others have taken this worker for dead."""
-_REPORT_AGAIN_S: Final = 0.5
 _RIVAL_POLL_S: Final = 0.25
 
 
@@ -66,6 +67,9 @@ class Coordinator(Protocol):
     def announce(self) -> None:
         """Tells the others that this worker lives, soon: they may have taken it for dead."""
 
+    async def give_notice(self) -> None:
+        """Says that this worker is about to leave, and waits for others that do, or that come, to do so together."""
+
     async def leave(self) -> None:
         """Gives everything up, so that others take over at once."""
 
@@ -82,12 +86,14 @@ class PeerCoordinator:
         incarnation: str,
         publish: Callable[[Assignment, Trigger], None],
         told: Callable[[str, str], None],
+        joining: Callable[[str], None],
         alone: Callable[[str], None],
         blind: Callable[[str], None],
         lease: LeaseSource,
         stats: Stats,
         log: Log,
     ) -> None:
+        self._connection = connection
         self._config = config
         self._incarnation = incarnation
         self._publish = publish
@@ -102,12 +108,17 @@ class PeerCoordinator:
         self._watch = BucketWatch(connection, self._nodes, watch, patterns, self._membership.nodes, self._changed, log)
         self._readings = LeaseReadings(config.keys, self._membership, grace_s=config.grace_s)
         self._reader = LeaseReader(connection, self._readings, lambda: lease.id, self._changed, log, blind)
-        self._membership.called = self._wake_both
+        self._membership.called = self._wake_all
+        self._reports = Reports(config.worker_id, self._readings, self._membership.nodes, self._write, log)
+        self._planned = {
+            key: PlannedChange(key, config.worker_id, self._membership, config.stabilisation_s) for key in config.keys
+        }
+        self._joining = joining
+        self._may_leave = asyncio.Event()
         self._wake = asyncio.Event()
+        self._members_changed = asyncio.Event()
         self._unannounced: set[str] = set()
         self._announced_at = -_ANNOUNCE_EVERY_S
-        self._told_finds = 0
-        self._report_at: float | None = None
         self._own_records = OwnRecords(
             self._nodes,
             self._membership.nodes,
@@ -138,6 +149,8 @@ class PeerCoordinator:
             tasks.create_task(lasting("watches the workers", self._watch.run))
             tasks.create_task(lasting("reads the leases", self._reader.run))
             tasks.create_task(lasting("looks after its own records", self._own_records.run))
+            tasks.create_task(lasting("reports leases that have ended", self._reports.run))
+            tasks.create_task(lasting("shares the partitions out", self._share_out))
             await self._follow()
 
     def give_up(self, key: str) -> None:
@@ -161,6 +174,7 @@ class PeerCoordinator:
         """Takes part in a key again, with nothing at first."""
         self._aside.discard(key)
         self._peers.start_over(key, asyncio.get_running_loop().time())
+        self._members_changed.set()
         self._wake.set()
 
     def announce(self) -> None:
@@ -170,6 +184,24 @@ class PeerCoordinator:
 
     def _is_alone(self, key: str) -> bool:
         return all(member.worker_id == self._config.worker_id for member in self._membership.members(key))
+
+    async def give_notice(self) -> None:
+        """Says that this worker is about to leave, and returns once it may; it goes on serving meanwhile.
+
+        Bounded by a few times the stabilisation window, whatever the others or NATS do.
+        """
+        if not self._connection.nc.is_connected or not self._lease.held:
+            return  # nobody would be told
+        now = asyncio.get_running_loop().time()
+        for key, planned in self._planned.items():
+            planned.over = planned.over or key in self._given_up or key in self._aside
+            planned.leave(now)
+        self._wake.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(MOST * self._config.stabilisation_s):
+                while not all(planned.over for planned in self._planned.values()):
+                    self._may_leave.clear()
+                    await self._may_leave.wait()
 
     async def leave(self) -> None:
         """Deletes the node records and slot claims."""
@@ -185,9 +217,9 @@ class PeerCoordinator:
         record = self._membership.nodes.get(name, NodeRecord)
         if record is not None and record.incarnation != self._incarnation:
             return  # another process's, and so are the claims
-        await self._drop(name)
         for slot in self._membership.slots_of(key, self._config.worker_id):
             await self._drop(names.slot_key(key, slot))
+        await self._drop(name)  # last: whoever takes the slot over does so when the record is gone
 
     async def _follow(self) -> None:
         retry_at: float | None = None
@@ -200,16 +232,35 @@ class PeerCoordinator:
             if self._membership.ended(lease):
                 self._lease.check()
             announce_at = self._heed_doubt()
+            planned_at = self._poll_planned()
             try:
-                await self._report()
                 await self._register_all(lease)
             except _RivalError:
                 retry_at = asyncio.get_running_loop().time() + _RIVAL_POLL_S
-                continue  # what is computed with its records would be its partitions
-            times = (announce_at, self._registrations.retry_at, self._report_at)
+                continue
+            times = (announce_at, planned_at, self._registrations.retry_at)
             retry_at = min((time for time in times if time is not None), default=None)
-            self._assign()
             self._count_bad_records()
+
+    def _poll_planned(self) -> float | None:
+        """Has planned changes come about where it is time; returns when to look again."""
+        now = asyncio.get_running_loop().time()
+        for key, planned in self._planned.items():
+            planned.poll(now)
+            if planned.waits_for_share and key in self._touched_at:
+                self._joining(key)
+        self._may_leave.set()
+        return min((at for planned in self._planned.values() if (at := planned.wake_at) is not None), default=None)
+
+    async def _share_out(self) -> None:
+        """Computes assignments when the members are others. No write is waited for: a death is acted upon at once."""
+        while True:
+            await _until(self._members_changed, self._peers.wake_at)
+            # What is computed with the records of another process of this id would be its partitions.
+            if self._membership.complete and not any(self._rival(key) for key in self._config.keys):
+                self._assign()
+            elif self._peers.wake_at is not None:
+                await asyncio.sleep(_RIVAL_POLL_S)
 
     def _heed_doubt(self) -> float | None:
         """Others say that this worker's lease has ended, but it is held: has the records written again, not too often.
@@ -225,21 +276,6 @@ class PeerCoordinator:
         self._announced_at = now
         self._unannounced.update(self._config.keys)
         return None
-
-    async def _report(self) -> None:
-        """Tells the others which leases this worker has found ended, where it has not told them yet."""
-        finds, found, now = self._readings.finds, self._readings.reports, asyncio.get_running_loop().time()
-        if finds == self._told_finds or (self._report_at is not None and now < self._report_at):
-            return
-        self._report_at = now + _REPORT_AGAIN_S
-        name = names.ended_key(self._config.worker_id)
-        try:
-            await self._write(name, encode_record(EndedLeases(leases=found)), self._membership.nodes.revision(name))
-        except (ConflictError, *TRANSIENT) as error:
-            self._log.debug("a report is tried again", leases=found, error=str(error))
-            return
-        self._log.info("leases have ended", leases=found)
-        self._told_finds, self._report_at = finds, None
 
     async def _register_all(self, lease: str) -> None:
         """Registers where that is due: a key that can't be registered does not keep the others from it.
@@ -277,13 +313,7 @@ class PeerCoordinator:
 
     async def _sleep(self, retry_at: float | None) -> None:
         touch_at = asyncio.get_running_loop().time() + _TOUCH_S / 10
-        due = min(time for time in (touch_at, retry_at, self._peers.wake_at) if time is not None)
-        try:
-            async with asyncio.timeout_at(due):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
-        self._wake.clear()
+        await _until(self._wake, touch_at if retry_at is None else min(touch_at, retry_at))
 
     def _assign(self) -> None:
         for assignment, trigger in self._peers.poll(asyncio.get_running_loop().time()):
@@ -304,7 +334,7 @@ class PeerCoordinator:
             InUseError: it lives, or came while this process took part.
         """
         worker_id, now = self._config.worker_id, asyncio.get_running_loop().time()
-        rival = self._membership.rival(key, worker_id, self._incarnation, self._lease.ids)
+        rival = self._rival(key)
         if rival is None:
             return
         if self._rival_since is None:
@@ -316,25 +346,34 @@ class PeerCoordinator:
         where = f" on host {told.host}" if told is not None else ""
         raise InUseError(f"worker id {worker_id!r} is in use by another process{where}", field="worker_id")
 
+    def _rival(self, key: str) -> NodeRecord | None:
+        return self._membership.rival(key, self._config.worker_id, self._incarnation, self._lease.ids)
+
     async def _register(self, key: str, lease: str) -> None:
         """Claims a slot and writes the node record, where the mirror does not show them already.
 
         The records are written anew, with the same slot, when the worker has gone over to another lease.
         """
         worker_id, now = self._config.worker_id, asyncio.get_running_loop().time()
-        choice = self._membership.choose_slot(key, worker_id)
+        planned = self._planned[key]
+        planned.join(now)
+        choice = self._membership.choose_slot(key, worker_id, planned.slot)
         stale = now - self._touched_at.get(key, now - 2 * _TOUCH_S) > _TOUCH_S
         claim, slot = SlotClaim(worker_id=worker_id, lease=lease), names.slot_key(key, choice.slot)
         if stale or self._membership.nodes.get(slot, SlotClaim) != claim:
             await self._write(slot, encode_record(claim), choice.revision)
-        record = NodeRecord(slot=choice.slot, lease=lease, incarnation=self._incarnation)
+        phase = planned.phase or NodePhase.ACTIVE
+        record = NodeRecord(slot=choice.slot, lease=lease, incarnation=self._incarnation, phase=phase)
         name = names.node_key(key, worker_id)
         if stale or key in self._unannounced or self._membership.nodes.get(name, NodeRecord) != record:
             await self._write(name, encode_record(record), self._membership.nodes.revision(name))
-            self._peers.changed(now, key)
+            self._peers.changed(asyncio.get_running_loop().time(), key)
+            self._members_changed.set()
+            self._wake.set()
             self._touched_at[key] = now
             self._unannounced.discard(key)
-            self._log.info("registered", key=key, slot=choice.slot)
+            self._log.info("registered", key=key, slot=choice.slot, phase=str(phase))
+        planned.slot = None
         for surplus in choice.surplus:
             await self._drop(names.slot_key(key, surplus))
 
@@ -359,15 +398,27 @@ class PeerCoordinator:
         if self._leaving:
             return
         self._peers.changed(asyncio.get_running_loop().time())
-        self._wake_both()
+        self._wake_all()
 
-    def _wake_both(self) -> None:
+    def _wake_all(self) -> None:
         self._wake.set()
+        self._members_changed.set()
         self._reader.wake()
+        self._reports.wake()
 
     def _reconnected(self) -> None:
         now = asyncio.get_running_loop().time()
         self._peers.reconnected(now)
         self._registrations.hurry()
         self._readings.reconnected(now)
-        self._wake_both()
+        self._wake_all()
+
+
+async def _until(event: asyncio.Event, due: float | None) -> None:
+    """Waits until something happens, or until a time."""
+    try:
+        async with asyncio.timeout_at(due):
+            await event.wait()
+    except TimeoutError:
+        pass
+    event.clear()

@@ -66,6 +66,8 @@ class FetchClient:
             UnavailableError: nobody answers, the answer stopped half-way, or the connection was lost.
             RingcastError: what the service refused with, or a damaged answer.
         """
+        if subject.endswith(f".{names.FETCH_FULL}"):
+            max_bytes = min(max_bytes, limits.MAX_FULL_BYTES)
         async with self._budget.taken(subject):
             body = await self._request(subject, payload, headers, max_bytes)
         self._budget.answered(subject, len(body))

@@ -32,20 +32,24 @@ class KeyHealth:
     """Whether it has left its partitions to other workers for that."""
     assigned: bool = True
     """Whether it is known which partitions are owned."""
+    joining: bool = False
+    """Whether the worker waits for its share: others own all partitions until ``stabilisation_s`` has passed."""
     unloaded_for_s: float = 0.0
     """How long one of the ``owned`` partitions has been without rows."""
     unfetched_for_s: float = 0.0
     """For how long fetches have failed, of rows or of changes that were heard of."""
     handler_running_s: float = 0.0
     """How long the handler, its further tries and the poison policy have been at a change."""
+    callback_running_s: float = 0.0
+    """How long ``on_assigned`` or ``on_revoked`` has been running."""
     handler_stalled: bool = False
-    """Whether that is longer than ``handler_stall_s``: changes wait behind it."""
+    """Whether either is longer than ``handler_stall_s``: changes wait behind it."""
 
     @property
     def ready(self) -> bool:
         """Whether all its rows are there, and changes come and go through."""
         return not (
-            not self.assigned
+            not (self.assigned or self.joining)
             or self.loaded < self.owned
             or self.refused_because
             or self.failing_because
@@ -108,7 +112,7 @@ def key_health(session: KeySession) -> KeyHealth:
         owned=len(partitions),
         loaded=sum(partition.live and not partition.replace for partition in partitions),
         blocked_rows=len(session.applier.poison.blocked()),
-        paused=session.paused,
+        paused=session.machine.paused,
         staleness_s=session.staleness_s,
         cached=sum(partition.cached for partition in partitions),
         refused_because=session.refused_because,
@@ -116,9 +120,11 @@ def key_health(session: KeySession) -> KeyHealth:
         failing_because=session.vitals.failing_because,
         aside=session.vitals.aside,
         assigned=session.assigned,
+        joining=session.vitals.joining,
         unloaded_for_s=session.unloaded_for_s,
         unfetched_for_s=session.unfetched_for_s,
         handler_running_s=session.handler_running_s,
+        callback_running_s=session.applier.callback_running_s,
         handler_stalled=session.stalled_for_s > 0,
     )
 

@@ -54,11 +54,28 @@ class KeyFetches:
         self._log = log
         self._answered = answered
         self._deleted = deleted
+        self._running: dict[int, asyncio.Task[None]] = {}
         self._failures: dict[int | None, int] = {}
         self._failing_since: dict[int | str, float] = {}
 
     async def send(self, action: Fetch) -> None:
-        """Carries a fetch out."""
+        """Carries a fetch out, in a task of its own."""
+        task = asyncio.current_task()
+        if task is None or not self._machine.awaits(action.request):
+            return  # it was given up before it began
+        self._running[action.request] = task
+        try:
+            await self._send(action)
+        finally:
+            del self._running[action.request]
+        self._answered()
+
+    def give_up(self, request: int) -> None:
+        """Nobody waits for the answer any more: its place in the budget is free, and the service is told."""
+        if (task := self._running.get(request)) is not None:
+            task.cancel()
+
+    async def _send(self, action: Fetch) -> None:
         what = _what(action)
         try:
             with self._traced(action) as headers:
@@ -72,7 +89,6 @@ class KeyFetches:
         else:
             self._failing_since.pop(what, None)
             answer()
-        self._answered()
 
     @property
     def failing_since(self) -> float | None:

@@ -27,6 +27,12 @@ class Participation:
             self._log.warning("key can't be registered: the other keys go on", key=key, error=reason)
         vitals.fails("registration", reason)
 
+    def joining(self, key: str) -> None:
+        """A key is registered, and its partitions are others' until several changes are made together."""
+        if not self._sessions[key].vitals.joining:
+            self._log.info("the worker waits for its share of the partitions", key=key)
+            self._sessions[key].vitals.joins()
+
     def blind(self, reason: str) -> None:
         """Leases can't be read, for a reason: the end of another worker would not be noticed. Or they can again."""
         for session in self._sessions.values():

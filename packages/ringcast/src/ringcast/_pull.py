@@ -1,7 +1,8 @@
 """Pulling the messages of one consumer, with raw requests: a third of the cost of the client's ``fetch``.
 
-One request for many messages is open at a time; the next goes out when it is used up, when the server ends it, when
-heartbeats stop, or when the connection is back. The loop never restarts when the filters of the consumer change.
+One request is open at a time, for as many messages as the handlers have room for; the next goes out when it is used up,
+when the server ends it, when heartbeats stop, or when the connection is back. The loop never restarts when the filters
+of the consumer change.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -22,7 +23,6 @@ from ringcast._log import Log
 from ringcast._machine.backoff import Backoff
 from ringcast._measures import ConsumerCounters
 
-BATCH: Final = 256
 _EXPIRES_S: Final = 30.0
 _HEARTBEAT_S: Final = 2.0
 _SILENT_S: Final = 5.0
@@ -33,7 +33,8 @@ _MISSING: Final = ("Consumer Deleted", "Consumer not found", "No Responders")
 class PullLoop:
     """Gives the messages of a consumer to ``deliver`` as they come, many at once; it must not wait.
 
-    While ``gate`` is not set no more are asked for. ``missing()`` is told that the server does not have the consumer.
+    ``demand`` waits until some are wanted, and says how many. ``missing()`` is told that the server does not have the
+    consumer.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class PullLoop:
         consumer: str,
         *,
         deliver: Callable[[Sequence[Delivery]], None],
-        gate: asyncio.Event,
+        demand: Callable[[], Awaitable[int]],
         missing: Callable[[], None],
         counters: ConsumerCounters,
         log: Log,
@@ -51,7 +52,7 @@ class PullLoop:
         self._connection = connection
         self._subject = f"{connection.api_prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._deliver = deliver
-        self._gate = gate
+        self._demand = demand
         self._missing = missing
         self._counters = counters
         self._first_delivery = f".{consumer}.1."
@@ -79,11 +80,10 @@ class PullLoop:
     async def _ask(self) -> None:
         self._again.clear()
         self._waited_enough.clear()
-        await self._gate.wait()
+        self._left = await self._demand()
         self._request += 1
-        self._left = BATCH
         wanted = {
-            "batch": BATCH,
+            "batch": self._left,
             "expires": int(_EXPIRES_S * _NANOSECONDS),
             "idle_heartbeat": int(_HEARTBEAT_S * _NANOSECONDS),
         }

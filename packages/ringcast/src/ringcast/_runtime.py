@@ -29,6 +29,7 @@ from ringcast._config import WorkerConfig
 from ringcast._connection import TRANSIENT, Connection
 from ringcast._consumers import Consumers
 from ringcast._coordinator import Coordinator, PeerCoordinator
+from ringcast._demand import Demand
 from ringcast._endpoint import endpoint
 from ringcast._fetch import FetchClient
 from ringcast._lasting import first_error, lasting
@@ -42,6 +43,7 @@ from ringcast._observer import NoLease
 from ringcast._participation import Participation
 from ringcast._process import this_process
 from ringcast._progress import report_progress
+from ringcast._replays import Replays, ReplayTaker
 from ringcast._routes import Routes
 from ringcast._samples import CacheSamples, WorkerSamples
 from ringcast._session import KeySession
@@ -72,6 +74,7 @@ class Runtime:
         self.routes: Routes | None = None
         self.sessions: dict[str, KeySession] = {}
         self.participation: Participation | None = None
+        self.replay_taker: ReplayTaker | None = None
         self.started = asyncio.Event()
         self.stopping = asyncio.Event()
         self._config = config
@@ -85,8 +88,7 @@ class Runtime:
         self._tracing = tracing
         self.stats = Stats()
         """What is no single key's."""
-        self._gate = asyncio.Event()
-        self._gate.set()
+        self._demand = Demand(lambda: self.sessions.values())
         self._consumers: Consumers | None = None
         self._group: asyncio.TaskGroup | None = None
         self._handing_over: set[asyncio.Task[None]] = set()
@@ -253,7 +255,7 @@ class Runtime:
             connection,
             self._config,
             deliver=routes.deliver,
-            gate=self._gate,
+            demand=self._demand,
             holds=lambda: lease.held,
             confirmed=self._confirmed,
             failing=participation.unheard,
@@ -268,6 +270,7 @@ class Runtime:
                 incarnation=this_process.incarnation,
                 publish=self._assign,
                 told=participation.registered,
+                joining=participation.joining,
                 alone=participation.come_back,
                 blind=participation.blind,
                 lease=lease,
@@ -306,7 +309,7 @@ class Runtime:
             spawn=self._spawn,
             want=self._want,
             doubt=self._doubt,
-            pressure=self._set_gate,
+            pressure=self._demand.look,
             recovered=self._recovered,
             deleted=self._deleted,
             on_assigned=self._on_assigned,
@@ -333,6 +336,8 @@ class Runtime:
             self._keep("acknowledges events", connection.run_acks)
             self._keep("reports progress", lambda: report_progress(connection, self.sessions, self._config.ack_wait_s))
             self._keep("updates the consumers", consumers.run)
+            replays = Replays(connection, self._config, self.sessions, settings.mode, self.replay_taker, self._log)
+            self._keep("replays dead letters", replays.run)
             for session in self.sessions.values():
                 self._keep(f"compares the heads of key {session.key}", session.run_heads)
             if coordinator is not None:
@@ -342,6 +347,8 @@ class Runtime:
                     session.assign(frozenset(range(settings.partition_count)))
             self._spawn(self._say_started())
             await self.stopping.wait()
+            if coordinator is not None and self._deletion is None:
+                await coordinator.give_notice()
             await self._wind_down(connection, consumers)
         if self._deletion is not None:
             raise self._deletion
@@ -367,11 +374,11 @@ class Runtime:
         self.stopping.set()
 
     async def _say_started(self) -> None:
-        """The worker has started once each key is assigned, or fails: one that is refused holds up no other."""
+        """The worker has started once each key is assigned, waits, or fails: one that is refused holds up no other."""
         sessions = list(self.sessions.values())
         for session in sessions:
-            await session.wait_until(lambda session=session: session.assigned or session.vitals.failing_because)  # type: ignore[misc]
-        if not any(session.assigned for session in sessions):
+            await session.wait_until(lambda session=session: session.known or session.vitals.failing_because)  # type: ignore[misc]
+        if not any(session.known for session in sessions):
             raise UnavailableError(f"no key can be registered: {self.failing_because}")
         self.started.set()
 
@@ -482,12 +489,6 @@ class Runtime:
             self._coordinator.announce()
         for session in self.sessions.values():
             session.verify()
-
-    def _set_gate(self) -> None:
-        if all(session.paused for session in self.sessions.values()):  # else those that are put events off to fetches
-            self._gate.clear()
-        else:
-            self._gate.set()
 
 
 async def _until_closed(connection: Connection) -> None:

@@ -33,6 +33,7 @@ _COUNTERS: Final = {
     "config_dead_letters_total": "dead_letters",
     "config_dead_letter_failures_total": "dead_letter_failures",
     "config_blocked_changes_total": "blocked",
+    "config_replays_total": "replays",
 }
 
 
@@ -89,6 +90,7 @@ class WorkerSamples:
         yield Sample("config_key_failing", owner, bool(session.vitals.failing_because))
         yield Sample("config_key_aside", owner, session.vitals.aside)
         yield Sample("config_handler_running_seconds", owner, session.handler_running_s)
+        yield Sample("config_callback_running_seconds", owner, session.applier.callback_running_s)
         yield Sample("config_history_refused", owner, machine.history.refusal is not None)
         yield Sample("config_rows_held", owner, sum(len(partition.rows) for partition in partitions))
         yield Sample("config_heartbeat_failures_total", owner, self.lease.failed_writes)

@@ -33,6 +33,7 @@ from ringcast._machine.actions import (
     FetchBatch,
     FetchFull,
     FetchPartition,
+    GiveUpFetch,
     HistoryChanged,
     HistoryRefused,
     Restored,
@@ -41,6 +42,7 @@ from ringcast._machine.actions import (
 from ringcast._machine.key import KeyMachine
 from ringcast._machine.key_history import Refusal
 from ringcast._machine.membership import Trigger
+from ringcast._machine.pace import Pace
 from ringcast._machine.received import read_event
 from ringcast._machine.saving import CachedPartition, Saving
 from ringcast._measures import KeyMeasures
@@ -80,7 +82,7 @@ class KeySession:
         self.traces = None if tracing is None else KeyTraces(tracing, **facts)
         self.log = log.bind(key=key)
         self.assigned = False
-        self.paused = False
+        self.hungry = False  # whether it wants more events: it has partitions, and room for their changes
         self.deletion: RingcastError | None = None
         """Why the key was given up: it is deleted."""
         self._config = config
@@ -103,6 +105,7 @@ class KeySession:
             random=random.random,
             window_s=config.window_s,
             max_delete_share=config.max_delete_share,
+            pace=Pace.of(config.max_parallel_handlers, config.max_ack_pending, config.ack_wait_s),
         )
         if cache is not None:
             self.machine.saving = Saving()
@@ -169,7 +172,7 @@ class KeySession:
             return
         before = frozenset(self.machine.partitions)
         self._take(partitions)
-        self.assigned = True
+        self.assigned, self.vitals.joining = True, False
         if trigger is not None:
             self._rebalanced(trigger, partitions - before, before - partitions)
         self._wide = len(partitions) == self.machine.partition_count
@@ -270,13 +273,8 @@ class KeySession:
         self.machine.filters_ready(ready, self._now())
         self.pump()
 
-    def deliver(self, partition: int, data: bytes, token: str) -> None:
-        """Takes an event in and does what is due; ``token`` acknowledges it."""
-        self.take_in(partition, data, token)
-        self.pump()
-
     def take_in(self, partition: int, data: bytes, token: str) -> None:
-        """The same for one of many: :meth:`pump` is to be called after the last."""
+        """Takes an event in; ``token`` acknowledges it. :meth:`pump` is to be called after the last of many."""
         try:
             event = read_event(data, partition, self.machine.partition_count)
         except ProtocolError as error:
@@ -302,8 +300,8 @@ class KeySession:
         self._waiters.wake()
         if self._cache is not None and self.machine.saving is not None and self.machine.saving.pending:
             self._cache.changed()
-        if self.machine.paused is not self.paused:
-            self.paused = self.machine.paused
+        if self.hungry is not (bool(self.machine.partitions) and not self.machine.paused):
+            self.hungry = not self.hungry
             self._pressure()
 
     def _do(self, action: Action) -> None:
@@ -319,23 +317,22 @@ class KeySession:
                 self._deliveries.take(action)
             case FetchPartition() | FetchBatch() | FetchFull():
                 self._spawn(self._fetches.send(action))
+            case GiveUpFetch():
+                self._fetches.give_up(action.request)
             case Unheard():
                 self.log.warning("events were missed: the consumer is looked after", partition=action.partition)
                 self._doubt(self._subject(action.partition))
             case CompareHeads():
                 self._heads.hurry()
             case HistoryChanged():
-                facts = {"before": action.before, "after": action.after}
-                self.log.warning("the store has a new history: every partition is fetched whole", **facts)
+                said = "the store has a new history: every partition is fetched whole"
+                self.log.warning(said, before=action.before, after=action.after)
             case HistoryRefused():
                 self._refused(action.refusal)
             case Restored():
-                self.log.error(
-                    "revision went back: the database was restored, the partition is fetched whole",
-                    partition=action.partition,
-                    applied=action.applied,
-                    head=action.head,
-                )
+                facts = {"partition": action.partition, "applied": action.applied, "head": action.head}
+                said = "revision went back: the database was restored, the partition is fetched whole"
+                self.log.error(said, **facts)
 
     def _refused(self, refusal: Refusal) -> None:
         self._refused_at = self._now()
@@ -381,8 +378,8 @@ class KeySession:
 
     @property
     def stalled_for_s(self) -> float:
-        """The same if it is so long that the call counts as one that does not return; else 0."""
-        running_s = self.handler_running_s
+        """The same, or of a callback, if it is so long that it counts as one that does not return; else 0."""
+        running_s = max(self.handler_running_s, self.applier.callback_running_s)
         return running_s if running_s > self._config.handler_stall_s else 0.0
 
     @property
@@ -442,12 +439,18 @@ class KeySession:
     def attach(self, handler: Handler | None, *, timed: bool = True) -> None:
         """Hands changes to ``handler`` from the next job on; what is held now, it has been told otherwise."""
         self.applier.attach(handler, after=self.machine.last_number, timed=timed)
+        self.machine.pace.serve(self.applier.parallel)
 
     def held_changes(self) -> Iterator[Change]:
         """All live rows held, as changes."""
         now = self._now()
         for partition in self.machine.partitions.values():
             yield from self.machine.held_changes(partition, now)
+
+    @property
+    def known(self) -> bool:
+        """Whether it is known what is owned: what was assigned, or nothing until several changes are made together."""
+        return self.assigned or self.vitals.joining
 
     @property
     def ready(self) -> bool:

@@ -50,6 +50,8 @@ class Stats:
     """Attempts to send one that failed; each was followed by another."""
     blocked: int = 0
     """Those of them whose row was held back."""
+    replays: int = 0
+    """Rows that were handed over again because of a dead letter."""
 
     def __add__(self, other: Stats) -> Stats:
         return Stats(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Stats)))

@@ -18,6 +18,8 @@ class Vitals:
     def __init__(self, changed: Callable[[], None]) -> None:
         self.aside = False
         """Whether the worker has left the workers of the key, since it can't get its events: others take over."""
+        self.joining = False
+        """Whether the worker waits for its share of the partitions, which others own until then."""
         self._changed = changed
         self._loop = asyncio.get_running_loop()
         self._troubles: dict[str, _Trouble] = {}
@@ -32,6 +34,11 @@ class Vitals:
         """It has succeeded."""
         if self._troubles.pop(what, None) is not None:
             self._changed()
+
+    def joins(self) -> None:
+        """The worker is registered, and waits for its share."""
+        self.joining = True
+        self._changed()
 
     @property
     def failing_because(self) -> str:

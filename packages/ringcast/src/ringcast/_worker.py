@@ -22,6 +22,7 @@ from ringcast._log import Log
 from ringcast._measures import Metrics
 from ringcast._poison import BlockedRow
 from ringcast._process import this_process
+from ringcast._replays import ReplayTaker
 from ringcast._runtime import Runtime
 from ringcast._session import KeySession
 from ringcast._stats import Stats
@@ -73,6 +74,7 @@ class Worker:
         on_revoked: Listener | None = None,
         window_s: float | None = None,
         settle_s: float | None = None,
+        stabilisation_s: float | None = None,
         grace_s: float | None = None,
         heads_s: float | None = None,
         max_delete_share: float | None = None,
@@ -125,6 +127,7 @@ class Worker:
         self._parent: asyncio.Task[object] | None = None
         self._interrupted = False
         self._stream: ChangeStream | None = None
+        self._replay_taker: ReplayTaker | None = None
 
     # ---- life
 
@@ -148,6 +151,7 @@ class Worker:
         """Connects, checks the store, joins, and returns once the first assignment is known.
 
         A key that NATS does not let it register is not waited for, and does not keep the others: see :meth:`health`.
+        Where other workers own all partitions it returns before this one gets its share (``stabilisation_s``).
         Its rows may still be on their way: see :meth:`wait_ready`. Cancelling leaves nothing behind.
 
         With rows in the cache it returns as soon as these can be served, whether NATS is there or not, and joins when
@@ -175,6 +179,7 @@ class Worker:
             metrics=self._metrics,
             tracing=make_tracing("ringcast", self._tracer_provider),
         )
+        self._runtime.replay_taker = self._replay_taker
         self._task = asyncio.create_task(self._runtime.run(), name=f"ringcast-worker-{self.config.worker_id}")
         started = asyncio.create_task(self._runtime.started.wait())
         try:
@@ -202,6 +207,7 @@ class Worker:
     async def stop(self) -> None:
         """Takes no more in, waits for handlers that run (``drain_timeout_s`` at most), and gives everything up.
 
+        Before that it serves on until others that stop or join do so too: ``stabilisation_s``, at most five times that.
         Calling it again is harmless. A fatal error is not raised here: see :meth:`wait_closed`.
         """
         if self._runtime is None or self._task is None:

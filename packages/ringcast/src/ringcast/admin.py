@@ -29,6 +29,7 @@ from ringcast_wire.grpc import ConfigServiceStub, ServiceLogin, error_from_rpc, 
 from ringcast_wire.tracing import Tracing, make_tracing
 
 from ringcast._admin_channel import CHANNEL_OPTIONS
+from ringcast._admin_dead_letters import DeadLetterCalls, DeadLetterRecord, ReplayOutcome, ReplayResult
 from ringcast._admin_input import (
     cause,
     check_address,
@@ -84,7 +85,7 @@ thousand."""
 RowList = list[RowRecord]
 
 
-class ConfigServiceClient(StoreCalls):
+class ConfigServiceClient(DeadLetterCalls, StoreCalls):
     """Talks to one config service (or to a name that stands for several) over gRPC.
 
     The constructor connects to nothing; use it as ``async with ConfigServiceClient(address) as client``. Every method
@@ -473,6 +474,7 @@ __all__ = [
     "DEFAULT_MAX_DELETE_SHARE",
     "DEFAULT_SERVICE",
     "DEFAULT_TIMEOUT_S",
+    "DeadLetterRecord",
     "DeleteResult",
     "DeletionInfo",
     "InvalidRowError",
@@ -481,6 +483,8 @@ __all__ = [
     "OnInvalid",
     "PutResult",
     "RejectedRow",
+    "ReplayOutcome",
+    "ReplayResult",
     "RevisionRecord",
     "RowRecord",
     "RowWrite",

@@ -20,6 +20,7 @@ from nats.js import errors as js_errors
 from ringcast_wire import LeaseRecord, NatsLogin, ProtocolError, UnknownStoreError, decode_record, names
 
 from ringcast._buckets import Bucket, BucketWatch, ConflictError
+from ringcast._client import WorkerClient
 from ringcast._config import WorkerConfig
 from ringcast._connection import TRANSIENT, Connection, heeding, translated
 from ringcast._dapr_reader import Budget, KeyReader
@@ -27,11 +28,21 @@ from ringcast._lease import LeaseHolder
 from ringcast._log import Log
 from ringcast._machine.backoff import Backoff
 from ringcast._machine.membership import Mirror, strays
+from ringcast._replays import ReplayTaker
 from ringcast._stats import Stats
+from ringcast._worker import Worker
 
 HOST_REFRESH_S: Final = 2.5
 """How often a host's lease is refreshed: when the agent dies, 7.5 s of it are left for the workers to go over."""
 _DELETES_AT_ONCE: Final = 32
+
+
+def take_replays(worker: Worker, taker: ReplayTaker) -> None:
+    """Has ``taker`` take the rows of groups that are to be handed over again; to be called before the worker starts.
+
+    It is called with the request, the row as it is now, and what to say the outcome with.
+    """
+    worker._replay_taker = taker
 
 
 class HostBus:
@@ -232,4 +243,15 @@ class HostRecords:
             self._mirror.drop(name, revision)
 
 
-__all__ = ["HOST_REFRESH_S", "Backoff", "Budget", "HostBus", "HostLease", "HostRecords", "KeyReader"]
+__all__ = [
+    "HOST_REFRESH_S",
+    "Backoff",
+    "Budget",
+    "HostBus",
+    "HostLease",
+    "HostRecords",
+    "KeyReader",
+    "ReplayTaker",
+    "WorkerClient",
+    "take_replays",
+]

@@ -16,6 +16,7 @@ from ringcast_wire import (
     ErrorCode,
     LeaseRecord,
     Mode,
+    NodePhase,
     NodeRecord,
     StoreSettings,
     UnavailableError,
@@ -35,7 +36,10 @@ DEFAULT_TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A worker that is registered for a config key. It owns partitions only while it is ``alive``."""
+    """A worker that is registered for a config key. It owns partitions only while it is ``alive``.
+
+    ``phase``: one that joins owns none yet, and one that leaves goes on serving until others take over.
+    """
 
     worker_id: str
     slot: int
@@ -43,6 +47,7 @@ class Member:
     host: str | None
     pid: int | None
     partitions: tuple[int, ...]
+    phase: NodePhase = NodePhase.ACTIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +152,7 @@ def _member(worker_id: str, record: NodeRecord, lease: LeaseRecord | None, parti
         host=lease.host if lease else None,
         pid=lease.pid if lease else None,
         partitions=tuple(partitions),
+        phase=record.phase,
     )
 
 

@@ -22,6 +22,8 @@ from ringcast_wire.tracing import make_tracing
 
 from ringcast_config_service.bus_client import BusClient
 from ringcast_config_service.config import Config
+from ringcast_config_service.dead_letter_calls import DeadLetterCalls
+from ringcast_config_service.dead_letters import DeadLetterBox
 from ringcast_config_service.errors import ConfigError
 from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.histories import Histories
@@ -29,6 +31,7 @@ from ringcast_config_service.lifecycle import Lifecycle
 from ringcast_config_service.provision import Provisioner
 from ringcast_config_service.readiness import Readiness
 from ringcast_config_service.relay import Relay
+from ringcast_config_service.replays import Replays
 from ringcast_config_service.repository import Repository, make_repository
 from ringcast_config_service.telemetry import Telemetry
 from ringcast_config_service.transport_grpc import GrpcServer
@@ -121,10 +124,14 @@ class App:
             histories.forget(store)
 
         lifecycle = Lifecycle(repository, provisioner, retention_ms=config.deletion_retention_ms, forget=forget)
+        box = DeadLetterBox(nc, js)
+        replays = Replays(nc, repository, box, telemetry)
+        dead_letters = DeadLetterCalls(repository, box, replays, telemetry)
         fetches = FetchServer(nc, handlers, at_once=config.fetches, waiting=config.waiting_fetches, telemetry=telemetry)
         server = GrpcServer(
             handlers,
             lifecycle,
+            dead_letters,
             writer,
             config.listen,
             telemetry,
@@ -152,6 +159,7 @@ class App:
                 )
             ]
             try:
+                await replays.start()
                 await self._start(fetches, server, readiness)
                 with self._ready_file():
                     self.ready.set()

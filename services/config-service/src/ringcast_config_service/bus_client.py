@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -11,16 +12,21 @@ from nats.aio.client import Client
 
 log = logging.getLogger(__name__)
 
-_HANDLED: Final = ("stale connection", "permissions violation", "authorization violation", "authentication")
-"""What the client library itself treats rightly: it reconnects, goes on, or gives up since the login is no good."""
+_HANDLED: Final = ("stale connection", "permissions violation")
+"""What the client library itself treats rightly: it reconnects, or goes on."""
+_LOGIN: Final = ("authorization violation", "authentication")
+"""The login is no good any more, or not just now: no message is to blame."""
+_PAUSE_S: Final = 1.0
 
 
 class BusClient(Client):
-    """The library's client, which connects again where a server ends the connection over a message.
+    """The library's client, which connects again whatever a server has ended the connection for.
 
     The library closes for good on any error line that it does not know: one message that a server does not take (too
     large, say) would end the service, and end it again after each restart. ``on_protocol_error`` hears of it before the
-    connection is given up, while what was on its way is still known.
+    connection is given up, while what was on its way is still known. A login that was changed, or has expired, ends it
+    too, and so would a file of credentials that can't be read while it connects again: it tries with what it has until
+    that is taken again, or the file has another one.
     """
 
     on_protocol_error: Callable[[str], None] | None = None
@@ -30,7 +36,24 @@ class BusClient(Client):
         if self.is_connecting or any(known in text.lower() for known in _HANDLED):
             await super()._process_err(err_msg)
             return
-        log.error("event=nats.protocol_error error=%s", text)
-        if self.on_protocol_error is not None:
-            self.on_protocol_error(text)
+        if any(known in text.lower() for known in _LOGIN):
+            log.error("event=nats.login_ended error=%s", text)
+        else:
+            log.error("event=nats.protocol_error error=%s", text)
+            if self.on_protocol_error is not None:
+                self.on_protocol_error(text)
         await self._process_op_err(nats.errors.Error(f"nats: {text}"))
+
+    async def _attempt_reconnect(self) -> None:
+        """Goes on after an error that the library does not foresee."""
+        while True:
+            try:
+                await super()._attempt_reconnect()
+            except Exception as error:  # noqa: BLE001  # whatever it is, it is tried again
+                await self._error_cb(error)
+                await asyncio.sleep(_PAUSE_S)
+                if self.is_closed:
+                    return
+                self._status = Client.RECONNECTING
+            else:
+                return

@@ -45,6 +45,8 @@ class Measures:
         self.fetch_duration: defaultdict[str, Histogram] = defaultdict(lambda: _histogram("fetch_duration_seconds"))
         self.refusals = Refusals()
         self.histories: Counter[str] = Counter({"went_back": 0, "forked": 0, "operator": 0})
+        self.dead_letters: Counter[tuple[str, str]] = Counter()
+        """Dead letters by store, and by what operators had done with them."""
         self.outbox = OutboxState(0, None)
         self.database_connected = True
         self.serving = dict.fromkeys(("reads", "writes", "bus"), False)
@@ -92,6 +94,8 @@ class Measures:
             yield "fetch_duration_seconds", (kind,), histogram
         for reason, count in list(self.histories.items()):
             yield "histories_total", (reason,), count
+        for labels, count in list(self.dead_letters.items()):
+            yield "dead_letters_total", labels, count
         for labels, count in list(self.refusals.counts.items()):
             yield "calls_refused_total", labels, count
         yield from self._gauges()

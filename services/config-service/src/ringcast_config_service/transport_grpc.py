@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -21,6 +22,7 @@ from ringcast_config_service.bulk_stream import BulkStream
 from ringcast_config_service.callers import caller_of
 from ringcast_config_service.change_stream import ChangeStream
 from ringcast_config_service.connections import ConnectionSettings, channel_options
+from ringcast_config_service.dead_letter_calls import DeadLetterCalls
 from ringcast_config_service.guard import GuardedServer
 from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.health import Health
@@ -40,7 +42,7 @@ from ringcast_config_service.repository import HistoryFilter, ListedRow, ListFil
 from ringcast_config_service.security import Security
 from ringcast_config_service.stream_life import StreamLives
 from ringcast_config_service.telemetry import Telemetry
-from ringcast_config_service.transport_input import Context, abort
+from ringcast_config_service.transport_input import Context, abort, send
 from ringcast_config_service.transport_rows import call_terms, delete_input, keyed_rows, put_input
 from ringcast_config_service.writer import GroupWriter
 
@@ -52,6 +54,9 @@ _KINDS: Final = {
     f"{SERVICE_NAME}/Change": CallKind.CHANGES,
     f"{SERVICE_NAME}/List": CallKind.LIST,
     f"{SERVICE_NAME}/History": CallKind.LIST,
+    f"{SERVICE_NAME}/ListDeadLetters": CallKind.LIST,
+    f"{SERVICE_NAME}/DiscardDeadLetters": CallKind.LIST,
+    f"{SERVICE_NAME}/ReplayDeadLetters": CallKind.LIST,
     f"{HEALTH_NAME}/Check": CallKind.HEALTH_CHECK,
     f"{HEALTH_NAME}/Watch": CallKind.HEALTH_WATCH,
     f"{reflection.SERVICE_NAME}/ServerReflectionInfo": CallKind.REFLECTION,
@@ -65,6 +70,7 @@ class GrpcServer:
         self,
         handlers: Handlers,
         lifecycle: Lifecycle,
+        dead_letters: DeadLetterCalls,
         writer: GroupWriter,
         listen: str,
         telemetry: Telemetry | None = None,
@@ -86,7 +92,7 @@ class GrpcServer:
         self._lives = StreamLives(change_stream_s)
         lists = Lists(list_snapshot_s)
         add_ConfigServiceServicer_to_server(
-            _Servicer(handlers, lifecycle, writer, self._lives, lists, telemetry), guarded
+            _Servicer(handlers, lifecycle, dead_letters, writer, self._lives, lists, telemetry), guarded
         )
         health_pb2_grpc.add_HealthServicer_to_server(self.health, guarded)
         services = (SERVICE_NAME, HEALTH_NAME, reflection.SERVICE_NAME)
@@ -122,6 +128,7 @@ class _Servicer(ConfigServiceServicer):
         self,
         handlers: Handlers,
         lifecycle: Lifecycle,
+        dead_letters: DeadLetterCalls,
         writer: GroupWriter,
         lives: StreamLives,
         lists: Lists,
@@ -129,6 +136,7 @@ class _Servicer(ConfigServiceServicer):
     ) -> None:
         self._handlers = handlers
         self._lifecycle = lifecycle
+        self._dead_letters = dead_letters
         self._writer = writer
         self._lives = lives
         self._lists = lists
@@ -270,6 +278,22 @@ class _Servicer(ConfigServiceServicer):
     async def Heads(self, request: pb.HeadsRequest, context: Context) -> pb.HeadsResponse:
         found = await _answer(context, self._handlers.heads(request.store, request.key))
         return pb.HeadsResponse(heads=found.heads, history_id=found.history)
+
+    async def ListDeadLetters(self, request: pb.ListDeadLettersRequest, context: Context) -> pb.ListDeadLettersResponse:
+        return await _answer(context, self._dead_letters.list(request))
+
+    async def ReplayDeadLetters(self, request: pb.ReplayDeadLettersRequest, context: Context) -> None:
+        async def run() -> None:
+            async with aclosing(self._dead_letters.replay(request)) as replies:
+                async for reply in replies:
+                    await send(context, reply)
+
+        await _answer(context, run())
+
+    async def DiscardDeadLetters(
+        self, request: pb.DiscardDeadLettersRequest, context: Context
+    ) -> pb.DiscardDeadLettersResponse:
+        return await _answer(context, self._dead_letters.discard(request))
 
 
 def _partition(request: pb.ListRequest | pb.HistoryRequest) -> int | None:

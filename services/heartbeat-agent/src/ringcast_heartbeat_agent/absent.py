@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ringcast import Change
 
+from ringcast_heartbeat_agent.routing import ROWS, Routing
 from ringcast_heartbeat_agent.shares import Filters
 
 
 class _Away(NamedTuple):
+    patterns: Sequence[str]
     filters: Filters
     until: float
 
@@ -18,14 +20,27 @@ class _Away(NamedTuple):
 class Absent:
     """Keeps what nobody else wants of the changes that a consumer would have been given, one change a row."""
 
-    def __init__(self, linger_s: float, most: int) -> None:
+    def __init__(self, linger_s: float, most: int, routing: Routing = ROWS) -> None:
+        self._routing = routing
         self._linger_s = linger_s
         self._most = most
         self._away: dict[str, _Away] = {}
         self._kept: dict[str, Change] = {}
 
+    def __contains__(self, row_id: str) -> bool:
+        return row_id in self._kept
+
     def __len__(self) -> int:
         return len(self._kept)
+
+    @property
+    def away(self) -> dict[str, Sequence[str]]:
+        """The filters of those who are away, by name."""
+        return {name: away.patterns for name, away in self._away.items()}
+
+    def changes(self) -> Iterable[Change]:
+        """What is kept."""
+        return self._kept.values()
 
     @property
     def due(self) -> float | None:
@@ -35,11 +50,12 @@ class Absent:
     def gone(self, name: str, patterns: Sequence[str], now: float) -> None:
         """A consumer has gone, and may come back."""
         if patterns and name not in self._away and len(self._away) < self._most:
-            self._away[name] = _Away(Filters(patterns), now + self._linger_s)
+            self._away[name] = _Away(patterns, Filters(patterns), now + self._linger_s)
 
     def keep(self, change: Change) -> bool:
         """Keeps a change that nobody wants if one who is away does; says whether."""
-        if not any(away.filters.accept(change.row_id) for away in self._away.values()):
+        key = self._routing.key(change.row_id)
+        if not any(away.filters.accept(key) for away in self._away.values()):
             return False
         self._kept[change.row_id] = change
         return True
@@ -54,7 +70,7 @@ class Absent:
         if not self._kept:
             return []
         filters = Filters(patterns)
-        wanted = [change for change in self._kept.values() if filters.accept(change.row_id)]
+        wanted = [change for change in self._kept.values() if filters.accept(self._routing.key(change.row_id))]
         for change in wanted:
             del self._kept[change.row_id]
         self._forget_unwanted()

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import nats
 import nats.errors
 from nats.aio.client import Client
-from ringcast.hosting import KeyReader
+from ringcast.hosting import KeyReader, WorkerClient
 from ringcast.metrics import PrometheusMetrics
 from ringcast_wire import InvalidInputError, UnavailableError, names, without_passwords
 from ringcast_wire.prometheus import OFF, MetricsServer, TableCollector, process_registry
@@ -28,12 +28,15 @@ from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dispatch import Dispatch
 from ringcast_heartbeat_agent.errors import ConfigError
 from ringcast_heartbeat_agent.feeds import Feeds
+from ringcast_heartbeat_agent.followers import Followers
 from ringcast_heartbeat_agent.groups import LOSSY, RELIABLE
 from ringcast_heartbeat_agent.handlers import Handlers
 from ringcast_heartbeat_agent.host_leases import HostLeases
 from ringcast_heartbeat_agent.lease_state import SocketPlace
 from ringcast_heartbeat_agent.letters import Letters
 from ringcast_heartbeat_agent.observers import Observers
+from ringcast_heartbeat_agent.positions import Positions
+from ringcast_heartbeat_agent.progress import History
 from ringcast_heartbeat_agent.status import Status
 from ringcast_heartbeat_agent.telemetry import AGENT, Measures
 from ringcast_heartbeat_agent.token_file import with_token
@@ -92,16 +95,18 @@ class App:
     async def _serve(self, nc: Client, reader: KeyReader, leases: HostLeases | None) -> None:
         config, measures = with_token(self._config), self._measures
         async with asyncio.TaskGroup() as tasks:
-            feeds = Feeds(config, tasks, self._metrics)
+            followers = Followers(config, tasks)
+            feeds = Feeds(config, followers, self._metrics)
             js = nc.jetstream(prefix=config.jetstream_api, timeout=_API_TIMEOUT_S)
             letters = Letters(nc, js)
-            dispatch = Dispatch(config, feeds, tasks, letters)
-            observers = Observers(config, tasks, reader, self._metrics)
+            positions = positions_of(config)
+            dispatch = Dispatch(config, feeds, tasks, letters, History(reader, positions))
+            observers = Observers(config, followers, reader, self._metrics)
             handlers = Handlers(config, js, reader, observers, dispatch, tasks, measures)
             callbacks = CallbackSender(config, tasks, handlers, measures)
             here = Here(config.grpc_listen.rpartition(":")[0], 0)
             grpc_server = GrpcServer(config, handlers, DispatchServicer(dispatch, measures, here), measures, here)
-            status = Status(config, feeds, observers, dispatch, leases, connected=lambda: nc.is_connected)
+            status = Status(config, followers, dispatch, leases, connected=lambda: nc.is_connected)
             http_server = HttpServer(
                 config,
                 handlers,
@@ -109,15 +114,15 @@ class App:
                 measures,
                 status,
                 dispatch,
-                unhealthy_because=lambda: _unhealthy_because(nc, feeds, observers, leases),
+                unhealthy_because=lambda: _unhealthy_because(nc, followers, handlers, leases),
             )
-            self._measure(nc, handlers, feeds, dispatch, letters)
-            self._measure_observers(handlers, feeds, observers)
+            self._measure(nc, handlers, dispatch, letters)
+            self._measure_keys(handlers, followers)
             self._measure_leases(leases)
             background = [
-                tasks.create_task(feeds.run(), name="feeds"),
-                tasks.create_task(observers.run(), name="observers"),
+                tasks.create_task(followers.run(), name="followers"),
                 tasks.create_task(handlers.run(), name="new-keys"),
+                tasks.create_task(positions.run(), name="positions"),
             ]
             try:
                 callbacks.start()
@@ -126,7 +131,8 @@ class App:
                     self.ready.set()
                     await self._stopping.wait()
             finally:
-                await self._shut(grpc_server, http_server, handlers, callbacks, dispatch, feeds, observers)
+                await self._shut(grpc_server, http_server, handlers, callbacks, dispatch, followers)
+                await _bounded("positions of groups", positions.flush(), config.stop_timeout_s)
                 for task in background:
                     task.cancel()
 
@@ -162,8 +168,7 @@ class App:
         handlers: Handlers,
         callbacks: CallbackSender,
         dispatch: Dispatch,
-        feeds: Feeds,
-        observers: Observers,
+        followers: Followers,
     ) -> None:
         """Intake first, then what is in flight, then the streams, told by an error, then the partitions.
 
@@ -178,10 +183,10 @@ class App:
         await _bounded("gRPC calls", grpc_server.stop(bound_s), bound_s + 1)
         await _bounded("HTTP requests", http_server.stop(), bound_s)
         await _bounded("callbacks", callbacks.stop(), bound_s)
-        await _bounded("partitions", asyncio.gather(feeds.stop(), observers.stop()), bound_s)
+        await _bounded("partitions", followers.stop(), bound_s)
         log.info("stopped")
 
-    def _measure(self, nc: Client, handlers: Handlers, feeds: Feeds, dispatch: Dispatch, letters: Letters) -> None:
+    def _measure(self, nc: Client, handlers: Handlers, dispatch: Dispatch, letters: Letters) -> None:
         """Says where the gauges are read: by the thread that serves them, so each takes a copy first."""
 
         def count(api: str) -> float:
@@ -201,13 +206,15 @@ class App:
         self._measures.events = dispatch.counts
         self._measures.groups = dispatch.groups
 
-    def _measure_observers(self, handlers: Handlers, feeds: Feeds, observers: Observers) -> None:
+    def _measure_keys(self, handlers: Handlers, followers: Followers) -> None:
         self._measures.gauges |= {
-            ("keys_followed", ()): lambda: len(feeds) + len(observers),
+            ("keys_followed", ()): lambda: len(followers.keys),
             ("subscriptions_behind", ()): lambda: sum(
                 each.behind > 0 for each in list(handlers.subscriptions.values())
             ),
-            ("staleness_seconds", ()): lambda: max(feeds.staleness_s, observers.staleness_s),
+            ("staleness_seconds", ()): lambda: max(
+                (followers.staleness_s, *handlers.unread_s.values(), *handlers.groups_unread_s.values())
+            ),
         }
 
     def _measure_leases(self, leases: HostLeases | None) -> None:
@@ -265,7 +272,7 @@ class App:
     async def _nats(self) -> AsyncIterator[Client]:
         config = self._config
         servers = without_passwords(config.nats)
-        nc = Client()
+        nc = WorkerClient()
         last: list[str] = []
 
         async def on_error(error: Exception) -> None:
@@ -338,17 +345,36 @@ class App:
             path.unlink(missing_ok=True)
 
 
-def _unhealthy_because(nc: Client, feeds: Feeds, observers: Observers, leases: HostLeases | None) -> str:
+def positions_of(config: Config) -> Positions:
+    """Where groups remember how far they have come.
+
+    Raises:
+        ConfigError: the directory can't be made or read.
+    """
+    if not config.cache_dir:
+        return Positions()
+    try:
+        return Positions(Path(config.cache_dir) / f"groups-{config.agent_id}")
+    except OSError as error:
+        raise ConfigError(f"cache_dir {config.cache_dir} can't be used: {error}") from error
+
+
+def _unhealthy_because(nc: Client, followers: Followers, handlers: Handlers, leases: HostLeases | None) -> str:
     """Why changes may be missed now, or nothing."""
     if not nc.is_connected:
         return "NATS can't be reached"
     stale = sorted(
-        ((each.staleness_s, f"{each.store}/{each.key}") for each in (*feeds, *observers) if each.staleness_s),
+        ((each.staleness_s, f"{each.store}/{each.key}") for each in followers if each.staleness_s),
         reverse=True,
     )
     if stale:
         more = f" and {len(stale) - 1} more" if len(stale) > 1 else ""
         return f"no word of {stale[0][1]}{more} from NATS or the config service for {stale[0][0]:.0f} s"
+    for who, unread in (("subscribers", handlers.unread_s), ("groups", handlers.groups_unread_s)):
+        if unread:
+            place, seconds = max(unread.items(), key=lambda each: each[1])
+            more = f" and {len(unread) - 1} more" if len(unread) > 1 else ""
+            return f"{who} of {place}{more} are behind, and reads have failed for {seconds:.0f} s"
     return "the host's lease is not held" if leases is not None and not leases.held else ""
 
 

@@ -37,7 +37,8 @@ class Backlog:
     def put(self, row_id: str, change: Change | None, owner: str | None) -> None:
         """Has a row wait, with a newer change than before if it waited already."""
         if row_id not in self._rows:
-            self._queues.setdefault(owner, OrderedDict())[row_id] = None
+            queue = self._unsorted if self._unsorted else self._queues.setdefault(owner, OrderedDict())
+            queue[row_id] = None
         self._rows[row_id] = change
 
     def discard(self, row_id: str) -> bool:
@@ -59,6 +60,14 @@ class Backlog:
             del self._unsorted[row_id]
             if row_id in self._rows:
                 self._queues.setdefault(owner, OrderedDict())[row_id] = None
+
+    def changes(self) -> Iterator[Change]:
+        """The changes that wait."""
+        return (change for change in self._rows.values() if change is not None)
+
+    def holds(self, owner: str | None) -> bool:
+        """Whether rows of an owner may wait, so that further ones come after them."""
+        return bool(self._unsorted or self._queues.get(owner))
 
     def owners(self) -> Iterator[str | None]:
         """Whose rows wait."""

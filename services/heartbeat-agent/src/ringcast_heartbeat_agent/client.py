@@ -110,9 +110,12 @@ class Consumer:
 
     ``filters`` are patterns over row ids (``*`` any characters, ``?`` one); none: every row. ``capacity`` bounds the
     deliveries that are unanswered, and so what waits here; 0: as the agent is set. ``name`` decides which rows it gets:
-    keep it over restarts. ``changes_only`` leaves out the rows that are there already. Without an ``address`` that of
-    the variable ``RINGCAST_AGENT_ADDRESS``, or ``127.0.0.1:50001``; without a ``token`` that of ``DAPR_API_TOKEN``,
-    or of the agent's file: ``RINGCAST_AGENT_TOKEN_FILE``, or where an agent of this host or user keeps it.
+    keep it over restarts. ``changes_only`` leaves out the rows that are there already. ``routing_key`` says which rows
+    stay in order behind one another and share a consumer: ``row`` (each by itself), ``prefix:<separator>`` of the row
+    id or ``metadata:<field>``. All of a group say the same, and ``filters`` are over this key. Without an ``address``
+    that of the variable ``RINGCAST_AGENT_ADDRESS``, or ``127.0.0.1:50001``; without a ``token`` that of
+    ``DAPR_API_TOKEN``, or of the agent's file: ``RINGCAST_AGENT_TOKEN_FILE``, or where an agent of this host or user
+    keeps it.
 
     It pings the agent by itself, so the event loop must not be blocked for seconds. A lost connection is made anew for
     ever; what was delivered before and is not answered comes again.
@@ -133,6 +136,7 @@ class Consumer:
         mode: Literal["reliable", "lossy"] = "reliable",
         poison_policy: Literal["", "drop", "dead-letter", "block"] = "",
         changes_only: bool = False,
+        routing_key: str = "row",
         token: str | None = None,
         leave_timeout_s: float = 10.0,
     ) -> None:
@@ -149,6 +153,7 @@ class Consumer:
             mode=_MODES[mode],
             poison_policy=poison_policy,
             changes_only=changes_only,
+            routing_key=routing_key,
         )
         self._metadata = (("dapr-api-token", token),) if token else ()
         self._leave_timeout_s = leave_timeout_s

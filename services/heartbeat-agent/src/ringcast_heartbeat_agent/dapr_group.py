@@ -18,6 +18,8 @@ from ringcast_heartbeat_agent.subscription import Subscription
 
 GROUP: Final = "ringcast.group"
 """Name in the metadata of a subscription: the group to share rows with."""
+ROUTING_KEY: Final = "ringcast.routing_key"
+"""And what the group keeps rows in order by, as all its consumers say it. Without it each row by itself."""
 CONSUMER: Final = "ringcast.consumer"
 """And the name to take part under; it decides which rows come. Without it the subscription's id."""
 

@@ -20,6 +20,8 @@ from ringcast_heartbeat_agent.groups import LOSSY, RELIABLE, Group, Surroundings
 from ringcast_heartbeat_agent.letters import Letters
 from ringcast_heartbeat_agent.lossy_group import LossyGroup
 from ringcast_heartbeat_agent.members import Member
+from ringcast_heartbeat_agent.progress import History
+from ringcast_heartbeat_agent.routing import Routing, routing_of
 from ringcast_heartbeat_agent.shared_group import SharedGroup
 
 _STOPPING: Final = "the agent is stopping"
@@ -37,6 +39,7 @@ class Registration:
     capacity: int = 0
     mode: str = RELIABLE
     poison_policy: str = ""
+    routing_key: str = ""
     changes_only: bool = False
     session: str = ""
     api: str = "stream"
@@ -45,19 +48,21 @@ class Registration:
 class Dispatch:
     """The groups of all config keys."""
 
-    def __init__(self, config: Config, feeds: Feeds, tasks: asyncio.TaskGroup, letters: Letters) -> None:
+    def __init__(
+        self, config: Config, feeds: Feeds, tasks: asyncio.TaskGroup, letters: Letters, history: History | None = None
+    ) -> None:
         self._config = config
         self._feeds = feeds
         self._letters = letters
-        self._around = Surroundings(config, tasks.create_task, letters)
+        self._around = Surroundings(config, tasks.create_task, letters, history)
         self.stopping = False
 
     async def join(self, asked: Registration) -> tuple[Group, Member, bool]:
         """Lets a consumer take part; says also whether it goes on where it was.
 
         Raises:
-            InvalidInputError: a name, a filter, the capacity or the policy breaks a rule.
-            MismatchError: the group has another mode or policy.
+            InvalidInputError: a name, a filter, the capacity, the policy or the routing key breaks a rule.
+            MismatchError: the group has another mode, policy or routing key.
             AlreadyExistsError: a consumer of that name is connected.
             LimitExceededError: there are as many consumers, or keys that are followed, as may be.
             UnavailableError: the agent stops, or the key can't be followed now.
@@ -68,13 +73,18 @@ class Dispatch:
         if not self._config.may_join(asked.group):
             allowed = ", ".join(self._config.groups)
             raise InvalidInputError(f"group {asked.group} may not be joined here: {allowed} may", field="group")
-        policy = self._policy(asked)
+        policy, routing = self._policy(asked), routing_of(asked.routing_key)
         async with self._feeds.ready(asked.store, asked.key) as feed:
             # Nothing is waited for from here on: whoever joins misses no change.
             self._check_room()
             group = feed.groups.get(asked.group)
             if group is None or group.closed:
-                group = self._make(feed, asked, policy)
+                group = self._make(feed, asked, policy, routing)
+            elif group.routing.setting != routing.setting:
+                raise MismatchError(
+                    f"group {asked.group} has the routing key {group.routing.setting}, not {routing.setting}",
+                    field="routing_key",
+                )
             elif group.mode != asked.mode:
                 raise MismatchError(f"group {asked.group} is {group.mode}, not {asked.mode}", field="mode")
             elif asked.poison_policy and group.policy != policy:
@@ -110,6 +120,16 @@ class Dispatch:
         """The sum of ``consumers``, ``in_flight``, ``lag`` or ``blocked_rows`` of all groups of a mode."""
         return sum(getattr(group, what) for group in self.groups() if group.mode == mode)
 
+    @property
+    def unread_s(self) -> dict[str, float]:
+        """For how long groups could not read what they missed, by store and key."""
+        found: dict[str, float] = {}
+        for group in self.groups():
+            if seconds := group.unread_s:
+                place = f"{group.source.store}/{group.source.key}"
+                found[place] = max(seconds, found.get(place, 0.0))
+        return found
+
     def status(self) -> list[dict[str, Any]]:
         """How each group stands."""
         return [group.status() for group in self.groups()]
@@ -133,11 +153,11 @@ class Dispatch:
         for group in list(self.groups()):
             group.close(StoppingError(_STOPPING))
 
-    def _make(self, feed: KeyFeed, asked: Registration, policy: str) -> Group:
+    def _make(self, feed: KeyFeed, asked: Registration, policy: str, routing: Routing) -> Group:
         if asked.mode == LOSSY:
-            group: Group = LossyGroup(feed, asked.group, self._around)
+            group: Group = LossyGroup(feed, asked.group, self._around, routing)
         else:
-            group = SharedGroup(feed, asked.group, self._around, policy)
+            group = SharedGroup(feed, asked.group, self._around, policy, routing)
         feed.groups[asked.group] = group
         return group
 

@@ -5,41 +5,40 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any
 
 import msgspec
-from ringcast import Change, LimitExceededError, UnavailableError, Worker
+from ringcast import Change, UnavailableError, Worker
+from ringcast.hosting import take_replays
 from ringcast.metrics import PrometheusMetrics
 from ringcast_core import row_partition
-from ringcast_wire import Row, names
+from ringcast_wire import ReplayAnswer, ReplayOutcome, ReplayRequest, Row, names
 
-from ringcast_heartbeat_agent.clients import check_share, current
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.errors import StoppedError
+from ringcast_heartbeat_agent.followers import Follower, Followers
 from ringcast_heartbeat_agent.groups import Group
+from ringcast_heartbeat_agent.replays import nothing, tell
 
 log = logging.getLogger(__name__)
 
-_WATCH_S: Final = 0.25
 
-
-class KeyFeed:
+class KeyFeed(Follower):
     """A worker of one config key, and the groups that share its changes out."""
 
-    def __init__(self, config: Config, store: str, key: str, metrics: PrometheusMetrics | None) -> None:
-        self.store = store
-        self.key = key
+    def __init__(
+        self, config: Config, store: str, key: str, metrics: PrometheusMetrics | None, forgotten: Counter[str]
+    ) -> None:
+        super().__init__(store, key)
         self.groups: dict[str, Group] = {}
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once it holds what it owns, or can't."""
-        self.client = current.get()
-        """Who was the first to want it."""
         self.coming = 0
         """How many wait for that."""
-        self.idle_since: float | None = None
-        self.leaving = False
+        self._linger_s = config.linger_s
+        self._forgotten = forgotten
         login = msgspec.structs.asdict(config.nats_login)
         given: dict[str, Any] = {name: value for name, value in login.items() if value}
         self.worker_id = names.agent_worker_id(config.agent_id, store, key)
@@ -53,6 +52,7 @@ class KeyFeed:
             on_assigned=lambda _, partitions: self._revoked.difference_update(partitions),
             on_revoked=lambda _, partitions: self._revoked.update(partitions),
             handler_timeout_s=0.0,  # it waits while a group's window is full
+            stabilisation_s=0.0,  # an agent that stops has ended its groups by then: nobody would be served meanwhile
             # Said here, so that no variable of the surroundings says otherwise: what was handed over and not settled
             # when the agent died is to come again, and so is every row.
             cache_dir=config.cache_dir,
@@ -61,6 +61,7 @@ class KeyFeed:
             metrics=metrics,
             **given,
         )
+        take_replays(self._worker, self._on_replay)
 
     async def run(self) -> None:
         """Follows the key until :meth:`stop`; what goes wrong is told to the consumers."""
@@ -80,24 +81,36 @@ class KeyFeed:
             await self._worker.wait_closed()
         except Exception as error:  # noqa: BLE001  # whatever it is, it is told to the consumers
             why = str(error)
-        self.close_groups(why)
+        self.end(why)
 
     @property
     def staleness_s(self) -> float:
-        """For how long changes may have been missed."""
         return self._worker.staleness(self.key) if self._is_ready else 0.0
 
     @property
     def idle(self) -> bool:
-        """Whether nobody needs it."""
         return not self.coming and not self.groups
 
     def owns(self, partition: int) -> bool:
         """Whether a partition that changes came of is still this host's."""
         return partition not in self._revoked
 
-    def row_ids(self) -> list[str]:
+    @property
+    def history(self) -> str:
+        """The history of the key's revisions; empty as long as none is known."""
+        return self._worker.history(self.key) if self._is_ready else ""
+
+    def applied(self) -> dict[int, int]:
+        """The revisions up to which every change of this host's partitions was handed over."""
+        applied = self._worker.applied(self.key) if self._is_ready else {}
+        return {partition: revision for partition, revision in applied.items() if self.owns(partition)}
+
+    def rows(self) -> Iterator[Row]:
         """The live rows held now."""
+        return self._worker.rows(self.key)
+
+    def row_ids(self) -> list[str]:
+        """Their ids."""
         return [row.row_id for row in self._worker.rows(self.key)]
 
     def change_of(self, row_id: str) -> Change | None:
@@ -106,7 +119,6 @@ class KeyFeed:
         return None if row is None else self._change(row)
 
     def status(self) -> dict[str, Any]:
-        """How its worker is."""
         ready = self._is_ready
         return {
             "store": self.store,
@@ -119,21 +131,21 @@ class KeyFeed:
             "subscriptions": 0,
         }
 
-    def close_groups(self, why: str) -> None:
-        """Ends the groups with an error: why updates have stopped."""
+    def end(self, why: str) -> None:
+        self._fail(UnavailableError(why))
         error = StoppedError(f"updates of {self.store}/{self.key} have stopped: {why}")
         for group in self.groups.values():
             group.close(error)
 
-    def end_groups(self, now: float, linger_s: float) -> list[Group]:
-        """Forgets groups that nobody belongs to any more; says which."""
-        for group in self.groups.values():
-            if group.empty_since is not None and now - group.empty_since >= linger_s:
+    def look(self, now: float) -> None:
+        """Forgets groups that nobody belongs to any more."""
+        for group in list(self.groups.values()):
+            group.look(now)
+            if group.empty_since is not None and now - group.empty_since >= self._linger_s:
                 group.close()
-        gone = [group for group in self.groups.values() if group.closed]
-        for group in gone:
-            del self.groups[group.name]
-        return gone
+            if group.closed:
+                self._forgotten.update(group.counts())
+                del self.groups[group.name]
 
     async def stop(self) -> None:
         """Leaves the key: its partitions go to others at once."""
@@ -158,30 +170,29 @@ class KeyFeed:
         for group in self.groups.values():
             group.take(change)
 
+    def _on_replay(
+        self, request: ReplayRequest, change: Change, say: Callable[[ReplayAnswer], None]
+    ) -> Callable[[], None]:
+        group = self.groups.get(request.group)
+        if group is None:
+            why = f"the agent's worker {self.worker_id} has the partition now, and no group {request.group}"
+            tell(request, say, ReplayOutcome.KEPT, 0, why)
+            return nothing
+        return group.replay(request, change, say)
+
 
 class Feeds:
-    """The keys that groups share now: from the first consumer of one until some time after the last."""
+    """The keys that groups share now."""
 
-    def __init__(self, config: Config, tasks: asyncio.TaskGroup, metrics: PrometheusMetrics | None) -> None:
+    def __init__(self, config: Config, followers: Followers, metrics: PrometheusMetrics | None) -> None:
         self._config = config
-        self._tasks = tasks
+        self._followers = followers
         self._metrics = metrics
-        self._feeds: dict[tuple[str, str], KeyFeed] = {}
-        self._running: dict[KeyFeed, asyncio.Task[None]] = {}
-        self._stops: set[asyncio.Task[None]] = set()
         self.forgotten: Counter[str] = Counter()
         """What happened in groups that are gone, by event."""
 
     def __iter__(self) -> Iterator[KeyFeed]:
-        return iter(list(self._feeds.values()))
-
-    def __len__(self) -> int:
-        return len(self._feeds)
-
-    @property
-    def staleness_s(self) -> float:
-        """The highest of all feeds."""
-        return max((feed.staleness_s for feed in self._feeds.values()), default=0.0)
+        return iter(self._followers.of(KeyFeed))
 
     @asynccontextmanager
     async def ready(self, store: str, key: str) -> AsyncIterator[KeyFeed]:
@@ -192,7 +203,9 @@ class Feeds:
             LimitExceededError: so many keys are followed already.
             RingcastError: what the worker was refused with.
         """
-        feed = await self._feed(store, key)
+        feed = self._followers.follow(
+            KeyFeed, store, key, lambda: KeyFeed(self._config, store, key, self._metrics, self.forgotten)
+        )
         feed.coming += 1
         try:
             try:
@@ -208,62 +221,3 @@ class Feeds:
             yield feed
         finally:
             feed.coming -= 1
-
-    async def run(self) -> None:
-        """Looks after the feeds until cancelled: ends what nobody needs."""
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(_WATCH_S)
-            for feed in list(self._feeds.values()):
-                self._look_at(feed, loop.time())
-
-    async def stop(self) -> None:
-        """Leaves every key; cancelled, it leaves them without giving their partitions up."""
-        for feed in self._feeds.values():
-            if not feed.leaving:
-                self._leave(feed)
-        tasks = {*self._running.values(), *self._stops}
-        try:
-            if tasks:
-                await asyncio.wait(tasks)
-        finally:
-            for task in tasks:  # whoever waits has waited long enough
-                task.cancel()
-
-    async def _feed(self, store: str, key: str) -> KeyFeed:
-        while (feed := self._feeds.get((store, key))) is not None and feed.leaving:
-            await asyncio.wait({self._running[feed]})  # its worker has the name until it is gone
-        if feed is None:
-            if len(self._feeds) >= self._config.max_keys:
-                raise LimitExceededError(
-                    f"the agent follows {len(self._feeds)} config keys: at most {self._config.max_keys} are allowed"
-                )
-            clients = (feed.client for feed in self._feeds.values())
-            check_share("config keys", clients, self._config.max_keys, self._config.client_share)
-            feed = self._feeds[store, key] = KeyFeed(self._config, store, key, self._metrics)
-            self._running[feed] = self._tasks.create_task(self._run(feed), name=f"feed-{store}-{key}")
-        return feed
-
-    async def _run(self, feed: KeyFeed) -> None:
-        try:
-            await feed.run()
-        finally:
-            self._running.pop(feed, None)
-            if self._feeds.get((feed.store, feed.key)) is feed:
-                del self._feeds[feed.store, feed.key]
-
-    def _look_at(self, feed: KeyFeed, now: float) -> None:
-        for group in feed.end_groups(now, self._config.linger_s):
-            self.forgotten.update(group.counts())
-        if not feed.idle:
-            feed.idle_since = None
-        elif feed.idle_since is None:
-            feed.idle_since = now
-        elif now - feed.idle_since >= self._config.linger_s and not feed.leaving:
-            self._leave(feed)
-
-    def _leave(self, feed: KeyFeed) -> None:
-        feed.leaving = True
-        task = self._tasks.create_task(feed.stop(), name=f"feed-{feed.store}-{feed.key}-stop")
-        self._stops.add(task)
-        task.add_done_callback(self._stops.discard)

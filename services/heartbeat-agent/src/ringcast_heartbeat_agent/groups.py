@@ -6,16 +6,19 @@ import asyncio
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from ringcast import Change, InvalidInputError
-from ringcast_wire import AlreadyExistsError, names
+from ringcast_wire import AlreadyExistsError, ReplayAnswer, ReplayOutcome, ReplayRequest, names
 
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.errors import EvictedError, StoppedError, StoppingError
 from ringcast_heartbeat_agent.letters import Letters
 from ringcast_heartbeat_agent.members import Member
+from ringcast_heartbeat_agent.progress import History
+from ringcast_heartbeat_agent.replays import nothing, tell
+from ringcast_heartbeat_agent.routing import Routing, RowMetadata
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +63,18 @@ class Source(Protocol):
     def owns(self, partition: int) -> bool:
         """Whether the partition is this host's now."""
 
-    def row_ids(self) -> list[str]:
+    @property
+    def history(self) -> str:
+        """The history of the key's revisions; empty as long as none is known."""
+
+    def applied(self) -> Mapping[int, int]:
+        """The revisions up to which every change of this host's partitions was handed over."""
+
+    def rows(self) -> Iterable[RowMetadata]:
         """The live rows held now."""
+
+    def row_ids(self) -> list[str]:
+        """Their ids."""
 
     def change_of(self, row_id: str) -> Change | None:
         """A live row as it is now, as a change."""
@@ -73,6 +86,8 @@ class Surroundings(NamedTuple):
     config: Config
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
     letters: Letters
+    history: History | None = None
+    """Nothing: groups that begin anew know nothing of what was before."""
 
 
 class Group:
@@ -81,9 +96,11 @@ class Group:
     mode = ""
     policy = ""
 
-    def __init__(self, source: Source, name: str, around: Surroundings) -> None:
+    def __init__(self, source: Source, name: str, around: Surroundings, routing: Routing) -> None:
         self.source: Source = source
         self.name = name
+        self.routing = routing
+        routing.begin(source.rows())
         self.members: dict[int, Member] = {}
         self.empty_since: float | None = asyncio.get_running_loop().time()
         """Since when it has no consumer."""
@@ -187,6 +204,22 @@ class Group:
     def take(self, change: Change) -> None:
         """Takes a change in. Nothing waits for a group, so that none holds another up."""
         raise NotImplementedError
+
+    def look(self, now: float) -> None:
+        """Called four times a second, for what is to be done after a time."""
+
+    @property
+    def unread_s(self) -> float:
+        """For how long reads of what it missed have failed."""
+        return 0.0
+
+    def replay(self, request: ReplayRequest, change: Change, say: Callable[[ReplayAnswer], None]) -> Callable[[], None]:
+        """Hands a row over again, as it is now, because of a dead letter; says what came of it once it is known.
+
+        What it returns is to be called when nobody waits for that any more.
+        """
+        tell(request, say, ReplayOutcome.KEPT, 0, f"{self._shown} is {self.mode}: it has no dead letters")
+        return nothing
 
     # ---- for people
 

@@ -17,7 +17,7 @@ from ringcast_wire import ProtocolError, names, shown
 
 from ringcast_heartbeat_agent.clients import check_share, current
 from ringcast_heartbeat_agent.config import Config
-from ringcast_heartbeat_agent.dapr_group import CONSUMER, GROUP, DaprMember
+from ringcast_heartbeat_agent.dapr_group import CONSUMER, GROUP, ROUTING_KEY, DaprMember
 from ringcast_heartbeat_agent.dispatch import Dispatch, Registration
 from ringcast_heartbeat_agent.errors import (
     DaprError,
@@ -31,6 +31,7 @@ from ringcast_heartbeat_agent.errors import (
 from ringcast_heartbeat_agent.items import Item, Wanted, wire_size
 from ringcast_heartbeat_agent.observers import Observers
 from ringcast_heartbeat_agent.reads import ADVICE, Entry, Measure, Reads, entries_of, page_of
+from ringcast_heartbeat_agent.routing import ROW, routing_of
 from ringcast_heartbeat_agent.subscription import Subscription
 from ringcast_heartbeat_agent.telemetry import Measures
 
@@ -135,6 +136,7 @@ class Handlers:
             )
             subscription.group = (metadata or {}).get(GROUP, "")
             subscription.consumer = (metadata or {}).get(CONSUMER, "") or f"dapr-{subscription.id}"
+            subscription.routing_key = (metadata or {}).get(ROUTING_KEY, "")
             self._check_room()
             self.subscriptions[subscription.id] = subscription
             try:
@@ -150,6 +152,7 @@ class Handlers:
                     )
                 rows = not subscription.group and (metadata or {}).get(ROWS) == "true"
                 await self._attach(subscription, followed, with_rows=rows)
+                subscription.begun = True
             except BaseException:
                 self._forget(subscription)
                 raise
@@ -177,11 +180,29 @@ class Handlers:
             if error is not None:
                 log.warning("subscription %s (%s) has ended: %s", subscription.id, subscription.api, error)
 
+    @property
+    def unread_s(self) -> dict[str, float]:
+        """For how long a subscriber could not be told what it is behind with, since reads fail, by store and key."""
+        found: dict[str, float] = {}
+        for subscription in list(self.subscriptions.values()):
+            for key, seconds in subscription.unread_s.items():
+                place = f"{subscription.store}/{key}"
+                found[place] = max(seconds, found.get(place, 0.0))
+        return found
+
+    @property
+    def groups_unread_s(self) -> dict[str, float]:
+        """As :attr:`unread_s`, of groups."""
+        return self._dispatch.unread_s
+
     def metadata(self) -> dict[str, object]:
         """What the sidecar says of itself."""
         components = [
             {"name": store, "type": "configuration.ringcast", "version": "v1"} for store in sorted(self._stores)
         ]
+        stale_s = {f"{each.store}/{each.key}": each.staleness_s for each in self._observers if each.staleness_s}
+        for place, seconds in self.unread_s.items():
+            stale_s[place] = max(seconds, stale_s.get(place, 0.0))
         return {
             "id": self._config.agent_id,
             "runtimeVersion": f"ringcast-{VERSION}",
@@ -189,12 +210,8 @@ class Handlers:
             "extended": {
                 **self._extended,
                 "ringcast.subscriptions": str(len(self.subscriptions)),
-                "ringcast.staleness_s": f"{self._observers.staleness_s:.0f}",
-                **{
-                    f"ringcast.staleness_s.{observer.store}/{observer.key}": f"{stale_s:.0f}"
-                    for observer in self._observers
-                    if (stale_s := observer.staleness_s)
-                },
+                "ringcast.staleness_s": f"{max(stale_s.values(), default=0.0):.0f}",
+                **{f"ringcast.staleness_s.{place}": f"{seconds:.0f}" for place, seconds in stale_s.items()},
             },
         }
 
@@ -223,7 +240,7 @@ class Handlers:
         """Lets those who follow all keys of a store hear of new ones, until cancelled."""
         while True:
             await asyncio.sleep(self._config.relist_s)
-            everything = [each for each in self.subscriptions.values() if each.wanted.all]
+            everything = [each for each in self.subscriptions.values() if each.wanted.all and each.begun]
             for store in {subscription.store for subscription in everything}:
                 try:
                     keys = await self._keys(store)
@@ -286,13 +303,21 @@ class Handlers:
 
         Those of a key that is new are: they came after the subscription.
         """
+        filters = subscription.wanted.filters_of(key)
+        if filters and routing_of(subscription.routing_key).setting != ROW:
+            raise InvalidInputError(
+                f"keys names rows of {key}, and group {subscription.group} shares them out by "
+                f"{subscription.routing_key}: name the whole key",
+                field="keys",
+            )
         asked = Registration(
             store=subscription.store,
             key=key,
             group=subscription.group,
             name=subscription.consumer,
-            filters=subscription.wanted.filters_of(key),
+            filters=filters,
             changes_only=changes_only,
+            routing_key=subscription.routing_key,
             api=f"dapr-{subscription.api}",
         )
         group, member, _ = await self._dispatch.join(asked)

@@ -9,7 +9,9 @@ from typing import Final, Protocol
 from ringcast import Change
 
 from ringcast_heartbeat_agent.backlog import Backlog
+from ringcast_heartbeat_agent.lines import Lines
 from ringcast_heartbeat_agent.members import size_of
+from ringcast_heartbeat_agent.routing import ROW, ROWS, Routing
 from ringcast_heartbeat_agent.shares import Shares
 
 AT_ONCE: Final = 1_024
@@ -24,12 +26,13 @@ class Rows(Protocol):
 
 
 class Message:
-    """A change that is not settled. ``owner``: whose share of the window it takes."""
+    """A change that is not settled. ``key``: its routing key. ``owner``: whose share of the window it takes."""
 
-    __slots__ = ("change", "delivered", "owner", "size")
+    __slots__ = ("change", "delivered", "key", "owner", "size")
 
-    def __init__(self, change: Change, owner: str | None) -> None:
+    def __init__(self, change: Change, key: str, owner: str | None) -> None:
         self.change = change
+        self.key = key
         self.owner = owner
         self.size = size_of(change)
         self.delivered = False
@@ -39,14 +42,15 @@ class Intake:
     """Makes messages of changes: one unsettled message a row, and what comes meanwhile replaces what waits.
 
     A message that nobody was given yet takes a newer change of its row up. Once it was given, the newest change waits
-    behind it until it is settled. What the window has no room for waits under its owner, one change a row. Nothing is
-    ever held up: a group that stands still costs as much memory as it has rows.
+    behind it until it is settled. What the window has no room for waits under its owner, one change a row, and what
+    comes later of this owner waits behind it. Nothing is ever held up: a group that stands still costs as much memory
+    as it has rows.
 
     Each consumer has its part of the window. Half of it is for whoever comes; of the other half each may have an equal
     share, so that consumers that take nothing can't have it all.
     """
 
-    def __init__(self, rows: Rows, *, window: int, window_bytes: int) -> None:
+    def __init__(self, rows: Rows, *, window: int, window_bytes: int, routing: Routing = ROWS) -> None:
         self.messages: dict[int, Message] = {}
         """The unsettled messages, by offset."""
         self.last = 0
@@ -54,6 +58,7 @@ class Intake:
         self.coalesced = 0
         """Changes that a newer one of their row has replaced."""
         self._rows = rows
+        self._routing = routing
         self._window = window
         self._window_bytes = window_bytes
         self._shares = Shares()
@@ -63,6 +68,7 @@ class Intake:
         self._open: dict[str, int] = {}
         self._next: dict[str, Change | None] = {}
         self._arrived: dict[str, Change] = {}
+        self._lines = Lines() if routing.setting != ROW else None
         self._behind = Backlog()
         self._present = Backlog()
         self._given_up: OrderedDict[str, int] = OrderedDict()
@@ -81,35 +87,51 @@ class Intake:
     @property
     def waiting(self) -> int:
         """Rows that are still to become messages."""
-        return len(self._arrived) + len(self._next) + len(self._behind) + len(self._present)
+        lines = len(self._lines) if self._lines is not None else 0
+        return len(self._arrived) + len(self._next) + len(self._behind) + len(self._present) + lines
 
     @property
     def behind(self) -> int:
-        """Rows with changes that the window has no room for."""
-        return len(self._behind)
+        """Rows with changes that the window has no room for, or that wait for another of their routing key."""
+        return len(self._behind) + (self._lines.changes if self._lines is not None else 0)
 
     @property
     def goes_on(self) -> bool:
         """Whether the next :meth:`batch` has something to do although nothing happens."""
         return self._goes_on
 
+    def changes(self) -> Iterator[Change]:
+        """Everything that has come and is not settled."""
+        yield from (message.change for message in self.messages.values())
+        yield from (change for change in self._next.values() if change is not None)
+        yield from self._arrived.values()
+        yield from self._behind.changes()
+        if self._lines is not None:
+            yield from self._lines.waiting()
+
     def __contains__(self, row_id: str) -> bool:
         """Whether something of a row is not settled, or still to come."""
-        return any(row_id in rows for rows in (self._open, self._arrived, self._behind, self._present))
+        lines = self._lines if self._lines is not None else ()
+        return any(row_id in rows for rows in (self._open, self._arrived, self._behind, self._present, lines))
 
     def take(self, change: Change) -> None:
         """A row has changed."""
-        row_id = change.row_id
+        row_id, key = change.row_id, self._routing.note(change)
         offset = self._open.get(row_id)
         if offset is not None:
             message = self.messages[offset]
-            if message.delivered:
+            if message.delivered or message.key != key:
                 self.coalesced += self._next.get(row_id) is not None
                 self._next[row_id] = change
             else:
-                self.coalesced += 1
+                self.coalesced += 1 + (self._next.pop(row_id, None) is not None)
                 self._replace(message, change)
             return
+        if self._lines is not None and row_id in self._lines:
+            if self._lines.key_of(row_id) == key:
+                self.coalesced += self._lines.put(key, row_id, change)
+                return
+            self.coalesced += self._lines.discard(row_id)
         self.coalesced += row_id in self._arrived or self._behind.discard(row_id)
         self._present.discard(row_id)
         self._arrived[row_id] = change
@@ -121,7 +143,7 @@ class Intake:
             if offset is not None:
                 if self.messages[offset].delivered:
                     self._next.setdefault(row_id, None)
-            elif row_id not in self._arrived and row_id not in self._behind:
+            elif row_id not in self:
                 self._present.put(row_id, None, owner)
 
     def share(self, shares: Shares) -> None:
@@ -138,20 +160,21 @@ class Intake:
         self._present.unsort()
 
     def batch(self) -> list[str]:
-        """Makes messages of what there is room for; returns their rows. Their offsets are the last ones, in order."""
+        """Makes messages of what there is room for; returns their keys. Their offsets are the last ones, in order."""
         first = self.last
         arrived, self._arrived = self._arrived, {}
+        passed_over = self._lines is not None and self._take_turns(self._lines)
         row_ids = list(arrived)
         for (row_id, change), owner in zip(arrived.items(), self._shares.owners(row_ids), strict=True):
-            if self._fits(owner):
-                self._add(change, owner)
+            if not self._behind.holds(owner) and self._fits(owner):
+                self._add_or_line_up(row_id, change, owner)
             else:
                 self._behind.put(row_id, change, owner)
         left = self._from(self._behind, AT_ONCE, self._window)
         # Half of the window is left to changes.
         left = self._from(self._present, left, self._window // 2 + 1)
-        self._goes_on = left <= 0 or not (self._behind.sorted and self._present.sorted)
-        return [self.messages[offset].change.row_id for offset in range(first + 1, self.last + 1)]
+        self._goes_on = passed_over or left <= 0 or not (self._behind.sorted and self._present.sorted)
+        return [self.messages[offset].key for offset in range(first + 1, self.last + 1)]
 
     def settle(self, offset: int) -> Change | None:
         """A message is done with; what waits behind it comes next. Returns its change."""
@@ -161,6 +184,8 @@ class Intake:
         row_id = message.change.row_id
         del self._open[row_id]
         self._count(message, -1, -message.size)
+        if self._lines is not None:
+            self._lines.end(message.key)
         if row_id in self._next:
             newer = self._next.pop(row_id)
             if newer is not None:
@@ -183,6 +208,10 @@ class Intake:
                 self._given_up.popitem(last=False)
         return change
 
+    def forgive(self, row_id: str) -> None:
+        """What was given up of a row is to be handed over again: from now on it is like any other."""
+        self._given_up.pop(row_id, None)
+
     def clear(self) -> None:
         """Forgets everything."""
         self._given_up.clear()
@@ -191,6 +220,30 @@ class Intake:
         self._behind.clear()
         self._present.clear()
         self._bytes = 0
+        if self._lines is not None:
+            self._lines.clear()
+
+    def _take_turns(self, lines: Lines) -> bool:
+        """Makes messages of rows whose turn it is in their routing key; says whether a row was passed over."""
+        turns, passed_over = lines.turns(), False
+        for (row_id, change), owner in zip(turns, self._shares.owners([row_id for row_id, _ in turns]), strict=True):
+            if self._fits(owner):
+                key = lines.take_turn(row_id)
+                change = change if change is not None else self._as_it_is(row_id)
+                if change is not None:
+                    self._add(change, owner)
+                else:
+                    lines.end(key)
+                    passed_over = True
+        return passed_over
+
+    def _add_or_line_up(self, row_id: str, change: Change | None, owner: str | None) -> None:
+        if self._lines is not None and self._lines.is_busy(key := self._routing.key(row_id)):
+            self._lines.put(key, row_id, change)
+            return
+        change = change if change is not None else self._as_it_is(row_id)
+        if change is not None:
+            self._add(change, owner)
 
     def _from(self, backlog: Backlog, most: int, window: int) -> int:
         """Makes messages of rows that have waited; returns how many of ``most`` steps are left."""
@@ -199,9 +252,7 @@ class Intake:
         backlog.sort(self._shares, most)
         for owner in backlog.owners():
             for row_id, change in self._some(backlog, owner, window):
-                change = change if change is not None else self._as_it_is(row_id)
-                if change is not None:
-                    self._add(change, owner)
+                self._add_or_line_up(row_id, change, owner)
                 most -= 1
                 if most <= 0:
                     return most
@@ -230,8 +281,10 @@ class Intake:
 
     def _add(self, change: Change, owner: str | None) -> None:
         self.last += 1
-        message = self.messages[self.last] = Message(change, owner)
+        message = self.messages[self.last] = Message(change, self._routing.key(change.row_id), owner)
         self._open[change.row_id] = self.last
+        if self._lines is not None:
+            self._lines.begin(message.key)
         self._count(message, 1, message.size)
 
     def _replace(self, message: Message, change: Change) -> None:

@@ -14,7 +14,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 from ringcast import Change, DeadLetter
-from ringcast_wire import limits, names
+from ringcast_wire import ReplayRequest, limits, names
 
 log = logging.getLogger(__name__)
 
@@ -32,15 +32,27 @@ class Letters:
         self._nonce = secrets.token_hex(8)
         self.failures = 0
 
-    async def publish(self, change: Change, *, group: str, worker_id: str, why: str, tries: int) -> None:
-        """Returns when the stream has it; tries for ever."""
+    async def publish(
+        self,
+        change: Change,
+        *,
+        group: str,
+        worker_id: str,
+        why: str,
+        tries: int,
+        replayed: ReplayRequest | None = None,
+    ) -> None:
+        """Returns when the stream has it; tries for ever. ``replayed``: what the change was handed over again for."""
         subject = names.dead_subject(change.store, change.key, change.partition)
         row = hashlib.blake2b(change.row_id.encode(), digest_size=12).hexdigest()
         # With the group: each of several may have given the change up. And with what nobody else can know: the stream
         # drops the second message of an id, whoever sent the first.
         place = f"{change.store}.{change.key}.{change.partition}.{change.version}.{row}"
         message_id = f"dead.{place}.{group}.{self._nonce}"
-        body = self._body(change, worker_id=worker_id, why=why, tries=tries)
+        if replayed is not None:
+            message_id += f".{replayed.id}"
+        replays = 0 if replayed is None else replayed.replays + 1
+        body = self._body(change, group=group, worker_id=worker_id, why=why, tries=tries, replays=replays)
         wait_s = _FIRST_WAIT_S
         while True:
             try:
@@ -53,7 +65,7 @@ class Letters:
             else:
                 return
 
-    def _body(self, change: Change, *, worker_id: str, why: str, tries: int) -> bytes:
+    def _body(self, change: Change, *, group: str, worker_id: str, why: str, tries: int, replays: int) -> bytes:
         letter = DeadLetter(
             store=change.store,
             key=change.key,
@@ -67,6 +79,8 @@ class Letters:
             worker_id=worker_id,
             tries=tries,
             at_ms=int(time.time() * 1000),
+            group=group,
+            replays=replays,
         )
         body = msgspec.json.encode(letter)
         if len(body) > self._nc.max_payload - limits.CHUNK_HEADROOM_BYTES:

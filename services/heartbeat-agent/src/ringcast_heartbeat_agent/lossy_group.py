@@ -10,6 +10,7 @@ from ringcast_core import Router
 
 from ringcast_heartbeat_agent.groups import LOSSY, Group, Rejected, Source, Surroundings, milliseconds
 from ringcast_heartbeat_agent.members import Delivery, Member, size_of
+from ringcast_heartbeat_agent.routing import ROWS, Routing
 
 
 class LossyGroup(Group):
@@ -17,8 +18,8 @@ class LossyGroup(Group):
 
     mode = LOSSY
 
-    def __init__(self, source: Source, name: str, around: Surroundings) -> None:
-        super().__init__(source, name, around)
+    def __init__(self, source: Source, name: str, around: Surroundings, routing: Routing = ROWS) -> None:
+        super().__init__(source, name, around, routing)
         self._router = Router(evict_after_ms=milliseconds(around.config.evict_after_s))
 
     def detach(self, member: Member) -> None:
@@ -41,7 +42,9 @@ class LossyGroup(Group):
         self._router.taken(member.number, count, self._now())
 
     def take(self, change: Change) -> None:
-        (number,) = self._router.route([change.row_id])
+        (number,) = self._router.route([self.routing.note(change)])
+        if self.routing.crowded:
+            self.routing.keep(lambda row_id: self.source.change_of(row_id) is not None)
         if number is not None:
             self.members[number].give(Delivery(0, 0, change, size_of(change)), to_be_answered=False)
 
@@ -65,6 +68,7 @@ class LossyGroup(Group):
             "group": self.name,
             "mode": self.mode,
             "poison_policy": "",
+            "routing_key": self.routing.setting,
             "cursor": 0,
             "last": 0,
             "in_flight": 0,

@@ -22,9 +22,9 @@ from ringcast import (
 from ringcast.metrics import PrometheusMetrics
 from ringcast_wire import names
 
-from ringcast_heartbeat_agent.clients import current
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.errors import StoppedError
+from ringcast_heartbeat_agent.followers import Follower
 from ringcast_heartbeat_agent.items import item_of
 from ringcast_heartbeat_agent.subscription import Since, Subscription
 
@@ -59,7 +59,7 @@ class Position:
         return Since(self.heads[partition] if self.heads else 0, self.history)
 
 
-class KeyObserver:
+class KeyObserver(Follower):
     """The worker of one config key, and the subscriptions that hear of its changes.
 
     A subscription is taken at once. As long as the worker holds the key it is offered every change as it comes. What
@@ -67,15 +67,10 @@ class KeyObserver:
     """
 
     def __init__(self, config: Config, store: str, key: str, metrics: PrometheusMetrics | None) -> None:
-        self.store = store
-        self.key = key
-        self.client = current.get()
-        """Who was the first to want it."""
+        super().__init__(store, key)
         self.worker_id = names.agent_observer_id(config.agent_id, store, key)
         self.subscribers: dict[Subscription, Position | None] = {}
         """From where on those are to be told that have not been offered anything yet."""
-        self.idle_since: float | None = None
-        self.leaving = False
         self._config = config
         self._metrics = metrics
         self._worker: Worker | None = None
@@ -91,6 +86,10 @@ class KeyObserver:
     def live(self) -> bool:
         """Whether it holds the key, so that changes are offered as they come."""
         return self._live
+
+    @property
+    def idle(self) -> bool:
+        return not self.subscribers
 
     @property
     def history(self) -> str:
@@ -135,7 +134,7 @@ class KeyObserver:
                 await worker.wait_closed()
                 why: object = "its worker has ended"
             except FINAL as error:
-                self.leaving = True  # whoever comes while its worker stops follows the key anew
+                self.leaving = True
                 self.end(str(error))
                 return
             except Exception as error:  # noqa: BLE001  # whatever it is, the streams live and another worker begins
@@ -144,7 +143,7 @@ class KeyObserver:
                 self._leave(worker)
                 await worker.stop()
             if self._stopping.is_set():
-                break
+                return
             failures += 1
             pause_s = min(_RETRY_MOST_S, 0.25 * 2 ** min(failures, 6)) * (0.5 + random.random() / 2)  # noqa: S311
             log.warning(
@@ -157,21 +156,18 @@ class KeyObserver:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._stopping.wait()
-        self.end("the agent no longer follows it")
 
     async def stop(self) -> None:
-        """Leaves the key."""
         self._stopping.set()
         if self._worker is not None:
             await self._worker.stop()
 
     def end(self, why: str) -> None:
-        """Ends every subscription with an error: why updates have stopped."""
         error = StoppedError(f"updates of {self.store}/{self.key} have stopped: {why}")
         for subscription in list(self.subscribers):
             subscription.end(error)
 
-    def tell_stale(self) -> None:
+    def look(self, now: float) -> None:
         """Logs the begin of an outage that is longer than ``stale_after``, and its end."""
         stale_s = self.staleness_s
         if stale_s > self._config.stale_after_s and not self._told_stale:
@@ -188,7 +184,6 @@ class KeyObserver:
             log.info("event=observer.current store=%s key=%s", self.store, self.key)
 
     def status(self) -> dict[str, Any]:
-        """How its worker is."""
         worker = self._worker if self._live else None
         return {
             "store": self.store,

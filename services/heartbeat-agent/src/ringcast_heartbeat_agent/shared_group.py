@@ -5,24 +5,33 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Collection, Coroutine, Sequence
-from itertools import compress
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from functools import partial
+from itertools import chain, compress
 from typing import Any, Final
 
 from ringcast import Change
 from ringcast_core import Action, Dispatcher
+from ringcast_wire import ReplayAnswer, ReplayOutcome, ReplayRequest
 
 from ringcast_heartbeat_agent.absent import Absent
 from ringcast_heartbeat_agent.errors import BehindError, StoppedError, StoppingError
 from ringcast_heartbeat_agent.groups import RELIABLE, Group, Rejected, Source, Surroundings, milliseconds
 from ringcast_heartbeat_agent.intake import AT_ONCE, Intake
 from ringcast_heartbeat_agent.members import Delivery, Member
+from ringcast_heartbeat_agent.positions import Away
+from ringcast_heartbeat_agent.progress import Progress
+from ringcast_heartbeat_agent.replays import GroupReplays, tell
+from ringcast_heartbeat_agent.routing import ROWS, Routing
 from ringcast_heartbeat_agent.shares import Shares
 
 log = logging.getLogger(__name__)
 
 _REASON_CHARS: Final = 512
 _LETTERS_AT_ONCE: Final = 8
+_SAVE_S: Final = 1.0
+_MOST_LOOKED_AT: Final = 50_000
+"""With more rows that wait it is not looked how far the group has come: what was known holds."""
 
 
 class SharedGroup(Group):
@@ -31,8 +40,8 @@ class SharedGroup(Group):
     mode = RELIABLE
     _can_resume = True
 
-    def __init__(self, source: Source, name: str, around: Surroundings, policy: str) -> None:
-        super().__init__(source, name, around)
+    def __init__(self, source: Source, name: str, around: Surroundings, policy: str, routing: Routing = ROWS) -> None:
+        super().__init__(source, name, around, routing)
         config = around.config
         self.policy = policy
         self._dispatcher = Dispatcher(
@@ -47,13 +56,16 @@ class SharedGroup(Group):
             evict_after_ms=milliseconds(config.evict_after_s),
             orphan_hold_ms=milliseconds(config.orphan_hold_s),
         )
-        self._intake = Intake(source, window=config.window, window_bytes=config.window_bytes)
-        self._absent = Absent(config.linger_s, config.max_consumers)
+        self._intake = Intake(source, window=config.window, window_bytes=config.window_bytes, routing=routing)
+        self._absent = Absent(config.linger_s, config.max_consumers, routing)
         self._reasons: dict[int, str] = {}
+        self._save_at = 0.0
         self._offering = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._left_with: StoppingError | None = None
+        self._replays = GroupReplays()
         self._letter_turns = asyncio.Semaphore(_LETTERS_AT_ONCE)
+        self._progress = self._begun()
 
     # ---- for consumers
 
@@ -80,7 +92,9 @@ class SharedGroup(Group):
             counted, actions = self._dispatcher.acknowledge(member.number, offsets, attempts, now)
             for offset in compress(offsets, counted):
                 member.answered(offset)
-                self._settle(offset)
+                change = self._settle(offset)
+                if change is not None:
+                    self._replays.tell(change, ReplayOutcome.HANDLED)
             self._do(actions)
         if rejected:
             self._reject(member, rejected, now)
@@ -106,14 +120,72 @@ class SharedGroup(Group):
     # ---- for the source
 
     def take(self, change: Change) -> None:
+        if self._progress is None or self._progress.is_new(change, self.source.history):
+            self._take(change)
+
+    def look(self, now: float) -> None:
+        if self._progress is None or now < self._save_at or self.closed:
+            return
+        self._save_at = now + _SAVE_S
+        if self._progress.begin(self.source.applied(), self.source.history):
+            self._spawn(self._progress.catch_up())
+        if self._intake.waiting + len(self._absent) <= _MOST_LOOKED_AT:
+            self._save()
+
+    @property
+    def unread_s(self) -> float:
+        return self._progress.unread_s if self._progress is not None else 0.0
+
+    def _begun(self) -> Progress | None:
+        """What it knows of the group that was there before it; what that one missed is read, and comes as changes."""
+        if self._around.history is None:
+            return None
+        place = self.source.store, self.source.key, self.name
+        progress = Progress(self._around.history, place, self._take)
+        now = asyncio.get_running_loop().time()
+        for away in progress.away:
+            self._absent.gone(away.name, away.filters, now)
+        if progress.begin(self.source.applied(), self.source.history):
+            self._spawn(progress.catch_up())
+        return progress
+
+    def _save(self) -> None:
+        """Remembers how far it has come, and who wanted some rows only."""
+        if self._progress is None:
+            return
+        filters = {member.name: member.filters for member in self.members.values() if member.filters}
+        away = [Away(name, list(patterns)) for name, patterns in (self._absent.away | filters).items()]
+        pending = chain(self._intake.changes(), self._absent.changes())
+        self._progress.save(pending, self.source.applied(), self.source.history, away)
+
+    def _take(self, change: Change) -> None:
         if self.closed:
             return
         self._absent.discard(change.row_id)
         self._intake.take(change)
+        if self.routing.crowded:
+            self.routing.keep(self._is_known)
         if self._intake.arrived >= AT_ONCE:
             self._offer()
         else:
             self._offer_soon()
+
+    def _is_known(self, row_id: str) -> bool:
+        return row_id in self._intake or row_id in self._absent or self.source.change_of(row_id) is not None
+
+    def replay(self, request: ReplayRequest, change: Change, say: Callable[[ReplayAnswer], None]) -> Callable[[], None]:
+        history, applied = self.source.history, self.source.applied()
+        if self.closed:
+            tell(request, say, ReplayOutcome.KEPT, 0, f"{self._shown} has ended")
+        elif self._progress is not None and self._progress.is_ahead(change.partition, applied, history):
+            why = f"{self._shown} was told of newer changes than the agent's worker has: try again later"
+            tell(request, say, ReplayOutcome.KEPT, 0, why)
+        elif self._replays.add(request, change, say):
+            self._intake.forgive(change.row_id)
+            if self._progress is not None:
+                self._progress.is_new(change, history)
+            self._take(change)
+        return partial(self._replays.forget, request)
 
     def _offer_soon(self) -> None:
         """At the end of this turn of the event loop: a call of the dispatcher costs more than a message."""
@@ -126,21 +198,22 @@ class SharedGroup(Group):
         self._offering = False
         if self.closed:
             return
-        row_ids = self._intake.batch()
+        keys = self._intake.batch()
         if (held := self._intake.behind + len(self._absent)) > self._around.config.max_behind:
             self.close(BehindError(f"{self._shown} is {held} rows behind: register again, and begin with the rows"))
             return
-        if row_ids:
+        if self._progress is not None:
+            self._progress.has_room(self.behind <= self._around.config.window)
+        if keys:
             last = self._intake.last
-            taken, actions = self._dispatcher.offer(range(last - len(row_ids) + 1, last + 1), row_ids, self._now())
-            assert taken == len(row_ids), "no more come than there is room for"
+            taken, actions = self._dispatcher.offer(range(last - len(keys) + 1, last + 1), keys, self._now())
+            assert taken == len(keys), "no more come than there is room for"
             self._do(actions)
         if self._intake.goes_on:
             self._offer_soon()
 
     def _tell_present(self, member: Member) -> None:
-        shares = Shares(one for one in self.members.values() if not one.leaving)
-        self._spawn(self._look_for(member.name, shares, self.source.row_ids()))
+        self._spawn(self._look_for(member.name, self._shares(), self.source.row_ids()))
 
     async def _look_for(self, name: str, shares: Shares, row_ids: list[str]) -> None:
         """Notes which rows are to be told of. They are told even when the consumer has gone: others have them then."""
@@ -165,6 +238,7 @@ class SharedGroup(Group):
             if actions is None:
                 continue
             if discard:
+                self._tell_replayed(offset, "it was discarded")
                 self._give_up(offset)
             self._do(actions)
             decided.append(row_id)
@@ -197,6 +271,7 @@ class SharedGroup(Group):
             "group": self.name,
             "mode": self.mode,
             "poison_policy": self.policy,
+            "routing_key": self.routing.setting,
             "cursor": dispatcher.cursor,
             "last": self._intake.last,
             "in_flight": dispatcher.in_flight,
@@ -229,12 +304,15 @@ class SharedGroup(Group):
         return {**self._dispatcher.counts(), "coalesced": self._intake.coalesced}
 
     def close(self, error: StoppedError | None = None) -> None:
+        if not self.closed:
+            self._save()
         super().close(error)
         for task in self._tasks:
             task.cancel()
         self._intake.clear()
         self._absent.clear()
         self._reasons.clear()
+        self._replays.end(f"{self._shown} has ended")
 
     # ---- what the dispatcher wants done
 
@@ -259,7 +337,10 @@ class SharedGroup(Group):
         self._offer_soon()
 
     def _share(self) -> None:
-        self._intake.share(Shares(one for one in self.members.values() if not one.leaving))
+        self._intake.share(self._shares())
+
+    def _shares(self) -> Shares:
+        return Shares((one for one in self.members.values() if not one.leaving), self.routing)
 
     def _evict(self, member: Member) -> None:
         self._do(self._dispatcher.evict(member.number, self._now()) or [])
@@ -281,7 +362,9 @@ class SharedGroup(Group):
             actions = []
             for number, offset, attempt in revoked:
                 actions += self._dispatcher.acknowledge(number, [offset], [attempt], self._now())[1]
-                self._settle(offset)
+                change = self._settle(offset)
+                if change is not None:
+                    self._replays.tell(change, ReplayOutcome.KEPT, "the partition has gone to another host")
         if self._intake.waiting:
             self._offer_soon()
         self._arm(self._dispatcher.next_deadline_ms)
@@ -305,17 +388,26 @@ class SharedGroup(Group):
                 self._spawn(self._send_letter(offset, deliveries, reason))
             case Action.Drop(offset, deliveries, reason):
                 self._log_poison("is dropped", offset, deliveries, reason)
+                self._tell_replayed(offset, f"it failed again, and was dropped: {self._reasons.get(offset, reason)}")
                 self._give_up(offset)
             case Action.Block(offset, deliveries, reason):
                 self._log_poison("blocks its row", offset, deliveries, reason)
+                self._tell_replayed(
+                    offset, f"it failed again, and its row is blocked: {self._reasons.get(offset, reason)}"
+                )
             case Action.Skip(offset, _):
                 change = self._settle(offset)
+                if change is not None:
+                    self._replays.tell(change, ReplayOutcome.KEPT, "no consumer of the group wants the row now")
                 if change is not None and change.row_id not in self._intake and self.source.owns(change.partition):
                     self._absent.keep(change)
             case Action.Evicted(number):
                 self._forget(number, self._evicted())
             case Action.Left(number):
                 self._forget(number, self._left_with)
+
+    def _tell_replayed(self, offset: int, why: str) -> None:
+        self._replays.tell(self._intake.messages[offset].change, ReplayOutcome.KEPT, why)
 
     def _settle(self, offset: int) -> Change | None:
         if self._reasons:
@@ -341,14 +433,18 @@ class SharedGroup(Group):
 
     async def _send_letter(self, offset: int, deliveries: int, reason: str) -> None:
         self._log_poison("goes to the dead letters", offset, deliveries, reason)
+        change = self._intake.messages[offset].change
+        why = self._reasons.get(offset, reason)
         async with self._letter_turns:
             await self._around.letters.publish(
-                self._intake.messages[offset].change,
+                change,
                 group=self.name,
                 worker_id=self.source.worker_id,
-                why=f"{self._shown}: {self._reasons.get(offset, reason)}",
+                why=f"{self._shown}: {why}",
                 tries=deliveries,
+                replayed=self._replays.of(change),
             )
+        self._replays.tell(change, ReplayOutcome.FAILED_AGAIN, why)
         actions = self._dispatcher.dead_lettered(offset, self._now())
         self._give_up(offset)
         self._do(actions or [])

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from ringcast_core import KeyFilter, Ring
 
 from ringcast_heartbeat_agent.members import Member
+from ringcast_heartbeat_agent.routing import ROWS, Routing
 
 
 class Filters:
-    """Patterns over row ids, of which one has to match; none: every row."""
+    """Patterns over routing keys, of which one has to match; none: every row."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._filters = [KeyFilter(pattern) for pattern in patterns]
@@ -18,15 +19,16 @@ class Filters:
     def __bool__(self) -> bool:
         return bool(self._filters)
 
-    def accept(self, row_id: str) -> bool:
-        """Whether the row is wanted."""
-        return not self._filters or any(one.accepts(row_id) for one in self._filters)
+    def accept(self, key: str) -> bool:
+        """Whether rows of this routing key are wanted."""
+        return not self._filters or any(one.accepts(key) for one in self._filters)
 
 
 class Shares:
     """The owners of rows among the consumers of one moment: as the dispatcher of the core sees them."""
 
-    def __init__(self, members: Iterable[Member] = ()) -> None:
+    def __init__(self, members: Iterable[Member] = (), routing: Routing = ROWS) -> None:
+        self._routing = routing
         self._filters = {member.name: Filters(member.filters) for member in members}
         self._ring = Ring(sorted(self._filters)) if self._filters else None
         self._all = not any(self._filters.values())
@@ -38,11 +40,12 @@ class Shares:
         """The owner of each row; nobody where no filter accepts it, or there is no consumer."""
         if self._ring is None:
             return [None] * len(row_ids)
-        if not self._all:
-            return [self._ring.owner(row_id, self._eligible(row_id)) for row_id in row_ids]
-        if len(self._filters) == 1:
+        if self._all and len(self._filters) == 1:
             return [*self._filters] * len(row_ids)
-        return self._ring.owners(row_ids)
+        keys = self._routing.keys(row_ids)
+        if self._all:
+            return self._ring.owners(keys)
+        return [self._ring.owner(key, self._eligible(key)) for key in keys]
 
-    def _eligible(self, row_id: str) -> list[str]:
-        return [name for name, filters in self._filters.items() if filters.accept(row_id)]
+    def _eligible(self, key: str) -> list[str]:
+        return [name for name, filters in self._filters.items() if filters.accept(key)]

@@ -9,10 +9,9 @@ from typing import Any
 
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dispatch import Dispatch
-from ringcast_heartbeat_agent.feeds import Feeds
+from ringcast_heartbeat_agent.followers import Followers
 from ringcast_heartbeat_agent.handlers import VERSION
 from ringcast_heartbeat_agent.host_leases import HostLeases
-from ringcast_heartbeat_agent.observers import Observers
 
 
 class Status:
@@ -21,16 +20,14 @@ class Status:
     def __init__(
         self,
         config: Config,
-        feeds: Feeds,
-        observers: Observers,
+        followers: Followers,
         dispatch: Dispatch,
         leases: HostLeases | None,
         *,
         connected: Callable[[], bool],
     ) -> None:
         self._config = config
-        self._feeds = feeds
-        self._observers = observers
+        self._followers = followers
         self._dispatch = dispatch
         self._leases = leases
         self._connected = connected
@@ -45,7 +42,7 @@ class Status:
             "uptime_s": round(time.monotonic() - self._since, 3),
             "connected": self._connected(),
             "stopping": self._dispatch.stopping,
-            "workers": [each.status() for each in (*self._feeds, *self._observers)],
+            "workers": [each.status() for each in self._followers],
             "leases": self._leases.status() if self._leases is not None else None,
             "groups": self._dispatch.status(),
         }

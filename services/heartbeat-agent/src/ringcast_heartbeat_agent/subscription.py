@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import secrets
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
@@ -97,6 +98,8 @@ class Subscription:
         """Who subscribes."""
         self.followed: set[str] = set()
         """The config keys that it hears of now."""
+        self.begun = False
+        """Whether it hears of all that it asked for: of keys that are new only then, or one of the first came twice."""
         self._max_items = max_items
         self._max_bytes = max_bytes
         self._changes = changes
@@ -104,6 +107,8 @@ class Subscription:
         """The group that it shares the rows with; empty: it hears of all."""
         self.consumer = ""
         """Its name there."""
+        self.routing_key = ""
+        """What the group stays in order by."""
         self.members: set[asyncio.Task[None]] = set()
         """What takes part there for it, one for each key."""
         self._answers: dict[str, Answer] = {}
@@ -114,6 +119,8 @@ class Subscription:
         self._read: dict[Place, tuple[Since, bool]] = {}
         """Up to where it has read, and whether deletions may be missing in that. One entry a partition."""
         self._failures = 0
+        self._failing: dict[Place, float] = {}
+        """Since when reads of a partition have failed."""
         self._news = asyncio.Event()
         self._ended = False
         self.error: StoppedError | None = None
@@ -132,6 +139,14 @@ class Subscription:
     def behind(self) -> int:
         """Of how many partitions it still has to read what has changed."""
         return len(self._behind) + (self._reading is not None)
+
+    @property
+    def unread_s(self) -> dict[str, float]:
+        """For how long reads of what it is behind with have failed, by config key; other threads may ask."""
+        now, found = time.monotonic(), dict[str, float]()
+        for (key, _), since in list(self._failing.items()):
+            found[key] = max(now - since, found.get(key, 0.0))
+        return found
 
     def offer(
         self, key: str, row_id: str, item: Item, *, place: Place | None = None, history: str = "",
@@ -184,6 +199,7 @@ class Subscription:
             self._waiting.clear()
             self._behind.clear()
             self._read.clear()
+            self._failing.clear()
             self._answers.clear()
             self._bytes = 0
             self._news.set()
@@ -220,12 +236,28 @@ class Subscription:
             if not self._failures:
                 log.warning("event=subscription.read_failed id=%s key=%s error=%s", self.id, place[0], error)
             self._failures += 1
+            if not self._ended:
+                self._failing.setdefault(place, time.monotonic())
             return False
-        self._reading, self._failures = None, 0
+        self._reading = None
+        self._failing.pop(place, None)
+        if self._is_older(place, since, changed):
+            self.fall_behind(place, since)
+            self._failures += 1
+            return False
+        self._failures = 0
         if not self._ended:
             self._note_read(place, changed)
             self._put_changed(place, changed)
         return True
+
+    def _is_older(self, place: Place, since: Since, changed: Changed) -> bool:
+        """Whether an answer is older than what is known already, as that of an instance whose database lags is.
+
+        Its rows would go back, and what it says is missing need not be.
+        """
+        read, _ = self._read.get(place, (since, False))
+        return any(known.history == changed.history and changed.revision < known.revision for known in (since, read))
 
     def _was_read(self, place: Place, version: int, history: str) -> bool:
         """Whether an update of this version was told by a read: to offer it now may lead a row back."""

@@ -101,6 +101,7 @@ async def _registration(context: Context) -> Registration:
         poison_policy=asked.poison_policy,
         changes_only=asked.changes_only,
         session=asked.session,
+        routing_key=asked.routing_key,
     )
 
 

@@ -16,6 +16,7 @@ from pyspark_ringcast.pipeline import _expressions as expressions
 from pyspark_ringcast.pipeline._files import absolute
 from pyspark_ringcast.pipeline._input import Checked, read_checked
 from pyspark_ringcast.pipeline._plan import Content, InputReport, PartitionPlan, Plan
+from pyspark_ringcast.pipeline._session import clear_error
 from pyspark_ringcast.pipeline._target import State, load_live
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def make_plan(spark: SparkSession, spec: Spec) -> Planned:
     """Reads, checks and compares; nothing is written.
 
     Raises:
-        InvalidInputError: a file or column is missing.
+        InvalidInputError: a file or column is missing, or a file can't be read right.
         UnknownStoreError: there is no such store.
         UnavailableError: NATS or the config service did not answer in time.
     """
@@ -69,9 +70,11 @@ def make_plan(spark: SparkSession, spec: Spec) -> Planned:
     compared = compare(wanted, live, spec.target.mode, state.partition_count).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         plan = _summarise(spec, state, checked, compared)
-    except BaseException:
+    except BaseException as error:
         checked.rows.unpersist()
         compared.unpersist()
+        if isinstance(refused := clear_error(error), InvalidInputError):  # a task found that a file can't be read right
+            raise refused from None
         raise
     changes = compared.filter("action IN ('add', 'change', 'delete')").select(*CHANGE_COLUMNS)
     rejects = checked.rejects()

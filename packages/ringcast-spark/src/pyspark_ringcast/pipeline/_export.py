@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from ringcast_wire import InvalidInputError, UnavailableError
 
+from pyspark_ringcast._since import since_text
 from pyspark_ringcast.pipeline._files import absolute, check_free, read_file, write_file
 from pyspark_ringcast.pipeline._target import State, Target, load_live, read_state
 
@@ -40,6 +41,11 @@ class Export(msgspec.Struct, frozen=True, kw_only=True):
     heads: list[int]
     """The revisions that it is consistent with: an export of the history can go on from there."""
     made_at: datetime.datetime
+
+    @property
+    def since(self) -> str:
+        """What a read with the option ``since`` takes, to give what changed after the export."""
+        return since_text(dict(enumerate(self.heads)))
 
 
 def read_export(path: str) -> Export:

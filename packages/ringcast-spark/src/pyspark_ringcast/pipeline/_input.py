@@ -13,12 +13,12 @@ from pyspark.sql.types import StringType, StructField, StructType
 from ringcast_wire import InvalidInputError, shown
 
 from pyspark_ringcast.pipeline import _expressions as expressions
+from pyspark_ringcast.pipeline._csv_files import CORRUPT, read_csv
 from pyspark_ringcast.pipeline._spec import Source, Spec
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-CORRUPT: Final = "_corrupt_record"
 _MAX_RECORD_CHARS: Final = 500
 _MAX_VALUE_CHARS: Final = 200
 
@@ -128,15 +128,6 @@ def read_raw(spark: SparkSession, source: Source) -> DataFrame:
         raise InvalidInputError(f"the input can't be read: {said}", field="source.paths") from None
 
 
-def _read_csv(spark: SparkSession, source: Source) -> DataFrame:
-    options = {"header": "true", **source.options, "inferSchema": "false"}
-    columns = spark.read.options(**options).csv(source.paths).columns
-    if not columns:
-        raise InvalidInputError("the input is empty: there is not even a header", field="source.paths")
-    schema = StructType([StructField(name, StringType()) for name in (*columns, CORRUPT)])
-    return spark.read.options(**options, columnNameOfCorruptRecord=CORRUPT).schema(schema).csv(source.paths)
-
-
 def _read_json(spark: SparkSession, source: Source) -> DataFrame:
     options = {**source.options, "columnNameOfCorruptRecord": CORRUPT}
     columns = spark.read.options(**options, primitivesAsString="true").json(source.paths).columns
@@ -159,7 +150,7 @@ def _read_text(spark: SparkSession, source: Source) -> DataFrame:
 
 
 _READERS: Final[dict[str, Callable[[SparkSession, Source], DataFrame]]] = {
-    "csv": _read_csv,
+    "csv": read_csv,
     "json": _read_json,
     "parquet": _read_parquet,
     "text": _read_text,

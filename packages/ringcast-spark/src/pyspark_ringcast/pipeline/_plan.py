@@ -9,6 +9,7 @@ from typing import ClassVar, Final
 import msgspec
 from ringcast_wire import ErrorCode, InvalidInputError, ProtocolError, RingcastError, limits
 
+from pyspark_ringcast._guards import Replacement, replacement_refusals
 from pyspark_ringcast.pipeline._spec import Guards
 from pyspark_ringcast.pipeline._target import Target
 
@@ -107,7 +108,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def delete_share(self) -> float:
         """Deletes, of the rows that are live now."""
-        return self.deletes / self.live_rows if self.live_rows else 0.0
+        return self.replacement.delete_share
+
+    @property
+    def replacement(self) -> Replacement:
+        """What becomes of the rows that are live now."""
+        return Replacement(str(self.target), self.live_rows, self.deletes, self.after.rows)
 
     @property
     def skew(self) -> float:
@@ -123,14 +129,7 @@ def skew(counts: Iterable[int]) -> float:
 
 def refusals(plan: Plan, guards: Guards) -> list[str]:
     """Why a plan may not be applied, one sentence a reason; empty if it may."""
-    found = []
-    if plan.after.rows == 0 and plan.live_rows and not guards.allow_empty:
-        found.append(f"it would leave {plan.target} without a row: allow_empty lets it")
-    if plan.delete_share > guards.max_delete_share:
-        found.append(
-            f"it deletes {plan.deletes} of {plan.live_rows} rows, {plan.delete_share:.1%}: "
-            f"max_delete_share is {guards.max_delete_share:.1%}"
-        )
+    found = replacement_refusals(plan.replacement, guards.max_delete_share, allow_empty=guards.allow_empty)
     if plan.input.rejected_share > guards.max_rejected_share:
         found.append(
             f"{plan.input.rejected} of {plan.input.read} rows were rejected, {plan.input.rejected_share:.1%}: "

@@ -11,6 +11,7 @@ import msgspec
 from ringcast_wire import InvalidInputError, limits, names, shown
 
 from pyspark_ringcast._options import parse_servers
+from pyspark_ringcast.pipeline._csv_options import parse_csv_options
 from pyspark_ringcast.pipeline._files import absolute
 from pyspark_ringcast.pipeline._rules import NORMALISERS, VALIDATORS, Rule, parse_rules
 from pyspark_ringcast.pipeline._target import LOGIN_FILES, Target
@@ -27,7 +28,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     paths: list[str]
     format: Literal["csv", "json", "parquet", "text"]
     options: dict[str, str] = {}
-    """Spark's own for the format; a CSV file has a header unless ``header`` says otherwise."""
+    """Spark's own for the format; of a CSV file those that :func:`parse_csv_options` takes."""
     comment: str = "#"
     """Text only: lines that begin so are left out, as blank ones are; empty: none."""
 
@@ -182,6 +183,8 @@ def _plain(error: msgspec.ValidationError) -> str:
 def _check(spec: Spec) -> None:
     _check_count("source.paths", len(spec.source.paths), 1, MAX_PATHS)
     _check_count("source.options", len(spec.source.options), 0, MAX_READ_OPTIONS)
+    if spec.source.format == "csv":
+        parse_csv_options(spec.source.options)
     _check_count("columns", len(spec.used_columns()), 1, MAX_COLUMNS)
     _check_count("row.metadata", len(spec.row.metadata), 0, limits.MAX_METADATA_ENTRIES)
     if (spec.row.value is None) == (spec.row.value_text is None):

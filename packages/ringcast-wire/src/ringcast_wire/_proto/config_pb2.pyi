@@ -24,6 +24,14 @@ class OnInvalid(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ON_INVALID_UNSPECIFIED: _ClassVar[OnInvalid]
     ON_INVALID_REJECT_BATCH: _ClassVar[OnInvalid]
     ON_INVALID_SKIP_ROW: _ClassVar[OnInvalid]
+
+class Replayed(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REPLAYED_UNSPECIFIED: _ClassVar[Replayed]
+    REPLAYED_HANDLED: _ClassVar[Replayed]
+    REPLAYED_FAILED_AGAIN: _ClassVar[Replayed]
+    REPLAYED_KEPT: _ClassVar[Replayed]
+    REPLAYED_NOT_THERE: _ClassVar[Replayed]
 MODE_UNSPECIFIED: Mode
 MODE_PARTITIONED: Mode
 MODE_FULL: Mode
@@ -33,6 +41,11 @@ STRATEGY_RING: Strategy
 ON_INVALID_UNSPECIFIED: OnInvalid
 ON_INVALID_REJECT_BATCH: OnInvalid
 ON_INVALID_SKIP_ROW: OnInvalid
+REPLAYED_UNSPECIFIED: Replayed
+REPLAYED_HANDLED: Replayed
+REPLAYED_FAILED_AGAIN: Replayed
+REPLAYED_KEPT: Replayed
+REPLAYED_NOT_THERE: Replayed
 
 class CreateStoreRequest(_message.Message):
     __slots__ = ("name", "partition_count", "mode", "strategy", "inline_max_bytes")
@@ -497,3 +510,128 @@ class HeadsResponse(_message.Message):
     heads: _containers.RepeatedScalarFieldContainer[int]
     history_id: str
     def __init__(self, heads: _Optional[_Iterable[int]] = ..., history_id: _Optional[str] = ...) -> None: ...
+
+class ListDeadLettersRequest(_message.Message):
+    __slots__ = ("store", "key", "partition", "row_id", "group", "worker_id", "since_ms", "oldest_first", "limit", "after", "with_values")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ROW_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_FIRST_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    WITH_VALUES_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    key: str
+    partition: int
+    row_id: str
+    group: str
+    worker_id: str
+    since_ms: int
+    oldest_first: bool
+    limit: int
+    after: int
+    with_values: bool
+    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., partition: _Optional[int] = ..., row_id: _Optional[str] = ..., group: _Optional[str] = ..., worker_id: _Optional[str] = ..., since_ms: _Optional[int] = ..., oldest_first: _Optional[bool] = ..., limit: _Optional[int] = ..., after: _Optional[int] = ..., with_values: _Optional[bool] = ...) -> None: ...
+
+class ListDeadLettersResponse(_message.Message):
+    __slots__ = ("dead_letters", "next")
+    DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    dead_letters: _containers.RepeatedCompositeFieldContainer[DeadLetter]
+    next: int
+    def __init__(self, dead_letters: _Optional[_Iterable[_Union[DeadLetter, _Mapping]]] = ..., next: _Optional[int] = ...) -> None: ...
+
+class DiscardDeadLettersRequest(_message.Message):
+    __slots__ = ("store", "numbers")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    numbers: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, store: _Optional[str] = ..., numbers: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class DiscardDeadLettersResponse(_message.Message):
+    __slots__ = ("discarded",)
+    DISCARDED_FIELD_NUMBER: _ClassVar[int]
+    discarded: int
+    def __init__(self, discarded: _Optional[int] = ...) -> None: ...
+
+class DeadLetter(_message.Message):
+    __slots__ = ("number", "key", "partition", "came_at_ms", "unreadable", "row_id", "version", "deleted", "value", "metadata", "left_out", "error", "worker_id", "group", "tries", "replays")
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    CAME_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_FIELD_NUMBER: _ClassVar[int]
+    ROW_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DELETED_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TRIES_FIELD_NUMBER: _ClassVar[int]
+    REPLAYS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    key: str
+    partition: int
+    came_at_ms: int
+    unreadable: str
+    row_id: str
+    version: int
+    deleted: bool
+    value: str
+    metadata: _containers.ScalarMap[str, str]
+    left_out: bool
+    error: str
+    worker_id: str
+    group: str
+    tries: int
+    replays: int
+    def __init__(self, number: _Optional[int] = ..., key: _Optional[str] = ..., partition: _Optional[int] = ..., came_at_ms: _Optional[int] = ..., unreadable: _Optional[str] = ..., row_id: _Optional[str] = ..., version: _Optional[int] = ..., deleted: _Optional[bool] = ..., value: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., left_out: _Optional[bool] = ..., error: _Optional[str] = ..., worker_id: _Optional[str] = ..., group: _Optional[str] = ..., tries: _Optional[int] = ..., replays: _Optional[int] = ...) -> None: ...
+
+class ReplayDeadLettersRequest(_message.Message):
+    __slots__ = ("store", "numbers", "patience_ms")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    PATIENCE_MS_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    numbers: _containers.RepeatedScalarFieldContainer[int]
+    patience_ms: int
+    def __init__(self, store: _Optional[str] = ..., numbers: _Optional[_Iterable[int]] = ..., patience_ms: _Optional[int] = ...) -> None: ...
+
+class ReplayedDeadLetter(_message.Message):
+    __slots__ = ("number", "key", "row_id", "outcome", "version", "worker_id", "why")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    ROW_ID_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    key: str
+    row_id: str
+    outcome: Replayed
+    version: int
+    worker_id: str
+    why: str
+    def __init__(self, number: _Optional[int] = ..., key: _Optional[str] = ..., row_id: _Optional[str] = ..., outcome: _Optional[_Union[Replayed, str]] = ..., version: _Optional[int] = ..., worker_id: _Optional[str] = ..., why: _Optional[str] = ...) -> None: ...
+
+class ReplayDeadLettersResponse(_message.Message):
+    __slots__ = ("replayed",)
+    REPLAYED_FIELD_NUMBER: _ClassVar[int]
+    replayed: _containers.RepeatedCompositeFieldContainer[ReplayedDeadLetter]
+    def __init__(self, replayed: _Optional[_Iterable[_Union[ReplayedDeadLetter, _Mapping]]] = ...) -> None: ...

@@ -124,6 +124,21 @@ class ConfigServiceStub:
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.HeadsRequest.SerializeToString,
                 response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.HeadsResponse.FromString,
                 _registered_method=True)
+        self.ListDeadLetters = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/ListDeadLetters',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.ListDeadLettersRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ListDeadLettersResponse.FromString,
+                _registered_method=True)
+        self.ReplayDeadLetters = channel.unary_stream(
+                '/ringcast.config.v1.ConfigService/ReplayDeadLetters',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.ReplayDeadLettersRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ReplayDeadLettersResponse.FromString,
+                _registered_method=True)
+        self.DiscardDeadLetters = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/DiscardDeadLetters',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.DiscardDeadLettersRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.DiscardDeadLettersResponse.FromString,
+                _registered_method=True)
 
 
 class ConfigServiceServicer:
@@ -253,6 +268,30 @@ class ConfigServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListDeadLetters(self, request, context):
+        """Dead letters: changes that a worker, or a group of consumers, has given up. They are kept on NATS, by store.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReplayDeadLetters(self, request, context):
+        """Has the rows of dead letters handed over again, as they are now, to the worker or group that gave them up: to whoever
+        owns their partition now. A dead letter is removed once that was done, or once it failed again and another dead
+        letter of it is stored; otherwise it is kept, and why is told. Dead letters of one row and owner are replayed as one.
+        What came of them is answered one after the other, with empty answers while nothing has happened.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DiscardDeadLetters(self, request, context):
+        """Removes dead letters for good. Their rows are as they are, and nobody hears of it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ConfigServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -345,6 +384,21 @@ def add_ConfigServiceServicer_to_server(servicer, server):
                     servicer.Heads,
                     request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.HeadsRequest.FromString,
                     response_serializer=ringcast__wire_dot___proto_dot_config__pb2.HeadsResponse.SerializeToString,
+            ),
+            'ListDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDeadLetters,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ListDeadLettersRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.ListDeadLettersResponse.SerializeToString,
+            ),
+            'ReplayDeadLetters': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReplayDeadLetters,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ReplayDeadLettersRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.ReplayDeadLettersResponse.SerializeToString,
+            ),
+            'DiscardDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.DiscardDeadLetters,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.DiscardDeadLettersRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.DiscardDeadLettersResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -833,6 +887,87 @@ class ConfigService:
             '/ringcast.config.v1.ConfigService/Heads',
             ringcast__wire_dot___proto_dot_config__pb2.HeadsRequest.SerializeToString,
             ringcast__wire_dot___proto_dot_config__pb2.HeadsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/ListDeadLetters',
+            ringcast__wire_dot___proto_dot_config__pb2.ListDeadLettersRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.ListDeadLettersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReplayDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/ReplayDeadLetters',
+            ringcast__wire_dot___proto_dot_config__pb2.ReplayDeadLettersRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.ReplayDeadLettersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DiscardDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/DiscardDeadLetters',
+            ringcast__wire_dot___proto_dot_config__pb2.DiscardDeadLettersRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.DiscardDeadLettersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -50,6 +50,13 @@ class FetchBatch:
 
 
 @dataclass(slots=True, frozen=True)
+class GiveUpFetch:
+    """Nobody waits for the answer to this request any more: end the fetch, and give no answer."""
+
+    request: int
+
+
+@dataclass(slots=True, frozen=True)
 class Apply:
     """Hand these changes to the application, each row at most once, in any order; then say ``job_done``.
 
@@ -113,6 +120,7 @@ Action: TypeAlias = (
     | FetchPartition
     | FetchFull
     | FetchBatch
+    | GiveUpFetch
     | Apply
     | Announce
     | CompareHeads

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from ringcast_core import assign_jump, assign_ring
@@ -39,7 +39,8 @@ class PeerAssigner:
 
     Changes settle for ``settle_s``, counted from the first, so that many at once lead to one assignment. After the
     connection was lost, every lease may have ended and be taken again one by one: for ``grace_s`` a membership that
-    lacks a former member is not acted upon. A worker that does not see itself keeps what it has.
+    lacks a former member is not acted upon, unless that one is known to have left. A worker that does not see itself
+    keeps what it has.
     """
 
     def __init__(
@@ -81,11 +82,11 @@ class PeerAssigner:
         """When to poll next."""
         return self._due
 
-    def poll(self, members: tuple[Member, ...], now: float) -> Assignment | None:
-        """The new assignment, if one is due and differs from the last."""
+    def poll(self, members: tuple[Member, ...], now: float, left: Set[str] = frozenset()) -> Assignment | None:
+        """The new assignment, if one is due and differs from the last. ``left``: the workers that are known to have."""
         if self._due is None or now < self._due:
             return None
-        if self._grace_until is not None and now < self._grace_until and self._misses_one(members):
+        if self._grace_until is not None and now < self._grace_until and self._misses_one(members, left):
             self._due = self._grace_until
             return None
         self._due = None
@@ -102,6 +103,6 @@ class PeerAssigner:
         self.current = Assignment(self._key, self._epoch, found)
         return self.current
 
-    def _misses_one(self, members: Sequence[Member]) -> bool:
-        """Whether a former member is not there; one that is back with another slot is."""
-        return not {member.worker_id for member in members} >= {member.worker_id for member in self._members}
+    def _misses_one(self, members: Sequence[Member], left: Set[str]) -> bool:
+        """Whether a former member is not there and may come back; one that is back with another slot is there."""
+        return not {member.worker_id for member in members} | left >= {member.worker_id for member in self._members}

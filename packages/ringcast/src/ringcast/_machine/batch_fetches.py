@@ -8,7 +8,7 @@ from typing import Final
 
 from ringcast_wire import ErrorCode, PartitionRows
 
-from ringcast._machine.actions import FetchBatch
+from ringcast._machine.actions import FetchBatch, GiveUpFetch
 from ringcast._machine.backoff import Backoff, Random
 from ringcast._machine.batching import Batch, Wanted
 from ringcast._machine.partition import Partition
@@ -32,7 +32,7 @@ class BatchFetches:
         self,
         random: Random,
         number: Callable[[], int],
-        emit: Callable[[FetchBatch], None],
+        emit: Callable[[FetchBatch | GiveUpFetch], None],
         doubt: Callable[[Partition], None],
     ) -> None:
         self._random = random
@@ -94,6 +94,11 @@ class BatchFetches:
         """
         if self._retries:
             self._retries = [asked for asked in self._retries if self._is_needed(asked)]
+        for request, asked in list(self._asked.items()):
+            if not any(want.is_needed for want in asked.wanted):
+                del self._asked[request]
+                asked.batch.pending -= 1
+                self._emit(GiveUpFetch(request))
 
     @property
     def wake_at(self) -> float | None:

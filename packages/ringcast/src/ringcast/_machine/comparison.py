@@ -121,10 +121,13 @@ class Comparison:
             for token in partition.settled(self._history.is_past)
         ]
 
-    def check_suspects(self, now: float) -> None:
-        """Fetches partitions that have been behind for a while."""
-        for partition in self._suspects.behind(now):
-            if partition.fetching is Fetching.IDLE:
+    def check_suspects(self, now: float, *, held_back: bool = False) -> None:
+        """Fetches partitions that have been behind for a while.
+
+        ``held_back``: the handler is busy, and events may wait at the broker for that.
+        """
+        for partition in self._suspects.behind(now, held_back=held_back):
+            if partition.fetching is Fetching.IDLE and not held_back:
                 self._stats.gaps += 1
                 self._emit(Unheard(partition.number))
             self._queue.want(partition)

@@ -36,6 +36,11 @@ class FullFetch:
         """The key is too large for one reply: it is not asked for whole again."""
         self.asked = None
 
+    def give_up(self) -> int | None:
+        """Nobody wants the key any more; returns the request that was under way."""
+        asked, self.asked, self.due = self.asked, None, None
+        return asked
+
     def failed(self, now: float) -> None:
         """It is tried again, after a while."""
         self.asked = None

@@ -12,6 +12,8 @@ from ringcast._machine.partition import Partition
 
 SUSPICION_S: Final = 0.25
 """How long an event may lag behind the head that the service told before its partition is fetched."""
+HELD_BACK_S: Final = 30.0
+"""The same where the handler is busy and the worker asks for few: they wait at the broker."""
 
 
 class HeadsTimer:
@@ -51,17 +53,30 @@ class Suspects:
     """Partitions that are behind what the service told: an event of theirs may just be late."""
 
     def __init__(self) -> None:
-        self._suspects: deque[tuple[float, Partition, int]] = deque()
+        self._suspects: deque[tuple[float, float, Partition, int]] = deque()
+        self._watched: set[Partition] = set()
+        self._was_held_back = False
+        self._held_back_until = 0.0
 
     def add(self, partition: Partition, head: int, now: float) -> None:
         """The service is at ``head``."""
-        self._suspects.append((now + SUSPICION_S, partition, head))
+        if partition not in self._watched:
+            self._watched.add(partition)
+            self._suspects.append((now + SUSPICION_S, now + HELD_BACK_S, partition, head))
 
-    def behind(self, now: float) -> Iterator[Partition]:
-        """Those whose time is over and that are behind still."""
+    def behind(self, now: float, *, held_back: bool = False) -> Iterator[Partition]:
+        """Those whose time is over and that are behind still; ``held_back``: events may wait at the broker."""
+        if held_back or self._was_held_back:
+            self._held_back_until = now + SUSPICION_S  # what is asked for now may take as long to come
+        self._was_held_back = held_back
         while self._suspects and self._suspects[0][0] <= now:
-            _, partition, head = self._suspects.popleft()
-            if partition.live and not partition.dead and head > partition.expected:
+            _, until, partition, head = self._suspects.popleft()
+            is_behind = partition.live and not partition.dead and head > partition.expected
+            if is_behind and now < min(until, self._held_back_until):
+                self._suspects.append((now + SUSPICION_S, until, partition, head))
+                continue
+            self._watched.discard(partition)
+            if is_behind:
                 yield partition
 
     @property

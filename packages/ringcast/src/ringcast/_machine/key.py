@@ -12,7 +12,6 @@ The rules that keep it correct, whatever is lost, repeated, reordered or late:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from ringcast_wire import ErrorCode, Event, PartitionRows, names
 from ringcast_wire.metrics import Histogram
@@ -24,7 +23,7 @@ from ringcast._machine.actions import (
     Apply,
     FetchBatch,
     FetchFull,
-    FetchPartition,
+    GiveUpFetch,
     Restored,
 )
 from ringcast._machine.announcements import Announcements
@@ -38,12 +37,11 @@ from ringcast._machine.heads import HeadsAsked
 from ringcast._machine.hearing import Hearing
 from ringcast._machine.jobs import CachedJob, ChangeMaker, Job, Jobs, PartitionJob, PartitionRequest, events_of
 from ringcast._machine.key_history import KeyHistory
+from ringcast._machine.pace import Pace
 from ringcast._machine.partition import Fetching, Partition, Token
+from ringcast._machine.partition_fetches import PartitionFetches
 from ringcast._machine.saving import CachedPartition, Saving
 from ringcast._stats import Stats
-
-MAX_SHORT_FETCHES: Final = 5
-"""Fetches in a row that did not reach what events told; then the service is believed, and not the events."""
 
 
 class KeyMachine:
@@ -63,6 +61,7 @@ class KeyMachine:
         random: Random,
         window_s: float = 0.1,
         max_delete_share: float = 0.5,
+        pace: Pace | None = None,
     ) -> None:
         self.store = store
         self.key = key
@@ -78,9 +77,10 @@ class KeyMachine:
         self._window_s = window_s
         self._actions: list[Action] = []
         self._numbers = 0
+        self.pace = pace or Pace()
         self._queue = FetchQueue()
         self._comparison = Comparison(self.history, self.partitions, self._queue, self.stats, self._emit)
-        self._asked: dict[int, PartitionRequest] = {}
+        self._fetches = PartitionFetches(self._queue, self.history, self.stats, self._number, self._emit)
         self._full_fetch = FullFetch(random)
         self._collector = Collector()
         self.hearing = Hearing(self._comparison, self._collector, self._queue, self.stats, self._emit)
@@ -104,10 +104,17 @@ class KeyMachine:
         for number in sorted(gained):
             self._gain(number)
         if lost:
-            self._batch_fetches.outrun()
+            self._give_up_fetches()
             self.announcements.add(False, lost)
         if gained:
             self.announcements.add(True, frozenset(gained))
+
+    def _give_up_fetches(self) -> None:
+        """Ends those of what was lost, and those that nobody waits for any more."""
+        self._fetches.give_up_lost()
+        self._batch_fetches.outrun()
+        if not self.partitions and (request := self._full_fetch.give_up()) is not None:
+            self._emit(GiveUpFetch(request))
 
     def restore(self, found: Iterable[CachedPartition], *, hand_over: bool) -> None:
         """Begins with partitions as they were in the last life. To be called before anything else.
@@ -171,14 +178,18 @@ class KeyMachine:
     # ---- fetches
 
     def partition_reply(self, request: int, reply: PartitionRows, now: float, history: str = "") -> None:
-        """The answer to a :class:`FetchPartition`."""
-        asked = self._asked.pop(request)
+        """The answer to a :class:`FetchPartition`; what was given up is not listened to."""
+        asked = self._fetches.ended(request)
+        if asked is not None:
+            self._take_partition(asked, reply, now, history)
+
+    def _take_partition(self, asked: PartitionRequest, reply: PartitionRows, now: float, history: str) -> None:
         partition = asked.partition
         if partition.dead:
             self._queue.done(partition)
             return
         if reply.partition != partition.number or not self._comparison.is_current(history):
-            self._retry(partition, now)
+            self._fetches.retry(partition, now)
             return
         if asked.since is not None and reply.whole and reply.revision < asked.since:
             partition.replace = True
@@ -205,7 +216,9 @@ class KeyMachine:
                 self._jobs.add(PartitionJob(partition, rows, PartitionRequest(partition), history))
 
     def batch_reply(self, request: int, reply: Sequence[PartitionRows], now: float, history: str = "") -> None:
-        """The answer to a :class:`FetchBatch`."""
+        """The answer to a :class:`FetchBatch`; what was given up is not listened to."""
+        if request not in self._batch_fetches:
+            return
         if self._comparison.is_current(history):
             self._batch_fetches.reply(request, reply, now)
         else:
@@ -217,13 +230,11 @@ class KeyMachine:
         self.stats.bad_replies += code is ErrorCode.PROTOCOL
         if request == self._full_fetch.asked:
             self._full_failed(request, code, now)
-        elif request in self._asked:
-            partition = self._asked[request].partition
+        elif (asked := self._fetches.ended(request)) is not None:
             if code is ErrorCode.UNKNOWN_KEY:
-                self.partition_reply(request, PartitionRows(partition.number, 0, True, []), now)
+                self._take_partition(asked, PartitionRows(asked.partition.number, 0, True, []), now, "")
             else:
-                del self._asked[request]
-                self._retry(partition, now)
+                self._fetches.retry(asked.partition, now)
         elif request in self._batch_fetches:
             self._batch_fetches.failed(request, code, now)
 
@@ -237,13 +248,9 @@ class KeyMachine:
         else:
             self._full_fetch.failed(now)
 
-    def _retry(self, partition: Partition, now: float) -> None:
-        self._queue.done(partition)
-        self._queue.want(partition, at=now + partition.backoff.next_s())
-
-    def _emit_batch_fetch(self, fetch: FetchBatch) -> None:
-        self.stats.batch_fetches += 1
-        self._actions.append(fetch)
+    def _emit_batch_fetch(self, action: FetchBatch | GiveUpFetch) -> None:
+        self.stats.batch_fetches += isinstance(action, FetchBatch)
+        self._actions.append(action)
 
     def wants(self, what: int | str) -> bool:
         """Whether a fetch of a partition, or of something else (``batch``, ``full``), is under way or to be tried."""
@@ -251,6 +258,10 @@ class KeyMachine:
             partition = self.partitions.get(what)
             return partition is not None and partition.fetching is not Fetching.IDLE
         return bool(self._batch_fetches) if what == names.FETCH_BATCH else self._full_fetch.is_wanted
+
+    def awaits(self, request: int) -> bool:
+        """Whether the answer to a fetch is waited for still."""
+        return request in self._fetches or request in self._batch_fetches or request == self._full_fetch.asked
 
     # ---- heads
 
@@ -279,14 +290,16 @@ class KeyMachine:
 
     def poll(self, now: float) -> list[Action]:
         """What is to be done now; each action is given once."""
-        self._comparison.check_suspects(now)
+        self.pace.look(now)
         self._ask_due(now)
         self.announcements.start()
         while True:
             self._close_batch(now)
             if self._jobs.active is not None or not self._start_job(now):
                 break
-        self._ask_partitions(now)
+        busy = self._jobs.active is not None and self.pace.is_pressed
+        self._comparison.check_suspects(now, held_back=busy)
+        self._fetches.ask_due(now)
         actions, self._actions = self._actions, []
         return actions
 
@@ -305,9 +318,14 @@ class KeyMachine:
         return self._make.of_rows(partition, [*partition.rows.values()])
 
     @property
+    def room(self) -> int:
+        """How many more events should be pulled at most for now."""
+        return 0 if self._collector.paused else self.pace.room(busy=self._jobs.active is not None)
+
+    @property
     def paused(self) -> bool:
-        """Whether so much has gathered that no more events should be pulled for now."""
-        return self._collector.paused
+        """Whether so much waits for the handler that no more events should be pulled for now."""
+        return self.room == 0
 
     @property
     def last_number(self) -> int:
@@ -345,25 +363,6 @@ class KeyMachine:
             self.stats.fetches += 1
             self._actions.append(FetchFull(self._full_fetch.asked))
         self._batch_fetches.ask_due(now)
-
-    def _ask_partitions(self, now: float) -> None:
-        for partition in self._queue.take(now):
-            if partition.replace and self.history.refusal is not None:
-                self._queue.done(partition)
-                continue
-            request = self._number()
-            partition.unread = False
-            since = partition.applied if (partition.live or partition.cached) and not partition.replace else None
-            self._asked[request] = PartitionRequest(partition, since, partition.goal, self._doubted(partition))
-            self.stats.fetches += 1
-            self.stats.fetches_since += since is not None
-            history = "" if since is None else partition.history
-            self._actions.append(FetchPartition(request, partition.number, since, history))
-
-    def _doubted(self, partition: Partition) -> frozenset[int]:
-        if partition.short.failures < MAX_SHORT_FETCHES:
-            return frozenset()
-        return frozenset(partition.tokens) | {partition.highest}
 
     def _doubt(self, partition: Partition) -> None:
         """The service denies what an event said: the partition is taken anew, as after a restored database."""
@@ -437,6 +436,7 @@ class KeyMachine:
         for partition, rev in revs:
             if not partition.dead:
                 tokens += self._advance(partition, rev)
+        self.pace.applied(len(tokens))
         self._ack(tokens)
 
     def _finish_fetch(self, job: PartitionJob, now: float) -> None:
@@ -483,6 +483,7 @@ class KeyMachine:
         return tokens
 
     def _count(self, partition: Partition) -> None:
+        self.pace.count(partition)
         if self.hearing.share is not None:
             self.hearing.share.count(partition)
 

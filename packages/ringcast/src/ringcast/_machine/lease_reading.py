@@ -9,6 +9,7 @@ watch of somebody else, is a hint: without any of them each view is put right by
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from itertools import accumulate, islice
 from typing import Final, NamedTuple
@@ -37,6 +38,8 @@ MOST_READ_BYTES: Final = 48 * 1024
 """What their ids may have together, so that the question is far below what a server takes; of short ids all fit."""
 MOST_REPORTED: Final = 40
 """Leases in one report, so that it fits into a record."""
+MOST_SUSPECTED: Final = 2 * MOST_REPORTED
+"""How many leases one worker can have the others read within a refresh by its reports; the rest is read in turn."""
 ENDED_AFTER_S: Final = limits.LEASE_SEEN_TO_END_S
 """A lease that was stored so long before the newest of an answer has ended, though the server has it still."""
 
@@ -80,6 +83,9 @@ class LeaseReadings:
         """The revision at which each lease ended: a server that has it still does not bring it back."""
         self._suspected: dict[str, int | None] = {}
         """Leases that were reported, and at which revision they were there all the same."""
+        self._told_by: Counter[str] = Counter()
+        """How many leases each worker has had suspected since ``_told_since``."""
+        self._told_since = 0.0
         self._found: dict[str, None] = {}
         """What this worker has found ended, and nobody had reported."""
         self._again: dict[str, int] = {}
@@ -125,19 +131,25 @@ class LeaseReadings:
         """Readings fail again and again."""
         self._due = now + READ_EVERY_S
 
-    def suspect(self, leases: Iterable[str]) -> None:
-        """Another worker has found these ended."""
+    def suspect(self, reporter: str, leases: Iterable[str]) -> None:
+        """Another worker has found these ended; what is reported beyond ``MOST_SUSPECTED`` is left to the turns."""
         for lease in leases:
             if lease == self._own:
                 self.doubted = True
-            elif self._membership.alive(lease):
-                self._suspected.setdefault(lease, None)
+            elif self._membership.alive(lease) and lease not in self._suspected:
+                if self._told_by[reporter] >= MOST_SUSPECTED:
+                    continue
+                self._told_by[reporter] += 1
+                self._suspected[lease] = None
                 self._urgent = True
 
     def ask(self, own: str, now: float) -> list[str]:
         """The leases to read now; ``own``: the one that this worker's records name."""
         if own != self._own:
             self._own, self._own_seen = own, None
+        if now - self._told_since >= limits.LEASE_REFRESH_S:
+            self._told_since = now
+            self._told_by.clear()
         self._read_at = now
         self._due = now + LATE_EVERY_S  # unless the answer says otherwise
         named = self._membership.named(self._keys)
@@ -197,7 +209,7 @@ class LeaseReadings:
 
     def _forget(self, named: Collection[str]) -> None:
         """Forgets leases that no record names any more."""
-        keep = {*named, self._own}
+        keep = {*named, self._own, *self._membership.named_before(self._keys)}
         self._back &= keep
         for held in (self._seen, self._ended, self._suspected, self._found, self._again):
             for lease in [lease for lease in held if lease not in keep]:

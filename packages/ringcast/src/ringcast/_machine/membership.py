@@ -11,6 +11,7 @@ from ringcast_wire import (
     EndedLeases,
     LeaseRecord,
     LimitExceededError,
+    NodePhase,
     NodeRecord,
     ProtocolError,
     SlotClaim,
@@ -128,6 +129,10 @@ class Mirror:
         except ProtocolError:
             return None
 
+    def was_other(self, key: str) -> bool:
+        """Whether the record under a key took the place of one that was seen."""
+        return key in self._before
+
     def forget_before(self) -> None:
         """Forgets what stood there before."""
         self._before.clear()
@@ -162,6 +167,25 @@ class Member:
 
     worker_id: str
     slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """The workers of a key but for one, as far as none of them is known to be dead; with slots where these matter."""
+
+    active: frozenset[str]
+    joining: frozenset[str]
+    leaving: Mapping[str, int]
+
+    @property
+    def serve(self) -> bool:
+        """Whether any of them owns partitions."""
+        return bool(self.active or self.leaving)
+
+    @property
+    def all(self) -> frozenset[str]:
+        """All of them."""
+        return self.active | self.joining | self.leaving.keys()
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +227,8 @@ class Membership:
     def __init__(self) -> None:
         self.nodes = Mirror()
         self.leases = Mirror()
-        self.reported: Callable[[Iterable[str]], None] = lambda _: None
-        """Called with leases that another worker reports as ended."""
+        self.reported: Callable[[str, Iterable[str]], None] = lambda *_: None
+        """Called with the record of another worker, and the leases that it reports as ended."""
         self.signed: Signed = _unheard
         self.called: Callable[[], None] = lambda: None
         """Called when leases are to be read for another reason than that the members are others."""
@@ -230,6 +254,16 @@ class Membership:
         entry = self.leases.entries.get(lease)
         return entry is not None and entry.value is None
 
+    def has_left(self, key: str, worker_id: str) -> bool:
+        """Whether it is known that the record of a worker was deleted: it went, and is not only late to be back."""
+        entry = self.nodes.entries.get(names.node_key(key, worker_id))
+        return entry is not None and entry.value is None
+
+    def named_before(self, keys: Iterable[str]) -> frozenset[str]:
+        """Leases that records of these keys named before, where that counts: the one named now was not read yet."""
+        heads = [name for key in keys for name in self.nodes.group(key)]
+        return frozenset(lease for name in heads if (lease := self._counts_before(name)) is not None)
+
     def named(self, keys: Iterable[str]) -> frozenset[str]:
         """The leases that records of these keys name."""
         found: frozenset[str] = frozenset()
@@ -246,7 +280,7 @@ class Membership:
         if names.is_ended_key(name):
             told = self.nodes.get(name, EndedLeases)
             if told is not None:
-                self.reported(told.leases)
+                self.reported(name, told.leases)
                 self.called()
         elif name.count(".") == 1:
             record = self.nodes.get(name, NodeRecord)
@@ -266,12 +300,22 @@ class Membership:
         """
         if self.alive(record.lease) or record.lease in self.leases.entries:
             return self.alive(record.lease)
+        before = self._counts_before(name)
+        return before is not None and self.alive(before)
+
+    def _counts_before(self, name: str) -> str | None:
+        """The lease that the record under a name named before, as long as the one that it names now was not read."""
+        if not self.nodes.was_other(name):
+            return None
+        record: NodeRecord | SlotClaim | None
         before: NodeRecord | SlotClaim | None
-        if isinstance(record, NodeRecord):
-            before = self.nodes.before(name, NodeRecord)
+        if name.count(".") > 1:
+            record, before = self.nodes.get(name, SlotClaim), self.nodes.before(name, SlotClaim)
         else:
-            before = self.nodes.before(name, SlotClaim)
-        return before is not None and _process(before) == _process(record) and self.alive(before.lease)
+            record, before = self.nodes.get(name, NodeRecord), self.nodes.before(name, NodeRecord)
+        if record is None or before is None or record.lease in self.leases.entries:
+            return None
+        return before.lease if _process(before) == _process(record) else None
 
     def rival(self, key: str, worker_id: str, incarnation: str, leases: Collection[str]) -> NodeRecord | None:
         """The record of another live process that takes part under this worker's id, if there is one.
@@ -284,7 +328,7 @@ class Membership:
         return node
 
     def members(self, key: str) -> tuple[Member, ...]:
-        """The live members of a key, by worker id.
+        """The live members of a key, by worker id. One that joins is none yet, and one that leaves still is.
 
         Of two that say they have the same slot, the one whose claim on it stands is a member, else the one with the
         lower id: every worker that sees the same buckets comes to the same members.
@@ -292,9 +336,23 @@ class Membership:
         by_slot: dict[int, list[str]] = {}
         claims, nodes = self._records_of(key)
         for worker_id, node in nodes.items():
-            if self._lives(names.node_key(key, worker_id), node):
+            if self._takes_part(node) and self._lives(names.node_key(key, worker_id), node):
                 by_slot.setdefault(node.slot, []).append(worker_id)
         return tuple(sorted(Member(_winner(claims.get(slot), ids), slot) for slot, ids in by_slot.items()))
+
+    def _takes_part(self, node: NodeRecord) -> bool:
+        """One that joins owns nothing until its record says otherwise; one that leaves owns its share until it goes."""
+        return node.phase is not NodePhase.JOINING
+
+    def others(self, key: str, worker_id: str) -> Others:
+        """The other workers of a key, by phase. One whose lease was not read yet may be about to come or to go."""
+        found: dict[NodePhase, dict[str, int]] = {phase: {} for phase in NodePhase}
+        for other, node in self._records_of(key).nodes.items():
+            planned = node.phase is not NodePhase.ACTIVE and not self.ended(node.lease)
+            if other != worker_id and (planned or self._lives(names.node_key(key, other), node)):
+                found[node.phase][other] = node.slot
+        active, joining = frozenset(found[NodePhase.ACTIVE]), frozenset(found[NodePhase.JOINING])
+        return Others(active, joining, found[NodePhase.LEAVING])
 
     def trigger(self, key: str, before: tuple[Member, ...], after: tuple[Member, ...]) -> Trigger:
         """Why the members of a key are others now: who goes in order deletes the node record, who dies leaves it."""
@@ -303,8 +361,10 @@ class Membership:
             return Trigger.HEARTBEAT_MISS
         return Trigger.LEAVE if gone else Trigger.JOIN
 
-    def choose_slot(self, key: str, worker_id: str) -> SlotChoice:
+    def choose_slot(self, key: str, worker_id: str, inherited: int | None = None) -> SlotChoice:
         """The slot that a worker should have: the one of its record, else the lowest that it or nobody claims.
+
+        ``inherited``: the slot of a worker that has left, which is better, unless another worker was faster.
 
         Any worker of a key can write any claim, and only its own record. So a claim keeps a slot from another worker
         while there is room, but it takes none away that a record has, and where all slots are claimed those count that
@@ -316,6 +376,8 @@ class Membership:
         claims, nodes = self._records_of(key)
         mine = _slots_in(claims, worker_id)
         own = nodes.get(worker_id)
+        if inherited is not None and inherited not in mine and self._is_free(key, inherited, worker_id):
+            return SlotChoice(inherited, self._claim_revision(key, inherited), False, tuple(mine))
         if own is not None and own.slot not in mine and not self._is_shared(key, own.slot, worker_id):
             return SlotChoice(own.slot, self._claim_revision(key, own.slot), False, tuple(mine))
         if mine:
@@ -330,6 +392,11 @@ class Membership:
             other != worker_id and node.slot == slot and self._lives(names.node_key(key, other), node)
             for other, node in self._records_of(key).nodes.items()
         )
+
+    def _is_free(self, key: str, slot: int, worker_id: str) -> bool:
+        claim = self._records_of(key).claims.get(slot)
+        is_claimed = claim is not None and not self.ended(claim.lease)
+        return not is_claimed and not self._is_shared(key, slot, worker_id)
 
     def _free_slot(self, key: str, claims: Mapping[int, SlotClaim]) -> int:
         # A lease that was not read yet may live: many workers that start at once would take each other's slots.

@@ -76,6 +76,7 @@ class Partition:
         "history",
         "live",
         "number",
+        "paced",
         "replace",
         "retry_at",
         "rows",
@@ -101,6 +102,7 @@ class Partition:
         self.foreign: dict[tuple[str, int], Token] = {}
         self.highest = 0
         self.counted = 0  # deliveries that the key's share counts as held
+        self.paced = 0  # and those that its pace counts as waiting for the handler
         self.unread = False  # an event that can't be read has come since the last fetch was asked for
         self.filtered = False
         self.live = False

@@ -52,7 +52,8 @@ class Peers:
                 if assigner.wake_at is None or now < assigner.wake_at:
                     continue  # who takes part is not looked at more often than it counts
                 before, members = assigner.members, self.membership.members(key)
-                assignment = assigner.poll(members, now)
+                left = {one.worker_id for one in before if self.membership.has_left(key, one.worker_id)}
+                assignment = assigner.poll(members, now, left)
                 if assignment is not None:
                     found.append((assignment, self.membership.trigger(key, before, members)))
         return found

@@ -35,6 +35,13 @@ class Duty(NamedTuple):
     now_ms: int
 
 
+class Moment(NamedTuple):
+    """Where a piece of tombstones begins."""
+
+    at_ms: int
+    version: int
+
+
 class LostDutyError(Exception):
     """Another instance has taken the duty: nothing of this piece was changed."""
 
@@ -48,7 +55,7 @@ class Steps(Protocol):
     async def keep(self, duty: Duty, lease_ms: int, done_ms: int) -> None:
         """Notes how far history is done, and holds the duty for so long."""
 
-    async def drop_tombstones(self, duty: Duty, after_ms: int, before_ms: int) -> tuple[int, int | None]:
+    async def drop_tombstones(self, duty: Duty, first: Moment, before_ms: int) -> tuple[int, Moment | None]:
         """Removes a piece, oldest first; how many, and where the next piece begins, ``None`` if there is none."""
 
     async def drop_history(self, duty: Duty, after_ms: int, before_ms: int) -> tuple[int, int | None]:
@@ -62,12 +69,12 @@ async def compact(steps: Steps, tombstones_ms: int, history_ms: int, every_ms: i
         return Compaction(0, 0, skipped=True)
     tombstones = revisions = 0
     try:
-        after: int | None = 0
-        while after is not None:
-            dropped, after = await steps.drop_tombstones(duty, after, duty.now_ms - tombstones_ms)
+        first: Moment | None = Moment(0, 0)
+        while first is not None:
+            dropped, first = await steps.drop_tombstones(duty, first, duty.now_ms - tombstones_ms)
             tombstones += dropped
         before_ms = duty.now_ms - history_ms
-        after = max(0, duty.done_ms - _LATE_COMMIT_MS)
+        after: int | None = max(0, duty.done_ms - _LATE_COMMIT_MS)
         while after is not None:
             dropped, after = await steps.drop_history(duty, after, before_ms)
             revisions += dropped

@@ -264,9 +264,9 @@ def by_partition(heads: Iterable[Record], records: Iterable[Record], *, whole: b
 
 def check_full_size(heads: Iterable[Record], store: str, key: str) -> None:
     size = sum(head[2] for head in heads)
-    if size > limits.MAX_REPLY_BYTES:
+    if size > limits.MAX_FULL_BYTES:
         raise LimitExceededError(
-            f"{store}/{key} has {size} bytes, a full fetch may have {limits.MAX_REPLY_BYTES}: "
+            f"{store}/{key} has {size} bytes, a full fetch may have {limits.MAX_FULL_BYTES}: "
             "fetch partition by partition"
         )
 

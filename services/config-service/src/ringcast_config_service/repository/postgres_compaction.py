@@ -9,6 +9,7 @@ from ringcast_config_service.repository.compaction import (
     PIECE_ROWS,
     Duty,
     LostDutyError,
+    Moment,
     needless,
     next_piece,
 )
@@ -34,10 +35,10 @@ class PostgresSteps:
     async def keep(self, duty: Duty, lease_ms: int, done_ms: int) -> None:
         await self._sessions.transact(lambda db: _check(db, duty, lease_ms, done_ms))
 
-    async def drop_tombstones(self, duty: Duty, after_ms: int, before_ms: int) -> tuple[int, int | None]:
-        async def work(db: Connection) -> tuple[int, int | None]:
+    async def drop_tombstones(self, duty: Duty, first: Moment, before_ms: int) -> tuple[int, Moment | None]:
+        async def work(db: Connection) -> tuple[int, Moment | None]:
             await _check(db, duty)
-            found = await db.fetch(Sql.OLD_TOMBSTONES, after_ms, before_ms, PIECE_ROWS)
+            found = await db.fetch(Sql.OLD_TOMBSTONES, *first, before_ms, PIECE_ROWS)
             if not found:
                 return 0, None
             floors: dict[tuple[int, int], int] = {}
@@ -47,7 +48,8 @@ class PostgresSteps:
             await db.execute(Sql.LOCK_HEADS, *columns(places))
             await db.execute(Sql.RAISE_FLOORS, *columns([(*place, floors[place]) for place in places]))
             dropped = count(await db.execute(Sql.DELETE_TOMBSTONES, *columns([record[:4] for record in found])))
-            return dropped, found[-1][4] if len(found) == PIECE_ROWS else None
+            last = Moment(found[-1][4], found[-1][3])
+            return dropped, last if len(found) == PIECE_ROWS else None
 
         return await self._sessions.transact(work)
 

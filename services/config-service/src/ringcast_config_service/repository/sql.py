@@ -94,7 +94,7 @@ CREATE TABLE IF NOT EXISTS rows (
     PRIMARY KEY (key_id, partition, row_id)
 );
 CREATE INDEX IF NOT EXISTS rows_by_version ON rows (key_id, (partition + 0), version);
-CREATE INDEX IF NOT EXISTS rows_tombstones ON rows (written_at_ms) WHERE deleted;
+CREATE INDEX IF NOT EXISTS rows_tombstones ON rows (written_at_ms, version) WHERE deleted;
 CREATE TABLE IF NOT EXISTS history (
     key_id BIGINT NOT NULL,
     partition BIGINT NOT NULL,

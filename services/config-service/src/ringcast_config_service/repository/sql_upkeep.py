@@ -74,9 +74,10 @@ RETURNING token, done_ms, {now_ms}
 _KEEP_DUTY: Final = """
 UPDATE maintenance SET until_ms = {now_ms} + $3, done_ms = $4 WHERE duty = $1 AND token = $2 RETURNING token
 """
+# By version too: of a million of one moment, a piece would else begin with all that the pieces before it have removed.
 _OLD_TOMBSTONES: Final = """
 SELECT key_id, partition, row_id, version, written_at_ms FROM rows
-WHERE deleted AND written_at_ms >= $1 AND written_at_ms < $2 ORDER BY written_at_ms LIMIT $3
+WHERE deleted AND (written_at_ms, version) >= ($1, $2) AND written_at_ms < $3 ORDER BY written_at_ms, version LIMIT $4
 """
 # A piece of the history by age: where it ends, and what became needless by it.
 _END_OF_PIECE: Final = """

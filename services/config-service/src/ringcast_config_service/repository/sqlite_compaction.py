@@ -13,6 +13,7 @@ from ringcast_config_service.repository.compaction import (
     PIECE_ROWS,
     Duty,
     LostDutyError,
+    Moment,
     needless,
     next_piece,
 )
@@ -44,13 +45,13 @@ class SqliteSteps:
     async def keep(self, duty: Duty, lease_ms: int, done_ms: int) -> None:
         await self._write(lambda db: _check(db, duty, lease_ms, done_ms))
 
-    async def drop_tombstones(self, duty: Duty, after_ms: int, before_ms: int) -> tuple[int, int | None]:
-        def work(db: sqlite3.Connection) -> tuple[int, int | None]:
+    async def drop_tombstones(self, duty: Duty, first: Moment, before_ms: int) -> tuple[int, Moment | None]:
+        def work(db: sqlite3.Connection) -> tuple[int, Moment | None]:
             _check(db, duty)
-            found: list[Any] = db.execute(Sql.OLD_TOMBSTONES, (after_ms, before_ms, PIECE_ROWS)).fetchall()
+            found: list[Any] = db.execute(Sql.OLD_TOMBSTONES, (*first, before_ms, PIECE_ROWS)).fetchall()
             db.executemany(Sql.RAISE_FLOOR, ((record[0], record[1], record[3]) for record in found))
             dropped = db.executemany(Sql.DELETE_TOMBSTONE, (record[:4] for record in found)).rowcount
-            return max(0, dropped), found[-1][4] if len(found) == PIECE_ROWS else None
+            return max(0, dropped), Moment(found[-1][4], found[-1][3]) if len(found) == PIECE_ROWS else None
 
         return await self._write(work)
 

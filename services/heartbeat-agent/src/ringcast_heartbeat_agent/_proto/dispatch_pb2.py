@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n.ringcast_heartbeat_agent/_proto/dispatch.proto\x12\x1aringcast.agent.dispatch.v1\"\xf0\x01\n\x0e\x43onsumeRequest\x12\x38\n\x08register\x18\x01 \x01(\x0b\x32$.ringcast.agent.dispatch.v1.RegisterH\x00\x12\x36\n\x07\x61nswers\x18\x02 \x01(\x0b\x32#.ringcast.agent.dispatch.v1.AnswersH\x00\x12\x30\n\x04ping\x18\x03 \x01(\x0b\x32 .ringcast.agent.dispatch.v1.PingH\x00\x12\x32\n\x05leave\x18\x04 \x01(\x0b\x32!.ringcast.agent.dispatch.v1.LeaveH\x00\x42\x06\n\x04\x62ody\"\xc7\x01\n\x0f\x43onsumeResponse\x12<\n\nregistered\x18\x01 \x01(\x0b\x32&.ringcast.agent.dispatch.v1.RegisteredH\x00\x12<\n\ndeliveries\x18\x02 \x01(\x0b\x32&.ringcast.agent.dispatch.v1.DeliveriesH\x00\x12\x30\n\x04pong\x18\x03 \x01(\x0b\x32 .ringcast.agent.dispatch.v1.PongH\x00\x42\x06\n\x04\x62ody\"\xd4\x01\n\x08Register\x12\r\n\x05store\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x0f\n\x07\x66ilters\x18\x05 \x03(\t\x12\x10\n\x08\x63\x61pacity\x18\x06 \x01(\r\x12.\n\x04mode\x18\x07 \x01(\x0e\x32 .ringcast.agent.dispatch.v1.Mode\x12\x15\n\rpoison_policy\x18\x08 \x01(\t\x12\x14\n\x0c\x63hanges_only\x18\t \x01(\x08\x12\x0f\n\x07session\x18\n \x01(\t\"f\n\nRegistered\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0f\n\x07resumed\x18\x02 \x01(\x08\x12\r\n\x05\x61gent\x18\x03 \x01(\t\x12\x10\n\x08\x63\x61pacity\x18\x04 \x01(\r\x12\x15\n\revict_after_s\x18\x05 \x01(\x01\"F\n\nDeliveries\x12\x38\n\ndeliveries\x18\x01 \x03(\x0b\x32$.ringcast.agent.dispatch.v1.Delivery\"\xb7\x02\n\x08\x44\x65livery\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0e\n\x06row_id\x18\x03 \x01(\t\x12\x12\n\x05value\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x0f\n\x07version\x18\x05 \x01(\x04\x12\x11\n\tpartition\x18\x06 \x01(\r\x12\x0f\n\x07\x64\x65leted\x18\x07 \x01(\x08\x12\x44\n\x08metadata\x18\x08 \x03(\x0b\x32\x32.ringcast.agent.dispatch.v1.Delivery.MetadataEntry\x12\x1c\n\x0f\x63ommitted_at_ms\x18\t \x01(\x03H\x01\x88\x01\x01\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x08\n\x06_valueB\x12\n\x10_committed_at_ms\"k\n\x07\x41nswers\x12\x33\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\".ringcast.agent.dispatch.v1.Answer\x12\x14\n\x0c\x64one_offsets\x18\x02 \x03(\x04\x12\x15\n\rdone_attempts\x18\x03 \x03(\r\"K\n\x06\x41nswer\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x10\n\x08rejected\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\x16\n\x04Ping\x12\x0e\n\x06number\x18\x01 \x01(\x04\"+\n\x04Pong\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x13\n\x0bstaleness_s\x18\x02 \x01(\x01\"\x07\n\x05Leave\"\\\n\x0eResolveRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\x12\x0e\n\x06row_id\x18\x04 \x01(\t\x12\x0f\n\x07\x64iscard\x18\x05 \x01(\x08\" \n\x0fResolveResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08*)\n\x04Mode\x12\x11\n\rMODE_RELIABLE\x10\x00\x12\x0e\n\nMODE_LOSSY\x10\x01\x32\xd6\x01\n\x08\x44ispatch\x12\x66\n\x07\x43onsume\x12*.ringcast.agent.dispatch.v1.ConsumeRequest\x1a+.ringcast.agent.dispatch.v1.ConsumeResponse(\x01\x30\x01\x12\x62\n\x07Resolve\x12*.ringcast.agent.dispatch.v1.ResolveRequest\x1a+.ringcast.agent.dispatch.v1.ResolveResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n.ringcast_heartbeat_agent/_proto/dispatch.proto\x12\x1aringcast.agent.dispatch.v1\"\xf0\x01\n\x0e\x43onsumeRequest\x12\x38\n\x08register\x18\x01 \x01(\x0b\x32$.ringcast.agent.dispatch.v1.RegisterH\x00\x12\x36\n\x07\x61nswers\x18\x02 \x01(\x0b\x32#.ringcast.agent.dispatch.v1.AnswersH\x00\x12\x30\n\x04ping\x18\x03 \x01(\x0b\x32 .ringcast.agent.dispatch.v1.PingH\x00\x12\x32\n\x05leave\x18\x04 \x01(\x0b\x32!.ringcast.agent.dispatch.v1.LeaveH\x00\x42\x06\n\x04\x62ody\"\xc7\x01\n\x0f\x43onsumeResponse\x12<\n\nregistered\x18\x01 \x01(\x0b\x32&.ringcast.agent.dispatch.v1.RegisteredH\x00\x12<\n\ndeliveries\x18\x02 \x01(\x0b\x32&.ringcast.agent.dispatch.v1.DeliveriesH\x00\x12\x30\n\x04pong\x18\x03 \x01(\x0b\x32 .ringcast.agent.dispatch.v1.PongH\x00\x42\x06\n\x04\x62ody\"\xe9\x01\n\x08Register\x12\r\n\x05store\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x0f\n\x07\x66ilters\x18\x05 \x03(\t\x12\x10\n\x08\x63\x61pacity\x18\x06 \x01(\r\x12.\n\x04mode\x18\x07 \x01(\x0e\x32 .ringcast.agent.dispatch.v1.Mode\x12\x15\n\rpoison_policy\x18\x08 \x01(\t\x12\x14\n\x0c\x63hanges_only\x18\t \x01(\x08\x12\x0f\n\x07session\x18\n \x01(\t\x12\x13\n\x0brouting_key\x18\x0b \x01(\t\"f\n\nRegistered\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0f\n\x07resumed\x18\x02 \x01(\x08\x12\r\n\x05\x61gent\x18\x03 \x01(\t\x12\x10\n\x08\x63\x61pacity\x18\x04 \x01(\r\x12\x15\n\revict_after_s\x18\x05 \x01(\x01\"F\n\nDeliveries\x12\x38\n\ndeliveries\x18\x01 \x03(\x0b\x32$.ringcast.agent.dispatch.v1.Delivery\"\xb7\x02\n\x08\x44\x65livery\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0e\n\x06row_id\x18\x03 \x01(\t\x12\x12\n\x05value\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x0f\n\x07version\x18\x05 \x01(\x04\x12\x11\n\tpartition\x18\x06 \x01(\r\x12\x0f\n\x07\x64\x65leted\x18\x07 \x01(\x08\x12\x44\n\x08metadata\x18\x08 \x03(\x0b\x32\x32.ringcast.agent.dispatch.v1.Delivery.MetadataEntry\x12\x1c\n\x0f\x63ommitted_at_ms\x18\t \x01(\x03H\x01\x88\x01\x01\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x08\n\x06_valueB\x12\n\x10_committed_at_ms\"k\n\x07\x41nswers\x12\x33\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\".ringcast.agent.dispatch.v1.Answer\x12\x14\n\x0c\x64one_offsets\x18\x02 \x03(\x04\x12\x15\n\rdone_attempts\x18\x03 \x03(\r\"K\n\x06\x41nswer\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x10\n\x08rejected\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\x16\n\x04Ping\x12\x0e\n\x06number\x18\x01 \x01(\x04\"+\n\x04Pong\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x13\n\x0bstaleness_s\x18\x02 \x01(\x01\"\x07\n\x05Leave\"\\\n\x0eResolveRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\x12\x0e\n\x06row_id\x18\x04 \x01(\t\x12\x0f\n\x07\x64iscard\x18\x05 \x01(\x08\" \n\x0fResolveResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08*)\n\x04Mode\x12\x11\n\rMODE_RELIABLE\x10\x00\x12\x0e\n\nMODE_LOSSY\x10\x01\x32\xd6\x01\n\x08\x44ispatch\x12\x66\n\x07\x43onsume\x12*.ringcast.agent.dispatch.v1.ConsumeRequest\x1a+.ringcast.agent.dispatch.v1.ConsumeResponse(\x01\x30\x01\x12\x62\n\x07Resolve\x12*.ringcast.agent.dispatch.v1.ResolveRequest\x1a+.ringcast.agent.dispatch.v1.ResolveResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,36 +33,36 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_DELIVERY_METADATAENTRY']._loaded_options = None
   _globals['_DELIVERY_METADATAENTRY']._serialized_options = b'8\001'
-  _globals['_MODE']._serialized_start=1620
-  _globals['_MODE']._serialized_end=1661
+  _globals['_MODE']._serialized_start=1641
+  _globals['_MODE']._serialized_end=1682
   _globals['_CONSUMEREQUEST']._serialized_start=79
   _globals['_CONSUMEREQUEST']._serialized_end=319
   _globals['_CONSUMERESPONSE']._serialized_start=322
   _globals['_CONSUMERESPONSE']._serialized_end=521
   _globals['_REGISTER']._serialized_start=524
-  _globals['_REGISTER']._serialized_end=736
-  _globals['_REGISTERED']._serialized_start=738
-  _globals['_REGISTERED']._serialized_end=840
-  _globals['_DELIVERIES']._serialized_start=842
-  _globals['_DELIVERIES']._serialized_end=912
-  _globals['_DELIVERY']._serialized_start=915
-  _globals['_DELIVERY']._serialized_end=1226
-  _globals['_DELIVERY_METADATAENTRY']._serialized_start=1149
-  _globals['_DELIVERY_METADATAENTRY']._serialized_end=1196
-  _globals['_ANSWERS']._serialized_start=1228
-  _globals['_ANSWERS']._serialized_end=1335
-  _globals['_ANSWER']._serialized_start=1337
-  _globals['_ANSWER']._serialized_end=1412
-  _globals['_PING']._serialized_start=1414
-  _globals['_PING']._serialized_end=1436
-  _globals['_PONG']._serialized_start=1438
-  _globals['_PONG']._serialized_end=1481
-  _globals['_LEAVE']._serialized_start=1483
-  _globals['_LEAVE']._serialized_end=1490
-  _globals['_RESOLVEREQUEST']._serialized_start=1492
-  _globals['_RESOLVEREQUEST']._serialized_end=1584
-  _globals['_RESOLVERESPONSE']._serialized_start=1586
-  _globals['_RESOLVERESPONSE']._serialized_end=1618
-  _globals['_DISPATCH']._serialized_start=1664
-  _globals['_DISPATCH']._serialized_end=1878
+  _globals['_REGISTER']._serialized_end=757
+  _globals['_REGISTERED']._serialized_start=759
+  _globals['_REGISTERED']._serialized_end=861
+  _globals['_DELIVERIES']._serialized_start=863
+  _globals['_DELIVERIES']._serialized_end=933
+  _globals['_DELIVERY']._serialized_start=936
+  _globals['_DELIVERY']._serialized_end=1247
+  _globals['_DELIVERY_METADATAENTRY']._serialized_start=1170
+  _globals['_DELIVERY_METADATAENTRY']._serialized_end=1217
+  _globals['_ANSWERS']._serialized_start=1249
+  _globals['_ANSWERS']._serialized_end=1356
+  _globals['_ANSWER']._serialized_start=1358
+  _globals['_ANSWER']._serialized_end=1433
+  _globals['_PING']._serialized_start=1435
+  _globals['_PING']._serialized_end=1457
+  _globals['_PONG']._serialized_start=1459
+  _globals['_PONG']._serialized_end=1502
+  _globals['_LEAVE']._serialized_start=1504
+  _globals['_LEAVE']._serialized_end=1511
+  _globals['_RESOLVEREQUEST']._serialized_start=1513
+  _globals['_RESOLVEREQUEST']._serialized_end=1605
+  _globals['_RESOLVERESPONSE']._serialized_start=1607
+  _globals['_RESOLVERESPONSE']._serialized_end=1639
+  _globals['_DISPATCH']._serialized_start=1685
+  _globals['_DISPATCH']._serialized_end=1899
 # @@protoc_insertion_point(module_scope)

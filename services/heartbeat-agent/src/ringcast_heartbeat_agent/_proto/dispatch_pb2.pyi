@@ -37,7 +37,7 @@ class ConsumeResponse(_message.Message):
     def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., deliveries: _Optional[_Union[Deliveries, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("store", "key", "group", "name", "filters", "capacity", "mode", "poison_policy", "changes_only", "session")
+    __slots__ = ("store", "key", "group", "name", "filters", "capacity", "mode", "poison_policy", "changes_only", "session", "routing_key")
     STORE_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +48,7 @@ class Register(_message.Message):
     POISON_POLICY_FIELD_NUMBER: _ClassVar[int]
     CHANGES_ONLY_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    ROUTING_KEY_FIELD_NUMBER: _ClassVar[int]
     store: str
     key: str
     group: str
@@ -58,7 +59,8 @@ class Register(_message.Message):
     poison_policy: str
     changes_only: bool
     session: str
-    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., group: _Optional[str] = ..., name: _Optional[str] = ..., filters: _Optional[_Iterable[str]] = ..., capacity: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., poison_policy: _Optional[str] = ..., changes_only: _Optional[bool] = ..., session: _Optional[str] = ...) -> None: ...
+    routing_key: str
+    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., group: _Optional[str] = ..., name: _Optional[str] = ..., filters: _Optional[_Iterable[str]] = ..., capacity: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., poison_policy: _Optional[str] = ..., changes_only: _Optional[bool] = ..., session: _Optional[str] = ..., routing_key: _Optional[str] = ...) -> None: ...
 
 class Registered(_message.Message):
     __slots__ = ("session", "resumed", "agent", "capacity", "evict_after_s")

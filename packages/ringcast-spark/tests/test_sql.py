@@ -1,0 +1,83 @@
+"""What can be said in SQL, and names in any case."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark_ringcast import prepare, with_reasons
+from pyspark_ringcast.pipeline._session import clear_error
+
+Store = Any  # of conftest.py
+
+
+def options_of(store: Store, **more: str) -> str:
+    given = {**store.options, **more}
+    return ", ".join(f"`{name}` '{text}'" for name, text in given.items())
+
+
+@pytest.fixture
+def names(spark: SparkSession, store_name: str) -> Iterator[tuple[str, str]]:
+    """Of a view and a table that are gone afterwards."""
+    plain = "".join(letter for letter in store_name if letter.isalnum())
+    yield f"v{plain}", f"t{plain}"
+    spark.sql(f"DROP VIEW IF EXISTS v{plain}")
+    spark.sql(f"DROP TABLE IF EXISTS t{plain}")
+
+
+def test_a_temporary_view(spark: SparkSession, store: Store, names: tuple[str, str]) -> None:
+    """Read, joined, filtered, inserted into; it follows the list."""
+    view, _ = names
+    store.write_rows({f"r{number}": f"v{number % 3}" for number in range(30)})
+    spark.sql(f"CREATE TEMPORARY VIEW {view} USING ringcast OPTIONS ({options_of(store, onChange='latest')})")
+    joined = spark.sql(f"SELECT a.ROW_ID FROM {view} a JOIN {view} b ON a.row_id = b.Row_Id WHERE a.VALUE = 'v1'")
+    assert joined.count() == 10
+    store.put("r1", "changed")
+    spark.sql(f"INSERT INTO {view} VALUES ('new', '1', 0, 0, false, map('by', 'me')), ('r2', null, 0, 0, true, null)")
+    assert store.metadata("new") == {"by": "me"}
+    spark.sql(f"INSERT INTO {view} SELECT upper(row_id), value, version, partition, deleted, metadata FROM {view}")
+    rows = {row.row_id: row.value for row in spark.sql(f"SELECT * FROM {view}").collect()}
+    assert rows == store.rows()
+    assert (rows["r1"], rows["R1"], rows["NEW"], len(rows)) == ("changed", "changed", "1", 60)
+    with pytest.raises(PySparkException, match="Cannot find data for the output column `version`"):
+        spark.sql(f"INSERT INTO {view} (row_id, value) VALUES ('x', 'y')")
+
+
+def test_a_table_of_the_catalog(spark: SparkSession, store: Store, names: tuple[str, str]) -> None:
+    """Spark 4.3 drops its options: that is said, and they may be given again."""
+    _, table = names
+    store.write_rows({"a": "1", "b": "2"})
+    spark.sql(
+        f"CREATE TABLE {table} USING ringcast OPTIONS ({options_of(store)}) COMMENT 'x' TBLPROPERTIES ('p' = 'q')"
+    )
+    assert [row.col_name for row in spark.sql(f"DESCRIBE {table}").collect()][:2] == ["row_id", "value"]
+    with pytest.raises(PySparkException) as caught:
+        spark.sql(f"SELECT * FROM {table}").collect()
+    assert "Spark 4.3 drops those of a table" in str(clear_error(caught.value))
+    given = ", ".join(f"`{name}` = '{text}'" for name, text in store.options.items())
+    assert spark.sql(f"SELECT VALUE FROM {table} WITH ({given}) WHERE row_id = 'b'").collect() == [("2",)]
+
+
+def test_store_and_key_as_a_path(spark: SparkSession, store: Store) -> None:
+    options = {name: text for name, text in store.options.items() if name not in ("store", "key")}
+    path = f"{store.name}/{store.key}"
+    store.frame({"a": "1"}).write.format("ringcast").mode("append").options(**options).save(path)
+    assert [row.value for row in spark.read.format("ringcast").options(**options).load(path).collect()] == ["1"]
+
+
+def test_columns_in_any_case(store: Store) -> None:
+    frame = store.frame(
+        [("a", "1", None), ("b", None, True), ("", "3", None)], "ROW_ID STRING, Value STRING, DELETED BOOLEAN"
+    )
+    checked = with_reasons(frame)
+    assert [row.ROW_ID for row in checked.filter("reason IS NOT NULL").collect()] == [""]
+    good = checked.filter("reason IS NULL").drop("reason")
+    store.write_rows({"b": "old"})
+    store.save(prepare(good, store.partition_count))
+    assert store.rows() == {"a": "1"}
+    twice = store.frame([("a", "1")], "row_id STRING, value STRING").toDF("row_id", "ROW_ID")
+    with pytest.raises(PySparkException):
+        store.save(twice)

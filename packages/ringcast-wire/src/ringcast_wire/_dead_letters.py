@@ -1,0 +1,63 @@
+"""Changes that were given up, as they are kept on NATS."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from ringcast_core import row_partition
+
+from ringcast_wire._errors import InvalidInputError, ProtocolError, shown
+from ringcast_wire._rows import check_row_id
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+_Revision = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """A change that no handler could take, as JSON on ``config.dead.<store>.<key>.<partition>``."""
+
+    store: str
+    key: str
+    partition: int
+    row_id: str
+    version: _Revision
+    value: str | None
+    deleted: bool
+    metadata: dict[str, str] | None
+    error: str
+    worker_id: str
+    tries: _Count
+    at_ms: int
+    left_out: bool = False
+    """Value and metadata are too large for one message: the row is to be read from the service."""
+    group: str = ""
+    """The group of a heartbeat agent whose consumers failed; empty: the handler of the worker itself did."""
+    replays: _Count = 0
+    """How often the row was handed over again because of a dead letter, and failed again."""
+    observer: bool = False
+    """The worker observes, and shares the partition with nobody: no other can take its place."""
+
+
+_decoder = msgspec.json.Decoder(DeadLetter)
+
+
+def decode_dead_letter(data: bytes, key: str, partition: int, partition_count: int) -> DeadLetter:
+    """Reads a dead letter that came on the subject of a key and partition.
+
+    Whoever may write one writes what it likes: what is not of that key and partition is not believed.
+
+    Raises:
+        ProtocolError: it is not one, or belongs elsewhere.
+    """
+    try:
+        letter = _decoder.decode(data)
+        check_row_id(letter.row_id)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, InvalidInputError) as error:
+        raise ProtocolError(f"{len(data)} bytes are not a dead letter: {error}") from error
+    if letter.key != key or row_partition(letter.row_id, partition_count) != partition:
+        raise ProtocolError(
+            f"it tells of row {shown(letter.row_id)} of key {shown(letter.key)},"
+            f" which is not in partition {partition} of {key}"
+        )
+    return letter

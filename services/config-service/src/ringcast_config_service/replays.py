@@ -1,0 +1,270 @@
+"""Has rows of dead letters handed over again by whoever owns them, and removes the dead letters once that is done.
+
+The request goes to the workers of the key, without JetStream: nothing of it is left anywhere. Only the owner answers,
+twice: when it is at it, and when it is done. A dead letter is removed after the second answer, never before; whatever
+else happens, it is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Sequence
+from typing import Final, NamedTuple
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from ringcast_wire import (
+    WIRE_VERSION,
+    DeadLetter,
+    HeadsReply,
+    LimitExceededError,
+    Mode,
+    ProtocolError,
+    ReplayAnswer,
+    ReplayOutcome,
+    ReplayRequest,
+    RingcastError,
+    UnavailableError,
+    decode_replay_answer,
+    encode_replay,
+    names,
+)
+
+from ringcast_config_service.dead_letters import DeadLetterBox, StoredLetter, asking
+from ringcast_config_service.repository import Repository, StoreRecord
+from ringcast_config_service.telemetry import Telemetry
+
+log = logging.getLogger(__name__)
+
+_ACCEPT_TIMEOUT_S: Final = 3.0
+"""How long the owner may take to say that it is there."""
+_CALLS_AT_ONCE: Final = 4
+_ROWS_AT_ONCE: Final = 8
+"""Rows of one call that are under way."""
+_MOST_ANSWERS: Final = 16
+"""Answers to one request that wait to be read; a worker may send any number."""
+TELL_EVERY_S: Final = 2.0
+"""How often it is told that there is nothing to tell."""
+
+
+class Replayed(NamedTuple):
+    """What came of one dead letter. ``outcome``: ``None`` if it is not there any more."""
+
+    number: int
+    letter: StoredLetter | None
+    outcome: ReplayOutcome | None
+    version: int = 0
+    worker_id: str = ""
+    why: str = ""
+
+
+class _Target(NamedTuple):
+    """A row, and whose it is."""
+
+    key: str
+    partition: int
+    row_id: str
+    group: str
+    worker_id: str
+    """Only this one may hand it over; empty: who owns the partition."""
+
+
+class _Asked:
+    """A request that is under way, and what was answered."""
+
+    def __init__(self, store: str, target: _Target) -> None:
+        self.place = (store, target.key)
+        self.only = target.worker_id
+        self.answers: asyncio.Queue[tuple[str, ReplayAnswer]] = asyncio.Queue(_MOST_ANSWERS)
+
+
+class Replays:
+    """The replays of one instance."""
+
+    def __init__(self, nc: Client, repository: Repository, box: DeadLetterBox, telemetry: Telemetry) -> None:
+        self._nc = nc
+        self._repository = repository
+        self._box = box
+        self._measures = telemetry.measures
+        self._asked: dict[str, _Asked] = {}
+        self._calls = 0
+
+    async def start(self) -> None:
+        """Hears answers from now on."""
+        await self._nc.subscribe(names.REPLAYED_SUBJECTS, cb=self._on_answer)
+
+    async def replay(
+        self, store: StoreRecord, numbers: Sequence[int], patience_s: float
+    ) -> AsyncGenerator[list[Replayed], None]:
+        """Has dead letters replayed; yields what came of them, and an empty list now and then.
+
+        Raises:
+            LimitExceededError: too many do that already.
+            UnavailableError: NATS does not answer.
+        """
+        if self._calls >= _CALLS_AT_ONCE:
+            raise LimitExceededError(f"{self._calls} replays are under way here: at most {_CALLS_AT_ONCE} may be")
+        self._calls += 1
+        tasks: set[asyncio.Task[list[Replayed]]] = set()
+        try:
+            targets, done = await self._sort(store, list(dict.fromkeys(numbers)))
+            if done:
+                yield done
+            heads: dict[str, HeadsReply | RingcastError] = {}
+            for key in {target.key for target in targets}:
+                heads[key] = await self._heads(store, key)
+            turns = asyncio.Semaphore(_ROWS_AT_ONCE)
+            tasks = {
+                asyncio.create_task(self._replay_row(store, target, letters, heads[target.key], patience_s, turns))
+                for target, letters in targets.items()
+            }
+            while tasks:
+                ready, tasks = await asyncio.wait(tasks, timeout=TELL_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+                yield [each for task in ready for each in task.result()]
+        finally:
+            self._calls -= 1
+            for task in tasks:
+                task.cancel()
+
+    async def _sort(
+        self, store: StoreRecord, numbers: Sequence[int]
+    ) -> tuple[dict[_Target, list[StoredLetter]], list[Replayed]]:
+        """The dead letters by row and owner, and what became of those that can't be replayed."""
+        targets: defaultdict[_Target, list[StoredLetter]] = defaultdict(list)
+        done: list[Replayed] = []
+        for number in numbers:
+            stored = await self._box.get(store, number)
+            if stored is None:
+                done.append(Replayed(number, None, None, why="it is not there any more"))
+            elif stored.letter is None:
+                done.append(self._kept(store, stored, f"it can only be discarded: {stored.unreadable}"))
+            else:
+                targets[_target(store, stored, stored.letter)].append(stored)
+        return targets, done
+
+    async def _heads(self, store: StoreRecord, key: str) -> HeadsReply | RingcastError:
+        try:
+            return await self._repository.heads(store.name, key)
+        except RingcastError as error:
+            return error
+
+    async def _replay_row(
+        self,
+        store: StoreRecord,
+        target: _Target,
+        letters: list[StoredLetter],
+        heads: HeadsReply | RingcastError,
+        patience_s: float,
+        turns: asyncio.Semaphore,
+    ) -> list[Replayed]:
+        """One row, for all dead letters of it."""
+        async with turns:
+            if isinstance(heads, RingcastError):
+                return [self._kept(store, each, str(heads)) for each in letters]
+            try:
+                worker_id, answer = await self._ask(store, target, letters, heads, patience_s)
+            except UnavailableError as error:
+                return [self._kept(store, each, str(error)) for each in letters]
+            if answer.outcome not in (ReplayOutcome.HANDLED, ReplayOutcome.FAILED_AGAIN):
+                return [self._kept(store, each, answer.why, worker_id) for each in letters]
+            try:
+                await self._box.remove(store.name, [each.number for each in letters])
+            except UnavailableError as error:
+                why = f"it was handed over ({answer.outcome}), but is still there: {error}"
+                return [self._kept(store, each, why, worker_id) for each in letters]
+        done = "replayed" if answer.outcome is ReplayOutcome.HANDLED else "failed_again"
+        self._measures.dead_letters[store.name, done] += len(letters)
+        log.info(
+            "event=dead_letters.%s store=%s key=%s partition=%d version=%d worker=%s count=%d",
+            done,
+            store.name,
+            target.key,
+            target.partition,
+            answer.version,
+            worker_id,
+            len(letters),
+        )
+        return [Replayed(each.number, each, answer.outcome, answer.version, worker_id, answer.why) for each in letters]
+
+    def _kept(self, store: StoreRecord, stored: StoredLetter, why: str, worker_id: str = "") -> Replayed:
+        self._measures.dead_letters[store.name, "kept"] += 1
+        return Replayed(stored.number, stored, ReplayOutcome.KEPT, 0, worker_id, why)
+
+    async def _ask(
+        self,
+        store: StoreRecord,
+        target: _Target,
+        letters: list[StoredLetter],
+        heads: HeadsReply,
+        patience_s: float,
+    ) -> tuple[str, ReplayAnswer]:
+        """Who did it, and what came of it.
+
+        Raises:
+            UnavailableError: nobody is there, or did not say in time what came of it.
+        """
+        request = ReplayRequest(
+            WIRE_VERSION,
+            secrets.token_hex(16),
+            target.partition,
+            target.row_id,
+            heads.heads[target.partition],
+            heads.history,
+            target.worker_id,
+            target.group,
+            max(each.letter.replays for each in letters if each.letter is not None),
+            int(patience_s * 1000),
+        )
+        asked = self._asked[request.id] = _Asked(store.name, target)
+        try:
+            if not self._nc.is_connected:
+                raise UnavailableError("NATS can't be reached, where the owner is asked: try again later")
+            async with asking(self._nc, store.name):
+                await self._nc.publish(names.replay_subject(store.name, target.key), encode_replay(request))
+            return await _answer(asked, target, patience_s)
+        finally:
+            del self._asked[request.id]
+
+    async def _on_answer(self, msg: Msg) -> None:
+        """Takes an answer in, if somebody waits for it and it comes from who may give it."""
+        try:
+            store, key, worker_id = names.parse_replayed_subject(msg.subject)
+            answer = decode_replay_answer(msg.data)
+        except ProtocolError as error:
+            log.warning("event=replay.unreadable subject=%s error=%s", msg.subject, error)
+            return
+        asked = self._asked.get(answer.id)
+        if asked is None or asked.place != (store, key) or asked.only not in ("", worker_id):
+            return
+        if not asked.answers.full():
+            asked.answers.put_nowait((worker_id, answer))
+
+
+async def _answer(asked: _Asked, target: _Target, patience_s: float) -> tuple[str, ReplayAnswer]:
+    """The owner and its last answer; who answers first is the owner."""
+    try:
+        async with asyncio.timeout(_ACCEPT_TIMEOUT_S):
+            owner, answer = await asked.answers.get()
+    except TimeoutError:
+        who = f"worker {target.worker_id}" if target.worker_id else f"a worker that owns partition {target.partition}"
+        raise UnavailableError(f"{who} of key {target.key} is not there, or does not hear: it is kept") from None
+    asked.only = owner
+    try:
+        async with asyncio.timeout(patience_s + _ACCEPT_TIMEOUT_S):  # at the end it says what it waited for in vain
+            worker_id = owner
+            while worker_id != owner or answer.outcome is ReplayOutcome.ACCEPTED:
+                worker_id, answer = await asked.answers.get()  # what was there before may be others'
+    except TimeoutError:
+        raise UnavailableError(
+            f"worker {owner} did not say within {patience_s:g} s what came of it: it is kept"
+        ) from None
+    return owner, answer
+
+
+def _target(store: StoreRecord, stored: StoredLetter, letter: DeadLetter) -> _Target:
+    """In mode FULL, and where the worker observes, each has all partitions: it is meant alone."""
+    alone = store.settings.mode is Mode.FULL or letter.observer
+    return _Target(stored.key, stored.partition, letter.row_id, letter.group, letter.worker_id if alone else "")

@@ -1,0 +1,182 @@
+"""How far one group has come, and what it missed while it was away."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple, Protocol
+
+from ringcast import Change
+from ringcast_wire import PartitionRows, UnknownKeyError
+
+from ringcast_heartbeat_agent.positions import Away, Place, Position, Positions
+
+log = logging.getLogger(__name__)
+
+_RETRY_FIRST_S: Final = 0.1
+_RETRY_MOST_S: Final = 5.0
+_READS_AT_ONCE: Final = 8
+
+
+class Reader(Protocol):
+    """Where rows are read."""
+
+    async def partition(
+        self, store: str, key: str, partition: int, *, since: int | None = None, history: str = ""
+    ) -> tuple[PartitionRows, str]:
+        """What has changed in a partition since a revision, and the history that this is of."""
+
+
+class History:
+    """What groups remember, and read when they begin anew."""
+
+    def __init__(self, reader: Reader, positions: Positions) -> None:
+        self.reader = reader
+        self.positions = positions
+        self.turns = asyncio.Semaphore(_READS_AT_ONCE)
+
+
+class _Told(NamedTuple):
+    history: str
+    revision: int
+    live: frozenset[str] | None
+    """The rows that are there, where nothing was said of deleted ones."""
+
+
+class Progress:
+    """One group's: what was settled before it began, what of the time in between is still to be read, and what is next.
+
+    ``take``: takes a change that was missed.
+    """
+
+    def __init__(self, history: History, place: Place, take: Callable[[Change], None]) -> None:
+        self._history = history
+        self._place = place
+        self._take = take
+        self._room = asyncio.Event()
+        self._room.set()
+        self._saved = history.positions.get(place)
+        self._known = self._saved or Position("", {})
+        self._unread: dict[int, int] = {}
+        """Since which revision a partition is to be read."""
+        self._begun: set[int] = set()
+        """The partitions that were compared with what was saved."""
+        self._fresh: dict[str, int] = {}
+        """The versions that came while partitions are unread: what is read must not lead a row back."""
+        self._told: dict[int, _Told] = {}
+        """What was read, until the worker is as far: its changes up to there have been told."""
+        self._failing_since: float | None = None
+
+    @property
+    def away(self) -> list[Away]:
+        """The consumers with filters that the group had."""
+        return self._saved.away if self._saved is not None else []
+
+    @property
+    def unread_s(self) -> float:
+        """For how long reads of what it missed have failed."""
+        since = self._failing_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def is_new(self, change: Change, history: str) -> bool:
+        """Notes a change that comes by itself; says whether it is to be taken: a read may have been ahead of it."""
+        told = self._told.get(change.partition)
+        if told is not None and told.history == history and change.version <= told.revision:
+            return change.deleted and told.live is not None and change.row_id not in told.live
+        if self._unread:
+            self._fresh[change.row_id] = max(change.version, self._fresh.get(change.row_id, 0))
+        return True
+
+    def is_ahead(self, partition: int, applied: Mapping[int, int], history: str) -> bool:
+        """Whether the group may have been told of changes of a partition that the worker does not have yet."""
+        told = self._told.get(partition)
+        return told is not None and told.history == history and applied.get(partition, 0) < told.revision
+
+    def has_room(self, room: bool) -> None:
+        """Whether the group can do with more of what it missed."""
+        if room:
+            self._room.set()
+        else:
+            self._room.clear()
+
+    def begin(self, applied: Mapping[int, int], history: str) -> bool:
+        """These partitions are the host's now; says whether something is to be read, and nothing was before."""
+        if self._saved is None:
+            return False
+        for partition, told in list(self._told.items()):
+            if told.history != history or applied.get(partition, 0) >= told.revision:
+                del self._told[partition]
+        before, same = len(self._unread), history == self._saved.history
+        for partition in applied.keys() - self._begun:
+            revision = self._saved.revisions.get(partition)
+            if revision is not None and same and applied[partition] < revision:
+                continue  # it is still being loaded
+            self._begun.add(partition)
+            if revision is not None and (not same or applied[partition] > revision):
+                self._unread[partition] = revision
+        return not before and bool(self._unread)
+
+    async def catch_up(self) -> None:
+        """Reads what was missed, one partition after the other, however long that takes."""
+        assert self._saved is not None
+        log.info("event=group.catches_up store=%s key=%s group=%s partitions=%d", *self._place, len(self._unread))
+        while self._unread:
+            partition, revision = next(iter(self._unread.items()))
+            found, history = await self._read(partition, revision, self._saved.history)
+            after = revision if history == self._saved.history else 0
+            if found.whole:
+                log.warning(
+                    "event=group.deletions_unknown store=%s key=%s group=%s partition=%d", *self._place, partition
+                )
+            live = frozenset(row.row_id for row in found.rows) if found.whole else None
+            self._told[partition] = _Told(history, found.revision, live)
+            for row in found.rows:
+                if row.version > max(after, self._fresh.get(row.row_id, 0)):
+                    store, key, _ = self._place
+                    value = None if row.deleted else row.value
+                    self._take(Change(store, key, partition, row.row_id, value, row.version, row.deleted, row.metadata))
+            del self._unread[partition]
+            await asyncio.sleep(0)
+            await self._room.wait()
+        self._fresh.clear()
+
+    def save(self, pending: Iterable[Change], applied: Mapping[int, int], history: str, away: list[Away]) -> None:
+        """Remembers how far it has come: ``applied`` is of this host's partitions, ``pending`` what is not settled."""
+        if not history or (self._unread and self._saved is not None and self._saved.history != history):
+            return  # what it began with holds until all of it was read
+        if self._known.history != history:
+            self._known = Position(history, {})
+        lowest: dict[int, int] = {}
+        for change in pending:
+            lowest[change.partition] = min(change.version, lowest.get(change.partition, change.version))
+        revisions = dict(self._known.revisions)
+        for partition, revision in applied.items():
+            if partition not in self._unread:
+                settled = min(revision, lowest.get(partition, revision + 1) - 1)
+                revisions[partition] = max(settled, revisions.get(partition, 0))
+        self._known = Position(history, revisions, away)
+        self._history.positions.put(self._place, self._known)
+
+    async def _read(self, partition: int, revision: int, history: str) -> tuple[PartitionRows, str]:
+        store, key, group = self._place
+        wait_s = _RETRY_FIRST_S
+        while True:
+            try:
+                async with self._history.turns:
+                    answer = await self._history.reader.partition(
+                        store, key, partition, since=revision, history=history
+                    )
+            except UnknownKeyError:
+                answer = PartitionRows(partition, 0, False, []), history
+            except Exception as error:  # noqa: BLE001  # whatever it is, it is read again
+                if self._failing_since is None:
+                    self._failing_since = time.monotonic()
+                    log.warning("event=group.read_failed store=%s key=%s group=%s error=%s", store, key, group, error)
+                await asyncio.sleep(wait_s * (0.5 + random.random() / 2))  # noqa: S311
+                wait_s = min(2 * wait_s, _RETRY_MOST_S)
+                continue
+            self._failing_since = None
+            return answer

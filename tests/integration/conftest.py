@@ -1,0 +1,46 @@
+"""What tests of the command share, and those on the files of infra/nats, whose module says what its ``service`` has."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from ringcast_testkit import ConfigServiceProcess
+
+from tests.integration.cli_process import Cli, Servers
+from tests.integration.infra_nats import Bus, InfraNats, connected
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InfraNats]:
+    """A server on the files of infra/nats."""
+    with InfraNats(tmp_path_factory.mktemp("nats")) as running:
+        yield running
+
+
+@pytest.fixture
+async def operator(server: InfraNats, service: ConfigServiceProcess) -> AsyncIterator[Bus]:
+    """The config service's user, to look at the streams with."""
+    async with connected(server, "config-service") as bus:
+        yield bus
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """What the command talks to."""
+    with Servers(tmp_path_factory.mktemp("cli")) as started:
+        yield started
+
+
+@pytest.fixture
+def cli(servers: Servers, tmp_path: Path) -> Cli:
+    """The command, with a home of its own."""
+    return servers.cli(tmp_path)
+
+
+@pytest.fixture
+def store(cli: Cli, store_name: str) -> str:
+    """A store of 8 partitions."""
+    cli.ok("store", "create", store_name, "--partitions", 8)
+    return store_name

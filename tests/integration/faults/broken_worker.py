@@ -1,0 +1,74 @@
+"""The process behind a :class:`~ringcast_testkit.WorkerProcess` with something of the worker taken out of it.
+
+Run as a program with the name of what is missing before the arguments of the usual one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from nats.aio.client import Client
+from ringcast import Change
+from ringcast._apply import Applier
+from ringcast._client import WorkerClient
+from ringcast._consumers import Consumers
+from ringcast._heads_check import HeadsCheck
+from ringcast._process import Process
+from ringcast_testkit._worker_main import main
+
+
+def loses_cancelled_calls() -> None:
+    """Takes a call that raises ``CancelledError`` for one that has taken its change."""
+    attach = Applier.attach
+
+    def attach_forgiving(self: Applier, handler: Any, **more: Any) -> None:
+        async def waits(change: Change) -> None:
+            with suppress(asyncio.CancelledError):
+                await handler(change)
+
+        def plain(change: Change) -> None:
+            with suppress(asyncio.CancelledError):
+                handler(change)
+
+        attach(self, waits if inspect.iscoroutinefunction(handler) else plain, **more)
+
+    Applier.attach = attach_forgiving  # type: ignore[method-assign]
+
+
+def knows_no_forks() -> None:
+    """Takes a child for the process that it was forked from."""
+    Process.check = lambda *_: None  # type: ignore[method-assign]
+
+
+def ends_with_its_connection() -> None:
+    """Gives up where the server ends its connection."""
+
+    async def gives_up(self: WorkerClient) -> None:
+        self._closing = asyncio.create_task(self._close(Client.CLOSED))  # type: ignore[attr-defined]
+
+    WorkerClient._attempt_reconnect = gives_up  # type: ignore[method-assign]
+
+
+def makes_no_consumer_again() -> None:
+    """Does without a consumer that is gone, and does not compare heads."""
+    Consumers._lost = lambda *_: None  # type: ignore[method-assign]
+
+    async def nothing(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    HeadsCheck.run = nothing  # type: ignore[method-assign,assignment]
+
+
+BROKEN: dict[str, Callable[[], None]] = {
+    each.__name__: each
+    for each in (loses_cancelled_calls, knows_no_forks, ends_with_its_connection, makes_no_consumer_again)
+}
+
+if __name__ == "__main__":
+    BROKEN[sys.argv.pop(1)]()
+    asyncio.run(main())

@@ -1,0 +1,72 @@
+"""Who may log in to NATS: the first workers by a password each, with the shipped permissions; or all by a token.
+
+With passwords, whoever gives none (services, workers that join later, the faults themselves) may do everything.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ringcast_wire import names
+
+_ACCOUNTS = Path(__file__).parents[3] / "infra" / "nats" / "make_accounts.py"
+_ANYONE = "anyone"
+
+
+class Users:
+    """What the servers are configured with; changed by faults, and then to be reloaded."""
+
+    def __init__(
+        self, store: str, keys: Sequence[str], workers: Sequence[str], partitions: int, *, token: bool
+    ) -> None:
+        self.token = "token-1" if token else ""
+        self.passwords = {} if token else {worker: f"{worker}-1" for worker in workers}
+        self.denied: dict[str, list[str]] = {}
+        """What a user may not publish for now, of what it may."""
+        self._allowed = {worker: _shipped(worker, store, keys, partitions) for worker in self.passwords}
+
+    def settings(self) -> dict[str, Any]:
+        """For the configuration of a server."""
+        if self.token:
+            return {"authorization": {"token": self.token}}
+        users = [{"user": _ANYONE, "password": _ANYONE}]
+        users += [self._user(worker) for worker in self.passwords]
+        return {"authorization": {"users": users}, "no_auth_user": _ANYONE}
+
+    def login(self, worker: str) -> dict[str, Any]:
+        """How a worker logs in, as arguments of its own or of ``nats.connect``."""
+        return {"user": worker, "password": self.passwords[worker]} if worker in self.passwords else {}
+
+    def address(self, port: int) -> str:
+        """Of a server, for whoever has no login of its own."""
+        return f"nats://{self.token}@127.0.0.1:{port}" if self.token else f"nats://127.0.0.1:{port}"
+
+    def _user(self, worker: str) -> dict[str, Any]:
+        publish = {"allow": self._allowed[worker], "deny": self.denied.get(worker, [])}
+        subscribe = [f"{names.inbox_prefix(worker)}.>"]
+        permissions = {"publish": publish, "subscribe": subscribe}
+        return {"user": worker, "password": self.passwords[worker], "permissions": permissions}
+
+
+def _shipped(worker: str, store: str, keys: Sequence[str], partitions: int) -> list[str]:
+    """What the printed accounts let a worker publish; here the streams are in its own account."""
+    accounts = _accounts()
+    who = accounts.Worker(worker, {store: list(keys)})
+    subjects = accounts.worker_subjects(who, prefix="ringcast", partitions=partitions)
+    return [subject.replace(accounts.WORKER_API, accounts.API) for subject in subjects]
+
+
+@cache
+def _accounts() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_accounts", _ACCOUNTS)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -162,8 +162,31 @@ async def test_a_group_that_lingers_keeps_no_more_than_it_may_and_loses_nothing(
         rows: dict[str, str | None] = {f"r{number}": "1" for number in range(40)}
         await write(**rows, a=None)
         await asyncio.to_thread(forgotten, agent, store_name)  # long before its time is over
+        told: dict[str, str | None] = {}
+        async with asyncio.timeout(PATIENCE_S):
+            while told != {**rows, "a": None}:  # the rest of the changes may put the new one too far behind as well
+                async with following(agent, store_name, changes_only=True) as one:
+                    await one.ended_or(lambda: {**told, **one.newest} == {**rows, "a": None})
+                    told.update(one.newest)
+
+
+async def test_what_a_group_missed_never_puts_it_too_far_behind(
+    tmp_path: Path, shared_nats: NatsServer, write: Any, store_name: str
+) -> None:
+    """Each partition has more rows than may wait."""
+    options = ("--window", "4", "--max-behind", "8", "--cache-dir", str(tmp_path / "cache"))
+    with AgentProcess(tmp_path, nats_url=shared_nats.url, options=(*OPTIONS, *options)) as agent:
+        async with following(agent, store_name, changes_only=True) as one:
+            await write(a="1")
+            await one.values({"a": "1"})
+            await asyncio.to_thread(noted, agent, tmp_path / "cache", store_name, 1)
+            await asyncio.to_thread(agent.kill)
+        rows: dict[str, str | None] = {f"r{number}": "1" for number in range(400)}
+        await write(**rows, a=None)
+        await asyncio.to_thread(agent.start)
         async with following(agent, store_name, changes_only=True) as one:
             await one.values({**rows, "a": None})
+            assert len(one.deliveries) == 401
 
 
 class Ahead(OwnsAll):

@@ -28,13 +28,24 @@ class Followed:
         self.deliveries: list[Delivery] = []
         self._answer = answer
         self._news = asyncio.Condition()
+        self._ended = False
+
+    @property
+    def newest(self) -> dict[str, str | None]:
+        """The newest value of each row that was delivered."""
+        return {delivery.row_id: delivery.value for delivery in self.deliveries}
 
     async def run(self) -> None:
         """Takes deliveries until the consumer ends."""
-        async for delivery in self.consumer:
+        try:
+            async for delivery in self.consumer:
+                async with self._news:
+                    self.deliveries.append(delivery)
+                    self._answer(delivery)
+                    self._news.notify_all()
+        finally:
             async with self._news:
-                self.deliveries.append(delivery)
-                self._answer(delivery)
+                self._ended = True
                 self._news.notify_all()
 
     async def until(self, condition: Callable[[list[Delivery]], bool]) -> list[Delivery]:
@@ -45,12 +56,11 @@ class Followed:
 
     async def values(self, wanted: dict[str, str | None]) -> None:
         """Waits until the newest deliveries of the rows have these values."""
+        await self.until(lambda _: wanted.items() <= self.newest.items())
 
-        def reached(deliveries: list[Delivery]) -> bool:
-            newest = {delivery.row_id: delivery.value for delivery in deliveries}
-            return wanted.items() <= newest.items()
-
-        await self.until(reached)
+    async def ended_or(self, condition: Callable[[], bool]) -> None:
+        """Waits until the agent has ended the consumer, or the condition holds."""
+        await self.until(lambda _: self._ended or condition())
 
 
 class OwnsAll:

@@ -56,8 +56,9 @@ class Progress:
         self._history = history
         self._place = place
         self._take = take
-        self._room = asyncio.Event()
-        self._room.set()
+        self._room = 1
+        self._has_room = asyncio.Event()
+        self._has_room.set()
         self._saved = history.positions.get(place)
         self._known = self._saved or Position("", {})
         self._unread: dict[int, int] = {}
@@ -95,12 +96,13 @@ class Progress:
         told = self._told.get(partition)
         return told is not None and told.history == history and applied.get(partition, 0) < told.revision
 
-    def has_room(self, room: bool) -> None:
-        """Whether the group can do with more of what it missed."""
-        if room:
-            self._room.set()
+    def has_room(self, rows: int) -> None:
+        """For how many more of the rows that it missed the group has room."""
+        self._room = rows
+        if rows > 0:
+            self._has_room.set()
         else:
-            self._room.clear()
+            self._has_room.clear()
 
     def begin(self, applied: Mapping[int, int], history: str) -> bool:
         """These partitions are the host's now; says whether something is to be read, and nothing was before."""
@@ -134,13 +136,16 @@ class Progress:
             live = frozenset(row.row_id for row in found.rows) if found.whole else None
             self._told[partition] = _Told(history, found.revision, live)
             for row in found.rows:
+                if self._room <= 0:
+                    self._has_room.clear()
+                    await self._has_room.wait()
                 if row.version > max(after, self._fresh.get(row.row_id, 0)):
+                    self._room -= 1
                     store, key, _ = self._place
                     value = None if row.deleted else row.value
                     self._take(Change(store, key, partition, row.row_id, value, row.version, row.deleted, row.metadata))
             del self._unread[partition]
             await asyncio.sleep(0)
-            await self._room.wait()
         self._fresh.clear()
 
     def save(self, pending: Iterable[Change], applied: Mapping[int, int], history: str, away: list[Away]) -> None:

@@ -199,11 +199,13 @@ class SharedGroup(Group):
         if self.closed:
             return
         keys = self._intake.batch()
-        if (held := self._intake.behind + len(self._absent)) > self._around.config.max_behind:
+        window, most = self._around.config.window, self._around.config.max_behind
+        if (held := self.behind + len(self._absent)) > most:
             self.close(BehindError(f"{self._shown} is {held} rows behind: register again, and begin with the rows"))
             return
         if self._progress is not None:
-            self._progress.has_room(self.behind <= self._around.config.window)
+            # What was missed comes no faster than it is delivered: it alone never puts the group too far behind.
+            self._progress.has_room(min(window, max(1, most // 2)) - self.behind)
         if keys:
             last = self._intake.last
             taken, actions = self._dispatcher.offer(range(last - len(keys) + 1, last + 1), keys, self._now())

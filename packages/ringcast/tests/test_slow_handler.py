@@ -4,11 +4,13 @@ taken in than is applied in good time."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 import tracemalloc
 from typing import TYPE_CHECKING
 
 import nats
+import pytest
 from ringcast import Change
 from ringcast_core import row_partition
 from ringcast_testkit import PATIENCE_S
@@ -114,3 +116,27 @@ async def test_no_more_events_are_taken_in_than_a_handler_that_blocks_applies_in
         (counters,) = worker._runtime._consumers.counters.values()  # type: ignore[union-attr]
         assert counters.messages >= events
         assert counters.redeliveries < 0.03 * counters.messages
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["plain", "async"])
+async def test_a_handler_that_blocks_leaves_a_part_of_the_time_to_the_event_loop(store: Store, waits: bool) -> None:
+    """Answers to heartbeats and pulls take several turns of it: one after each call would not do."""
+    await store.create(partition_count=1)
+    calls: list[tuple[float, float]] = []
+
+    def block(_change: Change) -> None:
+        began_s = time.monotonic()
+        time.sleep(0.1)
+        calls.append((began_s, time.monotonic()))
+
+    async def block_all_the_same(change: Change) -> None:
+        block(change)
+
+    async with store.worker(handler=block_all_the_same if waits else block) as worker:
+        await worker.wait_ready(timeout_s=PATIENCE_S)
+        for number in range(10):
+            _, version = await store.put(f"row{number}", "v")
+        await worker.wait_for("list", 0, version, timeout_s=PATIENCE_S)
+    assert len(calls) == 10
+    for (began_s, ended_s), (next_s, _) in itertools.pairwise(calls):
+        assert next_s - ended_s >= (ended_s - began_s) / 20

@@ -21,13 +21,14 @@ from ringcast._cancellation import ENDS_THE_PROCESS, Stopping, is_cancelled
 from ringcast._change import Change
 from ringcast._config import WorkerConfig
 from ringcast._log import Log
+from ringcast._loop_share import LoopShare
 from ringcast._machine.backoff import Backoff
 from ringcast._measures import KeyMeasures
 from ringcast._poison import DeadLetters, Poison, Replay
 from ringcast._stats import Stats
 
 Handler: TypeAlias = Callable[[Change], Awaitable[None] | None]
-"""Takes a change. A plain function runs in the event loop, so it must not block."""
+"""Takes a change. A plain function runs in the event loop, so it should not block."""
 Listener: TypeAlias = Callable[[str, frozenset[int]], Awaitable[None] | None]
 """Takes a config key and the partitions that were assigned or revoked."""
 
@@ -35,9 +36,7 @@ _Begun: TypeAlias = tuple[HandlerCall, BaseException | Awaitable[None]]
 """A call of the handler, and what became of it."""
 
 _BREATHE: Final = 256
-"""Changes after which a plain handler lets other tasks run."""
-_BREATHE_S: Final = 0.05
-"""The same where it is slow: leases, acknowledgements and reports of progress can't wait for many calls."""
+"""Changes after which a handler that waits for nothing lets other tasks run."""
 
 
 class Applier:
@@ -71,6 +70,7 @@ class Applier:
         self.poison = Poison(config, stats, log, letters, self._owned)
         self.calls = HandlerCalls()
         self.stopping = Stopping()
+        self._loop_share = LoopShare()
         self._telling = asyncio.Lock()
         self._telling_since: float | None = None
         """Since when a callback has been running; they run one at a time."""
@@ -183,6 +183,8 @@ class Applier:
 
     async def _apply_plain(self, changes: Iterator[Change]) -> _Begun | None:
         while True:
+            if self._loop_share.is_due:
+                await self.stopping.through(self._loop_share.rest)
             begun = self._run_plain(changes)
             if begun is not None or not length_hint(changes):
                 return begun
@@ -191,7 +193,7 @@ class Applier:
     def _run_plain(self, changes: Iterator[Change]) -> _Begun | None:
         """Hands changes to a plain function, until one fails or waits after all: that one is returned."""
         lost, hold, latency, began_s = self._lost, self.poison.hold, self._latency, 0.0
-        until_s = time.monotonic() + _BREATHE_S
+        until_s = self._loop_share.begin()
         for change in islice(changes, _BREATHE):
             handler = self._handler
             if handler is None or change.partition in lost or hold(change):
@@ -210,7 +212,7 @@ class Applier:
                     latency.observe(time.perf_counter() - began_s)
             if result is not None and inspect.isawaitable(result):
                 return self.calls.begin(change), result
-            if time.monotonic() >= until_s:
+            if time.monotonic() >= until_s and self._loop_share.blocked():
                 return None
         return None
 
@@ -218,11 +220,16 @@ class Applier:
         if begun is not None and self._handler is not None:
             await self._finish(self._handler, *begun)
             self._done(begun[0].change.partition)
+        share = self._loop_share
         for count, change in enumerate(changes, 1):
+            if share.is_due:
+                await self.stopping.through(share.rest)
             if self.stopping.begun:  # a handler has swallowed the cancellation
                 return
             if self._handler is not None and change.partition not in self._lost and not self.poison.hold(change):
+                share.begin()
                 await self._finish(self._handler, self.calls.begin(change))
+                share.blocked()
             self._done(change.partition)
             if count % _BREATHE == 0:
                 await self.stopping.through(_breathe)

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class Worker:
     """A worker of one store. ``async with`` starts and stops it; a worker is used once.
 
-    Changes go to ``handler`` (a plain or ``async`` function that takes a :class:`Change`; a plain one must not block),
-    or come from :meth:`changes`. With neither, the worker just keeps the rows at hand. ``on_assigned`` and
+    Changes go to ``handler`` (a plain or ``async`` function that takes a :class:`Change`; a plain one should
+    not block), or come from :meth:`changes`. With neither, the worker just keeps the rows at hand. ``on_assigned`` and
     ``on_revoked`` take a config key and partition numbers; no change of a partition comes before the one or after the
     other.
 

@@ -115,7 +115,7 @@ async def until_damaged(front: Front, worker: Worker, kind: str, goal: int) -> N
 async def nothing_is_under_way(front: Front, worker: Worker, failures: Failures) -> None:
     """Waits until each request has its answer or has timed out: only then can the failures be told apart."""
     assert worker._runtime is not None
-    client = worker._runtime.sessions["k"]._fetches.client
+    client = worker._runtime.sessions["k"].fetches.client
     assert client is not None
     async with asyncio.timeout(PATIENCE_S):
         while client._pending:
@@ -145,7 +145,7 @@ async def test_a_full_copy_survives_damaged_answers(
     async with Front.open(mapped_nats.url, Random(SEED)) as front:
         front.share, front.unkind = 1.0, True
         async with Worker(
-            servers=mapped_nats.url, store="s", keys=["k"], worker_id="w", fetch_timeout_s=SILENCE_S
+            servers=mapped_nats.url, store="s", keys=["k"], worker_id="w", fetch_timeout_s=PATIENCE_S
         ) as worker:
             await until_damaged(front, worker, names.FETCH_FULL, LEAST["full"])
             front.share = 0.0

@@ -11,6 +11,7 @@ from ringcast._machine.backoff import Backoff
 from tests.simulation.engine import Future, Process, Scheduler, Steps
 
 REQUEST_TIMEOUT_S: Final = 5.0
+FETCH_TIMEOUT_S: Final = 5.0
 
 
 class TransientError(Exception):

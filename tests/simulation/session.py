@@ -26,6 +26,7 @@ from ringcast_wire import WIRE_VERSION, ErrorCode, Event, FetchReply, HeadsReply
 
 from tests.simulation.application import Application
 from tests.simulation.engine import Future, Signal, Steps
+from tests.simulation.network import FETCH_TIMEOUT_S
 
 if TYPE_CHECKING:
     from tests.simulation.worker import Worker
@@ -156,10 +157,13 @@ class Session:
     # ---- fetches (KeyFetches, HeadsCheck)
 
     def _fetch(self, request: int, what: str, words: Any, reply: Callable[[int, Any], None]) -> None:
+        asked_at = self._worker.clock()
+
         def answered(found: Any) -> None:
             self._fetches.pop(request, None)
             if isinstance(found, ErrorCode):
-                self.machine.fetch_failed(request, found, self._worker.clock())
+                now = self._worker.clock()
+                self.machine.fetch_failed(request, found, now, unfinished=now - asked_at >= FETCH_TIMEOUT_S)
             else:
                 reply(request, found)
             self.pump()

@@ -102,7 +102,9 @@ def _accept_only(self: Partition, rows: Iterable[Row], _revision: int) -> list[R
     return [row for row in rows if self.accept(row)]
 
 
-def _give_up_fetching(self: KeyMachine, request: int, _code: ErrorCode, _now: float) -> None:
+def _give_up_fetching(
+    self: KeyMachine, request: int, _code: ErrorCode, _now: float, *, unfinished: bool = False
+) -> None:
     asked = self._fetches.ended(request)
     if asked is not None:
         self._queue.done(asked.partition)

@@ -21,10 +21,9 @@ from tests.simulation.coordination import Coordinator, LeaseHolder
 from tests.simulation.engine import FatalError, Process, Scheduler, Signal, Steps
 from tests.simulation.history import History
 from tests.simulation.jetstream import Message
-from tests.simulation.network import REQUEST_TIMEOUT_S, ConflictError, TransientError
+from tests.simulation.network import FETCH_TIMEOUT_S, REQUEST_TIMEOUT_S, ConflictError, TransientError
 from tests.simulation.session import Session
 
-FETCH_TIMEOUT_S: Final = 5.0
 DRAIN_TIMEOUT_S: Final = 5.0
 RELEASE_TIMEOUT_S: Final = 5.0
 

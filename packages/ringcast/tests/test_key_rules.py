@@ -329,6 +329,24 @@ def test_a_full_fetch_that_is_too_large_goes_on_partition_by_partition() -> None
     assert [part.partition for part in bench.poll(FetchPartition)] == [0, 1, 2]
 
 
+def test_so_does_one_that_is_not_answered_in_time() -> None:
+    bench = Bench(partitions=3, full=True)
+    (fetch,) = bench.poll(FetchFull)
+    bench.machine.fetch_failed(fetch.request, ErrorCode.UNAVAILABLE, bench.now, unfinished=True)
+    assert [part.partition for part in bench.poll(FetchPartition)] == [0, 1, 2]
+    bench.now += 60.0
+    assert not bench.poll(FetchFull)
+
+
+def test_one_that_nobody_could_answer_is_tried_again() -> None:
+    bench = Bench(partitions=3, full=True)
+    (fetch,) = bench.poll(FetchFull)
+    bench.machine.fetch_failed(fetch.request, ErrorCode.UNAVAILABLE, bench.now)
+    assert not bench.poll(FetchPartition)
+    bench.now += 1.0
+    assert len(bench.poll(FetchFull)) == 1
+
+
 def test_a_partition_that_a_full_reply_does_not_name_is_empty() -> None:
     bench = Bench(partitions=3, full=True)
     bench.announced()

@@ -184,8 +184,8 @@ async def test_damaged_answers_are_asked_for_again(store: Store, monkeypatch: py
         assert worker._runtime is not None
         session = worker._runtime.sessions["list"]
         await worker.wait_ready(timeout_s=PATIENCE_S)
-        assert session._fetches.client is not None
-        request = session._fetches.client.request
+        assert session.fetches.client is not None
+        request = session.fetches.client.request
 
         async def unreliable(*args: Any, **words: Any) -> bytes:
             nonlocal damaged
@@ -196,7 +196,7 @@ async def test_damaged_answers_are_asked_for_again(store: Store, monkeypatch: py
                 return cut
             return body
 
-        monkeypatch.setattr(session._fetches.client, "request", unreliable)
+        monkeypatch.setattr(session.fetches.client, "request", unreliable)
         for number in range(40):
             await store.put(f"row{number}", f"w{number}")
             session.machine.reconnected(session._now())  # what waits for another try goes at once

@@ -27,7 +27,7 @@ from ringcast_wire import (
 
 from ringcast._config import WorkerConfig
 from ringcast._connection import Connection
-from ringcast._fetch import FetchClient
+from ringcast._fetch import FetchClient, UnfinishedFetchError
 from ringcast._log import Log
 
 _FETCHES_AT_ONCE: Final = 8
@@ -194,7 +194,8 @@ def login_settings(login: NatsLogin | None) -> Mapping[str, Any]:
 async def read_key(fetch: FetchClient, store: str, key: str) -> list[PartitionRows]:
     """Every live row of a key; nothing when it was never written to.
 
-    In one snapshot, unless the key is too large for one answer: then each partition is a snapshot of its own.
+    In one snapshot, unless the key is too large for one answer, or for the time of one: then each partition is a
+    snapshot of its own.
 
     Raises:
         UnavailableError: no config service answers.
@@ -204,7 +205,7 @@ async def read_key(fetch: FetchClient, store: str, key: str) -> list[PartitionRo
         reply = await fetch.request(names.fetch_subject(store, key, names.FETCH_FULL))
     except UnknownKeyError:
         return []
-    except LimitExceededError:
+    except (LimitExceededError, UnfinishedFetchError):
         return await _read_by_partition(fetch, store, key)
     return decode_fetch_reply(reply).partitions
 

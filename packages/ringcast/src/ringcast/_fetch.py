@@ -14,6 +14,10 @@ from ringcast._connection import TRANSIENT, Connection, translated
 from ringcast._fetch_budget import FetchBudget
 
 
+class UnfinishedFetchError(UnavailableError):
+    """A request got no answer in time, or only a part of it: what was asked for may be too large for that time."""
+
+
 class _Pending:
     """A request whose answer is on its way."""
 
@@ -63,7 +67,8 @@ class FetchClient:
 
         Raises:
             LimitExceededError: the answer has over ``max_bytes``, of which no more is kept.
-            UnavailableError: nobody answers, the answer stopped half-way, or the connection was lost.
+            UnfinishedFetchError: nothing came for a while, or the connection was lost half-way.
+            UnavailableError: nobody is there to answer, or the connection was lost before.
             RingcastError: what the service refused with, or a damaged answer.
         """
         if subject.endswith(f".{names.FETCH_FULL}"):
@@ -91,7 +96,7 @@ class FetchClient:
         except TimeoutError as error:
             missing = pending.assembler.missing
             came = "no answer" if missing is None else f"{missing} chunks of the answer are missing"
-            raise UnavailableError(f"fetch {subject}: {came} after {self._timeout_s:g} s of silence") from error
+            raise UnfinishedFetchError(f"fetch {subject}: {came} after {self._timeout_s:g} s of silence") from error
         finally:
             del self._pending[token]
             if not pending.done.done() or pending.done.cancelled():
@@ -137,4 +142,6 @@ class FetchClient:
     def _fail_all(self) -> None:
         for pending in self._pending.values():
             if not pending.done.done():
-                pending.done.set_exception(UnavailableError("the connection to NATS was lost"))
+                begun = pending.assembler.missing is not None
+                lost = UnfinishedFetchError if begun else UnavailableError
+                pending.done.set_exception(lost("the connection to NATS was lost"))

@@ -36,6 +36,8 @@ class KeyHealth:
     """Whether the worker waits for its share: others own all partitions until ``stabilisation_s`` has passed."""
     unloaded_for_s: float = 0.0
     """How long one of the ``owned`` partitions has been without rows."""
+    split_because: str = ""
+    """Why the key is not fetched whole, in mode FULL, but by partitions; nothing once all are loaded."""
     unfetched_for_s: float = 0.0
     """For how long fetches have failed, of rows or of changes that were heard of."""
     handler_running_s: float = 0.0
@@ -107,10 +109,11 @@ def staleness_s(connection: Connection, sessions: Iterable[KeySession]) -> float
 def key_health(session: KeySession) -> KeyHealth:
     """The health of one key."""
     partitions = list(session.machine.partitions.values())
+    loaded = sum(partition.live and not partition.replace for partition in partitions)
     return KeyHealth(
         session.key,
         owned=len(partitions),
-        loaded=sum(partition.live and not partition.replace for partition in partitions),
+        loaded=loaded,
         blocked_rows=len(session.applier.poison.blocked()),
         paused=session.machine.paused,
         staleness_s=session.staleness_s,
@@ -122,6 +125,7 @@ def key_health(session: KeySession) -> KeyHealth:
         assigned=session.assigned,
         joining=session.vitals.joining,
         unloaded_for_s=session.unloaded_for_s,
+        split_because=session.fetches.split_because if loaded < len(partitions) else "",
         unfetched_for_s=session.unfetched_for_s,
         handler_running_s=session.handler_running_s,
         callback_running_s=session.applier.callback_running_s,

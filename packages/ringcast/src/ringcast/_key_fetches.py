@@ -18,7 +18,7 @@ from ringcast_wire import (
     names,
 )
 
-from ringcast._fetch import FetchClient
+from ringcast._fetch import FetchClient, UnfinishedFetchError
 from ringcast._key_traces import Fetch, KeyTraces
 from ringcast._log import Log
 from ringcast._machine.actions import FetchBatch, FetchFull, FetchPartition
@@ -57,6 +57,8 @@ class KeyFetches:
         self._running: dict[int, asyncio.Task[None]] = {}
         self._failures: dict[int | None, int] = {}
         self._failing_since: dict[int | str, float] = {}
+        self.split_because = ""
+        """Why the key was not fetched whole when that was tried last, but by partitions, or nothing."""
 
     async def send(self, action: Fetch) -> None:
         """Carries a fetch out, in a task of its own."""
@@ -138,6 +140,7 @@ class KeyFetches:
         history, parts = read_full(body, self._machine.partition_count)
         self._measures.bootstrapped(None, self._now() - asked_at)
         self._failures.pop(None, None)
+        self.split_because = ""
         return lambda: self._machine.full_reply(action.request, parts, self._now(), history)
 
     def _traced(self, action: Fetch) -> AbstractContextManager[dict[str, str] | None]:
@@ -152,6 +155,7 @@ class KeyFetches:
 
     def _failed(self, action: Fetch, error: RingcastError) -> None:
         partition = action.partition if isinstance(action, FetchPartition) else None
+        unfinished = isinstance(error, UnfinishedFetchError)
         if error.code in (ErrorCode.STORE_DELETED, ErrorCode.KEY_DELETED):
             # The rows are not taken for deleted: what is held stays as it is until the partitions are given up.
             self._machine.fetch_failed(action.request, error.code, self._now())
@@ -162,9 +166,12 @@ class KeyFetches:
             self._log.debug("nobody has written to this key yet", partition=partition)
         elif isinstance(action, FetchBatch):
             self._log.warning("fetch failed", error=str(error))
+        elif isinstance(action, FetchFull) and (unfinished or error.code is ErrorCode.LIMIT_EXCEEDED):
+            self.split_because = str(error)
+            self._log.warning("the key is not fetched whole but by partitions", error=str(error))
         else:
             self._bootstrap_failed(action, partition, error)
-        self._machine.fetch_failed(action.request, error.code, self._now())
+        self._machine.fetch_failed(action.request, error.code, self._now(), unfinished=unfinished)
 
     def _bootstrap_failed(
         self, action: FetchPartition | FetchFull, partition: int | None, error: RingcastError

@@ -131,7 +131,7 @@ class KeySession:
         self._timer: asyncio.TimerHandle | None = None
         tell = partial(deleted, key)
         self._heads = HeadsCheck(self.machine, config.heads_s, self.log, self.pump, tell)
-        self._fetches = KeyFetches(
+        self.fetches = KeyFetches(
             self.machine, measures=measures, traces=self.traces, log=self.log, answered=self.pump, deleted=tell
         )
         connection.on_back(self._reconnected)
@@ -164,7 +164,7 @@ class KeySession:
 
     def join(self, fetches: FetchClient) -> None:
         """The worker takes part from now on: fetches can be sent."""
-        self._fetches.client = fetches
+        self.fetches.client = fetches
 
     def assign(self, partitions: frozenset[int], trigger: Trigger | None = None) -> None:
         """Takes the partitions to own from now on; without a trigger there was no rebalance (mode FULL)."""
@@ -291,7 +291,7 @@ class KeySession:
 
     def pump(self) -> None:
         """Carries out what is due."""
-        self._fetches.forget_unwanted()
+        self.fetches.forget_unwanted()
         for action in self.machine.poll(self._now()):
             self._do(action)
         self._set_timer()
@@ -316,9 +316,9 @@ class KeySession:
                     self.measures.handing_over(tokens)
                 self._deliveries.take(action)
             case FetchPartition() | FetchBatch() | FetchFull():
-                self._spawn(self._fetches.send(action))
+                self._spawn(self.fetches.send(action))
             case GiveUpFetch():
-                self._fetches.give_up(action.request)
+                self.fetches.give_up(action.request)
             case Unheard():
                 self.log.warning("events were missed: the consumer is looked after", partition=action.partition)
                 self._doubt(self._subject(action.partition))
@@ -369,7 +369,7 @@ class KeySession:
 
     async def run_heads(self) -> None:
         """Compares revisions with the service now and then until cancelled."""
-        await self._heads.run(self._fetches.heads)
+        await self._heads.run(self.fetches.heads)
 
     @property
     def handler_running_s(self) -> float:
@@ -391,7 +391,7 @@ class KeySession:
     @property
     def unfetched_for_s(self) -> float:
         """For how long changes that were heard of can't be fetched; 0 if none is."""
-        since = self._fetches.failing_since
+        since = self.fetches.failing_since
         return 0.0 if since is None else self._connection.closed.get_loop().time() - since
 
     @property

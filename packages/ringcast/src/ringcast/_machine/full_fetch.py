@@ -32,8 +32,9 @@ class FullFetch:
         self.asked = None
         self._backoff.reset()
 
-    def refused(self) -> None:
-        """The key is too large for one reply: it is not asked for whole again."""
+    def split(self) -> None:
+        """The key is more than one reply can hold, or than can be had in time: it is fetched by partitions, of which
+        each that comes is kept."""
         self.asked = None
 
     def give_up(self) -> int | None:

@@ -224,12 +224,12 @@ class KeyMachine:
         else:
             self._batch_fetches.failed(request, ErrorCode.UNAVAILABLE, now)
 
-    def fetch_failed(self, request: int, code: ErrorCode, now: float) -> None:
-        """A fetch was refused or timed out; it is tried again later. A key that nobody wrote to is empty."""
+    def fetch_failed(self, request: int, code: ErrorCode, now: float, *, unfinished: bool = False) -> None:
+        """A fetch was refused, or is ``unfinished``; it is tried again later. A key that nobody wrote to is empty."""
         self.stats.fetch_failures += 1
         self.stats.bad_replies += code is ErrorCode.PROTOCOL
         if request == self._full_fetch.asked:
-            self._full_failed(request, code, now)
+            self._full_failed(request, code, now, unfinished)
         elif (asked := self._fetches.ended(request)) is not None:
             if code is ErrorCode.UNKNOWN_KEY:
                 self._take_partition(asked, PartitionRows(asked.partition.number, 0, True, []), now, "")
@@ -238,11 +238,11 @@ class KeyMachine:
         elif request in self._batch_fetches:
             self._batch_fetches.failed(request, code, now)
 
-    def _full_failed(self, request: int, code: ErrorCode, now: float) -> None:
+    def _full_failed(self, request: int, code: ErrorCode, now: float, unfinished: bool) -> None:
         if code is ErrorCode.UNKNOWN_KEY:
             self.full_reply(request, [], now)
-        elif code is ErrorCode.LIMIT_EXCEEDED:  # more than one reply can hold: partition by partition, then
-            self._full_fetch.refused()
+        elif unfinished or code is ErrorCode.LIMIT_EXCEEDED:
+            self._full_fetch.split()
             for partition in self.partitions.values():
                 self._queue.want(partition)
         else:

@@ -49,6 +49,7 @@ def test_every_option_is_read() -> None:
         operation="delete",
         maxRejected="10",
         rejectsPath="/somewhere",
+        countsPath="/counts",
         maxDeleteShare="0.25",
         allowEmpty="true",
         changes="every",

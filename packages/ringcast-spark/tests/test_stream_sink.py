@@ -95,7 +95,9 @@ def test_a_batch_that_was_cut_off_changes_only_the_rest(
     assert versions(store) == before
     (report,) = (tmp_path / "rejects").glob("*.parquet")
     assert report.name.endswith("-0.parquet")
-    assert pq.read_table(report).to_pylist() == [{"row_id": None, "reason": "row_id is null"}]
+    assert pq.read_table(report).to_pylist() == [
+        {"row_id": None, "code": "NULL", "field": "row_id", "reason": "row_id is null"}
+    ]
 
 
 def test_of_rows_with_one_id_the_last_is_written_once(store: Any, tmp_path: Path, feed: Callable[[Rows], None]) -> None:

@@ -208,7 +208,18 @@ def test_rejected_rows_are_reported(store: Store, tmp_path: Path) -> None:
     reasons = with_reasons(frame).filter("reason IS NOT NULL").select("row_id", "reason").collect()
     assert {row.row_id for row in reasons} == {row_id for row_id, _ in BAD}
     assert all(REASONS[row.row_id] in row.reason for row in reasons)
-    assert with_reasons(frame).filter("reason IS NULL").drop("reason").count() == len(good)
+    of_each_kind = {
+        ("EMPTY", "row_id"): 1,
+        ("NULL", "row_id"): 1,
+        ("TOO_LARGE", "row_id"): 1,
+        ("NUL_CHARACTER", "row_id"): 1,
+        ("NULL", "value"): 1,
+        ("TOO_LARGE", "value"): 1,
+    }
+    for rejects in (store.spark.read.parquet(path), with_reasons(frame).filter("reason IS NOT NULL")):
+        groups = rejects.groupBy("code", "field").count().collect()
+        assert {(row.code, row.field): row["count"] for row in groups} == of_each_kind
+    assert with_reasons(frame).filter("reason IS NULL").drop("code", "field", "reason").count() == len(good)
 
 
 @pytest.mark.parametrize("row", [BAD[1], BAD[-1]], ids=["null row id", "oversized value"])

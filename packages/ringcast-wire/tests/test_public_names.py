@@ -35,6 +35,7 @@ FROZEN = [
     "ProtocolError",
     "RingcastError",
     "Row",
+    "RowRule",
     "SlotClaim",
     "StoreDeletedError",
     "StoreSettings",

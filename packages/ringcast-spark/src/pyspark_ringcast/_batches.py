@@ -8,16 +8,18 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from ringcast_wire import InvalidInputError, check_row, check_row_id, limits, shown
+from ringcast_wire import InvalidInputError, RowRule, check_row, check_row_id, limits, shown
 from ringcast_wire.grpc import pb
 
 from pyspark_ringcast._options import Operation, Options
 
 
 class Rejected(NamedTuple):
-    """A row that was left out, and why."""
+    """A row that was left out, and why: ``code`` (a rule) and ``field`` to group by, ``reason`` in words."""
 
     row_id: str | None
+    code: str
+    field: str | None
     reason: str
 
 
@@ -50,18 +52,21 @@ def checked_size(row: Row) -> int:
         InvalidInputError: it breaks a rule.
     """
     if row.row_id is None:
-        raise InvalidInputError("row_id is null", field="row_id")
+        raise InvalidInputError("row_id is null", field="row_id", rule=RowRule.NULL)
     if row.deleted:
         return len(check_row_id(row.row_id).encode())
     if row.value is None:
-        raise InvalidInputError("value is null: a row that is to be deleted has deleted = true", field="value")
+        raise InvalidInputError(
+            "value is null: a row that is to be deleted has deleted = true", field="value", rule=RowRule.NULL
+        )
     return check_row(row.row_id, row.value, row.metadata)
 
 
 def refused(row: Row, error: InvalidInputError) -> Rejected:
     """How a row is reported: by its id, of which no more is kept than a legal one may have."""
     row_id = row.row_id if row.row_id is None or isinstance(row.row_id, str) else shown(row.row_id)
-    return Rejected(None if row_id is None else row_id[: limits.MAX_ROW_ID_BYTES], str(error))
+    kept = None if row_id is None else row_id[: limits.MAX_ROW_ID_BYTES]
+    return Rejected(kept, str(error.rule), error.field, str(error))
 
 
 class BatchMaker:

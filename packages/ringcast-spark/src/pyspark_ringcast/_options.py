@@ -97,6 +97,7 @@ class Options:
     operation: Operation = Operation.UPSERT
     max_rejected: int = 0
     rejects_path: str | None = None
+    counts_path: str | None = None
     max_delete_share: float = DEFAULT_MAX_DELETE_SHARE
     """Of the live rows: an overwrite that would delete more deletes nothing."""
     allow_empty: bool = False
@@ -312,6 +313,7 @@ _PARSERS: Final[dict[str, Callable[[str, str], Any]]] = {
     "operation": _choice(Operation),
     "max_rejected": _integer(0, MAX_REJECTED),
     "rejects_path": _text,
+    "counts_path": _text,
     "max_delete_share": _share,
     "allow_empty": _boolean,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StringType, StructType
@@ -84,28 +84,37 @@ def _one_row_an_id(placed: DataFrame, newest_by: str | None) -> DataFrame:
 
 
 def with_reasons(frame: DataFrame) -> DataFrame:
-    """The DataFrame with a column ``reason``: why a write would reject the row, or null."""
+    """The DataFrame with ``code``, ``field`` and ``reason``: why a write would reject the row, or nulls."""
 
     def add(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         for batch in batches:
             yield pa.RecordBatch.from_arrays(
-                [*batch.columns, pa.array(_reasons(batch), pa.string())], names=[*batch.schema.names, "reason"]
+                [*batch.columns, *(pa.array(column, pa.string()) for column in _reasons(batch))],
+                names=[*batch.schema.names, *_REASON_COLUMNS],
             )
 
-    schema = StructType([*frame.schema.fields]).add("reason", StringType())
+    schema = StructType([*frame.schema.fields])
+    for name in _REASON_COLUMNS:
+        schema = schema.add(name, StringType())
     return frame.mapInArrow(add, schema)
 
 
-def _reasons(batch: Any) -> list[str | None]:
-    from pyspark_ringcast._batches import checked_size, in_lower_case, read_rows
+_REASON_COLUMNS: Final = ("code", "field", "reason")
 
-    found: list[str | None] = []
+
+def _reasons(batch: Any) -> list[list[str | None]]:
+    """A list for each of these columns."""
+    from pyspark_ringcast._batches import checked_size, in_lower_case, read_rows, refused
+
+    found: list[list[str | None]] = [[], [], []]
     for row in read_rows(in_lower_case(batch)):
         try:
             checked_size(row)
-            found.append(None)
+            why: tuple[str | None, ...] = (None, None, None)
         except InvalidInputError as error:
-            found.append(str(error))
+            why = refused(row, error)[1:]
+        for column, text in zip(found, why, strict=True):
+            column.append(text)
     return found

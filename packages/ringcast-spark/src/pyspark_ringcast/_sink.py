@@ -21,6 +21,7 @@ from ringcast_wire import InvalidInputError, LimitExceededError, UnknownKeyError
 from ringcast_wire.grpc import pb
 
 from pyspark_ringcast._batches import in_lower_case
+from pyspark_ringcast._counts import Counts
 from pyspark_ringcast._options import Options, parse_options
 from pyspark_ringcast._service import retried, shared_stub
 from pyspark_ringcast._write import RingcastWriter, Written
@@ -45,7 +46,11 @@ class _Task(WriterCommitMessage):
 
 
 class _Entry(msgspec.Struct):
+    """``last``: what became of the rows of that batch. ``total``: of all batches of the query."""
+
     batch: int
+    last: Counts = Counts()
+    total: Counts = Counts()
 
 
 class RingcastStreamWriter(DataSourceStreamArrowWriter):
@@ -70,7 +75,7 @@ class RingcastStreamWriter(DataSourceStreamArrowWriter):
             RingcastError: a batch was refused, or the service stayed away.
         """
         query, batch = _running()
-        if _last_done(self._options, query) == batch:
+        if _is_done(_noted(self._options, query), batch):
             return _Task(query, None)
         written = self._writer.write(iter(_last_of_each([in_lower_case(frame) for frame in iterator])))
         assert isinstance(written, Written)
@@ -84,13 +89,17 @@ class RingcastStreamWriter(DataSourceStreamArrowWriter):
             RingcastError: the service refused or stayed away; Spark then sends the batch again.
         """
         tasks = [message for message in messages if isinstance(message, _Task)]
-        if not tasks or _last_done(self._options, tasks[0].query) == batchId:
+        if not tasks or _is_done(before := _noted(self._options, tasks[0].query), batchId):
             return
-        self._writer.commit([task.written for task in tasks], f"{tasks[0].query}-{batchId}")
-        _note_done(self._options, tasks[0].query, batchId)
+        counts = self._writer.settle([task.written for task in tasks], f"{tasks[0].query}-{batchId}")
+        total = counts + before.total if before else counts
+        _note(self._options, tasks[0].query, _Entry(batchId, counts, total))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """What was written stays: the batch is sent again, and then only the rest of it changes anything."""
+        tasks = [message for message in messages if isinstance(message, _Task)]
+        if tasks:
+            self._writer.give_up([task.written for task in tasks], f"{tasks[0].query}-{batchId}")
 
 
 def _running() -> tuple[str, int]:
@@ -120,7 +129,11 @@ def _ledger_row(options: Options, query: str) -> str:
     return f"{options.key}/{query}"
 
 
-def _last_done(options: Options, query: str) -> int | None:
+def _is_done(noted: _Entry | None, batch: int) -> bool:
+    return noted is not None and noted.batch == batch
+
+
+def _noted(options: Options, query: str) -> _Entry | None:
     """The last batch of a query that was committed."""
     request = pb.GetRequest(store=options.store, key=LEDGER_KEY, row_ids=[_ledger_row(options, query)])
     stub = shared_stub(options.service)
@@ -128,11 +141,11 @@ def _last_done(options: Options, query: str) -> int | None:
         rows = retried(lambda left_s: stub.Get(request, timeout=left_s), options.timeout_s).rows
     except UnknownKeyError:
         return None
-    return msgspec.json.decode(rows[0].value, type=_Entry).batch if rows else None
+    return msgspec.json.decode(rows[0].value, type=_Entry) if rows else None
 
 
-def _note_done(options: Options, query: str, batch: int) -> None:
-    value = msgspec.json.encode(_Entry(batch)).decode()
+def _note(options: Options, query: str, entry: _Entry) -> None:
+    value = msgspec.json.encode(entry).decode()
     request = pb.PutRequest(store=options.store, key=LEDGER_KEY, row_id=_ledger_row(options, query), value=value)
     stub = shared_stub(options.service)
     retried(lambda left_s: stub.Put(request, timeout=left_s), options.timeout_s)

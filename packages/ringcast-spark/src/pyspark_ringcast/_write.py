@@ -19,13 +19,15 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from ringcast_core import row_partitions
-from ringcast_wire import InvalidInputError, UnknownKeyError, shown
+from ringcast_wire import InvalidInputError, RowRule, UnknownKeyError, shown
+from ringcast_wire.grpc import pb
 
 from pyspark_ringcast._batches import BatchMaker, Rejected, in_lower_case
+from pyspark_ringcast._counts import Counts, log_counts
 from pyspark_ringcast._guards import OverwriteRefusedError, Replacement, replacement_refusals
 from pyspark_ringcast._options import Operation, Options
-from pyspark_ringcast._rejects import check_path, write_rejects
 from pyspark_ringcast._repeated import RowsBefore
+from pyspark_ringcast._reports import check_paths, write_counts, write_rejects
 from pyspark_ringcast._service import BulkWrite, find_store, list_row_ids, read_heads, shared_stub
 
 if TYPE_CHECKING:
@@ -48,6 +50,11 @@ class Written(WriterCommitMessage):
     live: int = 0
     """Rows of the key when the job began."""
 
+    @property
+    def counts(self) -> Counts:
+        """Of the task."""
+        return Counts(self.written, self.deleted, self.unchanged, len(self.rejected))
+
 
 class RingcastWriter(DataSourceArrowWriter):
     """Travels to the tasks, and back to the driver for the commit."""
@@ -65,8 +72,7 @@ class RingcastWriter(DataSourceArrowWriter):
         _check_columns(schema, options)
         if overwrite and options.operation is Operation.DELETE:
             raise InvalidInputError("option operation is delete: that goes with mode append, not with overwrite")
-        if options.rejects_path is not None:
-            check_path(options.rejects_path)
+        check_paths(options)
         self._options = options
         self._overwrite = overwrite
         self._job = uuid.uuid4().hex
@@ -92,7 +98,7 @@ class RingcastWriter(DataSourceArrowWriter):
             done.written += result.written
             done.deleted += result.deleted
             done.unchanged += result.unchanged
-            maker.rejected += [Rejected(row.row_id, row.reason) for row in result.rejected]
+            maker.rejected += map(_rejected, result.rejected)
             self._check_rejected(maker.rejected)
         self._check_rejected(maker.rejected)
         done.rejected = maker.rejected
@@ -101,8 +107,12 @@ class RingcastWriter(DataSourceArrowWriter):
             done.live = self._live
         return done
 
-    def commit(self, messages: list[WriterCommitMessage | None], job: str | None = None) -> None:
-        """On the driver, once every task is done; doing it again changes nothing. ``job`` names the report.
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """On the driver, once every task is done; doing it again changes nothing. Raises as :meth:`settle`."""
+        self.settle(messages, self._job)
+
+    def settle(self, messages: list[WriterCommitMessage | None], job: str) -> Counts:
+        """The commit, and what became of the rows. ``job`` names the reports.
 
         Raises:
             InvalidInputError: more rows were rejected than ``maxRejected``; an overwrite then deletes nothing.
@@ -111,27 +121,44 @@ class RingcastWriter(DataSourceArrowWriter):
         done = [message for message in messages if isinstance(message, Written)]
         rejected = [row for message in done for row in message.rejected]
         if self._options.rejects_path is not None:
-            write_rejects(self._options.rejects_path, job or self._job, rejected)
+            write_rejects(self._options.rejects_path, job, rejected)
         self._check_rejected(rejected)
+        counts = _summed(done)
         if self._overwrite:
-            self._delete_others(done)
+            counts += Counts(deleted=self._delete_others(done))
+        write_counts(self._options, job, counts)
+        log_counts("write.committed", self._place, job, counts)
+        return counts
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What was written stays: writing again changes only the rest."""
+        """What was written stays: writing again changes only the rest. The tasks that were done are counted."""
+        self.give_up(messages, self._job)
 
-    def _delete_others(self, done: Sequence[Written]) -> None:
-        """Deletes live rows that no task wrote. The key is never empty on the way, for the others are there by now."""
+    def give_up(self, messages: list[WriterCommitMessage | None], job: str) -> None:
+        """The same for a job of another name."""
+        done = [message for message in messages if isinstance(message, Written)]
+        log_counts("write.aborted", self._place, job, _summed(done))
+
+    @property
+    def _place(self) -> str:
+        return f"{self._options.store}/{self._options.key}"
+
+    def _delete_others(self, done: Sequence[Written]) -> int:
+        """Deletes live rows that no task wrote; returns how many that were.
+
+        The key is never empty on the way, for the others are there by now.
+        """
         others = list(self._others(done))
         self._check_deletes(sum(map(len, others)), done)
         options = replace(self._options, operation=Operation.DELETE)
         maker = BatchMaker(options)
         frames = (pa.record_batch({"row_id": pa.array(ids, pa.string())}) for ids in others)
-        for _ in BulkWrite(shared_stub(options.service), options.timeout_s).results(maker.batches(frames)):
-            pass
+        results = BulkWrite(shared_stub(options.service), options.timeout_s).results(maker.batches(frames))
+        return sum(result.deleted for _, result in results)
 
     def _check_deletes(self, deletes: int, done: Sequence[Written]) -> None:
         """Holds what is to be deleted against the rows that there were when the job began."""
-        options, place = self._options, f"{self._options.store}/{self._options.key}"
+        options, place = self._options, self._place
         live = max(deletes, max((one.live for one in done), default=self._live))
         found = Replacement(place, live if deletes else 0, deletes, sum(len(one.kept) for one in done))
         if reasons := replacement_refusals(found, options.max_delete_share, allow_empty=options.allow_empty):
@@ -164,6 +191,15 @@ class RingcastWriter(DataSourceArrowWriter):
                 f"one is {row.row_id!r}: {row.reason}",
                 field="max_rejected",
             )
+
+
+def _summed(done: Sequence[Written]) -> Counts:
+    return sum((message.counts for message in done), Counts())
+
+
+def _rejected(row: pb.RejectedRow) -> Rejected:
+    """As the service says it."""
+    return Rejected(row.row_id, row.code or RowRule.OTHER, row.field or None, row.reason)
 
 
 def _was_tried_before() -> bool:

@@ -43,10 +43,27 @@ class RingcastError(Exception):
         self.field = field
 
 
+class RowRule(StrEnum):
+    """Which rule for rows an input breaks: a word that reports of rejected rows can be grouped by."""
+
+    NULL = "NULL"
+    EMPTY = "EMPTY"
+    NOT_TEXT = "NOT_TEXT"
+    NUL_CHARACTER = "NUL_CHARACTER"
+    NOT_UNICODE = "NOT_UNICODE"
+    TOO_LARGE = "TOO_LARGE"
+    TOO_MANY_ENTRIES = "TOO_MANY_ENTRIES"
+    OTHER = "OTHER"
+
+
 class InvalidInputError(RingcastError, ValueError):
-    """An input breaks a rule; the message names the field, the value and the limit."""
+    """An input breaks a rule; the message names the field, the value and the limit. ``rule``: that of a row."""
 
     code = ErrorCode.INVALID_INPUT
+
+    def __init__(self, message: str, *, field: str | None = None, rule: RowRule = RowRule.OTHER) -> None:
+        super().__init__(message, field=field)
+        self.rule = rule
 
 
 class UnknownStoreError(RingcastError, LookupError):

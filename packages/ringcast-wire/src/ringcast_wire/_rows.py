@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ringcast_wire._errors import InvalidInputError, shown
+from ringcast_wire._errors import InvalidInputError, RowRule, shown
 from ringcast_wire._limits import (
     MAX_IDEMPOTENCY_KEY_BYTES,
     MAX_METADATA_BYTES,
@@ -24,7 +24,9 @@ def check_row_id(value: object) -> str:
     text, size = _text("row_id", value)
     if not 1 <= size <= MAX_ROW_ID_BYTES:
         raise InvalidInputError(
-            f"row_id {shown(text)} has {size} bytes: 1 to {MAX_ROW_ID_BYTES} bytes of UTF-8 are allowed", field="row_id"
+            f"row_id {shown(text)} has {size} bytes: 1 to {MAX_ROW_ID_BYTES} bytes of UTF-8 are allowed",
+            field="row_id",
+            rule=RowRule.TOO_LARGE if size else RowRule.EMPTY,
         )
     return text
 
@@ -77,6 +79,7 @@ def check_row(row_id: object, value: object, metadata: Mapping[str, str] | None 
         raise InvalidInputError(
             f"value of row {shown(row_id)} is too large: the row has {size} bytes, the limit is {MAX_ROW_BYTES}",
             field="value",
+            rule=RowRule.TOO_LARGE,
         )
     return size
 
@@ -84,12 +87,16 @@ def check_row(row_id: object, value: object, metadata: Mapping[str, str] | None 
 def _check_metadata(metadata: Mapping[str, str]) -> int:
     if len(metadata) > MAX_METADATA_ENTRIES:
         raise InvalidInputError(
-            f"metadata has {len(metadata)} entries: at most {MAX_METADATA_ENTRIES} are allowed", field="metadata"
+            f"metadata has {len(metadata)} entries: at most {MAX_METADATA_ENTRIES} are allowed",
+            field="metadata",
+            rule=RowRule.TOO_MANY_ENTRIES,
         )
     size = sum(_text("metadata", name)[1] + _text("metadata", value)[1] for name, value in metadata.items())
     if size > MAX_METADATA_BYTES:
         raise InvalidInputError(
-            f"metadata has {size} bytes: at most {MAX_METADATA_BYTES} are allowed", field="metadata"
+            f"metadata has {size} bytes: at most {MAX_METADATA_BYTES} are allowed",
+            field="metadata",
+            rule=RowRule.TOO_LARGE,
         )
     return size
 
@@ -97,14 +104,20 @@ def _check_metadata(metadata: Mapping[str, str]) -> int:
 def _text(field: str, value: object) -> tuple[str, int]:
     """``value`` and its length in UTF-8 bytes, if it is text that every system of record can hold."""
     if not isinstance(value, str):
-        raise InvalidInputError(f"{field} {shown(value)} is a {type(value).__name__}: it must be text", field=field)
+        raise InvalidInputError(
+            f"{field} {shown(value)} is a {type(value).__name__}: it must be text", field=field, rule=RowRule.NOT_TEXT
+        )
     if "\0" in value:
         raise InvalidInputError(
-            f"{field} {shown(value)} has a NUL character: text must not contain U+0000", field=field
+            f"{field} {shown(value)} has a NUL character: text must not contain U+0000",
+            field=field,
+            rule=RowRule.NUL_CHARACTER,
         )
     try:
         return value, len(value) if value.isascii() else len(value.encode())
     except UnicodeEncodeError as error:
         raise InvalidInputError(
-            f"{field} {shown(value)} is not valid Unicode: a lone surrogate stands at {error.start}", field=field
+            f"{field} {shown(value)} is not valid Unicode: a lone surrogate stands at {error.start}",
+            field=field,
+            rule=RowRule.NOT_UNICODE,
         ) from None

@@ -9,7 +9,7 @@ from operator import add
 from typing import NamedTuple
 
 from ringcast_core import row_partitions
-from ringcast_wire import InvalidInputError, check_row, limits, shown
+from ringcast_wire import InvalidInputError, RowRule, check_row, limits, shown
 
 from ringcast_config_service.repository import RowWrite, WriteRequest
 
@@ -41,6 +41,8 @@ class Rejected:
     index: int
     row_id: str
     reason: str
+    code: RowRule = RowRule.OTHER
+    field: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ def checked_writes(
         except InvalidInputError as error:
             if not skip_invalid:
                 raise InvalidInputError(f"row {index} of the batch: {error}", field=error.field) from error
-            rejected.append(Rejected(index, row.row_id, str(error)))
+            rejected.append(Rejected(index, row.row_id, str(error), error.rule, error.field))
             continue
         if row.row_id in kept:
             if row.condition is not None or kept[row.row_id][0].condition is not None:

@@ -168,7 +168,10 @@ class _BatchAnswer:
             deleted=found.deleted,
             unchanged=found.unchanged + self.checked.repeated,
             rejected=[
-                pb.RejectedRow(index=row.index, row_id=row.row_id, reason=row.reason) for row in self.checked.rejected
+                pb.RejectedRow(
+                    index=row.index, row_id=row.row_id, reason=row.reason, code=row.code, field=row.field or ""
+                )
+                for row in self.checked.rejected
             ],
         )
 

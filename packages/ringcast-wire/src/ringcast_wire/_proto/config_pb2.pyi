@@ -381,14 +381,18 @@ class WriteBatch(_message.Message):
     def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., sequence: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[RowWrite, _Mapping]]] = ..., on_invalid: _Optional[_Union[OnInvalid, str]] = ..., skip_unchanged: _Optional[bool] = ..., row_ids: _Optional[_Iterable[str]] = ..., values: _Optional[_Iterable[str]] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
 
 class RejectedRow(_message.Message):
-    __slots__ = ("index", "row_id", "reason")
+    __slots__ = ("index", "row_id", "reason", "code", "field")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     ROW_ID_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    FIELD_FIELD_NUMBER: _ClassVar[int]
     index: int
     row_id: str
     reason: str
-    def __init__(self, index: _Optional[int] = ..., row_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    code: str
+    field: str
+    def __init__(self, index: _Optional[int] = ..., row_id: _Optional[str] = ..., reason: _Optional[str] = ..., code: _Optional[str] = ..., field: _Optional[str] = ...) -> None: ...
 
 class WriteResult(_message.Message):
     __slots__ = ("sequence", "written", "deleted", "unchanged", "rejected", "last")

@@ -1,0 +1,50 @@
+"""What became of the rows of a write, and where it is told: Spark has no place for it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Final
+
+import msgspec
+
+_log = logging.getLogger(__name__)
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """Rows of a job or a batch. ``deleted`` has those that an overwrite removes; ``unchanged`` were right already."""
+
+    written: int = 0
+    deleted: int = 0
+    unchanged: int = 0
+    rejected: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        mine, others = self.by_name(), other.by_name()
+        return Counts(**{name: mine[name] + others[name] for name in mine})
+
+    def by_name(self) -> dict[str, int]:
+        """Count by name."""
+        return {name: getattr(self, name) for name in self.__struct_fields__}
+
+
+def log_counts(event: str, place: str, job: str, counts: Counts) -> None:
+    """One line; ``place`` is ``store/key``."""
+    store, _, key = place.partition("/")
+    _show_info()
+    found = " ".join(f"{name}={count}" for name, count in counts.by_name().items())
+    _log.info("event=%s store=%s key=%s job=%s %s", event, store, key, job, found)
+
+
+def _show_info() -> None:
+    """Spark configures no logging in the processes where a driver commits, and Python drops lines below WARNING."""
+    package = logging.getLogger(_PACKAGE)
+    if package.level == logging.NOTSET:
+        package.setLevel(logging.INFO)
+    if not package.hasHandlers():
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        package.addHandler(handler)
+
+
+_PACKAGE: Final = "pyspark_ringcast"

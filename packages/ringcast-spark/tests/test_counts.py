@@ -1,0 +1,117 @@
+"""What became of the rows of a write: in the log, a report and the sink's note; and what Spark drops of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import Observation, SparkSession
+from pyspark.sql import functions as sql
+from pyspark_ringcast import with_reasons
+from pyspark_ringcast._sink import LEDGER_KEY
+
+Store = Any  # of conftest.py
+
+ROWS = [("same", "1", False), ("new", "1", False), ("changed", "2", False), ("gone", None, True), ("", "1", False)]
+SCHEMA = "row_id STRING, value STRING, deleted BOOLEAN"
+COUNTS = {"written": 2, "deleted": 1, "unchanged": 1, "rejected": 1}
+"""Of these rows, where ``same``, ``changed`` and ``gone`` have the value 1."""
+AGAIN = {"written": 0, "deleted": 0, "unchanged": 4, "rejected": 1}
+
+
+def begin(store: Store) -> None:
+    store.write_rows({"same": "1", "changed": "1", "gone": "1"})
+
+
+@pytest.fixture
+def logged(spark: SparkSession) -> Iterator[Callable[[str], list[dict[str, str]]]]:
+    """The fields of the lines of an event about a store that came since: what Spark keeps of its Python processes."""
+    spark.conf.set("spark.sql.pyspark.worker.logging.enabled", "true")
+
+    def lines(event: str) -> list[dict[str, str]]:
+        found = spark.tvf.python_worker_logs().filter(sql.col("msg").startswith(f"event={event} ")).collect()
+        return [dict(re.findall(r"(\w+)=(\S+)", row.msg)) for row in found]
+
+    yield lines
+    spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")
+
+
+def only(counts: dict[str, Any]) -> dict[str, int]:
+    return {name: int(counts[name]) for name in COUNTS}
+
+
+def test_counts_of_a_job(store: Store, tmp_path: Path, logged: Callable[[str], list[dict[str, str]]]) -> None:
+    begin(store)
+    path = str(tmp_path / "counts")
+    frame = store.frame(ROWS, SCHEMA).repartition(2)
+    for wanted in (COUNTS, AGAIN):
+        store.save(frame, maxRejected="1", countsPath=path)
+        line = next(line for line in logged("write.committed") if only(line) == wanted)
+        assert (line["store"], line["key"]) == (store.name, store.key)
+        (report,) = store.spark.read.parquet(path).filter(sql.col("job") == line["job"]).collect()
+        assert only(report.asDict()) == wanted
+        assert (report.store, report.key) == (store.name, store.key)
+    store.save(store.frame({"same": "1", "changed": "2"}), mode="overwrite", countsPath=path)
+    counts = [only(row.asDict()) for row in store.spark.read.parquet(path).collect()]
+    assert len(counts) == 3
+    assert {"written": 0, "deleted": 1, "unchanged": 2, "rejected": 0} in counts
+
+
+def test_a_job_that_fails_tells_what_it_has_done(
+    store: Store, tmp_path: Path, logged: Callable[[str], list[dict[str, str]]]
+) -> None:
+    begin(store)
+    frame = store.frame([*ROWS, (None, "1", False)], SCHEMA).repartition(2)  # each task rejects one row, and may
+    with pytest.raises(PySparkException, match="2 rows were rejected"):
+        store.save(frame.repartition(2, "deleted", "row_id"), maxRejected="1", countsPath=str(tmp_path / "counts"))
+    assert not list((tmp_path / "counts").iterdir())
+    assert [line for line in logged("write.aborted") if line["store"] == store.name]
+
+
+def test_counts_of_batches(store: Store, tmp_path: Path) -> None:
+    """In the note of the sink, of the last batch and of all; of Spark's progress only the rows that it was given."""
+    begin(store)
+    for number, rows in enumerate((ROWS, ROWS[:2])):
+        store.frame(rows, SCHEMA).coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
+        source = store.spark.readStream.schema(SCHEMA).parquet(str(tmp_path / "in"))
+        writer = source.writeStream.format("ringcast").options(**store.options, maxRejected="1")
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        query = writer.start()
+        query.awaitTermination()
+        (note,) = store.load(key=LEDGER_KEY, rowIds=f"{store.key}/{query.id}").collect()
+        counts = json.loads(note.value)
+        last = COUNTS if not number else {"written": 0, "deleted": 0, "unchanged": 2, "rejected": 0}
+        total = {name: COUNTS[name] + (last[name] if number else 0) for name in COUNTS}
+        assert counts == {"batch": number, "last": last, "total": total}
+        progress = query.lastProgress
+        assert progress is not None
+        assert progress["sink"]["numOutputRows"] == len(rows)
+        assert not progress["sink"].get("metrics"), "Spark has learned to take counts of a sink in Python: give them"
+
+
+def test_the_line_is_shown_where_nobody_has_configured_logging() -> None:
+    """As in the processes in which Spark's driver commits; pytest has handlers, so in a process of its own."""
+    code = (
+        "from pyspark_ringcast._counts import Counts, log_counts as log; log('write.committed', 's/k', 'j', Counts(3))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr
+    line = "event=write.committed store=s key=k job=j written=3 deleted=0 unchanged=0 rejected=0"
+    assert said.rstrip().endswith(line)
+    assert len(said.splitlines()) == 1
+
+
+def test_what_an_observer_sees(store: Store) -> None:
+    """The rows on their way to the write, and why they are rejected; nothing of what became of them."""
+    begin(store)
+    seen = Observation("seen")
+    checked = with_reasons(store.frame(ROWS, SCHEMA))
+    checked = checked.observe(seen, sql.count(sql.lit(1)).alias("rows"), sql.count("code").alias("rejected"))
+    store.save(checked.filter("code IS NULL").drop("code", "field", "reason"))
+    assert seen.get == {"rows": 5, "rejected": 1}

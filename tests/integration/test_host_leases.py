@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,17 @@ class Host:
             return sorted(one["worker_id"] for one in found if one["connected"]) == sorted(worker_ids)
 
         await asyncio.to_thread(self.agent.process.wait_until, there)
+
+    async def consumers_of(self, worker_id: str) -> tuple[datetime, datetime]:
+        """When the consumer of a worker was made, and when its watch was."""
+        connection = await nats.connect(self.nats.url)
+        try:
+            js = connection.jetstream()
+            consumer = await js.consumer_info(names.notify_stream("s"), names.consumer_name("ringcast", worker_id))
+            watch = await js.consumer_info(f"KV_{names.nodes_bucket('s')}", names.watch_name("s", worker_id))
+            return consumer.created, watch.created
+        finally:
+            await connection.close()
 
     def lease(self) -> str:
         """The agent's lease."""
@@ -345,12 +357,21 @@ async def test_a_worker_id_of_another_process_of_the_host_is_refused_with_its_pi
 
 
 async def test_a_worker_id_that_lives_by_another_lease_is_refused(host: Host) -> None:
-    """One process has a lease of its own, the other an agent: their records tell them of each other."""
+    """One process has a lease of its own, the other an agent: their records tell them of each other.
+
+    Consumer and watch have the worker's id in their names: whoever is refused, or stopped before, has not touched them.
+    """
     other = host.process("w")
     await asyncio.to_thread(other.wait_ready)
+    before = await host.consumers_of("w")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(2.0), host.worker("w"):
+            pytest.fail("it started")
+    assert await host.consumers_of("w") == before
     with pytest.raises(InUseError, match="worker id 'w' is in use by another process on host"):
         async with host.worker("w"):
             pytest.fail("it started")
+    assert await host.consumers_of("w") == before
     assert other.running
     await host.put("row1", "new")
     assert len((await asyncio.to_thread(other.dump))["k"]) == ROWS

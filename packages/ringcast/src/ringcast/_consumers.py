@@ -68,6 +68,8 @@ class Consumers:
         self._hurried = asyncio.Event()
         self._loops: dict[int, tuple[PullLoop, asyncio.Task[None]]] = {}
         self._closed = False
+        self._begun = False
+        """Whether the consumers are this process's, so that there is something to delete in the end."""
         self.counters: dict[str, ConsumerCounters] = {}
         """By the name of the consumer."""
         self.update_duration = Histogram.of("config_consumer_update_duration_seconds")
@@ -103,16 +105,14 @@ class Consumers:
             self._retry_at.clear()
             self._dirty.set()
 
-    async def clear(self) -> None:
-        """Deletes what a previous life of this worker left: its position in the stream means nothing any more.
+    async def release(self) -> None:
+        """Deletes the consumers, unless none was made.
 
         Raises:
             UnavailableError: JetStream does not answer.
         """
-        index = 0
-        with translated("deleting old consumers"), suppress(RefusedError):  # then it could not have made one either
-            while await self._delete(index):
-                index += 1
+        if self._begun:
+            await self._clear()
 
     async def run(self) -> None:
         """Keeps the consumers in line until cancelled."""
@@ -157,6 +157,9 @@ class Consumers:
         """
         if not self._holds():  # the consumers may be another process's by now
             raise UnavailableError("the lease may have ended: consumers stay as they are until it is held again")
+        if not self._begun:
+            await self._clear()  # what a previous life left: its position in the stream means nothing any more
+            self._begun = True
         self._plan.want(frozenset[str]().union(*self._wanted.values()))
         due = self._plan.due()
         self.updates_skipped += not due
@@ -193,7 +196,7 @@ class Consumers:
             async with self._connection.refusals.heeded(creates):
                 await heeding(self._connection.js.add_consumer(self._stream, self._consumer(index, filters)))
         else:
-            with suppress(RefusedError):  # as in `clear`
+            with suppress(RefusedError):  # as in `_clear`
                 await self._delete(index)
         self.update_duration.observe(asyncio.get_running_loop().time() - asked_at)
         self._plan.confirm(index, filters)
@@ -254,6 +257,12 @@ class Consumers:
 
     def _name(self, index: int) -> str:
         return names.consumer_name(self._config.consumer_prefix, self._config.worker_id, index)
+
+    async def _clear(self) -> None:
+        index = 0
+        with translated("deleting old consumers"), suppress(RefusedError):  # then it could not have made one either
+            while await self._delete(index):
+                index += 1
 
     async def _delete(self, index: int) -> bool:
         deletes = f"{self._connection.api_prefix}.CONSUMER.DELETE.{self._stream}.{self._name(index)}"

@@ -29,7 +29,7 @@ from ringcast._lease_reader import LeaseReader
 from ringcast._log import Log
 from ringcast._machine.assignment import Assignment
 from ringcast._machine.lease_reading import LeaseReadings
-from ringcast._machine.membership import Entry, Trigger
+from ringcast._machine.membership import Entry, Membership, Trigger
 from ringcast._machine.peers import Peers
 from ringcast._machine.planned import MOST, PlannedChange
 from ringcast._own_records import OwnRecords
@@ -145,6 +145,7 @@ class PeerCoordinator:
             LimitExceededError: a key has as many workers as it may.
             InUseError: another live process takes part under this worker's id.
         """
+        await self._until_alone()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(lasting("watches the workers", self._watch.run))
             tasks.create_task(lasting("reads the leases", self._reader.run))
@@ -326,6 +327,46 @@ class PeerCoordinator:
             self._stats.bad_records += bad - self._bad_records
             self._bad_records = bad
 
+    async def _until_alone(self) -> None:
+        """Waits until no other live process takes part under this worker's id, before anything of that is touched.
+
+        The watch has the id in its name, and so have the consumers, which are made for what is assigned: whoever made
+        them at once would take them from a process that works.
+
+        Raises:
+            InUseError: there is one, and it lives on.
+        """
+        loop = asyncio.get_running_loop()
+        since: float | None = None
+        while True:
+            try:
+                view = await self._view_of_own_records()
+            except RefusedError:
+                return  # the watch tells of it, later
+            except TRANSIENT as error:
+                self._log.debug("the worker's own records can't be read", error=str(error))
+                since = None
+            else:
+                found = (self._rival_in(view, key) for key in self._config.keys)
+                rival = next((one for one in found if one is not None), None)
+                if rival is None:
+                    return
+                since = loop.time() if since is None else since
+                if loop.time() >= since + PATIENCE_S:
+                    raise self._in_use(rival, view)
+            await asyncio.sleep(_RIVAL_POLL_S)
+
+    async def _view_of_own_records(self) -> Membership:
+        """The records under this worker's id, and the leases that they name, without a watch."""
+        view = Membership()
+        for key in self._config.keys:
+            name = names.node_key(key, self._config.worker_id)
+            view.nodes.correct(name, await self._nodes.get(name))
+        leases = sorted(view.named(self._config.keys) - self._lease.ids)
+        for lease, found in (await self._reader.read_once(leases) if leases else {}).items():
+            view.leases.correct(lease, Entry(found.revision, found.value))
+        return view
+
     def _look_for_rival(self, key: str) -> None:
         """Two processes may have leases on different hosts; the records of a key tell them of each other.
 
@@ -333,7 +374,7 @@ class PeerCoordinator:
             _RivalError: there is one, which may have died just now.
             InUseError: it lives, or came while this process took part.
         """
-        worker_id, now = self._config.worker_id, asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time()
         rival = self._rival(key)
         if rival is None:
             return
@@ -341,13 +382,21 @@ class PeerCoordinator:
             self._rival_since = now
         if key not in self._touched_at and now - self._rival_since < PATIENCE_S:
             raise _RivalError
+        raise self._in_use(rival, self._membership)
+
+    def _in_use(self, rival: NodeRecord, view: Membership) -> InUseError:
         self._lease.taken = True
-        told = self._membership.leases.get(rival.lease, LeaseRecord)
+        told = view.leases.get(rival.lease, LeaseRecord)
         where = f" on host {told.host}" if told is not None else ""
-        raise InUseError(f"worker id {worker_id!r} is in use by another process{where}", field="worker_id")
+        return InUseError(
+            f"worker id {self._config.worker_id!r} is in use by another process{where}", field="worker_id"
+        )
 
     def _rival(self, key: str) -> NodeRecord | None:
-        return self._membership.rival(key, self._config.worker_id, self._incarnation, self._lease.ids)
+        return self._rival_in(self._membership, key)
+
+    def _rival_in(self, view: Membership, key: str) -> NodeRecord | None:
+        return view.rival(key, self._config.worker_id, self._incarnation, self._lease.ids)
 
     async def _register(self, key: str, lease: str) -> None:
         """Claims a slot and writes the node record, where the mirror does not show them already.

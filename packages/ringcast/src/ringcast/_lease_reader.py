@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Final
 
@@ -92,8 +93,7 @@ class LeaseReader:
     async def run(self) -> None:
         """Reads until cancelled."""
         loop = asyncio.get_running_loop()
-        self._inbox = self._connection.nc.new_inbox()
-        async with self._connection.subscribed(f"{self._inbox}.*", self._on_message):
+        async with self._answers():
             while True:
                 await self._until_due()
                 asked = self._readings.ask(self._own(), loop.time())
@@ -107,6 +107,22 @@ class LeaseReader:
                 self.failures = 0
                 if self._readings.answer(asked, found, loop.time()):
                     self._changed()
+
+    async def read_once(self, leases: Sequence[str]) -> dict[str, Lease]:
+        """What one server has of these leases, while :meth:`run` does not run.
+
+        Raises:
+            UnavailableError: the bucket can't be read, or the answer is not whole.
+            nats.errors.Error, TimeoutError: there is no connection, or no answer.
+        """
+        async with self._answers():
+            return await self._read(leases)
+
+    @asynccontextmanager
+    async def _answers(self) -> AsyncIterator[None]:
+        self._inbox = self._connection.nc.new_inbox()
+        async with self._connection.subscribed(f"{self._inbox}.*", self._on_message):
+            yield
 
     async def _until_due(self) -> None:
         loop = asyncio.get_running_loop()

@@ -280,7 +280,6 @@ class Runtime:
         self._coordinator = participation.coordinator = coordinator
         self._joined = True  # so this gives back whatever it has taken
         try:
-            await consumers.clear()
             for session in self.sessions.values():
                 session.join(fetches)
             samples = WorkerSamples(self._config, connection, consumers, lease, self.sessions, self.all_stats)
@@ -295,7 +294,7 @@ class Runtime:
                 if coordinator is not None:
                     await self._release(connection, coordinator.leave)
                 await self._release(connection, lease.release)
-                await self._release(connection, consumers.clear)
+                await self._release(connection, consumers.release)
             lease.let_go()
             await self._revoke_all()
 

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -197,7 +198,7 @@ def own_store(spark: SparkSession, own_service: Any, store_name: str) -> Iterato
 
 @dataclass
 class CompactingStore(Store):
-    """A store of a service that forgets deletes after seconds."""
+    """A store of a service that forgets deletes, or revisions, after seconds."""
 
     def wait_for_compaction(self) -> None:
         """Until no tombstone is left."""
@@ -207,12 +208,32 @@ class CompactingStore(Store):
             assert time.monotonic() < deadline, "the service compacts nothing"
             time.sleep(0.1)
 
+    def wait_for_history(self) -> None:
+        """Until of each row only the newest revision is left."""
+        deadline = time.monotonic() + PATIENCE_S
+        while len(self.history()) > len(self.rows()):
+            assert time.monotonic() < deadline, "the service compacts nothing"
+            time.sleep(0.1)
+
 
 @pytest.fixture
 def compacting_store(spark: SparkSession, store_name: str, tmp_path: Path) -> Iterator[CompactingStore]:
-    """With a service of its own."""
+    """With a service of its own, which forgets deletes."""
+    with _compacting(spark, store_name, tmp_path, "--tombstone-retention", "15s") as store:
+        yield store
+
+
+@pytest.fixture
+def forgetful_store(spark: SparkSession, store_name: str, tmp_path: Path) -> Iterator[CompactingStore]:
+    """With a service of its own, which forgets revisions."""
+    with _compacting(spark, store_name, tmp_path, "--history-retention", "1s", "--tombstone-retention", "1s") as store:
+        yield store
+
+
+@contextmanager
+def _compacting(spark: SparkSession, store_name: str, tmp_path: Path, *words: str) -> Iterator[CompactingStore]:
     database = f"sqlite:{tmp_path / 'ringcast.db'}"
-    quickly = ("--tombstone-retention", "15s", "--compaction-interval", "1s")
+    quickly = (*words, "--compaction-interval", "1s")
     with (
         NatsServer(tmp_path / "nats") as nats,
         ConfigServiceProcess(tmp_path, nats_url=nats.url, database=database, options=quickly) as process,

@@ -7,6 +7,7 @@ import pickle
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,29 @@ def change_once_written(address: str, store: str, key: str) -> None:
             assert time.monotonic() < deadline, "the first attempt writes nothing"
             time.sleep(0.02)
         stub.Put(pb.PutRequest(store=store, key=key, row_id="row-0", value="somebody else's"))
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_read_modify_write_whose_workers_are_killed(store: Store, tmp_path: Path) -> None:
+    """The second attempt reads what the first one read, though that has changed some of it: each row changes once."""
+    store.write_rows(ROWS)
+    before = store.heads()
+    step = killing(tmp_path, len(ROWS) // 2, partial(wait_until_written, store.address, store.name, store.key, before))
+    read = store.load(tasks="1").select("row_id", "value")
+    store.save(read.mapInArrow(step, read.schema).selectExpr("row_id", "concat(value, '!') AS value"))
+    assert (tmp_path / "attempt-1").exists(), "the task was not tried again"
+    assert store.rows() == {row_id: f"{value}!" for row_id, value in ROWS.items()}
+    assert sum(store.heads()) - sum(before) == len(ROWS), "a row was written twice"
+
+
+def wait_until_written(address: str, store: str, key: str, before: list[int]) -> None:
+    """In a task: until some of its rows are written."""
+    deadline = time.monotonic() + PATIENCE_S
+    with grpc.insecure_channel(address) as channel:
+        stub = ConfigServiceStub(channel)
+        while list(stub.Heads(pb.HeadsRequest(store=store, key=key)).heads) == before:
+            assert time.monotonic() < deadline, "the first attempt writes nothing"
+            time.sleep(0.02)
 
 
 def test_attempts_and_commits_that_are_repeated(store: Store) -> None:

@@ -25,7 +25,7 @@ def test_defaults() -> None:
     assert options.servers == ("nats://127.0.0.1:4222",)
     assert options.service == Service("127.0.0.1:7420")
     assert (options.partitions, options.row_ids, options.tasks, options.rejects_path) == (None, None, None, None)
-    assert (options.on_change, options.operation) == (OnChange.FAIL, Operation.UPSERT)
+    assert (options.on_change, options.operation) == (OnChange.SNAPSHOT, Operation.UPSERT)
     assert (options.since, options.include_deleted, options.max_rejected) == (Since(), False, 0)
     assert (options.max_delete_share, options.allow_empty) == (0.5, False)
 
@@ -43,6 +43,7 @@ def test_every_option_is_read() -> None:
         partitions="7, 0-3,2",
         row_ids='["a,b", "é", "a,b"]',
         since='{"3": 12}',
+        versionAsOf='{"3": 13}',
         includeDeleted="TRUE",
         onChange="Latest",
         tasks="3",
@@ -68,6 +69,7 @@ def test_every_option_is_read() -> None:
     assert options.partitions == (0, 1, 2, 3, 7)
     assert options.row_ids == ("a,b", "é")
     assert (options.since, options.include_deleted, options.on_change) == (Since({3: 12}), True, OnChange.LATEST)
+    assert options.version_as_of == Since({3: 13})
     assert (options.tasks, options.operation, options.max_rejected) == (3, Operation.DELETE, 10)
     assert (options.login.user, options.login.password, options.rejects_path) == ("u", "p", "/somewhere")
     assert (options.changes, options.starting_offsets) == (Changes.EVERY, "latest")
@@ -128,7 +130,7 @@ def test_the_environment_says_where_and_who() -> None:
         ({"maxDeleteShare": "nan"}, "max_delete_share", "0 to 1 is allowed"),
         ({"allowEmpty": "1"}, "allow_empty", "is '1': true or false is allowed"),
         ({"include_deleted": "yes"}, "include_deleted", "is 'yes': true or false is allowed"),
-        ({"onChange": "wait"}, "on_change", "is 'wait': fail or latest is allowed"),
+        ({"onChange": "wait"}, "on_change", "is 'wait': snapshot or latest is allowed"),
         ({"operation": "merge"}, "operation", "is 'merge': upsert or delete is allowed"),
         ({"tasks": "0"}, "tasks", "is '0': a whole number from 1 to 10000 is allowed"),
         ({"max_rejected": "1e3"}, "max_rejected", "a whole number from 0 to 1000000"),

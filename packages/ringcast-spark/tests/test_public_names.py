@@ -10,7 +10,14 @@ import pytest
 
 
 def test_the_exported_names_are_frozen() -> None:
-    assert pyspark_ringcast.__all__ == ["DefaultSource", "partition_count", "prepare", "revisions_of", "with_reasons"]
+    assert pyspark_ringcast.__all__ == [
+        "DefaultSource",
+        "partition_count",
+        "prepare",
+        "revisions_of",
+        "version_now",
+        "with_reasons",
+    ]
     assert all(hasattr(pyspark_ringcast, name) for name in pyspark_ringcast.__all__)
     with pytest.raises(AttributeError, match="'pyspark_ringcast' has no attribute 'nothing'"):
         _ = pyspark_ringcast.nothing

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark_ringcast import pipeline, revisions_of
 from pyspark_ringcast._options import parse_options
-from pyspark_ringcast._read import ReadTask, RingcastReader, Snapshot, SnapshotMovedError, _TaskRead, take_snapshot
+from pyspark_ringcast._read import ReadTask, RingcastReader, Snapshot, _TaskRead, take_snapshot
 from ringcast_core import row_partition
 from ringcast_wire import FetchReply, PartitionRows, ProtocolError, encode
 
@@ -188,27 +188,6 @@ def test_since_of_something_else(filled: Store, since: str, sentence: str) -> No
         filled.load(since=since)
 
 
-def test_a_data_frame_stays_with_its_snapshot(filled: Store) -> None:
-    """Run again after a change, it fails rather than give other rows."""
-    changed = next(iter(ROWS))
-    frame, partition = filled.load(), partition_of(filled, changed)
-    others = filled.load(partitions=",".join(str(p) for p in range(filled.partition_count) if p != partition))
-    before = filled.heads()[partition]
-    assert frame.count() == len(ROWS)
-    filled.put(changed, "changed")
-    with pytest.raises(
-        Exception, match=rf"partition {partition} of .* moved from revision {before} to {before + 1} aft"
-    ):
-        frame.count()
-    assert others.count() == sum(partition_of(filled, row_id) != partition for row_id in ROWS)
-    assert {row.row_id: row.value for row in filled.load().collect()} == {**ROWS, changed: "changed"}
-
-
-def test_a_self_join_reads_one_snapshot(filled: Store) -> None:
-    frame = filled.load()
-    assert frame.alias("a").join(frame.alias("b"), "row_id").filter("a.version = b.version").count() == len(ROWS)
-
-
 def test_latest_takes_what_is_there(store: Store) -> None:
     store.write_rows({"a": "1"})
     frame = store.load(on_change="latest")
@@ -227,26 +206,6 @@ def reader_of(store: Store, **options: str) -> RingcastReader:
 def read_here(reader: RingcastReader) -> dict[str, str]:
     rows = [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
     return {row["row_id"]: row["value"] for row in rows}
-
-
-def test_rows_by_id_stay_with_the_snapshot(filled: Store) -> None:
-    """A change beside a row in its partition is no matter; one of the row itself is, a deletion too."""
-    changed, gone = sorted(ROWS)[:2]
-    home = partition_of(filled, changed)
-    beside = next(row_id for row_id in ROWS if partition_of(filled, row_id) == home and row_id not in (changed, gone))
-    readers = {row_id: reader_of(filled, row_ids=f'["{row_id}", "not there"]') for row_id in (changed, gone, beside)}
-    not_there = next(f"none-{n}" for n in range(1_000) if partition_of(filled, f"none-{n}") == home)
-    nothing = reader_of(filled, row_ids=not_there)
-    filled.put(changed, "changed")
-    filled.delete(gone)
-    for row_id in (changed, gone):
-        with pytest.raises(SnapshotMovedError, match="moved from revision"):
-            read_here(readers[row_id])
-    assert read_here(readers[beside]) == {beside: ROWS[beside]}
-    assert read_here(nothing) == {}
-    filled.put(not_there, "now it is")
-    with pytest.raises(SnapshotMovedError):
-        read_here(nothing)
 
 
 def test_a_task_that_runs_again_reads_the_same(filled: Store) -> None:

@@ -46,6 +46,22 @@ def test_a_temporary_view(spark: SparkSession, store: Store, names: tuple[str, s
         spark.sql(f"INSERT INTO {view} (row_id, value) VALUES ('x', 'y')")
 
 
+def test_a_temporary_view_is_one_snapshot(spark: SparkSession, store: Store, names: tuple[str, str]) -> None:
+    """Of the moment when it was made, also after writes through itself, until it is made again."""
+    view, _ = names
+    rows = {f"r{number}": "old" for number in range(30)}
+    store.write_rows(rows)
+    make = f"CREATE OR REPLACE TEMPORARY VIEW {view} USING ringcast OPTIONS"
+    spark.sql(f"{make} ({options_of(store)})")
+    store.put("r1", "changed")
+    store.delete("r2")
+    spark.sql(f"INSERT INTO {view} VALUES ('new', '1', 0, 0, false, null)")
+    select = f"SELECT a.row_id, b.value FROM {view} a JOIN {view} b ON a.row_id = b.row_id AND a.version = b.version"
+    assert dict(spark.sql(select).collect()) == rows
+    spark.sql(f"{make} ({options_of(store)})")
+    assert dict(spark.sql(f"SELECT row_id, value FROM {view}").collect()) == store.rows()
+
+
 def test_a_table_of_the_catalog(spark: SparkSession, store: Store, names: tuple[str, str]) -> None:
     """Spark 4.3 drops its options: that is said, and they may be given again."""
     _, table = names

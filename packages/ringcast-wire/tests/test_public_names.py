@@ -33,6 +33,7 @@ FROZEN = [
     "PartitionRequest",
     "PartitionRows",
     "ProtocolError",
+    "RevisionGoneError",
     "RingcastError",
     "Row",
     "RowRule",

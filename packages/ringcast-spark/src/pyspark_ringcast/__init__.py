@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark_ringcast._prepare import partition_count, prepare, with_reasons
+    from pyspark_ringcast._read import version_now
     from pyspark_ringcast._since import revisions_of
     from pyspark_ringcast._source import DefaultSource
 
-__all__ = ["DefaultSource", "partition_count", "prepare", "revisions_of", "with_reasons"]
+__all__ = ["DefaultSource", "partition_count", "prepare", "revisions_of", "version_now", "with_reasons"]
 
 _HOMES = {
     "DefaultSource": "_source",
     "partition_count": "_prepare",
     "prepare": "_prepare",
     "revisions_of": "_since",
+    "version_now": "_read",
     "with_reasons": "_prepare",
 }
 

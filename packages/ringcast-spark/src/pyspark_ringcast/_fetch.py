@@ -58,9 +58,15 @@ class Request(NamedTuple):
     payload: bytes
 
 
-def partition_request(store: str, key: str, partition: int, since: int | None = None, history: str = "") -> Request:
-    """A whole partition, or what was written to it after a revision of a history (tombstones included)."""
-    payload = b"" if since is None else encode(PartitionRequest(WIRE_VERSION, since, history))
+def partition_request(
+    store: str, key: str, partition: int, since: int | None = None, history: str = "", as_of: int | None = None
+) -> Request:
+    """A whole partition, or what was written to it after a revision of a history (tombstones included).
+
+    As it is, or as it was at the revision ``as_of``.
+    """
+    whole_as_it_is = since is None and as_of is None
+    payload = b"" if whole_as_it_is else encode(PartitionRequest(WIRE_VERSION, since, history, as_of))
     return Request(names.fetch_subject(store, key, partition), payload)
 
 

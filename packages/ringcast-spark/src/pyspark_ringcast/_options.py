@@ -28,9 +28,9 @@ E = TypeVar("E", bound=StrEnum)
 
 
 class OnChange(StrEnum):
-    """What a read does about a partition that was written to after the snapshot was taken."""
+    """What a read gives of a partition that was written to after the snapshot was taken."""
 
-    FAIL = "fail"
+    SNAPSHOT = "snapshot"
     LATEST = "latest"
 
 
@@ -86,7 +86,9 @@ class Options:
     since: Since = Since()  # noqa: RUF009  # frozen
     """Only rows with a version above that of their partition."""
     include_deleted: bool = False
-    on_change: OnChange = OnChange.FAIL
+    version_as_of: Since | None = None
+    """The revisions to read, instead of those that the partitions have."""
+    on_change: OnChange = OnChange.SNAPSHOT
     tasks: int | None = None
     # Streams
     changes: Changes = Changes.LATEST
@@ -303,6 +305,7 @@ _PARSERS: Final[dict[str, Callable[[str, str], Any]]] = {
     "partitions": _partitions,
     "row_ids": _row_ids,
     "since": parse_since,
+    "version_as_of": parse_since,
     "include_deleted": _boolean,
     "on_change": _choice(OnChange),
     "tasks": _integer(1, MAX_TASKS),

@@ -10,12 +10,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from ringcast_core import row_partitions
-from ringcast_wire import InvalidInputError, ProtocolError, UnavailableError, limits, names
+from ringcast_wire import (
+    InvalidInputError,
+    MismatchError,
+    ProtocolError,
+    RevisionGoneError,
+    RingcastError,
+    UnavailableError,
+    limits,
+    names,
+)
 
 from pyspark_ringcast._columns import SCHEMA, Entry, Reply, read_reply
 from pyspark_ringcast._fetch import FetchClient, Request, batch_request, partition_request, shared_client
 from pyspark_ringcast._filters import narrowed
-from pyspark_ringcast._options import OnChange, Options
+from pyspark_ringcast._options import OnChange, Options, parse_options
+from pyspark_ringcast._since import since_text
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -27,13 +37,13 @@ _LEAST_TASKS: Final = 8
 _PARTITIONS_PER_TASK: Final = 16
 
 
-class SnapshotMovedError(UnavailableError):
-    """A partition was written to after the snapshot was taken, so that the rows as of the snapshot are gone."""
+class SnapshotGoneError(RingcastError):
+    """The rows as of a snapshot are not known any more; to try again does not help."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What is read: ``heads`` is the revision of each partition when the DataFrame was made, ``history`` theirs."""
+    """What is read: ``heads`` is the revision of each partition that is read, ``history`` theirs."""
 
     options: Options
     heads: tuple[int, ...]
@@ -41,19 +51,42 @@ class Snapshot:
 
 
 def take_snapshot(options: Options) -> Snapshot:
-    """Asks for the heads, which all come from one snapshot of the database.
+    """Asks for the heads, which all come from one snapshot of the database, or takes those that an option says.
 
     Raises:
         UnknownStoreError, UnknownKeyError: nothing of that name is there.
-        InvalidInputError: a partition is named that the store does not have, or a revision that is still to come.
-        MismatchError: ``since`` is of another list.
+        InvalidInputError: a partition is named that the store does not have, or a revision that is still to come, or
+            options contradict each other.
+        MismatchError: ``since`` or ``version_as_of`` is of another list.
         UnavailableError: nobody answered in time.
     """
     found = shared_client(options).heads(options.store, options.key, options.timeout_s)
+    place, heads = f"{options.store}/{options.key}", tuple(found.heads)
     for partition in options.partitions or ():
-        names.check_partition(partition, len(found.heads))
-    options.since.check(f"{options.store}/{options.key}", found.heads)
-    return Snapshot(options, tuple(found.heads), found.history)
+        names.check_partition(partition, len(heads))
+    if options.version_as_of is not None:
+        if options.on_change is OnChange.LATEST:
+            raise InvalidInputError(
+                "option on_change is latest: that does not go with version_as_of, which says what is read",
+                field="on_change",
+            )
+        options.version_as_of.check(place, heads, "version_as_of")
+        heads = options.version_as_of.vector(len(heads))
+    options.since.check(place, heads)
+    return Snapshot(options, heads, found.history)
+
+
+def version_now(**options: str) -> str:
+    """The revisions of a key as they are, for the options ``versionAsOf`` and ``since``.
+
+    Args:
+        options: What a read takes.
+
+    Raises:
+        UnknownStoreError, UnknownKeyError: nothing of that name is there.
+        UnavailableError: nobody answered in time.
+    """
+    return since_text(dict(enumerate(take_snapshot(parse_options(options)).heads)))
 
 
 @dataclass(frozen=True)
@@ -99,7 +132,7 @@ class RingcastReader(DataSourceReader):
         """The rows of a task.
 
         Raises:
-            SnapshotMovedError: a partition was written to after the snapshot, and ``onChange`` is ``fail``.
+            SnapshotGoneError: what was replaced since the snapshot is not kept any more, or the history is another now.
         """
         if isinstance(partition, ReadTask):  # Spark makes a task of its own where there is none
             yield from _TaskRead(self._snapshot, partition, shared_client(self._snapshot.options)).batches()
@@ -151,11 +184,16 @@ class _TaskRead:
         self._client = client
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        bodies = self._client.fetch_bodies(self._requests(), self._options.timeout_s)
-        for body in bodies:
-            batch = self._wanted(read_reply(body))
-            if batch.num_rows:
-                yield batch
+        try:
+            for body in self._client.fetch_bodies(self._requests(), self._options.timeout_s):
+                for part in self._of_snapshot(read_reply(body)):
+                    batch = self._wanted(part)
+                    if batch.num_rows:
+                        yield batch
+        except RevisionGoneError as error:
+            raise SnapshotGoneError(
+                f"{error}; make the DataFrame or view again, or read with the option onChange=latest"
+            ) from None
 
     def _requests(self) -> Iterable[Request]:
         options = self._options
@@ -169,13 +207,16 @@ class _TaskRead:
             # Tombstones come only with what changed since a revision.
             since = after if after or options.include_deleted else None
             if after < self._heads[partition] or options.on_change is OnChange.LATEST:
-                yield partition_request(options.store, options.key, partition, since, self._history)
+                yield self._request(partition, since)
+
+    def _request(self, partition: int, since: int | None) -> Request:
+        options = self._options
+        as_of = None if options.on_change is OnChange.LATEST else self._heads[partition]
+        return partition_request(options.store, options.key, partition, since, self._history, as_of)
 
     def _wanted(self, reply: Reply) -> pa.RecordBatch:
-        """The rows that were asked for, after a look at whether they are those of the snapshot."""
+        """The rows that were asked for, of those of the snapshot."""
         options, batch = self._options, reply.batch
-        for entry in reply.entries:
-            self._check(entry)
         if not options.include_deleted and batch.column("deleted").true_count:
             batch = batch.filter(pc.invert(batch.column("deleted")))
         # What changed since a revision needs no second look.
@@ -185,10 +226,9 @@ class _TaskRead:
         return batch
 
     def _check(self, entry: Entry) -> None:
-        options, place = self._options, f"{self._options.store}/{self._options.key}"
+        options, place = self._options, self._place
         if not 0 <= entry.partition < len(self._heads):
             raise ProtocolError(f"fetch reply of {place} names partition {entry.partition} of {len(self._heads)}")
-        self._check_pin(entry)
         after = options.since.of(entry.partition)
         if after and options.include_deleted and entry.whole:
             raise UnavailableError(
@@ -196,21 +236,45 @@ class _TaskRead:
                 f"is no longer known: read without since, and compare"
             )
 
-    def _check_pin(self, entry: Entry) -> None:
-        options, pinned = self._options, self._heads[entry.partition]
-        if options.on_change is OnChange.LATEST or entry.revision == pinned:
+    def _of_snapshot(self, reply: Reply) -> Iterator[Reply]:
+        """The reply, with rows that were written to after the snapshot as they were before."""
+        for entry in reply.entries:
+            self._check(entry)
+        if self._options.on_change is OnChange.LATEST:
+            yield reply
             return
-        if self._task.row_ids is not None and not self._touched(entry.partition, pinned):
+        moved = [entry for entry in reply.entries if entry.revision != self._heads[entry.partition]]
+        if self._task.row_ids is None:
+            for entry in moved:
+                raise MismatchError(
+                    f"partition {entry.partition} of {self._place} came as of revision {entry.revision}, and "
+                    f"{self._heads[entry.partition]} was asked for: the config service is older than this package"
+                )
+            yield reply
             return
-        raise SnapshotMovedError(
-            f"partition {entry.partition} of {options.store}/{options.key} moved from revision {pinned} to "
-            f"{entry.revision} after the DataFrame was made: make it again, or read with the option onChange=latest"
-        )
+        written = [entry.partition for entry in moved if self._was_written(entry.partition)]
+        yield _without(reply, written)
+        for partition in written:
+            # With since, tombstones come too, as they do by id.
+            before = self._client.fetch(self._request(partition, since=0), self._options.timeout_s)
+            yield before._replace(batch=_with_ids(before.batch, self._task.row_ids))
 
-    def _touched(self, partition: int, pinned: int) -> bool:
+    def _was_written(self, partition: int) -> bool:
         """Whether rows that this task reads by id were written to after the snapshot, or may have been."""
         options = self._options
-        request = partition_request(options.store, options.key, partition, pinned, self._history)
-        found = self._client.fetch(request, options.timeout_s)
-        touched = found.batch.column("row_id").to_pylist()
-        return found.entry.whole or not set(self._task.row_ids or ()).isdisjoint(touched)
+        since = partition_request(options.store, options.key, partition, self._heads[partition], self._history)
+        found = self._client.fetch(since, options.timeout_s)
+        return found.entry.whole or _with_ids(found.batch, self._task.row_ids or ()).num_rows > 0
+
+    @property
+    def _place(self) -> str:
+        return f"{self._options.store}/{self._options.key}"
+
+
+def _without(reply: Reply, partitions: Sequence[int]) -> Reply:
+    chosen = pc.is_in(reply.batch.column("partition"), value_set=pa.array(partitions, pa.int32()))
+    return reply._replace(batch=reply.batch.filter(pc.invert(chosen)))
+
+
+def _with_ids(batch: pa.RecordBatch, row_ids: Sequence[str]) -> pa.RecordBatch:
+    return batch.filter(pc.is_in(batch.column("row_id"), value_set=pa.array(row_ids, pa.string())))

@@ -1,4 +1,4 @@
-"""Where a read of what is new begins: a revision for each partition, as text.
+"""Where a read of what is new begins, or the version that is read: a revision for each partition, as text.
 
 Each partition counts its revisions by itself, so that one number says nothing about all of them.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from ringcast_wire import InvalidInputError, MismatchError, limits, shown
@@ -34,26 +34,30 @@ class Since:
     def __bool__(self) -> bool:
         return any(self.revisions.values())
 
-    def check(self, place: str, heads: Sequence[int]) -> None:
-        """Looks whether this can be of the list that is read.
+    def vector(self, partition_count: int) -> tuple[int, ...]:
+        """The revision of every partition."""
+        return tuple(map(self.of, range(partition_count)))
+
+    def check(self, place: str, heads: Sequence[int], name: str = "since") -> None:
+        """Looks whether this, the option ``name``, can be of the list that is read, whose revisions are ``heads``.
 
         Raises:
             MismatchError: it is of another one, or of another number of partitions.
             InvalidInputError: it has a revision that is still to come.
         """
         if self.place and self.place != place:
-            raise MismatchError(f"option since is of {shown(self.place)}, and {place} is read", field="since")
+            raise MismatchError(f"option {name} is of {shown(self.place)}, and {place} is read", field=name)
         for partition, revision in self.revisions.items():
             if partition >= len(heads):
                 raise MismatchError(
-                    f"option since has partition {partition}: {place} has partitions 0 to {len(heads) - 1}",
-                    field="since",
+                    f"option {name} has partition {partition}: {place} has partitions 0 to {len(heads) - 1}",
+                    field=name,
                 )
             if revision > heads[partition]:
                 raise InvalidInputError(
-                    f"option since has revision {revision} for partition {partition} of {place}, which is at revision "
+                    f"option {name} has revision {revision} for partition {partition} of {place}, which is at revision "
                     f"{heads[partition]}: it is of another list, or of one whose database was restored since",
-                    field="since",
+                    field=name,
                 )
 
 
@@ -65,8 +69,8 @@ def parse_since(name: str, text: str) -> Since:
     """
     if text.strip().lstrip("+-").isdecimal():
         raise InvalidInputError(
-            f"option {name} is {shown(text)}: one number can't say what is new, for each partition counts by itself; "
-            'give what revisions_of(DataFrame), the offset of a stream or an export says, such as {"0": 17}',
+            f"option {name} is {shown(text)}: one number can't say {_MEANING[name]}, for each partition counts by "
+            'itself; give what revisions_of(DataFrame), the offset of a stream or an export says, such as {"0": 17}',
             field=name,
         )
     try:
@@ -77,6 +81,9 @@ def parse_since(name: str, text: str) -> Since:
             'is allowed, such as {"0": 17} (partition: revision)',
             field=name,
         ) from None
+
+
+_MEANING: Final = {"since": "what is new", "version_as_of": "which version"}
 
 
 def _read(given: Any) -> Since:

@@ -128,7 +128,8 @@ class RingcastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, there in (
             ("row_ids", options.row_ids is not None),
             ("since", bool(options.since)),
-            ("on_change", options.on_change is not OnChange.FAIL),
+            ("on_change", options.on_change is not OnChange.SNAPSHOT),
+            ("version_as_of", options.version_as_of is not None),
         ):
             if there:
                 raise InvalidInputError(f"option {name} goes with batch reads, not with a stream", field=name)

@@ -23,6 +23,7 @@ class ErrorCode(StrEnum):
     LIMIT_EXCEEDED = "LIMIT_EXCEEDED"
     IN_USE = "IN_USE"
     CONDITION_FAILED = "CONDITION_FAILED"
+    REVISION_GONE = "REVISION_GONE"
     UNAVAILABLE = "UNAVAILABLE"
     OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
     PROTOCOL = "PROTOCOL"
@@ -127,6 +128,12 @@ class ConditionFailedError(RingcastError):
         self.found_version = found_version
 
 
+class RevisionGoneError(RingcastError, LookupError):
+    """A read asks for an earlier revision, of which what is needed is not kept any more, or of another history."""
+
+    code = ErrorCode.REVISION_GONE
+
+
 class UnavailableError(RingcastError, ConnectionError):
     """The other side can't be reached or can't answer now; trying again later may help."""
 
@@ -170,6 +177,7 @@ _BY_CODE: dict[ErrorCode, type[RingcastError]] = {
         LimitExceededError,
         InUseError,
         ConditionFailedError,
+        RevisionGoneError,
         UnavailableError,
         OutcomeUnknownError,
         ProtocolError,

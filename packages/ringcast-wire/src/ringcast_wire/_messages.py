@@ -174,12 +174,14 @@ class Event(msgspec.Struct, frozen=True, array_like=True):
 class PartitionRequest(msgspec.Struct, frozen=True, array_like=True):
     """Asks for a partition: whole, or (``since``) the rows changed after that revision of that ``history``.
 
-    Where the history is another now, the answer is the whole partition.
+    Where the history is another now, the answer is the whole partition. ``as_of``: as it was at this revision of
+    ``history``, which the answer then has as its own; refused with ``REVISION_GONE`` where that is not known any more.
     """
 
     wire_version: int = WIRE_VERSION
     since: int | None = None
     history: str = ""
+    as_of: int | None = None
 
 
 class BatchRequest(msgspec.Struct, frozen=True, array_like=True):
@@ -265,6 +267,8 @@ def decode_partition_request(data: bytes) -> PartitionRequest:
     request = _decode(_partition_request, data, "partition request")
     if request.since is not None and request.since < 0:
         raise ProtocolError(f"since {request.since} is below 0")
+    if request.as_of is not None and request.as_of < (request.since or 0):
+        raise ProtocolError(f"as_of {request.as_of} is below {'since' if request.since else '0'}")
     return request
 
 

@@ -29,6 +29,7 @@ STATUS: Final[dict[ErrorCode, grpc.StatusCode]] = {
     ErrorCode.LIMIT_EXCEEDED: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ErrorCode.IN_USE: grpc.StatusCode.FAILED_PRECONDITION,
     ErrorCode.CONDITION_FAILED: grpc.StatusCode.ABORTED,
+    ErrorCode.REVISION_GONE: grpc.StatusCode.OUT_OF_RANGE,
     ErrorCode.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
     ErrorCode.OUTCOME_UNKNOWN: grpc.StatusCode.UNAVAILABLE,
     ErrorCode.PROTOCOL: grpc.StatusCode.INVALID_ARGUMENT,

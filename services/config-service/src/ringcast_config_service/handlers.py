@@ -257,7 +257,8 @@ class Handlers:
         repository, read = self._repository, self._telemetry.read
         if isinstance(what, int):
             asked = decode_partition_request(payload)
-            return encode(await read(repository.read_partition(store, key, what, asked.since, asked.history)))
+            words = asked.since, asked.history, asked.as_of
+            return encode(await read(repository.read_partition(store, key, what, *words)))
         if what == names.FETCH_BATCH:
             row_ids = _check_row_ids(decode_batch_request(payload).row_ids)
             return encode(await read(repository.read_rows(store, key, row_ids)))

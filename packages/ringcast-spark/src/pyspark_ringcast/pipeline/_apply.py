@@ -193,7 +193,7 @@ def verify(spark: SparkSession, planned: Planned) -> Verification:
     """Reads the whole key back and holds it against the plan.
 
     Raises:
-        UnavailableError: NATS did not answer in time, or the key is written to without a pause.
+        UnavailableError: NATS did not answer in time.
     """
     plan = planned.plan
     _, live = load_live(spark, plan.target)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from ringcast_wire import InvalidInputError, UnavailableError
+from ringcast_wire import InvalidInputError
 
 from pyspark_ringcast._since import since_text
 from pyspark_ringcast.pipeline._files import absolute, check_free, read_file, write_file
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pyspark_ringcast._options import Service
 
 MAX_EXPORT_BYTES: Final = 1024 * 1024
-_TRIES: Final = 3
 _PAGE_ROWS: Final = 10_000
 _TASKS: Final = 16
 _ABOUT: Final = "export.json"
@@ -65,20 +64,13 @@ def export_snapshot(spark: SparkSession, target: Target, path: str) -> Export:
 
     Raises:
         InvalidInputError: something is at ``path``.
-        UnavailableError: the key is written to so often that three tries came to nothing.
+        UnavailableError: NATS or the config service did not answer in time.
     """
     path = absolute(path)
     check_free("path", path)
-    for _ in range(_TRIES):
-        state, live = load_live(spark, target)
-        try:
-            live.write.mode("overwrite").parquet(f"{path}/rows")
-        except Exception as error:
-            if "SnapshotMovedError" in str(error):
-                continue
-            raise
-        return _finish(spark, path, target, "snapshot", state.heads, f"{path}/rows")
-    raise UnavailableError(f"{target} is written to all the time: no snapshot could be read in {_TRIES} tries")
+    state, live = load_live(spark, target)
+    live.write.mode("overwrite").parquet(f"{path}/rows")
+    return _finish(spark, path, target, "snapshot", state.heads, f"{path}/rows")
 
 
 def export_history(spark: SparkSession, target: Target, path: str, *, since: Sequence[int] | None = None) -> Export:

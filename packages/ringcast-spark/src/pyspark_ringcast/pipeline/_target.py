@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
-from ringcast_wire import UnavailableError, UnknownKeyError
+from ringcast_wire import UnknownKeyError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-_MAX_TRIES = 5
 
 
 LOGIN_FILES: Final = (
@@ -110,17 +108,13 @@ def load_live(spark: SparkSession, target: Target, **options: str) -> tuple[Stat
 
     Raises:
         UnknownStoreError: there is no such store.
-        UnavailableError: nobody answered in time, or the key is written to without a pause.
+        UnavailableError: nobody answered in time.
     """
+    from pyspark_ringcast._since import since_text
     from pyspark_ringcast._source import READ_SCHEMA
 
     state = read_state(target)
-    for _ in range(_MAX_TRIES):
-        if not state.written:
-            return state, spark.createDataFrame([], READ_SCHEMA)
-        frame = spark.read.format("ringcast").options(**target.options(), **options).load()
-        after = read_state(target)
-        if after == state:
-            return state, frame
-        state = after
-    raise UnavailableError(f"{target} is written to all the time: no snapshot could be taken in {_MAX_TRIES} tries")
+    if not state.written:
+        return state, spark.createDataFrame([], READ_SCHEMA)
+    version = since_text(dict(enumerate(state.heads)))
+    return state, spark.read.format("ringcast").options(**target.options(), version_as_of=version, **options).load()

@@ -355,11 +355,15 @@ class Repository(Protocol):
         """
 
     async def read_partition(
-        self, store: str, key: str, partition: int, since: int | None, history: str = ""
+        self, store: str, key: str, partition: int, since: int | None, history: str = "", as_of: int | None = None
     ) -> FetchReply:
-        """A whole partition, or what changed after a revision of a history.
+        """A whole partition, or what changed after a revision of a history; now, or ``as_of`` a revision of it.
 
         Whole as well where the tombstones are gone, or the history is another now.
+
+        Raises:
+            InvalidInputError: ``as_of`` is above the head.
+            RevisionGoneError: the history is another now, or revisions that ``as_of`` needs are removed.
         """
 
     async def read_rows(self, store: str, key: str, row_ids: Sequence[str]) -> FetchReply:

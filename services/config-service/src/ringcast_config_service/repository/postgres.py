@@ -20,6 +20,9 @@ from ringcast_wire import FetchReply, HeadsReply, PartitionRows, UnavailableErro
 
 from ringcast_config_service.errors import ConfigError
 from ringcast_config_service.repository import (
+    as_of as as_of_reads,
+)
+from ringcast_config_service.repository import (
     compaction,
     mapping,
     paging,
@@ -216,19 +219,27 @@ class PostgresRepository:
         return written
 
     async def read_partition(
-        self, store: str, key: str, partition: int, since: int | None, history: str = ""
+        self, store: str, key: str, partition: int, since: int | None, history: str = "", as_of: int | None = None
     ) -> FetchReply:
         async with self._sessions.snapshot("fetches") as db:
             found = await db.fetchrow(Sql.LOCATE_PARTITION, store, key, partition)
             count, key_id, current, head, floor, live_rows = mapping.located(found, store, key)
             names.check_partition(partition, count)
+            place = as_of_reads.Place(store, key, partition, history, as_of)
+            upto = place.revision(head or 0, current)
             after = since if history == current else None
-            whole = mapping.wants_whole(after, head or 0, floor or 0, live_rows or 0)
-            statement, place = (
-                (Sql.READ_WHOLE, (key_id, partition)) if whole else (Sql.READ_SINCE, (key_id, partition, after))
-            )
-            rows = mapping.to_rows(await db.fetch(statement, *place))
-            return mapping.fetch_reply(current, [PartitionRows(partition, head or 0, whole, rows)])
+            whole = mapping.wants_whole(after, upto, floor or 0, live_rows or 0)
+            if upto != (head or 0):
+                kept, horizon_ms = await db.fetchrow(Sql.KEPT_REVISIONS, key_id, partition, upto)
+                place.check_kept(kept, head)
+                what = (key_id, partition, upto, horizon_ms, 0 if whole else after, not whole)
+                rows = place.rows(await db.fetch(Sql.READ_AS_OF, *what))
+            else:
+                statement, words = (
+                    (Sql.READ_WHOLE, (key_id, partition)) if whole else (Sql.READ_SINCE, (key_id, partition, after))
+                )
+                rows = mapping.to_rows(await db.fetch(statement, *words))
+            return mapping.fetch_reply(current, [PartitionRows(partition, upto, whole, rows)])
 
     async def read_rows(self, store: str, key: str, row_ids: Sequence[str]) -> FetchReply:
         async with self._sessions.snapshot("fetches") as db:

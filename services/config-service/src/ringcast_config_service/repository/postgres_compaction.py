@@ -59,7 +59,10 @@ class PostgresSteps:
             end_ms = await db.fetchval(Sql.END_OF_PIECE, after_ms, before_ms, PIECE_REVISIONS)
             upto, after = next_piece(end_ms, after_ms, before_ms)
             gone = needless(await db.fetch(Sql.OLD_HISTORY, after_ms, upto))
-            return count(await db.execute(Sql.DELETE_HISTORY, *columns(gone))) if gone else 0, after
+            if not gone:
+                return 0, after
+            await db.execute(Sql.RAISE_HORIZON, upto)
+            return count(await db.execute(Sql.DELETE_HISTORY, *columns(gone))), after
 
         return await self._sessions.transact(work)
 

@@ -15,6 +15,7 @@ from ringcast_store import Database, StoreError, StoreOpenError
 from ringcast_wire import FetchReply, HeadsReply, PartitionRows, UnavailableError, names
 
 from ringcast_config_service.errors import ConfigError
+from ringcast_config_service.repository import as_of as as_of_reads
 from ringcast_config_service.repository import compaction, mapping, paging, writes
 from ringcast_config_service.repository import sqlite_lifecycle as lifecycle
 from ringcast_config_service.repository.base import (
@@ -130,19 +131,27 @@ class SqliteRepository:
         return await self._write(lambda db: _write(db, requests, now_ms))
 
     async def read_partition(
-        self, store: str, key: str, partition: int, since: int | None, history: str = ""
+        self, store: str, key: str, partition: int, since: int | None, history: str = "", as_of: int | None = None
     ) -> FetchReply:
         def work(db: sqlite3.Connection) -> FetchReply:
             found = db.execute(Sql.LOCATE_PARTITION, (store, key, partition)).fetchone()
             count, key_id, current, head, floor, live_rows = mapping.located(found, store, key)
             names.check_partition(partition, count)
+            place = as_of_reads.Place(store, key, partition, history, as_of)
+            upto = place.revision(head or 0, current)
             after = since if history == current else None
-            whole = mapping.wants_whole(after, head or 0, floor or 0, live_rows or 0)
-            statement, place = (
-                (Sql.READ_WHOLE, (key_id, partition)) if whole else (Sql.READ_SINCE, (key_id, partition, after))
-            )
-            rows = mapping.to_rows(db.execute(statement, place))
-            return mapping.fetch_reply(current, [PartitionRows(partition, head or 0, whole, rows)])
+            whole = mapping.wants_whole(after, upto, floor or 0, live_rows or 0)
+            if upto != (head or 0):
+                kept, horizon_ms = db.execute(Sql.KEPT_REVISIONS, (key_id, partition, upto)).fetchone()
+                place.check_kept(kept, head)
+                what = (key_id, partition, upto, horizon_ms, 0 if whole else after, not whole)
+                rows = place.rows(db.execute(Sql.READ_AS_OF, what))
+            else:
+                statement, words = (
+                    (Sql.READ_WHOLE, (key_id, partition)) if whole else (Sql.READ_SINCE, (key_id, partition, after))
+                )
+                rows = mapping.to_rows(db.execute(statement, words))
+            return mapping.fetch_reply(current, [PartitionRows(partition, upto, whole, rows)])
 
         return await self._read(work)
 

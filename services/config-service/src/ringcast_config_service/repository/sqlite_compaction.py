@@ -61,6 +61,8 @@ class SqliteSteps:
             found = db.execute(Sql.END_OF_PIECE, (after_ms, before_ms, PIECE_REVISIONS)).fetchone()
             upto, after = next_piece(found and found[0], after_ms, before_ms)
             gone = needless(db.execute(Sql.OLD_HISTORY, (after_ms, upto)))
+            if gone:
+                db.execute(Sql.RAISE_HORIZON, (upto,))
             return max(0, db.executemany(Sql.DELETE_HISTORY, gone).rowcount), after
 
         return await self._write(work)

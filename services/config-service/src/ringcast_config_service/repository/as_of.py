@@ -1,0 +1,55 @@
+"""Reads of a partition as it was at an earlier revision, in either database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ringcast_wire import InvalidInputError, RevisionGoneError, Row
+
+from ringcast_config_service.repository import mapping
+
+
+class Place(NamedTuple):
+    """What is asked for: a partition, and a revision of a history; ``as_of`` is ``None`` for what there is now."""
+
+    store: str
+    key: str
+    partition: int
+    history: str
+    as_of: int | None
+
+    def revision(self, head: int, current: str) -> int:
+        """The revision that is to be read, where the partition is at ``head`` and the history ``current``.
+
+        Raises:
+            InvalidInputError: it is still to come.
+            RevisionGoneError: it is of another history.
+        """
+        if self.as_of is None:
+            return head
+        if self.history != current:
+            raise RevisionGoneError(
+                f"{self} is of another history: the database was restored, or the key made again, since it was noted"
+            )
+        if self.as_of > head:
+            raise InvalidInputError(f"{self} is still to come: it is at revision {head}", field="as_of")
+        return self.as_of
+
+    def check_kept(self, kept: int, head: int) -> None:
+        """Looks whether every revision since is there, of which there are ``kept``; raises ``RevisionGoneError``."""
+        if self.as_of and kept != head - self.as_of:
+            raise self._gone()
+
+    def rows(self, records: Iterable[mapping.Record]) -> list[Row]:
+        """The rows of the statement ``READ_AS_OF``; raises ``RevisionGoneError`` where one of them has no value."""
+        found = list(records)
+        if any(value is None for _, value, *_ in found):
+            raise self._gone()
+        return mapping.to_rows(found)
+
+    def _gone(self) -> RevisionGoneError:
+        return RevisionGoneError(f"{self} can't be read any more: what was replaced since is kept for a time only")
+
+    def __str__(self) -> str:
+        return f"revision {self.as_of} of partition {self.partition} of {self.store}/{self.key}"

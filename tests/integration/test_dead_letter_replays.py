@@ -145,7 +145,7 @@ async def test_without_an_owner_it_is_kept_and_the_next_owner_takes_it(bench: Be
     worker = await bench.worker(first, "first")
     await bench.put("bad", "1", worker)
     await worker.stop()
-    (result,) = await bench.replay()
+    (result,) = await bench.replay(patience_s=1.0)
     assert result.outcome is ReplayOutcome.KEPT
     assert "a worker that owns partition" in result.why
     assert "is not there, or does not hear: it is kept" in result.why

@@ -316,6 +316,24 @@ async def test_what_is_asked_of_the_owner(service: Running, store_name: str) -> 
     assert (counts[store_name, "replayed"], counts[store_name, "kept"]) == (2, 1)
 
 
+async def test_whoever_waits_long_gives_the_owner_time(
+    service: Running, store_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine that has much to do it takes seconds until it says that it is there."""
+    monkeypatch.setattr("ringcast_config_service.replays._ACCEPT_TIMEOUT_S", 0.05)
+    await service.create(store_name, PARTITIONS)
+    await service.put(store_name, "a")
+    await leave(service, letter(store_name, "a"))
+    requests = await heard(service, store_name)
+    replaying = asyncio.create_task(replayed(service, store_name, 1, patience_ms=60_000))
+    request = await requests.get()
+    await asyncio.sleep(0.3)
+    await say(service, store_name, "w-0", answer(request, ReplayOutcome.ACCEPTED))
+    await say(service, store_name, "w-0", answer(request, ReplayOutcome.HANDLED))
+    (result,) = await replaying
+    assert result.outcome == pb.REPLAYED_HANDLED
+
+
 async def test_no_answer_but_the_owner_s_last_removes_a_dead_letter(service: Running, store_name: str) -> None:
     await service.create(store_name, PARTITIONS)
     await service.put(store_name, "a")

@@ -40,7 +40,9 @@ from ringcast_config_service.telemetry import Telemetry
 log = logging.getLogger(__name__)
 
 _ACCEPT_TIMEOUT_S: Final = 3.0
-"""How long the owner may take to say that it is there."""
+"""How long the owner may take at least to say that it is there: more for who waits long,"""
+_ACCEPT_PART: Final = 3
+"""one part in so many of the patience."""
 _CALLS_AT_ONCE: Final = 4
 _ROWS_AT_ONCE: Final = 8
 """Rows of one call that are under way."""
@@ -246,7 +248,7 @@ class Replays:
 async def _answer(asked: _Asked, target: _Target, patience_s: float) -> tuple[str, ReplayAnswer]:
     """The owner and its last answer; who answers first is the owner."""
     try:
-        async with asyncio.timeout(_ACCEPT_TIMEOUT_S):
+        async with asyncio.timeout(max(_ACCEPT_TIMEOUT_S, patience_s / _ACCEPT_PART)):
             owner, answer = await asked.answers.get()
     except TimeoutError:
         who = f"worker {target.worker_id}" if target.worker_id else f"a worker that owns partition {target.partition}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +22,8 @@ from ringcast_wire import NodeRecord, decode_record, names
 
 PARTITIONS = 32
 ROWS = 200
+PAUSE_S = 8.0
+"""What a worker's process may stand still for: so it is claimed."""
 
 
 class Host:
@@ -203,12 +207,15 @@ async def test_a_pause_of_eight_seconds_costs_no_rebalance(host: Host) -> None:
     async with host.worker("peer", **moves.settings) as peer:
         victim = host.process("victim")
         await asyncio.to_thread(victim.wait_ready)
-        await host.registered("victim")
-        await until([peer], lambda: moves.settled(peer))
-        before = moves.count
-        victim.pause()
-        await asyncio.sleep(8.0)  # what is claimed
-        victim.resume()
+        paused_s = math.inf
+        while paused_s > PAUSE_S + 1.0:  # a machine that has much to do may stretch it beyond what is claimed
+            await host.registered("victim")
+            await until([peer], lambda: moves.settled(peer))
+            before, began_s = moves.count, time.monotonic()
+            victim.pause()
+            await asyncio.sleep(PAUSE_S)
+            victim.resume()
+            paused_s = time.monotonic() - began_s
         await host.put("row1", "after the pause")
         await asyncio.to_thread(victim.dump)
         assert moves.count == before

@@ -100,7 +100,8 @@ async def test_a_loss_is_told_after_the_call_that_runs_for_its_partition(store: 
             await begun.wait()
         async with store.worker("other") as other:
             await other.wait_ready(timeout_s=PATIENCE_S)
-            assert worker.owned("list") == kept
+            # Each hears of the other by itself, and this one may be the later.
+            await worker.wait_until("list", lambda: worker.owned("list") == kept, timeout_s=PATIENCE_S)
             assert not revoked.is_set()
             go_on.set()
             async with asyncio.timeout(PATIENCE_S):

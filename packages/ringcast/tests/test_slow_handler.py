@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import nats
 import pytest
-from ringcast import Change
+from ringcast import Change, Worker
+from ringcast.admin import ConfigServiceClient
 from ringcast_core import row_partition
-from ringcast_testkit import PATIENCE_S
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
 from ringcast_wire import WIRE_VERSION, Event, encode, names
 from ringcast_wire import Change as WireChange
 
@@ -27,9 +28,12 @@ MOST_BYTES = 16 * 1024 * 1024
 """Stated in the README."""
 
 
-async def test_memory_is_bounded_with_a_hundred_thousand_events_pending(store: Store) -> None:
-    await store.create(partition_count=PARTITIONS)
-    client = await nats.connect(store.nats_url)
+async def test_memory_is_bounded_with_a_hundred_thousand_events_pending(
+    nats_server: NatsServer, config_service: ConfigServiceProcess
+) -> None:
+    async with ConfigServiceClient(config_service.address) as service:
+        await service.create_store("s", partition_count=PARTITIONS)
+    client = await nats.connect(nats_server.url)
     go_on, begun = asyncio.Event(), asyncio.Event()
     seen: dict[str, int] = {}
     fell: list[Change] = []
@@ -44,13 +48,16 @@ async def test_memory_is_bounded_with_a_hundred_thousand_events_pending(store: S
     heads = [0] * PARTITIONS
     try:
         js = client.jetstream()
-        stream = names.notify_stream(store.name)
-        config = (await js.stream_info(stream)).config
-        config.max_msgs_per_subject = -1
-        await js.update_stream(config)
+        stream = names.notify_stream("s")
         # No heads within the test: the events are made here, and the service does not know of them.
-        async with store.worker(handler=handler, heads_s=3600.0) as worker:
+        async with Worker(
+            store="s", keys=["list"], servers=nats_server.url, worker_id="w", handler=handler, heads_s=3600.0
+        ) as worker:
             await worker.wait_ready(timeout_s=PATIENCE_S)
+            config_service.kill()  # else it sees to it that the stream keeps fewer events of each partition
+            config = (await js.stream_info(stream)).config
+            config.max_msgs_per_subject = -1
+            await js.update_stream(config)
             tracemalloc.start()
             try:
                 for number in range(EVENTS):
@@ -60,7 +67,7 @@ async def test_memory_is_bounded_with_a_hundred_thousand_events_pending(store: S
                     heads[partition] = prev + 1
                     change = WireChange(row_id, prev + 1, False, f"{number:x>{VALUE_CHARS}}")
                     event = encode(Event(WIRE_VERSION, prev, prev + 1, 1, [change]))
-                    await client.publish(names.notify_subject(store.name, "list", partition), event)
+                    await client.publish(names.notify_subject("s", "list", partition), event)
                     if number % 500 == 0:
                         await client.flush()
                 await client.flush()

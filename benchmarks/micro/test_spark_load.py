@@ -2,6 +2,9 @@
 
 The peer is a plain COPY of the same rows, in the order of the DataFrame, into a table with the same columns and
 indexes, in the same run, before each load. It keeps no history and tells nobody.
+
+And what a load does to others: the 95th percentile of single puts of another client, due 50 times a second, while
+nothing else happens, beside a load, and beside a load with a throttle, one after the other in the same run.
 """
 
 from __future__ import annotations
@@ -11,7 +14,8 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,9 +32,10 @@ from ringcast_wire.grpc import ConfigServiceStub, pb
 PARTITIONS: Final = 256
 MEASURED_ROWS: Final = 1_000_000
 ROUNDS: Final = 3
+THROTTLED_ROWS_PER_S: Final = 1_000
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     session = (
@@ -117,3 +122,81 @@ def test_a_data_frame_into_postgresql(
         share_median=round(statistics.median(shares), 2),
         load_average=round(os.getloadavg()[0], 1),
     )
+
+
+class OtherClient:
+    """Puts of single rows, each due at its time whether the one before it is answered or not."""
+
+    INTERVAL_S: Final = 0.02
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def p95_ms(self, enough: Callable[[int], bool]) -> float:
+        """Puts until ``enough`` says so of their number; the time of each runs from when it was due."""
+        waits: list[float] = []
+        calls: list[Any] = []
+        with grpc.insecure_channel(self._address) as channel:
+            stub = ConfigServiceStub(channel)
+            start = time.perf_counter()
+            while not enough(len(calls)):
+                due = start + len(calls) * self.INTERVAL_S
+                time.sleep(max(0.0, due - time.perf_counter()))
+                call = stub.Put.future(pb.PutRequest(store="bench", key="others", row_id="row", value=str(len(calls))))
+                call.add_done_callback(lambda _, due=due: waits.append(time.perf_counter() - due))
+                calls.append(call)
+            for call in calls:
+                call.result()
+        return statistics.quantiles(waits, n=20)[-1] * 1e3
+
+
+@pytest.mark.timeout(1_800)  # seconds
+def test_other_clients_during_a_load(
+    benchmark: BenchmarkFixture, spark: SparkSession, tmp_path: Path, nats_server: NatsServer
+) -> None:
+    enabled = bool(benchmark.enabled)
+    rows, puts = (150_000, 500) if enabled else (1_500, 20)
+    throttled_rows = 15 * THROTTLED_ROWS_PER_S if enabled else THROTTLED_ROWS_PER_S // 4
+    database = f"sqlite:{tmp_path / 'ringcast.db'}"
+    with (
+        ConfigServiceProcess(tmp_path, nats_url=nats_server.url, database=database) as service,
+        grpc.insecure_channel(service.address) as channel,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        stub = ConfigServiceStub(channel)
+        stub.CreateStore(pb.CreateStoreRequest(name="bench", partition_count=PARTITIONS))
+
+        def load(key: str, count: int, rate: int | None = None) -> None:
+            options = {"service": service.address, "store": "bench", "key": key}
+            if rate:
+                options["maxRowsPerSecond"] = str(rate)
+            frame = spark.range(count, numPartitions=2).selectExpr("concat('user', id) AS row_id", "'blocked' AS value")
+            frame.write.format("ringcast").mode("append").options(**options).save()
+
+        def during(key: str, count: int, rate: int | None = None) -> float:
+            loading = pool.submit(load, key, count, rate)
+            p95_ms = other.p95_ms(lambda puts: loading.done() and puts > 1)
+            loading.result()
+            return p95_ms
+
+        load("warm", 1_000)
+        other = OtherClient(service.address)
+        other.p95_ms(lambda count: count >= 20)
+        quiet = other.p95_ms(lambda count: count >= puts)
+        free = during("free", rows)
+        throttled: list[float] = []
+        benchmark.group = "spark load"
+        benchmark.pedantic(
+            lambda: throttled.append(during("throttled", throttled_rows, THROTTLED_ROWS_PER_S)), rounds=1
+        )
+        for key, count in (("free", rows), ("throttled", throttled_rows)):
+            assert sum(stub.Heads(pb.HeadsRequest(store="bench", key=key)).heads) == count
+    benchmark.extra_info.update(
+        quiet_p95_ms=round(quiet, 1),
+        load_p95_ratio=round(free / quiet, 1),
+        throttled_p95_ratio=round(throttled[0] / quiet, 1),
+        throttled_rows_per_s=THROTTLED_ROWS_PER_S,
+        load_average=round(os.getloadavg()[0], 1),
+    )
+    found = f"{quiet:.1f} ms, x {free / quiet:.1f} in a load, x {throttled[0] / quiet:.1f} in a throttled one"
+    print(f"95th percentile of other clients: {found}")

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as sql
 from pyspark_ringcast import with_reasons
-from pyspark_ringcast._sink import LEDGER_KEY
+from pyspark_ringcast._sink_notes import LEDGER_KEY
 
 Store = Any  # of conftest.py
 

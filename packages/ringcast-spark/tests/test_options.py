@@ -51,6 +51,7 @@ def test_every_option_is_read() -> None:
         maxRejected="10",
         rejectsPath="/somewhere",
         countsPath="/counts",
+        maxRowsPerSecond="400",
         maxDeleteShare="0.25",
         allowEmpty="true",
         changes="every",

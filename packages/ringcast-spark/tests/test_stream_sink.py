@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark_ringcast._sink import LEDGER_KEY, _last_of_each
+from pyspark_ringcast._sink import _last_of_each
+from pyspark_ringcast._sink_notes import LEDGER_KEY
 from ringcast_wire import limits
 from ringcast_wire.grpc import pb
 

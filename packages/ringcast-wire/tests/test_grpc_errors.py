@@ -4,7 +4,9 @@ from collections.abc import AsyncIterator
 
 import grpc
 import pytest
-from ringcast_wire import InvalidInputError, RingcastError, UnavailableError, UnknownStoreError
+from google.protobuf.duration_pb2 import Duration
+from ringcast_wire import InvalidInputError, LimitExceededError, RingcastError, UnavailableError, UnknownStoreError
+from ringcast_wire._proto import retry_info_pb2
 from ringcast_wire.grpc import (
     STATUS,
     ConfigServiceServicer,
@@ -60,3 +62,42 @@ def test_a_connection_that_breaks_while_sending_is_unavailable() -> None:
         grpc.StatusCode.INTERNAL, grpc.aio.Metadata(), grpc.aio.Metadata(), details='Failed "execute_batch": (<...>)'
     )
     assert isinstance(error_from_rpc(broken), UnavailableError)
+
+
+def failed(status: grpc.StatusCode, message: str = "no", **trailers: str | bytes) -> grpc.aio.AioRpcError:
+    metadata = grpc.aio.Metadata(*((name.replace("_", "-"), value) for name, value in trailers.items()))
+    return grpc.aio.AioRpcError(status, grpc.aio.Metadata(), metadata, details=message)
+
+
+DETAILS = retry_info_pb2.StatusDetails()
+DETAILS.details.add(type_url="type.googleapis.com/google.rpc.Help", value=b"\xff")
+DETAILS.details.add(
+    type_url="type.googleapis.com/google.rpc.RetryInfo",
+    value=retry_info_pb2.RetryInfo(retry_delay=Duration(seconds=7, nanos=500_000_000)).SerializeToString(),
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "after_s"),
+    [
+        (
+            failed(grpc.StatusCode.RESOURCE_EXHAUSTED, ringcast_error="LIMIT_EXCEEDED", ringcast_retry_after_ms="2500"),
+            2.5,
+        ),
+        (failed(grpc.StatusCode.RESOURCE_EXHAUSTED, grpc_status_details_bin=DETAILS.SerializeToString()), 7.5),
+        (failed(grpc.StatusCode.UNAVAILABLE, grpc_status_details_bin=DETAILS.SerializeToString()), 7.5),
+        (failed(grpc.StatusCode.UNAVAILABLE, grpc_status_details_bin=b"\xff"), None),
+        (failed(grpc.StatusCode.RESOURCE_EXHAUSTED, "over quota"), 0.0),
+        (failed(grpc.StatusCode.RESOURCE_EXHAUSTED, "Received message larger than max (9 vs. 8)"), None),
+        (failed(grpc.StatusCode.RESOURCE_EXHAUSTED, ringcast_error="LIMIT_EXCEEDED"), None),
+        (failed(grpc.StatusCode.UNAVAILABLE), None),
+    ],
+)
+def test_when_a_call_may_be_tried_again(error: grpc.aio.AioRpcError, after_s: float | None) -> None:
+    assert error_from_rpc(error).retry_after_s == after_s
+
+
+def test_an_error_says_when_to_try_again() -> None:
+    error = LimitExceededError("too many", retry_after_s=1.5)
+    trailers = {name.replace("-", "_"): value for name, value in error_trailers(error)}
+    assert error_from_rpc(failed(STATUS[error.code], "too many", **trailers)).retry_after_s == 1.5

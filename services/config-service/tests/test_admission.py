@@ -101,6 +101,9 @@ async def test_a_limit_in_all(service: Running, monkeypatch: pytest.MonkeyPatch)
     await call.wait_for_connection()
     said = "1 streams of changes are open: at most 1 may be"
     assert (await refusal(service.stub.Change()))[2] == said
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await service.stub.Change().read()
+    assert error_from_rpc(caught.value).retry_after_s == 1.0
     await call.done_writing()
     assert await call.read() is grpc.aio.EOF
     await call.code()

@@ -72,8 +72,9 @@ def refused(row: Row, error: InvalidInputError) -> Rejected:
 class BatchMaker:
     """Cuts rows into batches that the config service takes; what breaks a rule goes into ``rejected``."""
 
-    def __init__(self, options: Options, *, keep_ids: bool = False) -> None:
+    def __init__(self, options: Options, *, keep_ids: bool = False, max_rows: int = limits.MAX_BATCH_ROWS) -> None:
         """``keep_ids``: remember what was to be written in ``kept``."""
+        self._max_rows = min(max_rows, limits.MAX_BATCH_ROWS)
         self._options = options
         self._all_deleted = options.operation is Operation.DELETE
         self._keep_ids = keep_ids
@@ -86,7 +87,7 @@ class BatchMaker:
         self.kept: list[str] = []
 
     def batches(self, frames: Iterable[pa.RecordBatch]) -> Iterator[pb.WriteBatch]:
-        """Batches of at most 1,000 rows and 3 MiB."""
+        """Batches of at most ``max_rows`` rows (1,000) and 3 MiB."""
         for frame in frames:
             plain = None if self._all_deleted else _plain_rows(frame)
             if self._rows if plain is not None else self._row_ids:
@@ -104,7 +105,7 @@ class BatchMaker:
             self.kept += plain.row_ids
         start, count = 0, len(plain.row_ids)
         while start < count:
-            end = min(count, start + limits.MAX_BATCH_ROWS - len(self._row_ids))
+            end = min(count, start + self._max_rows - len(self._row_ids))
             size = sum(plain.sizes[start:end])
             if self._bytes + size > limits.MAX_BATCH_BYTES:
                 if self._row_ids:
@@ -115,7 +116,7 @@ class BatchMaker:
             self._values += plain.values[start:end]
             self._bytes += size
             start = end
-            if len(self._row_ids) >= limits.MAX_BATCH_ROWS:
+            if len(self._row_ids) >= self._max_rows:
                 yield self._full()
 
     def _add_checked(self, frame: pa.RecordBatch) -> Iterator[pb.WriteBatch]:
@@ -125,7 +126,7 @@ class BatchMaker:
             except InvalidInputError as error:
                 self.rejected.append(refused(row, error))
                 continue
-            if self._rows and (self._bytes + size > limits.MAX_BATCH_BYTES or len(self._rows) >= limits.MAX_BATCH_ROWS):
+            if self._rows and (self._bytes + size > limits.MAX_BATCH_BYTES or len(self._rows) >= self._max_rows):
                 yield self._full()
             self._bytes += size
             if row.deleted:

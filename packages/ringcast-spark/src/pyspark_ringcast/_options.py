@@ -100,6 +100,8 @@ class Options:
     max_rejected: int = 0
     rejects_path: str | None = None
     counts_path: str | None = None
+    max_rows_per_second: int | None = None
+    """Of all tasks that write to the key."""
     max_delete_share: float = DEFAULT_MAX_DELETE_SHARE
     """Of the live rows: an overwrite that would delete more deletes nothing."""
     allow_empty: bool = False
@@ -317,6 +319,7 @@ _PARSERS: Final[dict[str, Callable[[str, str], Any]]] = {
     "max_rejected": _integer(0, MAX_REJECTED),
     "rejects_path": _text,
     "counts_path": _text,
+    "max_rows_per_second": _integer(1, 2**31 - 1),
     "max_delete_share": _share,
     "allow_empty": _boolean,
 }

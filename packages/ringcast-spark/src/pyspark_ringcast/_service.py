@@ -23,6 +23,7 @@ WINDOW: Final = 8
 """Batches sent and not answered yet."""
 _FIRST_DELAY_S: Final = 0.1
 _MAX_DELAY_S: Final = 2.0
+_MAX_TOLD_S: Final = 600.0
 _SILENCE_S: Final = 30.0
 """How long a batch may go unanswered before the connection counts as broken."""
 
@@ -61,20 +62,30 @@ def _channel(service: Service, options: tuple[tuple[str, int], ...]) -> grpc.Cha
 
 
 def retried(call: Callable[[float], T], timeout_s: float) -> T:
-    """``call(seconds_left)``, again with back-off while the service can't be reached.
+    """``call(seconds_left)``, again with back-off while the service can't be reached or asks to try again later.
+
+    How long it says to wait is added to ``timeout_s``, up to ten minutes in all, and is waited for in full.
 
     Raises:
         RingcastError: what the service refused with, or the last failure when the time is up.
     """
     deadline = time.monotonic() + timeout_s
+    told_s = 0.0
     for attempt in itertools.count():
         try:
             return call(max(0.05, min(deadline - time.monotonic(), _SILENCE_S)))
         except (grpc.RpcError, UnavailableError) as error:
             refusal = error if isinstance(error, UnavailableError) else _translated(error)
-            if not isinstance(refusal, UnavailableError):
+            asked_s = refusal.retry_after_s
+            if asked_s is None and not isinstance(refusal, UnavailableError):
                 raise refusal from None
             delay = random.uniform(0.5, 1.0) * min(_MAX_DELAY_S, _FIRST_DELAY_S * 2**attempt)  # noqa: S311
+            if asked_s:
+                told_s += asked_s
+                if told_s > _MAX_TOLD_S:
+                    raise refusal from None
+                deadline += asked_s
+                delay += asked_s
             if time.monotonic() + delay >= deadline:
                 raise refusal from None
             time.sleep(delay)
@@ -120,9 +131,10 @@ class BulkWrite:
     changes nothing since rows that are as they should be are left alone.
     """
 
-    def __init__(self, stub: ConfigServiceStub, timeout_s: float) -> None:
-        """``timeout_s``: how long the service may be away."""
+    def __init__(self, stub: ConfigServiceStub, timeout_s: float, window: int = WINDOW) -> None:
+        """``timeout_s``: how long the service may be away. ``window``: how many batches may be unanswered."""
         self._stub = stub
+        self._window = window
         self._timeout_s = timeout_s
         self._unanswered: deque[pb.WriteBatch] = deque()
         self._stream: _Stream | None = None
@@ -136,7 +148,7 @@ class BulkWrite:
         """
         try:
             for batch in batches:
-                if len(self._unanswered) >= WINDOW:
+                if len(self._unanswered) >= self._window:
                     yield self._receive()
                 self._unanswered.append(batch)
                 if self._stream is None:

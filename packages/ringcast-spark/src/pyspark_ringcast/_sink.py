@@ -17,20 +17,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
-from ringcast_wire import InvalidInputError, LimitExceededError, UnknownKeyError, limits
+from ringcast_wire import UnknownKeyError
 from ringcast_wire.grpc import pb
 
 from pyspark_ringcast._batches import in_lower_case
 from pyspark_ringcast._counts import Counts
 from pyspark_ringcast._options import Options, parse_options
 from pyspark_ringcast._service import retried, shared_stub
+from pyspark_ringcast._sink_notes import LEDGER_KEY, check_room
 from pyspark_ringcast._write import RingcastWriter, Written
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-LEDGER_KEY: Final = "spark-sinks"
-"""The config key that says which batches are done: a row for each query and key that it writes."""
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 """What Spark puts among the options of a sink."""
 _QUERY: Final = "sql.streaming.queryId"
@@ -65,7 +64,7 @@ class RingcastStreamWriter(DataSourceStreamArrowWriter):
         """
         self._options = parse_options({name: text for name, text in given.items() if name.lower() not in _SPARKS_OWN})
         self._writer = RingcastWriter(self._options, schema, overwrite)
-        _check_room(self._options, self._writer.keys)
+        check_room(self._options, self._writer.keys)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """One task: of rows with one id the last is written, or that with the greatest ``version`` if they have one.
@@ -110,19 +109,6 @@ def _running() -> tuple[str, int]:
     if not query or batch is None:
         raise RuntimeError(f"Spark did not say which batch this is: {_QUERY} or {_BATCH} is not set")
     return query, int(batch)
-
-
-def _check_room(options: Options, keys: frozenset[str]) -> None:
-    """Looks whether what is done can be noted, before anything is done: the note takes a config key of the store."""
-    if options.key == LEDGER_KEY:
-        raise InvalidInputError(f"option key is {LEDGER_KEY}: there the sinks note which batches are done", field="key")
-    wanted = keys | {options.key, LEDGER_KEY}
-    if LEDGER_KEY not in keys and len(wanted) > limits.MAX_KEYS_PER_STORE:
-        raise LimitExceededError(
-            f"store {options.store!r} has {len(keys)} config keys, the limit is {limits.MAX_KEYS_PER_STORE}: there is "
-            f"no room for {LEDGER_KEY!r}, where a stream notes which batches it has written",
-            field="store",
-        )
 
 
 def _ledger_row(options: Options, query: str) -> str:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from ringcast_core import row_partitions
-from ringcast_wire import InvalidInputError, RowRule, UnknownKeyError, shown
+from ringcast_wire import InvalidInputError, RowRule, UnknownKeyError, limits, shown
 from ringcast_wire.grpc import pb
 
 from pyspark_ringcast._batches import BatchMaker, Rejected, in_lower_case
@@ -29,6 +29,8 @@ from pyspark_ringcast._options import Operation, Options
 from pyspark_ringcast._repeated import RowsBefore
 from pyspark_ringcast._reports import check_paths, write_counts, write_rejects
 from pyspark_ringcast._service import BulkWrite, find_store, list_row_ids, read_heads, shared_stub
+from pyspark_ringcast._sink_notes import check_room
+from pyspark_ringcast._throttle import StoreNotes, Throttle
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 _COLUMNS: Final = {"row_id": "string", "value": "string", "deleted": "boolean", "metadata": "map<string,string>"}
 _IGNORED: Final = frozenset({"version", "partition"})
 """Columns of a read that mean nothing to a write."""
+_THROTTLED_WINDOW: Final = 2
 
 
 @dataclass
@@ -79,6 +82,8 @@ class RingcastWriter(DataSourceArrowWriter):
         store = find_store(options.service, options.store, options.timeout_s)
         self._partition_count = store.partition_count
         self.keys = frozenset(key.name for key in store.keys)
+        if options.max_rows_per_second is not None:
+            check_room(options, self.keys)
         self._live = sum(key.rows for key in store.keys if key.name == options.key)
         self._heads = self._read_heads()
 
@@ -90,11 +95,12 @@ class RingcastWriter(DataSourceArrowWriter):
             RingcastError: a batch was refused, or the service stayed away. What was written until then stays.
         """
         options = self._options
-        maker, done = BatchMaker(options, keep_ids=self._overwrite), Written()
+        throttle, done = self._throttle(), Written()
+        maker = BatchMaker(options, keep_ids=self._overwrite, max_rows=_batch_rows(throttle))
         batches = maker.batches(map(in_lower_case, iterator))
         if not self._overwrite and _was_tried_before():
             batches = RowsBefore(options, self._heads).only(batches, done)
-        for _, result in BulkWrite(shared_stub(options.service), options.timeout_s).results(batches):
+        for result in _results(options, batches, throttle):
             done.written += result.written
             done.deleted += result.deleted
             done.unchanged += result.unchanged
@@ -139,6 +145,10 @@ class RingcastWriter(DataSourceArrowWriter):
         done = [message for message in messages if isinstance(message, Written)]
         log_counts("write.aborted", self._place, job, _summed(done))
 
+    def _throttle(self) -> Throttle | None:
+        rate = self._options.max_rows_per_second
+        return None if rate is None else Throttle(rate, StoreNotes(self._options))
+
     @property
     def _place(self) -> str:
         return f"{self._options.store}/{self._options.key}"
@@ -151,10 +161,10 @@ class RingcastWriter(DataSourceArrowWriter):
         others = list(self._others(done))
         self._check_deletes(sum(map(len, others)), done)
         options = replace(self._options, operation=Operation.DELETE)
-        maker = BatchMaker(options)
+        throttle = self._throttle()
+        maker = BatchMaker(options, max_rows=_batch_rows(throttle))
         frames = (pa.record_batch({"row_id": pa.array(ids, pa.string())}) for ids in others)
-        results = BulkWrite(shared_stub(options.service), options.timeout_s).results(maker.batches(frames))
-        return sum(result.deleted for _, result in results)
+        return sum(result.deleted for result in _results(options, maker.batches(frames), throttle))
 
     def _check_deletes(self, deletes: int, done: Sequence[Written]) -> None:
         """Holds what is to be deleted against the rows that there were when the job began."""
@@ -191,6 +201,20 @@ class RingcastWriter(DataSourceArrowWriter):
                 f"one is {row.row_id!r}: {row.reason}",
                 field="max_rejected",
             )
+
+
+def _batch_rows(throttle: Throttle | None) -> int:
+    return throttle.batch_rows if throttle else limits.MAX_BATCH_ROWS
+
+
+def _results(options: Options, batches: Iterator[pb.WriteBatch], throttle: Throttle | None) -> Iterator[pb.WriteResult]:
+    """Writes batches; with a throttle each at its time, and so few at once that sending them again is no burst."""
+    stub = shared_stub(options.service)
+    if throttle is None:
+        bulk = BulkWrite(stub, options.timeout_s)
+    else:
+        bulk, batches = BulkWrite(stub, options.timeout_s, window=_THROTTLED_WINDOW), throttle.paced(batches)
+    return (result for _, result in bulk.results(batches))
 
 
 def _summed(done: Sequence[Written]) -> Counts:

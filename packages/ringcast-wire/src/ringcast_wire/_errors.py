@@ -35,9 +35,11 @@ class RingcastError(Exception):
     """The base of every error that Ringcast raises on purpose.
 
     ``code`` says the kind, ``field`` the input at fault (or ``None``), ``str(error)`` is one sentence for a person.
+    ``retry_after_s``: after so many seconds the same may succeed, as far as the side that refused it knows.
     """
 
     code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
+    retry_after_s: float | None = None
 
     def __init__(self, message: str, *, field: str | None = None) -> None:
         super().__init__(message)
@@ -107,6 +109,10 @@ class LimitExceededError(RingcastError):
     """A hard limit of the operating envelope would be crossed; the message gives the limit and the value."""
 
     code = ErrorCode.LIMIT_EXCEEDED
+
+    def __init__(self, message: str, *, field: str | None = None, retry_after_s: float | None = None) -> None:
+        super().__init__(message, field=field)
+        self.retry_after_s = retry_after_s
 
 
 class InUseError(RingcastError):

@@ -35,6 +35,7 @@ HEADER_TRACE: Final = "traceparent"
 GRPC_ERROR_KEY: Final = "ringcast-error"
 GRPC_FIELD_KEY: Final = "ringcast-field"
 GRPC_FOUND_VERSION_KEY: Final = "ringcast-found-version"
+GRPC_RETRY_AFTER_KEY: Final = "ringcast-retry-after-ms"
 GRPC_CLOCK_KEY: Final = "ringcast-clock-ms"
 
 SETTING_HISTORY: Final = "history_id"

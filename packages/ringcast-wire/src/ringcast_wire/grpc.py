@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from ringcast_wire._errors import ConditionFailedError, ErrorCode, RingcastError, UnavailableError, error_from_code
-from ringcast_wire._names import GRPC_ERROR_KEY, GRPC_FIELD_KEY, GRPC_FOUND_VERSION_KEY
+from ringcast_wire._names import GRPC_ERROR_KEY, GRPC_FIELD_KEY, GRPC_FOUND_VERSION_KEY, GRPC_RETRY_AFTER_KEY
 from ringcast_wire._proto import config_pb2 as pb
+from ringcast_wire._proto import retry_info_pb2
 from ringcast_wire._proto.config_pb2_grpc import (
     ConfigServiceServicer,
     ConfigServiceStub,
@@ -50,11 +52,49 @@ def error_trailers(error: RingcastError) -> tuple[tuple[str, str], ...]:
         trailers.append((GRPC_FIELD_KEY, error.field))
     if isinstance(error, ConditionFailedError):
         trailers.append((GRPC_FOUND_VERSION_KEY, str(error.found_version)))
+    if error.retry_after_s is not None:
+        trailers.append((GRPC_RETRY_AFTER_KEY, str(round(error.retry_after_s * 1_000))))
     return tuple(trailers)
+
+
+def retry_after_s(error: grpc.aio.AioRpcError) -> float | None:
+    """After how many seconds a failed call may be tried again, if the other side says so; 0: it does not say when.
+
+    It does by our own trailing metadata, by ``google.rpc.RetryInfo`` in the details of the status, as proxies do, or by
+    a bare RESOURCE_EXHAUSTED, which our services never give for what can't be cured by waiting.
+    """
+    trailers = dict(error.trailing_metadata() or ())
+    said = str(trailers.get(GRPC_RETRY_AFTER_KEY, ""))
+    if said.isascii() and said.isdigit():
+        return int(said) / 1_000
+    if isinstance(details := trailers.get(_DETAILS_KEY), bytes) and (found := _retry_info(details)) is not None:
+        return found
+    exhausted = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and GRPC_ERROR_KEY not in trailers
+    return 0.0 if exhausted and "larger than max" not in (error.details() or "") else None
+
+
+_DETAILS_KEY: Final = "grpc-status-details-bin"
+
+
+def _retry_info(details: bytes) -> float | None:
+    try:
+        for one in retry_info_pb2.StatusDetails.FromString(details).details:
+            if one.type_url.rpartition("/")[2] == "google.rpc.RetryInfo":
+                delay = retry_info_pb2.RetryInfo.FromString(one.value).retry_delay
+                return max(0.0, delay.seconds + delay.nanos / 1e9)
+    except DecodeError:
+        pass  # whatever it is, it tells nothing about trying again
+    return None
 
 
 def error_from_rpc(error: grpc.aio.AioRpcError) -> RingcastError:
     """The exception that the service raised, from what the call failed with."""
+    found = _error_from_rpc(error)
+    found.retry_after_s = retry_after_s(error)
+    return found
+
+
+def _error_from_rpc(error: grpc.aio.AioRpcError) -> RingcastError:
     trailers = {str(key): str(value) for key, value in (error.trailing_metadata() or ())}
     message = error.details() or error.code().name
     if GRPC_ERROR_KEY in trailers:
@@ -85,4 +125,5 @@ __all__ = [
     "pb",
     "read_login_file",
     "read_tokens",
+    "retry_after_s",
 ]

@@ -68,6 +68,8 @@ _NEED_NO_TOKEN: Final = frozenset({CallKind.HEALTH_CHECK, CallKind.HEALTH_WATCH}
 _MAX_READS: Final = 32
 """Requests of calls with a login that are read at once: each may take a multiple of MAX_REQUEST_BYTES."""
 _MAX_READS_OF_PRINCIPAL: Final = 8
+_RETRY_AFTER_S: Final = 1.0
+"""When a call that was one too many may be tried again: others have ended by then, or not."""
 
 
 class Admission:
@@ -97,7 +99,10 @@ class Admission:
         ):
             if counts[scope] >= most:
                 self._refusals.call(kind, reason, caller.host)
-                raise LimitExceededError(f"{counts[scope]} {_NAMES[kind]}{whose} are open: at most {most} may be")
+                raise LimitExceededError(
+                    f"{counts[scope]} {_NAMES[kind]}{whose} are open: at most {most} may be",
+                    retry_after_s=_RETRY_AFTER_S,
+                )
         counts[kind, ""] += 1
         counts[of_principal] += 1
         counts[from_host] += 1

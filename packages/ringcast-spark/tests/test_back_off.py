@@ -1,0 +1,131 @@
+"""A service that asks to be left alone for a while, as a stub of the real API and over a clock of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from pyspark_ringcast import _service
+from pyspark_ringcast._service import BulkWrite
+from ringcast_wire import LimitExceededError, RingcastError
+from ringcast_wire._proto import retry_info_pb2
+from ringcast_wire.grpc import ConfigServiceServicer, ConfigServiceStub, add_ConfigServiceServicer_to_server, pb
+
+Trailers = tuple[tuple[str, str | bytes], ...]
+
+
+def retry_info(seconds: int) -> Trailers:
+    """As a proxy says it."""
+    details = retry_info_pb2.StatusDetails()
+    value = retry_info_pb2.RetryInfo(retry_delay=Duration(seconds=seconds)).SerializeToString()
+    details.details.add(type_url="type.googleapis.com/google.rpc.RetryInfo", value=value)
+    return (("grpc-status-details-bin", details.SerializeToString()),)
+
+
+class FakeTime:
+    """In place of the module: sleeps take no time and are noted."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now_s += seconds
+
+
+class BusyService(ConfigServiceServicer):
+    """Refuses as often as it has refusals, and then takes everything."""
+
+    def __init__(self, time: FakeTime) -> None:
+        self.time = time
+        self.refusals: list[tuple[grpc.StatusCode, Trailers]] = []
+        self.calls_at: list[float] = []
+        self.taken: list[int] = []
+
+    def Write(self, requests: Iterator[pb.WriteBatch], context: Any) -> Iterator[pb.WriteResult]:
+        self.calls_at.append(self.time.now_s)
+        if self.refusals:
+            status, trailers = self.refusals.pop(0)
+            context.set_trailing_metadata(trailers)
+            context.abort(status, "too much")
+        for batch in requests:
+            self.taken.append(batch.sequence)
+            yield pb.WriteResult(sequence=batch.sequence, written=len(batch.row_ids))
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+    fake = FakeTime()
+    monkeypatch.setattr(_service, "time", fake)
+    return fake
+
+
+@pytest.fixture
+def service(time: FakeTime) -> Iterator[BusyService]:
+    """On ``address``."""
+    server = grpc.server(ThreadPoolExecutor(4))
+    busy = BusyService(time)
+    add_ConfigServiceServicer_to_server(busy, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    busy.address = f"127.0.0.1:{port}"  # type: ignore[attr-defined]
+    yield busy
+    server.stop(None).wait()
+
+
+def write(service: BusyService, timeout_s: float = 10.0) -> int:
+    """Three batches; how many rows were written."""
+    batches = (pb.WriteBatch(sequence=number, row_ids=["a"], values=["1"]) for number in range(3))
+    with grpc.insecure_channel(service.address) as channel:  # type: ignore[attr-defined]
+        return sum(result.written for _, result in BulkWrite(ConfigServiceStub(channel), timeout_s).results(batches))
+
+
+EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
+OURS = (("ringcast-error", "LIMIT_EXCEEDED"), ("ringcast-retry-after-ms", "7000"))
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [(EXHAUSTED, retry_info(7)), (EXHAUSTED, OURS), (grpc.StatusCode.UNAVAILABLE, retry_info(7))],
+    ids=["a proxy's quota", "the service's limit", "a service that is busy"],
+)
+def test_no_call_before_the_time_that_the_service_says(
+    service: BusyService, refusal: tuple[grpc.StatusCode, Trailers]
+) -> None:
+    """Though it is longer than the time for which a service that is away is waited for."""
+    service.refusals += [refusal, refusal]
+    assert write(service, timeout_s=5.0) == 3
+    first, second, third = service.calls_at
+    assert 7.0 <= second - first < 10.0
+    assert 7.0 <= third - second < 10.0
+    assert service.taken == [0, 1, 2]
+
+
+def test_a_quota_that_says_no_time_is_tried_later_and_later(service: BusyService) -> None:
+    service.refusals += [(EXHAUSTED, ())] * 4
+    assert write(service) == 3
+    assert len(service.time.slept) == 4
+    assert service.time.slept[3] > 2 * service.time.slept[0]
+
+
+def test_a_limit_that_waiting_does_not_cure_fails_at_once(service: BusyService) -> None:
+    service.refusals.append((EXHAUSTED, OURS[:1]))
+    with pytest.raises(LimitExceededError, match="too much"):
+        write(service)
+    assert service.time.slept == []
+
+
+def test_who_is_asked_to_wait_for_ever_gives_up(service: BusyService) -> None:
+    service.refusals += [(EXHAUSTED, retry_info(200))] * 9
+    with pytest.raises(RingcastError, match="too much"):
+        write(service, timeout_s=5.0)
+    assert 600 <= service.time.now_s < 700
+    assert len(service.calls_at) <= 8

@@ -13,6 +13,7 @@ import asyncio
 import os
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -174,10 +175,13 @@ def test_other_clients_during_a_load(
             frame.write.format("ringcast").mode("append").options(**options).save()
 
         def during(key: str, count: int, rate: int | None = None) -> float:
-            loading = pool.submit(load, key, count, rate)
-            p95_ms = other.p95_ms(lambda puts: loading.done() and puts > 1)
-            loading.result()
-            return p95_ms
+            done = threading.Event()
+            putting = pool.submit(other.p95_ms, lambda puts: done.is_set() and puts > 1)
+            try:
+                load(key, count, rate)  # in this thread, to which the session belongs
+            finally:
+                done.set()
+            return putting.result()
 
         load("warm", 1_000)
         other = OtherClient(service.address)

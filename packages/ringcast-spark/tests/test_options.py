@@ -55,7 +55,8 @@ def test_every_option_is_read() -> None:
         maxDeleteShare="0.25",
         allowEmpty="true",
         changes="every",
-        startingOffsets="latest",
+        startingTimestamp="2026-01-01",
+        readChangeFeed="true",
         maxRowsPerTrigger="5",
         onGap="skip",
         user="u",
@@ -73,12 +74,12 @@ def test_every_option_is_read() -> None:
     assert options.version_as_of == Since({3: 13})
     assert (options.tasks, options.operation, options.max_rejected) == (3, Operation.DELETE, 10)
     assert (options.login.user, options.login.password, options.rejects_path) == ("u", "p", "/somewhere")
-    assert (options.changes, options.starting_offsets) == (Changes.EVERY, "latest")
+    assert (options.changes, parse(startingOffsets="latest").starting_offsets) == (Changes.EVERY, "latest")
     assert (options.max_rows_per_trigger, options.on_gap) == (5, OnGap.SKIP)
     assert (options.max_delete_share, options.allow_empty) == (0.25, True)
     read = {field.name for field in dataclasses.fields(Options)}
     changed = {name for name in read if getattr(options, name) != getattr(parse(), name)}
-    assert changed == read - {"store", "key"}
+    assert changed == read - {"store", "key", "starting_offsets"}
 
 
 def test_a_path_and_what_create_table_adds() -> None:

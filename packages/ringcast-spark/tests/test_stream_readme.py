@@ -31,7 +31,7 @@ def test_the_example_runs(store: Any, tmp_path: Path, capsys: pytest.CaptureFixt
     for name in ("incoming", "checkpoints/in", "checkpoints/out", "changes"):
         text = re.sub(rf'([(] ?|, )"{name}"[)]', rf'\1"{tmp_path / name}")', text)
     (tmp_path / "README.md").write_text(text, encoding="utf-8")
-    assert run_readme_examples(tmp_path / "README.md") == 1
+    assert run_readme_examples(tmp_path / "README.md") == 2
     assert sorted(capsys.readouterr().out.splitlines()) == ["example.org allow 1", "mailinator.com block 1"]
 
 

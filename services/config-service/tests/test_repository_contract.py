@@ -284,6 +284,11 @@ async def test_history(bench: Bench) -> None:
     assert await listed(since=2) == whole[2:]
     assert await listed(limit=1) == whole[:1]
     assert await listed(partition=2) == []
+    pages = bench.repo.history("s", "k", HistoryFilter(previous=True))
+    before = [(r.prev, r.previous and (r.previous.value, r.previous.metadata)) async for page in pages for r in page]
+    assert before == [(0, None), (0, None), (1, ("1", {"by": "x"})), (3, ("2", None))]
+    plain = [(r.prev, r.previous) async for page in bench.repo.history("s", "k", HistoryFilter()) for r in page]
+    assert plain == [(0, None), (0, None), (1, None), (3, None)]
     times = [r.written_at_ms async for page in bench.repo.history("s", "k", HistoryFilter()) for r in page]
     assert times[0] == times[1]
     assert times == sorted(times)

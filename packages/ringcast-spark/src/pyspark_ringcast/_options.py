@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
@@ -93,6 +94,10 @@ class Options:
     # Streams
     changes: Changes = Changes.LATEST
     starting_offsets: Starting = "earliest"
+    starting_timestamp: int | None = None
+    """Unix time in milliseconds: a new stream begins with the first change at it or later."""
+    read_change_feed: bool = False
+    """With what each change was, and when; it gives every change."""
     max_rows_per_trigger: int | None = None
     on_gap: OnGap = OnGap.FAIL
     # Writes
@@ -124,9 +129,27 @@ def parse_options(given: Mapping[str, str], environ: Mapping[str, str] = os.envi
         if not values.get(name):
             why = f"is missing: say which {_WHAT[name]}, as in .option({name!r}, {_EXAMPLE[name]!r})"
             raise _refusal(name, why if given else f"{why}; {_NO_OPTIONS}")
+    _settle_streams(values)
     parsed = {name: _PARSERS[name](name, text) for name, text in values.items()}
     service = Service(parsed.pop("service", DEFAULT_SERVICE), **{_of_service(name): files[name] for name in files})
     return Options(**parsed, service=service, login=_login(login))
+
+
+def _settle_streams(values: dict[str, str]) -> None:
+    """Options of streams that stand for others, or go together.
+
+    Raises:
+        InvalidInputError: they contradict each other.
+    """
+    if (fails := values.pop(_FAIL_ON_DATA_LOSS, None)) is not None:
+        on_gap = OnGap.FAIL if _boolean(_FAIL_ON_DATA_LOSS, fails) else OnGap.SKIP
+        if values.setdefault("on_gap", on_gap).lower() != on_gap:
+            raise _refusal(_FAIL_ON_DATA_LOSS, f"is {fails}, which contradicts on_gap, {shown(values['on_gap'])}")
+    feed = values.get("read_change_feed", "").lower() == "true"
+    if feed and values.setdefault("changes", Changes.EVERY).lower() != Changes.EVERY:
+        raise _refusal("changes", f"is {shown(values['changes'])}: a change feed (read_change_feed) gives every change")
+    if "starting_timestamp" in values and "starting_offsets" in values:
+        raise _refusal("starting_timestamp", "is given, and starting_offsets too: one of them is enough")
 
 
 def _of_table(given: Mapping[str, str]) -> Mapping[str, str]:
@@ -272,6 +295,18 @@ def _seconds(name: str, text: str) -> float:
     return value
 
 
+def _timestamp(name: str, text: str) -> int:
+    """A date, or a date and a time, of UTC where it names no zone."""
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise _refusal(name, f"is {shown(text)}: a date or time such as 2026-11-22T10:30:00+01:00 is allowed") from None
+    found = found if found.tzinfo else found.replace(tzinfo=UTC)
+    if found > datetime.now(UTC):
+        raise _refusal(name, f"is {shown(text)}, which is still to come")
+    return round(found.timestamp() * 1_000)
+
+
 def _share(name: str, text: str) -> float:
     try:
         value = float(text)
@@ -313,6 +348,8 @@ _PARSERS: Final[dict[str, Callable[[str, str], Any]]] = {
     "tasks": _integer(1, MAX_TASKS),
     "changes": _choice(Changes),
     "starting_offsets": parse_starting,
+    "starting_timestamp": _timestamp,
+    "read_change_feed": _boolean,
     "max_rows_per_trigger": _integer(1, 2**31 - 1),
     "on_gap": _choice(OnGap),
     "operation": _choice(Operation),
@@ -325,9 +362,11 @@ _PARSERS: Final[dict[str, Callable[[str, str], Any]]] = {
 }
 _LOGIN: Final = NatsLogin.__struct_fields__
 _FROM_ENVIRONMENT: Final = ("servers", "service", *_LOGIN)
+_FAIL_ON_DATA_LOSS: Final = "fail_on_data_loss"
+"""Kafka's and Delta's word for ``on_gap``."""
 SERVICE_FILES: Final = ("service_tls_ca_file", "service_tls_cert_file", "service_tls_key_file", "service_token_file")
 """Options whose values are paths; a process that lacks one looks at its environment."""
-_BY_PLAIN_NAME: Final = {_plain(name): name for name in (*_PARSERS, *_LOGIN, *SERVICE_FILES)}
+_BY_PLAIN_NAME: Final = {_plain(name): name for name in (*_PARSERS, _FAIL_ON_DATA_LOSS, *_LOGIN, *SERVICE_FILES)}
 _WHAT: Final = {"store": "store it is about", "key": "config key of the store"}
 _EXAMPLE: Final = {"store": "gateway", "key": "blocklist"}
 _NO_OPTIONS: Final = (

@@ -22,6 +22,8 @@ READ_SCHEMA = (
     "deleted BOOLEAN NOT NULL, metadata MAP<STRING, STRING>"
 )
 """What a read gives. ``value`` is null in a tombstone; ``metadata`` is null where there is none."""
+FEED_COLUMNS = "change_type STRING NOT NULL, written_at TIMESTAMP NOT NULL"
+"""What a change feed has behind these."""
 
 
 class DefaultSource(DataSource):
@@ -41,12 +43,18 @@ class DefaultSource(DataSource):
     def schema(self) -> str:
         """The columns of a read; looks at the store, so that an unknown one is an error here and not in a task."""
         self._snapshot = self._pinned()
-        return READ_SCHEMA
+        return f"{READ_SCHEMA}, {FEED_COLUMNS}" if self._is_feed() else READ_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of the snapshot that was taken with the schema, or of one taken now."""
+        from ringcast_wire import InvalidInputError
+
         from pyspark_ringcast._read import RingcastReader
 
+        if self._is_feed():
+            raise InvalidInputError(
+                "option read_change_feed goes with streams, not with a batch read", field="read_change_feed"
+            )
         return RingcastReader(self._pinned(), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -67,6 +75,11 @@ class DefaultSource(DataSource):
         from pyspark_ringcast._sink import RingcastStreamWriter
 
         return RingcastStreamWriter(dict(self.options), schema, overwrite)
+
+    def _is_feed(self) -> bool:
+        from pyspark_ringcast._options import parse_options
+
+        return parse_options(self.options).read_change_feed
 
     def _pinned(self) -> Snapshot:
         from pyspark_ringcast._options import parse_options

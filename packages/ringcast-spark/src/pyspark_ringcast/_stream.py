@@ -17,6 +17,8 @@ from pyspark_ringcast._columns import SCHEMA
 from pyspark_ringcast._fetch import shared_client
 from pyspark_ringcast._options import OnChange, OnGap, Options, parse_options
 from pyspark_ringcast._service import find_store
+from pyspark_ringcast._stream_feed import FEED_SCHEMA
+from pyspark_ringcast._stream_history import revisions_before
 from pyspark_ringcast._stream_offsets import Offset, Range, first_offset, next_offset, ranges, shared_out
 from pyspark_ringcast._stream_read import read_ranges
 
@@ -58,7 +60,11 @@ class RingcastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         options = self._options
         heads = self._look()
-        return first_offset(self._place, options.starting_offsets, heads, self._chosen(heads)).to_json()
+        chosen = self._chosen(heads)
+        starting = options.starting_offsets
+        if options.starting_timestamp is not None:
+            starting = revisions_before(options, options.starting_timestamp, heads, chosen)
+        return first_offset(self._place, starting, heads, chosen).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """``maxRowsPerTrigger``."""
@@ -120,9 +126,10 @@ class RingcastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from pyspark.sql.pandas.types import to_arrow_schema
 
         options = parse_options(self._given)
-        if not to_arrow_schema(self._schema).equals(SCHEMA):
+        schema = FEED_SCHEMA if options.read_change_feed else SCHEMA
+        if not to_arrow_schema(self._schema, timezone="UTC").equals(schema):
             raise InvalidInputError(
-                f"the schema of a ringcast stream is fixed: {', '.join(SCHEMA.names)}; leave .schema(…) out",
+                f"the schema of a ringcast stream is fixed: {', '.join(schema.names)}; leave .schema(…) out",
                 field="schema",
             )
         for name, there in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import pyarrow as pa
@@ -65,6 +66,7 @@ class History:
                 partition=self._wanted.partition,
                 since=self._read_to,
                 limit=self._wanted.upto - self._read_to,
+                with_previous=self._options.read_change_feed,
             )
             self._call = self._stub.History(request, timeout=left_s)
         try:
@@ -89,15 +91,53 @@ class History:
 
 def to_batch(rows: Iterable[pb.Row]) -> pa.RecordBatch:
     """Rows of the service as a read gives them."""
-    found = list(rows)
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array([row.row_id for row in found], pa.string()),
-            pa.array([None if row.deleted else row.value for row in found], pa.string()),
-            pa.array([row.version for row in found], pa.int64()),
-            pa.array([row.partition for row in found], pa.int32()),
-            pa.array([row.deleted for row in found], pa.bool_()),
-            pa.array([list(row.metadata.items()) or None for row in found], SCHEMA.field("metadata").type),
-        ],
-        schema=SCHEMA,
-    )
+    return pa.RecordBatch.from_arrays(row_columns(list(rows)), schema=SCHEMA)
+
+
+def row_columns(rows: Sequence[pb.Row]) -> list[pa.Array]:
+    """The columns of a read; a deleted row has no value."""
+    return [
+        pa.array([row.row_id for row in rows], pa.string()),
+        pa.array([None if row.deleted else row.value for row in rows], pa.string()),
+        pa.array([row.version for row in rows], pa.int64()),
+        pa.array([row.partition for row in rows], pa.int32()),
+        pa.array([row.deleted for row in rows], pa.bool_()),
+        pa.array([list(row.metadata.items()) or None for row in rows], SCHEMA.field("metadata").type),
+    ]
+
+
+def revisions_before(options: Options, at_ms: int, heads: Sequence[int], chosen: Sequence[int]) -> dict[int, int]:
+    """By partition, the revision before its first kept one that was written at a time or later.
+
+    Raises:
+        UnavailableError: the service did not answer in time.
+    """
+    with ThreadPoolExecutor(_SEARCHES_AT_ONCE) as pool:
+        found = pool.map(lambda partition: _revision_before(options, at_ms, partition, heads[partition]), chosen)
+        return dict(zip(chosen, found, strict=True))
+
+
+def _revision_before(options: Options, at_ms: int, partition: int, head: int) -> int:
+    """By halving: within a partition later revisions have later times."""
+    low, high, later = 0, head, head + 1
+    while low < high:
+        middle = (low + high) // 2
+        first = _first_above(options, partition, middle)
+        if first is None:
+            high = middle
+        elif first.written_at_ms >= at_ms:
+            high, later = middle, first.row.version
+        else:
+            low = first.row.version
+    return later - 1
+
+
+def _first_above(options: Options, partition: int, revision: int) -> pb.Revision | None:
+    """The first revision above one that is still there."""
+    stub = shared_stub(options.service)
+    request = pb.HistoryRequest(store=options.store, key=options.key, partition=partition, since=revision, limit=1)
+    pages = retried(lambda left_s: list(stub.History(request, timeout=left_s)), options.timeout_s)
+    return next((one for page in pages for one in page.revisions), None)
+
+
+_SEARCHES_AT_ONCE: Final = 8

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from pyspark_ringcast._columns import Reply, read_reply
 from pyspark_ringcast._fetch import FetchClient, Request, partition_request
 from pyspark_ringcast._options import Changes, OnGap, Options
+from pyspark_ringcast._stream_feed import feed_batch
 from pyspark_ringcast._stream_history import History, to_batch
 from pyspark_ringcast._stream_offsets import ChangesLostError, Range
 
@@ -44,7 +45,10 @@ def read_ranges(options: Options, wanted: Sequence[Range], client: FetchClient) 
 def _every(options: Options, wanted: Range) -> Iterator[pa.RecordBatch]:
     complete = not wanted.loading and options.on_gap is OnGap.FAIL
     for page in History(options, wanted).pages(complete=complete):
-        yield to_batch(revision.row for revision in page)
+        if options.read_change_feed:
+            yield feed_batch(options, wanted, page)
+        else:
+            yield to_batch(revision.row for revision in page)
 
 
 def _latest(options: Options, wanted: Sequence[Range], client: FetchClient) -> Iterator[pa.RecordBatch]:

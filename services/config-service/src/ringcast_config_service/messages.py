@@ -80,6 +80,10 @@ def row_message(listed: ListedRow) -> pb.Row:
 
 
 def revision_message(revision: Revision) -> pb.Revision:
+    previous = revision.previous
     return pb.Revision(
-        row=row_message(ListedRow(revision.partition, revision.row)), written_at_ms=revision.written_at_ms
+        row=row_message(ListedRow(revision.partition, revision.row)),
+        written_at_ms=revision.written_at_ms,
+        prev=revision.prev,
+        previous=None if previous is None else row_message(ListedRow(revision.partition, previous)),
     )

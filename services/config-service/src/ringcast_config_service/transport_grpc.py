@@ -258,7 +258,8 @@ class _Servicer(ConfigServiceServicer):
         )
 
     async def History(self, request: pb.HistoryRequest, context: Context) -> None:
-        query = HistoryFilter(_partition(request), request.row_id or None, request.since, request.limit)
+        words = _partition(request), request.row_id or None, request.since, request.limit
+        query = HistoryFilter(*words, previous=request.with_previous)
 
         async def pages(after: tuple[int, int] | None, limit: int) -> AsyncGenerator[list[Revision], None]:
             return await self._handlers.history(request.store, request.key, replace(query, after=after, limit=limit))

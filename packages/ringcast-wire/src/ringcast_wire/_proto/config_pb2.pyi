@@ -470,28 +470,34 @@ class ListResponse(_message.Message):
     def __init__(self, rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ...) -> None: ...
 
 class HistoryRequest(_message.Message):
-    __slots__ = ("store", "key", "row_id", "partition", "since", "limit")
+    __slots__ = ("store", "key", "row_id", "partition", "since", "limit", "with_previous")
     STORE_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     ROW_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    WITH_PREVIOUS_FIELD_NUMBER: _ClassVar[int]
     store: str
     key: str
     row_id: str
     partition: int
     since: int
     limit: int
-    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., row_id: _Optional[str] = ..., partition: _Optional[int] = ..., since: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+    with_previous: bool
+    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., row_id: _Optional[str] = ..., partition: _Optional[int] = ..., since: _Optional[int] = ..., limit: _Optional[int] = ..., with_previous: _Optional[bool] = ...) -> None: ...
 
 class Revision(_message.Message):
-    __slots__ = ("row", "written_at_ms")
+    __slots__ = ("row", "written_at_ms", "prev", "previous")
     ROW_FIELD_NUMBER: _ClassVar[int]
     WRITTEN_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    PREV_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_FIELD_NUMBER: _ClassVar[int]
     row: Row
     written_at_ms: int
-    def __init__(self, row: _Optional[_Union[Row, _Mapping]] = ..., written_at_ms: _Optional[int] = ...) -> None: ...
+    prev: int
+    previous: Row
+    def __init__(self, row: _Optional[_Union[Row, _Mapping]] = ..., written_at_ms: _Optional[int] = ..., prev: _Optional[int] = ..., previous: _Optional[_Union[Row, _Mapping]] = ...) -> None: ...
 
 class HistoryResponse(_message.Message):
     __slots__ = ("revisions",)

@@ -199,11 +199,17 @@ class ListedRow(NamedTuple):
 
 
 class Revision(NamedTuple):
-    """One write of a row; the version of ``row`` is the revision."""
+    """One write of a row; the version of ``row`` is the revision.
+
+    ``prev``: that of the row's write before, 0 if none was stored. ``previous``: the row as of it, where it was asked
+    for and is still there.
+    """
 
     partition: int
     row: Row
     written_at_ms: int
+    prev: int = 0
+    previous: Row | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +226,7 @@ class ListFilter:
 class HistoryFilter:
     """Which revisions to list: of one row, of one partition, above ``since``; ``limit`` 0 is no limit.
 
-    ``after``: only what comes behind this partition and revision.
+    ``after``: only what comes behind this partition and revision. ``previous``: each with the row before it.
     """
 
     partition: int | None = None
@@ -228,6 +234,7 @@ class HistoryFilter:
     since: int = 0
     limit: int = 0
     after: tuple[int, int] | None = None
+    previous: bool = False
 
 
 @dataclass(frozen=True, slots=True)

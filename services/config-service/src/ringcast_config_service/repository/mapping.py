@@ -306,10 +306,13 @@ def to_listed(records: Iterable[Record]) -> list[ListedRow]:
 
 
 def to_revisions(records: Iterable[Record]) -> list[Revision]:
-    return [
-        Revision(partition, to_row(row_id, value, revision, deleted, metadata), written_at_ms)
-        for partition, revision, row_id, value, deleted, metadata, written_at_ms in records
-    ]
+    found = []
+    for partition, revision, row_id, value, deleted, metadata, written_at_ms, prev, *before in records:
+        was, was_deleted, was_metadata = before
+        previous = None if was is None else to_row(row_id, was, prev, was_deleted, was_metadata)
+        row = to_row(row_id, value, revision, deleted, metadata)
+        found.append(Revision(partition, row, written_at_ms, prev, previous))
+    return found
 
 
 def row_bytes(row: Row) -> int:

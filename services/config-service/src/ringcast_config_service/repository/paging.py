@@ -39,14 +39,16 @@ async def history_pages(
     size, left = PageSize(), query.limit
     while True:
         asked = min(size.rows, left) if query.limit else size.rows
-        words = (partition, last, revision, query.since, query.row_id or "", asked)
+        words = (partition, last, revision, query.since, query.row_id or "", asked, query.previous)
         page = mapping.to_revisions(await fetch(words))
         if page:
             yield page
         left -= len(page)
         if len(page) < asked or (query.limit and not left):
             return
-        size.learn(len(page), sum(mapping.row_bytes(found.row) for found in page))
+        size.learn(
+            len(page), sum(mapping.row_bytes(row) for found in page for row in (found.row, found.previous) if row)
+        )
         partition, revision = page[-1].partition, page[-1].row.version
 
 

@@ -221,10 +221,13 @@ WHERE key_id = $1 AND partition BETWEEN $2 AND $3 AND (partition, row_id) > ($2,
 ORDER BY partition, row_id LIMIT $6
 """  # noqa: S608
 _HISTORY_PAGE: Final = """
-SELECT partition, revision, row_id, value, deleted, metadata, written_at_ms FROM history
-WHERE key_id = $1 AND partition BETWEEN $2 AND $3 AND (partition, revision) > ($2, $4) AND revision > $5
-    AND ($6 = '' OR row_id = $6)
-ORDER BY partition, revision LIMIT $7
+SELECT h.partition, h.revision, h.row_id, h.value, h.deleted, h.metadata, h.written_at_ms,
+    h.prev, p.value, p.deleted, p.metadata
+FROM history h
+LEFT JOIN history p ON $8 AND p.key_id = h.key_id AND p.partition = h.partition AND p.revision = h.prev
+WHERE h.key_id = $1 AND h.partition BETWEEN $2 AND $3 AND (h.partition, h.revision) > ($2, $4) AND h.revision > $5
+    AND ($6 = '' OR h.row_id = $6)
+ORDER BY h.partition, h.revision LIMIT $7
 """
 
 # --- Writes -----------------------------------------------------------------------------------------------------------
@@ -274,7 +277,7 @@ class Postgres(PostgresLifecycle, PostgresUpkeep, PostgresMarks, PostgresAsOf):
     READ_FULL = _READ_FULL
     HEADS = _HEADS
     LIST_PAGE = _LIST_PAGE.replace("$5", "$5::BOOLEAN")
-    HISTORY_PAGE = _HISTORY_PAGE.replace("$6", "$6::TEXT")
+    HISTORY_PAGE = _HISTORY_PAGE.replace("$6", "$6::TEXT").replace("$8", "$8::BOOLEAN")
     # Look-ups of many rows: a subquery for each keeps to the primary key, where a join may read the whole table.
     SIZE_OF_ROWS = """
 SELECT CAST(coalesce(sum(

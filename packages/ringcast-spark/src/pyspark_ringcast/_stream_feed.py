@@ -1,0 +1,104 @@
+"""The change feed: what each change was, with the row before it, and when it was written.
+
+The words for kinds of changes are those of Delta's change data feed. Who wrote it would be a further column, at the
+end: the config service does not know that yet.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+from ringcast_wire.grpc import pb
+
+from pyspark_ringcast._columns import SCHEMA
+from pyspark_ringcast._options import OnGap, Options
+from pyspark_ringcast._stream_history import row_columns
+from pyspark_ringcast._stream_offsets import ChangesLostError, Range
+
+_log = logging.getLogger(__name__)
+
+FEED_SCHEMA: Final = pa.schema(
+    [
+        *SCHEMA,
+        pa.field("change_type", pa.string(), nullable=False),
+        pa.field("written_at", pa.timestamp("us", "UTC"), nullable=False),
+    ]
+)
+
+
+class ChangeType(StrEnum):
+    """What a row of the feed tells."""
+
+    INSERT = "insert"
+    UPDATE_PREIMAGE = "update_preimage"
+    UPDATE_POSTIMAGE = "update_postimage"
+    DELETE = "delete"
+
+
+class _Change(NamedTuple):
+    kind: ChangeType
+    row: pb.Row
+    written_at_ms: int
+    known: bool = True
+    """Whether the row has a value: that of a delete may be gone."""
+
+
+def feed_batch(options: Options, wanted: Range, revisions: Iterable[pb.Revision]) -> pa.RecordBatch:
+    """The changes as rows of the feed: one each, two for an update. All have the version of the change.
+
+    Raises:
+        ChangesLostError: the row before a change is gone, and ``onGap`` is ``fail``.
+    """
+    found = [change for revision in revisions for change in _changes(options, wanted, revision)]
+    columns = row_columns([change.row for change in found])
+    place = FEED_SCHEMA.get_field_index("value")
+    columns[place] = pa.array([change.row.value if change.known else None for change in found], pa.string())
+    return pa.RecordBatch.from_arrays(
+        [
+            *columns,
+            pa.array([str(change.kind) for change in found], pa.string()),
+            pa.array([change.written_at_ms * 1_000 for change in found], pa.timestamp("us", "UTC")),
+        ],
+        schema=FEED_SCHEMA,
+    )
+
+
+def _changes(options: Options, wanted: Range, revision: pb.Revision) -> Iterator[_Change]:
+    row, at_ms = revision.row, revision.written_at_ms
+    previous = revision.previous if revision.HasField("previous") else None
+    if previous is None and revision.prev and not wanted.loading:
+        _lose(options, wanted, revision)
+        if not row.deleted:
+            yield _Change(ChangeType.UPDATE_POSTIMAGE, row, at_ms)
+            return
+    live = previous if previous is not None and not previous.deleted else None
+    if row.deleted:
+        yield _Change(ChangeType.DELETE, _as_of(row, live), at_ms, live is not None)
+    elif live is None:
+        yield _Change(ChangeType.INSERT, row, at_ms)
+    else:
+        yield _Change(ChangeType.UPDATE_PREIMAGE, _as_of(row, live), at_ms)
+        yield _Change(ChangeType.UPDATE_POSTIMAGE, row, at_ms)
+
+
+def _as_of(row: pb.Row, before: pb.Row | None) -> pb.Row:
+    """The change with the contents that it ended."""
+    found = pb.Row(row_id=row.row_id, version=row.version, partition=row.partition, deleted=row.deleted)
+    if before is not None:
+        found.value = before.value
+        found.metadata.update(before.metadata)
+    return found
+
+
+def _lose(options: Options, wanted: Range, revision: pb.Revision) -> None:
+    message = (
+        f"what revision {revision.row.version} of partition {wanted.partition} of {options.store}/{options.key} "
+        f"replaced is gone: the service keeps it for a time only"
+    )
+    if options.on_gap is OnGap.FAIL:
+        raise ChangesLostError(f"{message}; start with another checkpoint, or go on without it with onGap=skip")
+    _log.warning("%s; going on without it", message)

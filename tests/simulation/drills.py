@@ -29,6 +29,8 @@ def drill(world: World) -> None:
     for chosen in random.sample(_DRILLS, random.randint(1, 4)):
         if not world.full:
             chosen(world)
+    if not world.full and random.random() < 0.3:
+        _die_unseen(world)  # last, so that what comes before is what it was without
     scheduler.run_until(scheduler.now + 5.0)
     world.history.add(scheduler.now, "calm", False)
 
@@ -195,6 +197,22 @@ def _die(world: World) -> None:
         for worker in random.sample(workers, max(0, min(random.randint(1, 3), len(workers) - 1))):
             worker.crash()
         scheduler.run_until(scheduler.now + limits.LEASE_SEEN_TO_END_S + 1.0)
+    _touch(world)
+
+
+def _die_unseen(world: World) -> None:
+    """A worker dies, of which one that is cut off learns when it is back: the others have shared out without both."""
+    scheduler, random = world.scheduler, world.random
+    while len(world.living()) < 3:
+        world.start_worker(f"e{len(world.living())}")
+    _settle(world)
+    worker, dying = random.sample(world.living(), 2)
+    world.history.add(scheduler.now, "calm", False)
+    dying.crash()
+    ended_at = scheduler.now + limits.LEASE_SEEN_TO_END_S + 2.0
+    scheduler.run_until(scheduler.now + random.choice((0.0, random.uniform(0.0, 9.0))))
+    with _cut_off(world, worker):
+        scheduler.run_until(ended_at)
     _touch(world)
 
 

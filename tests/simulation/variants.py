@@ -11,7 +11,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from msgspec import structs
-from ringcast._machine import lease_reading
+from ringcast._machine import lease_reading, peers
 from ringcast._machine.actions import Announce, Apply
 from ringcast._machine.batch_fetches import BatchFetches
 from ringcast._machine.batching import Batch, Wanted
@@ -180,6 +180,10 @@ def _forget_the_end(self: LeaseReadings, key: str, kept: Lease | None) -> bool:
 
 def _suspect_others_only(self: LeaseReadings, reporter: str, leases: Iterable[str]) -> None:
     _readings_suspect(self, reporter, [lease for lease in leases if lease != self._own])
+
+
+def _not_given_up(*_: Any) -> bool:
+    return False
 
 
 def _take_for_ours(*_: Any) -> Refusal:
@@ -380,6 +384,11 @@ VARIANTS: Final = {
         "does not tell that it lives when others have taken it for dead",
         100,
         ((LeaseReadings, "suspect", _suspect_others_only), (LeaseReadings, "_in_turn", _none)),
+    ),
+    "waiting_for_nobody": Variant(
+        "waits for its grace after it was cut off, though the others have given up what is its share",
+        200,
+        ((lease_reading, "is_given_up", _not_given_up), (peers, "is_given_up", _not_given_up)),
     ),
     "timed_out_update": Variant(
         "takes an update of its filters that timed out for one that did nothing",

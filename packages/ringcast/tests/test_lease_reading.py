@@ -200,6 +200,69 @@ def test_nothing_has_ended_for_a_while_after_the_connection_was_lost() -> None:
     assert view.alive() == {"a"}
 
 
+def back_from_an_outage(view: View, now: float) -> None:
+    """The own lease is taken again, and the records are a new snapshot."""
+    view.readings.reconnected(now)
+    view.refresh(view.own, now)
+    view.membership.nodes.replace(dict(view.membership.nodes.entries))
+
+
+def test_what_others_have_given_up_meanwhile_has_ended_at_once() -> None:
+    """Only this worker was cut off: the others have shared out without the one that died, and wait for this one."""
+    view = View("a", ["a", "b", "c", "d"], grace_s=5.0)
+    view.read(0.0)
+    for lease in ("b", "c", "d"):
+        del view.leases[lease]
+    view.report("b", "c")
+    back_from_an_outage(view, 100.0)
+    view.read(100.0)
+    assert view.alive() == {"a", "b", "d"}, "of the others nobody has said anything: they may come back"
+    view.read(105.0)
+    assert view.alive() == {"a"}
+
+
+def test_a_report_that_is_older_than_the_record_is_of_an_end_before() -> None:
+    view = View("a", ["a", "b", "c"], grace_s=5.0)
+    view.read(0.0)
+    view.report("b", "c")
+    view.record("c")
+    del view.leases["c"]
+    back_from_an_outage(view, 100.0)
+    view.read(100.0)
+    assert view.alive() == {"a", "b", "c"}
+
+
+def test_a_report_ends_no_lease_that_is_there_or_that_no_answer_proves_gone() -> None:
+    view = View("a", ["a", "b", "c"], grace_s=5.0)
+    view.read(0.0)
+    view.report("b", "c")
+    back_from_an_outage(view, 100.0)
+    view.refresh("c", 100.0)
+    view.read(100.0)
+    assert view.alive() == {"a", "b", "c"}
+    del view.leases["a"], view.leases["c"]
+    view.read(100.5)
+    assert view.alive() == {"b", "c"}, "its own is all that an answer without it proves gone"
+    view.refresh("a", 101.0)
+    view.read(101.0)
+    assert view.alive() == {"a", "b"}
+
+
+def test_reports_of_before_an_outage_count_once_the_records_are_new() -> None:
+    """One that was reported may have written its record again meanwhile."""
+    view = View("a", ["a", "b", "c"], grace_s=5.0)
+    view.read(0.0)
+    view.report("b", "c")
+    del view.leases["c"]
+    view.readings.reconnected(100.0)
+    view.refresh("a", 100.0)
+    view.read(100.0)
+    assert view.alive() == {"a", "b", "c"}
+    view.membership.nodes.replace(dict(view.membership.nodes.entries))
+    view.read(100.2)
+    assert view.alive() == {"a", "b"}
+
+
 def test_a_report_is_a_hint_and_each_reads_for_itself() -> None:
     members = [f"w{number}" for number in range(20)]
     view = View("w0", members)

@@ -11,21 +11,26 @@ from ringcast._machine.filters import FilterPlan
 from ringcast._machine.heads import HeadsTimer
 from ringcast._machine.key import KeyMachine
 from ringcast._machine.lease import LeaseKeeper, Refusal
+from ringcast._machine.membership import Entry
 from ringcast._machine.peers import Peers
 from ringcast._machine.received import read_batch
 from ringcast_core import row_partition
 from ringcast_wire import (
     WIRE_VERSION,
     Change,
+    EndedLeases,
     ErrorCode,
     Event,
     FetchReply,
     LeaseRecord,
+    NodeRecord,
     PartitionRows,
     ProtocolError,
     Row,
     StoreSettings,
     encode,
+    encode_record,
+    names,
 )
 
 A = TypeVar("A", bound=Action)
@@ -44,6 +49,25 @@ def test_a_view_that_is_not_whole_wakes_nobody() -> None:
     assert peers.poll(2.0) == []
     peers.membership.leases.replace({})
     assert peers.wake_at == 1.05
+
+
+@pytest.mark.parametrize("reported", [True, False])
+def test_a_member_that_others_have_given_up_is_not_waited_for(*, reported: bool) -> None:
+    """The share of a worker that died belonged to nobody for the grace of one that was cut off meanwhile."""
+    peers = Peers(["k"], "w1", SETTINGS, settle_s=0.0, grace_s=5.0)
+    nodes, leases = peers.membership.nodes, peers.membership.leases
+    workers = {f"w{slot}": NodeRecord(slot=slot, lease=f"w{slot}", incarnation="i") for slot in range(3)}
+    entries = {names.node_key("k", name): Entry(1, encode_record(record)) for name, record in workers.items()}
+    nodes.replace(entries)
+    leases.replace({name: Entry(1, encode_record(LEASE)) for name in workers})
+    peers.changed(0.0)
+    assert len(peers.poll(0.0)) == 1
+    peers.reconnected(10.0)
+    leases.correct("w2", Entry(1, None))
+    if reported:
+        nodes.replace(entries | {names.ended_key("w0"): Entry(2, encode_record(EndedLeases(leases=("w2",))))})
+    found = peers.poll(10.0)
+    assert [sorted(set(assignment.owners)) for assignment, _ in found] == ([["w0", "w1"]] if reported else [])
 
 
 def test_an_update_that_timed_out_may_have_taken_effect() -> None:

@@ -17,6 +17,7 @@ from zlib import crc32
 
 from ringcast_wire import limits
 
+from ringcast._machine.given_up import is_given_up
 from ringcast._machine.membership import Entry, Membership
 
 READ_EVERY_S: Final = 2.5
@@ -68,7 +69,8 @@ class LeaseReadings:
 
     An answer says of a lease that is missing, or too old, that it has ended only if the worker's own lease is in it, as
     it was refreshed last: a server that does not have that, or no worker at all, can't say who lives. After a lost
-    connection nothing has ended for ``grace_s``: all leases may have run out, and are taken again one by one.
+    connection nothing has ended for ``grace_s``: all leases may have run out, and are taken again one by one. Only what
+    another worker has given up meanwhile has, for then it was not all of them.
     """
 
     def __init__(self, keys: Iterable[str], membership: Membership, *, grace_s: float) -> None:
@@ -99,6 +101,8 @@ class LeaseReadings:
         self._watching: frozenset[str] = frozenset()
         self._turn = ""
         self._lenient_until = 0.0
+        self._records_are_old = False
+        """Whether the records are as they were before the connection was lost."""
         self._due = 0.0
         self._read_at = 0.0
         self.finds = 0
@@ -125,6 +129,7 @@ class LeaseReadings:
         """The connection was lost and is back."""
         if self._membership.leases.complete:
             self._lenient_until = now + self._grace_s
+        self._records_are_old = True
         self._due = now
 
     def put_off(self, now: float) -> None:
@@ -171,7 +176,7 @@ class LeaseReadings:
             lease = fresh.get(key)
             if lease is not None and self._ended.get(key) != lease.revision:
                 changed |= self._lives(key, lease, now, newest_s - lease.stored_s)
-            elif proves or key == self._own:
+            elif key == self._own or (proves and self._may_end(key, now)):
                 ended |= self._ends(key, found.get(key))
             else:
                 unsure |= self._membership.alive(key)
@@ -220,6 +225,7 @@ class LeaseReadings:
 
     def _snapshot(self) -> None:
         self._urgent = True
+        self._records_are_old = False
         self._verify = set(self._membership.named(self._keys))
 
     def _signed(self, lease: str, *, claim: bool) -> None:
@@ -251,8 +257,13 @@ class LeaseReadings:
         elif own.revision < seen.revision and now - seen.since > ENDED_AFTER_S:
             self._own_seen = _Seen(own.revision, now)  # the bucket was made anew: its revisions began again
             return False
-        is_recent = own.revision == seen.revision and now - seen.since <= PROVES_FOR_S
-        return is_recent and now >= self._lenient_until
+        return own.revision == seen.revision and now - seen.since <= PROVES_FOR_S
+
+    def _may_end(self, key: str, now: float) -> bool:
+        """Whether a lease that is not there has ended, and is not only late to be taken again."""
+        if now >= self._lenient_until:
+            return True
+        return not self._records_are_old and is_given_up(self._membership.nodes, key, self._keys)
 
     def _is_late(self, now: float) -> bool:
         return any(now - seen.since > LATE_AFTER_S for lease, seen in self._seen.items() if lease in self._watching)

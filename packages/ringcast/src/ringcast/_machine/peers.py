@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ringcast_wire import StoreSettings
+from ringcast_wire import NodeRecord, StoreSettings, names
 
 from ringcast._machine.assignment import Assignment, PeerAssigner
+from ringcast._machine.given_up import is_given_up
 from ringcast._machine.membership import Membership, Trigger
 
 
@@ -52,8 +53,16 @@ class Peers:
                 if assigner.wake_at is None or now < assigner.wake_at:
                     continue  # who takes part is not looked at more often than it counts
                 before, members = assigner.members, self.membership.members(key)
-                left = {one.worker_id for one in before if self.membership.has_left(key, one.worker_id)}
+                left = {one.worker_id for one in before if self._is_gone(key, one.worker_id)}
                 assignment = assigner.poll(members, now, left)
                 if assignment is not None:
                     found.append((assignment, self.membership.trigger(key, before, members)))
         return found
+
+    def _is_gone(self, key: str, worker_id: str) -> bool:
+        """Whether a former member has left, or others share out without it: it is not only late to be back."""
+        nodes = self.membership.nodes
+        node = nodes.get(names.node_key(key, worker_id), NodeRecord)
+        if node is None or not self.membership.ended(node.lease):
+            return self.membership.has_left(key, worker_id)
+        return is_given_up(nodes, node.lease, self._assigners)

@@ -19,7 +19,7 @@ from ringcast_heartbeat_agent.progress import History
 from ringcast_heartbeat_agent.shared_group import SharedGroup
 from ringcast_testkit import PATIENCE_S, AgentProcess, NatsServer
 from ringcast_testkit.dispatch import Followed, OwnsAll, following, status_until
-from ringcast_wire import PartitionRows, Row
+from ringcast_wire import WIRE_VERSION, PartitionRows, ReplayAnswer, ReplayOutcome, ReplayRequest, Row
 
 OPTIONS = ("--agent-id", "durable", "--linger", "5")
 
@@ -193,9 +193,10 @@ class Ahead(OwnsAll):
     """A source that is behind what a read answers."""
 
     history = "h"
+    revision = 5
 
     def applied(self) -> dict[int, int]:
-        return {0: 5}
+        return {0: self.revision}
 
 
 class Reading:
@@ -244,6 +245,42 @@ async def test_a_read_that_is_ahead_of_the_events_leads_no_row_back(whole: bool)
     assert sorted(heard) == [("a", 6), ("a", 9), ("a", 10), ("b", 7)]
     group.close()
     assert positions.get(("s", "list", "g")) == Position("h", {0: 5})
+
+
+async def test_no_replay_leads_a_row_back_behind_what_the_group_was_told() -> None:
+    """The worker holds the row as it was before the change that the group has read already."""
+    source, reading, positions = Ahead(), Reading(False, Row("a", "9", 9)), Positions()
+    positions.put(("s", "list", "g"), Position("h", {0: 3}))
+    around = Surroundings(Config(), asyncio.create_task, cast(Any, None), History(reading, positions))
+    group = SharedGroup(source, "g", around, "drop")
+    member, _ = group.join("one", (), capacity=0, changes_only=True, session="", api="stream")
+    heard: list[tuple[str, int]] = []
+    answers: list[ReplayAnswer] = []
+
+    async def hear(count: int) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            async for frame in member.frames():
+                for delivery in frame.deliveries:
+                    heard.append((delivery.change.row_id, delivery.change.version))
+                    group.answer(member, [delivery.offset], [delivery.attempt])
+                if len(heard) >= count:
+                    return
+
+    def replay(number: int, version: int) -> None:
+        request = ReplayRequest(WIRE_VERSION, f"{number:032d}", 0, "a", version, "h", "g", "", 0, 0)
+        group.replay(request, Change("s", "list", 0, "a", str(version), version), answers.append)
+
+    reading.go.set()
+    await hear(1)
+    replay(1, 5)
+    assert [(answer.outcome, answer.version) for answer in answers] == [(ReplayOutcome.KEPT, 0)]
+    assert "was told of newer changes than the agent's worker has" in answers[0].why
+    source.revision = 9
+    replay(2, 9)
+    await hear(2)
+    assert heard == [("a", 9), ("a", 9)]
+    assert [(answer.outcome, answer.version) for answer in answers[1:]] == [(ReplayOutcome.HANDLED, 9)]
+    group.close()
 
 
 async def test_files_that_are_no_positions_are_as_good_as_none(tmp_path: Path) -> None:

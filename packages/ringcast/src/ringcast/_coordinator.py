@@ -359,9 +359,9 @@ class PeerCoordinator:
     async def _view_of_own_records(self) -> Membership:
         """The records under this worker's id, and the leases that they name, without a watch."""
         view = Membership()
-        for key in self._config.keys:
-            name = names.node_key(key, self._config.worker_id)
-            view.nodes.correct(name, await self._nodes.get(name))
+        records = [names.node_key(key, self._config.worker_id) for key in self._config.keys]
+        for name, entry in zip(records, await asyncio.gather(*map(self._nodes.get, records)), strict=True):
+            view.nodes.correct(name, entry)
         leases = sorted(view.named(self._config.keys) - self._lease.ids)
         for lease, found in (await self._reader.read_once(leases) if leases else {}).items():
             view.leases.correct(lease, Entry(found.revision, found.value))

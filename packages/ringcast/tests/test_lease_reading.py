@@ -263,6 +263,20 @@ def test_reports_of_before_an_outage_count_once_the_records_are_new() -> None:
     assert view.alive() == {"a", "b"}
 
 
+def test_a_report_of_its_own_lease_that_a_worker_did_not_hear_is_contradicted_later() -> None:
+    """Without a younger record it would cut the grace short at each outage."""
+    view = View("a", ["a", "b"])
+    view.read(0.0)
+    records = dict(view.membership.nodes.entries)
+    report = Entry(50, encode_record(EndedLeases(leases=("a",))))
+    view.membership.nodes.replace(records | {names.ended_key("b"): report})
+    assert view.readings.doubted
+    view.readings.doubted, view.revision = False, 50
+    view.record("a")
+    view.membership.nodes.replace(dict(view.membership.nodes.entries))
+    assert not view.readings.doubted
+
+
 def test_a_report_is_a_hint_and_each_reads_for_itself() -> None:
     members = [f"w{number}" for number in range(20)]
     view = View("w0", members)

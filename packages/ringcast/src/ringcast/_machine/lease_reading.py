@@ -226,6 +226,8 @@ class LeaseReadings:
     def _snapshot(self) -> None:
         self._urgent = True
         self._records_are_old = False
+        # A report that came while nothing was heard: without a younger record it would count for ever.
+        self.doubted = self.doubted or is_given_up(self._membership.nodes, self._own, self._keys)
         self._verify = set(self._membership.named(self._keys))
 
     def _signed(self, lease: str, *, claim: bool) -> None:

@@ -1,7 +1,8 @@
-"""A DataFrame into PostgreSQL, from the start of the Spark job to its end: service, history, events and all.
+"""A DataFrame into PostgreSQL and back, from the start of each Spark job to its end: service, history, events and all.
 
-The peer is a plain COPY of the same rows, in the order of the DataFrame, into a table with the same columns and
-indexes, in the same run, before each load. It keeps no history and tells nobody.
+The peers of a load are plain COPYs of the same rows into a table with the same columns and indexes, in the same run,
+before each load: one in the order of the DataFrame, one in the order of the table's primary key, in which ``prepare``
+sends rows. They keep no history and tell nobody. The peer of a read is a COPY out of the service's own table.
 
 And what a load does to others: the 95th percentile of single puts of another client, due 50 times a second, while
 nothing else happens, beside a load, and beside a load with a throttle, one after the other in the same run.
@@ -60,13 +61,15 @@ def service(tmp_path: Path, nats_server: NatsServer, postgres_url: str) -> Itera
         yield process
 
 
-async def copy(url: str, count: int) -> float:
+async def copy(url: str, count: int, *, ordered: bool) -> float:
     """Seconds for a COPY into a table like the service's own."""
     row_ids = [f"user{number}@example{number % 997}.com" for number in range(count)]
-    homes = row_partitions(row_ids, PARTITIONS)
+    places = list(zip(row_partitions(row_ids, PARTITIONS), row_ids, strict=True))
+    if ordered:
+        places.sort()
     records = [
         (1, home, row_id, "blocked", version, False, None, len(row_id) + 7, 1)
-        for version, (home, row_id) in enumerate(zip(homes, row_ids, strict=True), 1)
+        for version, (home, row_id) in enumerate(places, 1)
     ]
     db: Any = await asyncpg.connect(url)
     await db.execute("CREATE TABLE peer (LIKE rows INCLUDING ALL)")
@@ -79,9 +82,39 @@ async def copy(url: str, count: int) -> float:
     return spent
 
 
+async def copy_out(url: str, count: int) -> float:
+    """Seconds for a COPY out of the service's table, of the columns that a read has, as text."""
+    sizes: list[int] = []
+
+    async def take(chunk: bytes) -> None:
+        sizes.append(len(chunk))
+
+    query = """
+        SELECT row_id, value, version, partition, deleted, metadata FROM rows
+        WHERE key_id = (SELECT id FROM config_keys WHERE name = 'list1')
+    """
+    db: Any = await asyncpg.connect(url)
+    start = time.perf_counter()
+    status = await db.copy_from_query(query, output=take)
+    spent = time.perf_counter() - start
+    await db.close()
+    assert status == f"COPY {count}"
+    assert sum(sizes) > count
+    return spent
+
+
+def share(peers: list[float], ours: list[float]) -> float:
+    """Our speed as a share of the peer's: the median of the rounds."""
+    return round(statistics.median(peer_s / spent for peer_s, spent in zip(peers, ours, strict=True)), 2)
+
+
 @pytest.mark.timeout(1_800)  # seconds: on a busy machine a million rows take minutes, three times over
-def test_a_data_frame_into_postgresql(
-    benchmark: BenchmarkFixture, spark: SparkSession, service: ConfigServiceProcess, postgres_url: str
+def test_a_data_frame_into_postgresql_and_back(
+    benchmark: BenchmarkFixture,
+    spark: SparkSession,
+    service: ConfigServiceProcess,
+    nats_server: NatsServer,
+    postgres_url: str,
 ) -> None:
     enabled = bool(benchmark.enabled)
     count = MEASURED_ROWS if enabled else 2_000
@@ -100,6 +133,9 @@ def test_a_data_frame_into_postgresql(
         load("warm", 1_000)  # Python workers and the JVM's compiler
         loads: list[float] = []
         peers: list[float] = []
+        ordered_peers: list[float] = []
+        reads: list[float] = []
+        read_peers: list[float] = []
 
         def once(key: str) -> None:
             start = time.perf_counter()
@@ -107,20 +143,32 @@ def test_a_data_frame_into_postgresql(
             loads.append(time.perf_counter() - start)
 
         def beside() -> tuple[tuple[str], dict[str, str]]:
-            peers.append(asyncio.run(copy(postgres_url, count)))
+            peers.append(asyncio.run(copy(postgres_url, count, ordered=False)))
+            ordered_peers.append(asyncio.run(copy(postgres_url, count, ordered=True)))
             return (f"list{len(peers)}",), {}
 
         benchmark.group = "spark load"
         benchmark.pedantic(once, setup=beside, rounds=ROUNDS if enabled else 1)
         for number in range(1, len(peers) + 1):
             assert sum(stub.Heads(pb.HeadsRequest(store="bench", key=f"list{number}")).heads) == count
-    shares = [peer_s / spent for peer_s, spent in zip(peers, loads, strict=True)]
+        options = {"service": service.address, "servers": nats_server.url, "store": "bench", "key": "list1"}
+        stored = spark.read.format("ringcast").options(**options).load()
+        assert stored.count() == count
+        for _ in peers:
+            read_peers.append(asyncio.run(copy_out(postgres_url, count)))
+            start = time.perf_counter()
+            stored.write.format("noop").mode("overwrite").save()
+            reads.append(time.perf_counter() - start)
     benchmark.extra_info.update(
         rows=count,
         rows_per_s=round(count / min(loads)),
         peer_rows_per_s=round(count / min(peers)),
-        share_min=round(min(shares), 2),
-        share_median=round(statistics.median(shares), 2),
+        share_median=share(peers, loads),
+        ordered_peer_rows_per_s=round(count / min(ordered_peers)),
+        ordered_share_median=share(ordered_peers, loads),
+        read_rows_per_s=round(count / min(reads)),
+        read_peer_rows_per_s=round(count / min(read_peers)),
+        read_share_median=share(read_peers, reads),
         load_average=round(os.getloadavg()[0], 1),
     )
 

@@ -107,18 +107,24 @@ async def test_partitions_are_shared_out_and_a_change_reaches_its_owner_alone(fl
         assert fleet.held_once(workers)
 
 
+def answered(worker: Worker) -> int:
+    """Fetches of partitions that brought something: on a slow machine one may be given up, and sent again."""
+    stats = worker.stats()
+    return stats.fetches - stats.fetch_failures
+
+
 async def test_what_is_kept_in_a_rebalance_is_not_fetched_again(fleet: Fleet) -> None:
     async with fleet.worker("a") as first:
         await ready(first)
-        assert first.stats().fetches == PARTITIONS
+        assert answered(first) == PARTITIONS
         async with fleet.worker("b") as second:
             await fleet.until([first, second], lambda: fleet.owned_once([first, second]))
             await ready(first, second)
             moved = len(second.owned("k"))
-            assert second.stats().fetches == moved
+            assert answered(second) == moved
             assert fleet.held_once([first, second])
         await fleet.until([first], lambda: fleet.owned_once([first]) and fleet.held_once([first]))
-        assert first.stats().fetches == PARTITIONS + moved
+        assert answered(first) == PARTITIONS + moved
 
 
 async def test_a_worker_that_leaves_gives_its_partitions_up_at_once(fleet: Fleet) -> None:

@@ -429,3 +429,28 @@ def test_events_of_a_refused_history_leave_room_to_other_keys() -> None:
     assert bench.machine.history.refusal is None
     assert bench.handed["new"] == "2"
     assert not bench.machine.partitions[0].foreign
+
+
+def test_an_event_that_the_first_rows_contain_costs_no_fetch_while_they_are_handed_over() -> None:
+    service = Service(NEW, [{"x": ("e", 1)}])
+    machine = Bench(service).machine
+    machine.assign(frozenset({0}))
+    machine.filters_ready({0}, 0.0)
+    asked: list[int] = []
+    handing_over: Apply | None = None
+    while handing_over is None:
+        for action in machine.poll(0.0):
+            if isinstance(action, FetchPartition):
+                asked.append(action.request)
+                machine.partition_reply(action.request, service.part(0), 0.0, NEW)
+            elif isinstance(action, Announce):
+                machine.job_done(action.job, 0.0)
+            elif isinstance(action, Apply):
+                handing_over = action
+    machine.event(0, Event(1, 0, 1, 0, [Change("x", 1, False, "e")], NEW), "token", 0.0)
+    machine.poll(0.0)
+    machine.job_done(handing_over.job, 0.0)
+    later = machine.poll(0.0)
+    assert Ack(["token"]) in later
+    assert not [action for action in later if isinstance(action, FetchPartition)]
+    assert len(asked) == machine.stats.fetches == 1

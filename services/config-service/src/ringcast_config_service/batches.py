@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from operator import add
 from typing import NamedTuple
 
 from ringcast_core import row_partitions
 from ringcast_wire import InvalidInputError, RowRule, check_row, limits, shown
 
-from ringcast_config_service.repository import RowWrite, WriteRequest
+from ringcast_config_service.repository import PlainWrites, RowWrite, WriteRequest
 
 
 class RowInput(NamedTuple):
@@ -54,7 +53,7 @@ class CheckedBatch:
     rejected: list[Rejected]
 
 
-def plain_writes(rows: PlainRows, partition_count: int) -> list[RowWrite] | None:
+def plain_writes(rows: PlainRows, partition_count: int) -> PlainWrites | None:
     """The writes, or ``None`` where one by one has to be looked at: something is wrong, or an id comes twice.
 
     For the text that protobuf decoded, which has no lone surrogates. What is right takes a few looks at whole columns.
@@ -71,9 +70,7 @@ def plain_writes(rows: PlainRows, partition_count: int) -> list[RowWrite] | None
     sizes = list(map(add, id_sizes, value_sizes))
     if max(sizes) > limits.MAX_ROW_BYTES or sum(sizes) > limits.MAX_BATCH_BYTES:
         return None
-    none = repeat(None)
-    columns = zip(row_partitions(row_ids, partition_count), row_ids, values, none, sizes, none, strict=False)
-    return list(map(RowWrite._make, columns))
+    return PlainWrites(row_partitions(row_ids, partition_count), row_ids, values, sizes)
 
 
 def _utf8_sizes(texts: Sequence[str]) -> list[int] | None:

@@ -181,7 +181,8 @@ class Handlers:
             raise InvalidInputError(
                 f"rows has {count} entries: 1 to {limits.MAX_BATCH_ROWS} are allowed in a batch", field="rows"
             )
-        writes = plain_writes(rows, record.partition_count) if isinstance(rows, PlainRows) else None
+        plain = plain_writes(rows, record.partition_count) if isinstance(rows, PlainRows) else None
+        writes: Sequence[RowWrite] | None = plain
         repeated = 0
         rejected: list[Rejected] = []
         if writes is None:

@@ -85,14 +85,14 @@ class _Group:
             self._places = {}
             for request in self.requests:
                 place = request.store.name, request.key
-                self._places.setdefault(place, set()).update(row.partition for row in request.rows)
+                self._places.setdefault(place, set()).update(request.partitions)
                 if request.chain is not None:
                     self._chains.add(request.chain)
         if waiting.requests[0].chain in self._chains:
             return True
         for request in waiting.requests:
             partitions = self._places.get((request.store.name, request.key))
-            if partitions is not None and any(row.partition in partitions for row in request.rows):
+            if partitions is not None and not partitions.isdisjoint(request.partitions):
                 return True
         return False
 
@@ -299,7 +299,7 @@ class GroupWriter:
             now = time.perf_counter()
             for request in waiting.requests:
                 until = self._locked.get((request.store.name, request.key))
-                if until is not None and any(until.get(row.partition, 0.0) > now for row in request.rows):
+                if until is not None and any(until.get(partition, 0.0) > now for partition in request.partitions):
                     waiting.alone = True
         return waiting.alone
 
@@ -318,15 +318,15 @@ class GroupWriter:
         until_s = time.perf_counter() + LOCKED_S
         for request in group[0].requests:
             until = self._locked.setdefault((request.store.name, request.key), {})
-            until.update(dict.fromkeys((row.partition for row in request.rows), until_s))
+            until.update(dict.fromkeys(request.partitions, until_s))
 
     def _found_free(self, group: _Group) -> None:
         """A transaction that was suspected had all its locks."""
         for request in group.requests:
             place = request.store.name, request.key
             if until := self._locked.get(place):
-                for row in request.rows:
-                    until.pop(row.partition, None)
+                for partition in request.partitions:
+                    until.pop(partition, None)
                 if not until:
                     del self._locked[place]
 

@@ -408,6 +408,7 @@ class KeyMachine:
             return []  # another history has begun: the partition is fetched again
         if job.rows.whole and job.partition.replace:
             return self._restore(job)
+        job.partition.history = job.history  # from now on it holds rows, which events are compared with
         return self._make.of_fetch(job.partition, job.rows)
 
     def _restore(self, job: PartitionJob) -> list[Change]:
@@ -448,7 +449,6 @@ class KeyMachine:
         if job.history != self.history.current:
             self._queue.want(partition)
             return
-        partition.history = job.history
         partition.replace = False
         partition.live = True
         partition.cached = False

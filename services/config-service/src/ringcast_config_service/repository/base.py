@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from itertools import repeat
+from typing import Final, NamedTuple, Protocol, overload
 
 from ringcast_wire import FetchReply, HeadsReply, RingcastError, Row, StoreSettings, UnavailableError
 
@@ -79,6 +80,36 @@ class RowWrite(NamedTuple):
     condition: int | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PlainWrites(Sequence[RowWrite]):
+    """Puts with nothing but a value, column by column: a large write need not make an object of each row.
+
+    The columns are of one length.
+    """
+
+    partitions: Sequence[int]
+    row_ids: Sequence[str]
+    values: Sequence[str]
+    sizes: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.row_ids)
+
+    @overload
+    def __getitem__(self, index: int) -> RowWrite: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[RowWrite]: ...
+    def __getitem__(self, index: int | slice) -> RowWrite | list[RowWrite]:
+        if isinstance(index, slice):
+            return list(self)[index]
+        return RowWrite(self.partitions[index], self.row_ids[index], self.values[index], None, self.sizes[index])
+
+    def __iter__(self) -> Iterator[RowWrite]:
+        none = repeat(None)
+        columns = zip(self.partitions, self.row_ids, self.values, none, self.sizes, none, strict=False)
+        return map(RowWrite._make, columns)
+
+
 class IdempotencyMark(NamedTuple):
     """A client's key for a request, and a digest of the request: the key is not for another one."""
 
@@ -127,9 +158,15 @@ class WriteRequest:
     bundle: Bundle | None = None
     permit: Permit = field(default_factory=Permit)
     bytes: int = field(init=False)
+    partitions: frozenset[int] = field(init=False)
+    """Those that its rows are in."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bytes", sum(row.size for row in self.rows))
+        plain = self.rows if isinstance(self.rows, PlainWrites) else None
+        sizes = (row.size for row in self.rows) if plain is None else plain.sizes
+        partitions = (row.partition for row in self.rows) if plain is None else plain.partitions
+        object.__setattr__(self, "bytes", sum(sizes))
+        object.__setattr__(self, "partitions", frozenset(partitions))
 
 
 @dataclass(frozen=True, slots=True)

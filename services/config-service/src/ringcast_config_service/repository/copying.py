@@ -7,11 +7,12 @@ server no more. What a row and its revision have in common is written once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Final
+from typing import Final, TypeAlias
 
+from ringcast_config_service.repository.new_rows import NewRows
 from ringcast_config_service.repository.writes import KeyRef, PlannedRow, pack_metadata
 
 _PIECE_ROWS: Final = 500
@@ -19,6 +20,8 @@ _KEY: Final = attrgetter("key")
 _NULL: Final = r"\N"
 _TABS: Final = 6
 """In a line that nothing had to be escaped in."""
+Piece: TypeAlias = tuple[list[str], Sequence[int]]
+"""Lines of some rows, as far as both tables have the same columns, and the rows' sizes."""
 _ESCAPES: Final = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
 
 
@@ -36,26 +39,47 @@ def common_columns(rows: Sequence[PlannedRow], key_ids: Mapping[KeyRef, int]) ->
     return lines if _is_plain(lines, nulls) else [_escaped(row, key_ids) for row in rows]
 
 
-async def row_lines(
-    rows: Sequence[PlannedRow], key_ids: Mapping[KeyRef, int], now_ms: int, common: list[str]
-) -> AsyncIterator[bytes]:
+def planned_pieces(rows: Sequence[PlannedRow], key_ids: Mapping[KeyRef, int]) -> Iterator[Piece]:
+    """The rows in pieces."""
+    for start in range(0, len(rows), _PIECE_ROWS):
+        piece = rows[start : start + _PIECE_ROWS]
+        yield common_columns(piece, key_ids), [row.size for row in piece]
+
+
+def new_pieces(new: Iterable[NewRows], key_ids: Mapping[KeyRef, int]) -> Iterator[Piece]:
+    """The same of rows that are all new."""
+    for rows in new:
+        for start in range(0, len(rows.versions), _PIECE_ROWS):
+            piece = rows.piece(start, start + _PIECE_ROWS)
+            yield _new_columns(piece, key_ids), piece.rows.sizes
+
+
+def _new_columns(new: NewRows, key_ids: Mapping[KeyRef, int]) -> list[str]:
+    rows, key_id = new.rows, key_ids[new.key]
+    columns = zip(rows.partitions, rows.row_ids, rows.values, new.versions, strict=True)
+    lines = [
+        f"{key_id}\t{partition}\t{row_id}\t{value}\t{version}\tf\t{_NULL}"
+        for partition, row_id, value, version in columns
+    ]
+    return lines if _is_plain(lines, len(lines)) else [_escaped(row, key_ids) for row in new.planned()]
+
+
+async def row_lines(pieces: Iterable[Piece], now_ms: int, common: list[str]) -> AsyncIterator[bytes]:
     """Lines of the table ``rows`` (``ROW_COLUMNS``) in pieces; what they begin with is added to ``common``.
 
     A piece is on its way, and the server stores it, while the next is put together.
     """
-    for start in range(0, len(rows), _PIECE_ROWS):
-        piece = rows[start : start + _PIECE_ROWS]
-        lines = common_columns(piece, key_ids)
+    for lines, sizes in pieces:
         common += lines
-        yield "".join([f"{line}\t{now_ms}\t{row.size}\n" for row, line in zip(piece, lines, strict=True)]).encode()
+        yield "".join([f"{line}\t{now_ms}\t{size}\n" for line, size in zip(lines, sizes, strict=True)]).encode()
         await asyncio.sleep(0)  # the loop sends it
 
 
-async def history_lines(rows: Sequence[PlannedRow], common: Sequence[str], now_ms: int) -> AsyncIterator[bytes]:
+async def history_lines(prevs: Sequence[int], common: Sequence[str], now_ms: int) -> AsyncIterator[bytes]:
     """Lines of the table ``history`` (``HISTORY_COLUMNS``), in the same way; ``common`` is what they begin with."""
-    for start in range(0, len(rows), _PIECE_ROWS):
-        piece = zip(rows[start : start + _PIECE_ROWS], common[start : start + _PIECE_ROWS], strict=True)
-        yield "".join([f"{line}\t{now_ms}\t{row.prev}\n" for row, line in piece]).encode()
+    for start in range(0, len(common), _PIECE_ROWS):
+        piece = zip(prevs[start : start + _PIECE_ROWS], common[start : start + _PIECE_ROWS], strict=True)
+        yield "".join([f"{line}\t{now_ms}\t{prev}\n" for prev, line in piece]).encode()
         await asyncio.sleep(0)
 
 

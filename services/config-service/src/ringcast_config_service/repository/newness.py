@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ringcast_config_service.repository.base import WriteRequest
+from ringcast_config_service.repository.base import PlainWrites, RowWrite, WriteRequest
 from ringcast_config_service.repository.writes import KeyRef
 
 LEAST_ROWS: Final = 200
@@ -33,7 +33,7 @@ class Newness:
         return (
             _are_many(requests)
             and all(self._streaks.get(key, 0) >= _NEW_BEFORE for key in _keys(requests))
-            and all(row.value is not None for request in requests for row in request.rows)
+            and all(isinstance(request.rows, PlainWrites) or _are_puts(request.rows) for request in requests)
         )
 
     def learn(self, requests: Sequence[WriteRequest], all_new: bool) -> None:
@@ -49,6 +49,10 @@ class Newness:
         """Takes note of a wrong guess; :meth:`learn` is not told of this group."""
         self.missed += 1
         self._streaks.update(dict.fromkeys(_keys(requests), _AFTER_A_MISS))
+
+
+def _are_puts(rows: Sequence[RowWrite]) -> bool:
+    return all(row.value is not None for row in rows)
 
 
 def _are_many(requests: Sequence[WriteRequest]) -> bool:

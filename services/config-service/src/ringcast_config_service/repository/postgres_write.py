@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import asyncpg
 from ringcast_wire import RingcastError, UnavailableError
 
-from ringcast_config_service.repository import copying, mapping, writes
+from ringcast_config_service.repository import copying, mapping, new_rows, writes
 from ringcast_config_service.repository.base import OutboxRecord, WriteRequest, Written, new_history_id
 from ringcast_config_service.repository.newness import LEAST_ROWS
 from ringcast_config_service.repository.postgres_session import Connection, LostRaceError
@@ -74,15 +74,22 @@ async def write_new(db: Connection, requests: Sequence[WriteRequest], now_ms: in
     """
     state = await _locate(db, requests, known)
     await _read_heads(db, requests, state, known)
-    await _read_marks(db, requests, state)
-    plan = writes.plan_writes(requests, state, now_ms)
-    # A partition is too large, say, which it is not if its rows only change; or all was written before.
-    if _refusals(plan) or not plan.rows:
-        raise StoredError
+    planned = new_rows.plan_new(requests, state, now_ms)
+    if planned is None:
+        await _read_marks(db, requests, state)
+        plan = writes.plan_writes(requests, state, now_ms)
+        # A partition is too large, say, which it is not if its rows only change; or all was written before.
+        if _refusals(plan) or not plan.rows:
+            raise StoredError
+    else:
+        plan, new = planned
     key_ids = await _create_keys(db, plan, state)
     await _store_heads(db, plan, key_ids, state)
     try:
-        await _store_many(db, plan, key_ids, state)
+        if planned is None:
+            await _store_many(db, plan, key_ids, state)
+        else:
+            await _store_new(db, new, key_ids)
     except asyncpg.UniqueViolationError as error:
         raise StoredError from error
     await _store_marks(db, plan)
@@ -149,12 +156,23 @@ async def _store_many(
     if stored and len(new) < LEAST_ROWS:
         await _upsert_rows(db, plan.rows.values(), key_ids)
     else:
-        await _copy(db, "rows", Sql.ROW_COLUMNS, copying.row_lines(new, key_ids, now_ms, common))
+        pieces = copying.planned_pieces(new, key_ids)
+        await _copy(db, "rows", Sql.ROW_COLUMNS, copying.row_lines(pieces, now_ms, common))
         if len(new) < len(plan.rows):
             await _upsert_rows(db, [row for ref, row in plan.rows.items() if ref in stored], key_ids)
     if len(common) < len(plan.history):  # otherwise each row was written once and none was stored: they are its history
         common = copying.common_columns(plan.history, key_ids)
-    await _copy(db, "history", Sql.HISTORY_COLUMNS, copying.history_lines(plan.history, common, now_ms))
+    prevs = [row.prev for row in plan.history]
+    await _copy(db, "history", Sql.HISTORY_COLUMNS, copying.history_lines(prevs, common, now_ms))
+
+
+async def _store_new(db: Connection, new: Sequence[new_rows.NewRows], key_ids: dict[writes.KeyRef, int]) -> None:
+    """Rows of which none is stored, and their history."""
+    now_ms = await db.fetchval(Sql.STAMP_MS)
+    common: list[str] = []
+    pieces = copying.new_pieces(new, key_ids)
+    await _copy(db, "rows", Sql.ROW_COLUMNS, copying.row_lines(pieces, now_ms, common))
+    await _copy(db, "history", Sql.HISTORY_COLUMNS, copying.history_lines([0] * len(common), common, now_ms))
 
 
 async def _copy(db: Connection, table: str, columns: Sequence[str], lines: AsyncIterator[bytes]) -> None:

@@ -33,7 +33,6 @@ from ringcast_config_service.repository.base import (
     Bundle,
     IdempotencyMark,
     RowWrite,
-    StoreRecord,
     WriteOutcome,
     WriteRequest,
 )
@@ -158,7 +157,7 @@ def touched_partitions(requests: Iterable[WriteRequest]) -> list[PartitionRef]:
     """The partitions that a group writes to, in the one order in which everyone locks them."""
     found: dict[KeyRef, set[int]] = {}
     for request in requests:
-        found.setdefault(KeyRef(request.store.name, request.key), set()).update(row.partition for row in request.rows)
+        found.setdefault(KeyRef(request.store.name, request.key), set()).update(request.partitions)
     return sorted(PartitionRef(key, partition) for key, partitions in found.items() for partition in partitions)
 
 
@@ -196,8 +195,7 @@ def plan_writes(requests: Sequence[WriteRequest], state: CurrentState, now_ms: i
         except RingcastError as error:
             failed.add(chain)
             plan.outcomes += [error] * len(parts)
-    stores = {request.store.name: request.store for request in requests}
-    plan.events = list(_events(plan, state, stores, now_ms))
+    plan.events = list(events_of(plan, plan.rows.values(), state, requests, now_ms))
     return plan
 
 
@@ -207,7 +205,7 @@ def _unit(request: WriteRequest) -> WriteRequest | Bundle:
 
 
 @dataclass(slots=True)
-class _Tally:
+class Tally:
     """A head that is being counted up; an object a partition, where a new head a row would take most of the time."""
 
     revision: int
@@ -263,7 +261,7 @@ class _Planner:
         """Applies one request to the plan, or raises and leaves the plan as it was."""
         key = KeyRef(request.store.name, request.key)
         is_new = self._check_key(key, request)
-        tallies: dict[int, _Tally] = {}
+        tallies: dict[int, Tally] = {}
         refs = [RowRef(key, row.row_id) for row in request.rows]
         planned = [
             self._row(ref, row, tallies, request.skip_unchanged) for ref, row in zip(refs, request.rows, strict=True)
@@ -345,7 +343,7 @@ class _Planner:
             said = f"{place} row {shown(ref.row_id)} at version {found}: {expected} was expected, nothing was written"
         raise ConditionFailedError(said, field="if_version" if wanted else "if_absent", found_version=found)
 
-    def _row(self, ref: RowRef, row: RowWrite, tallies: dict[int, _Tally], skip_unchanged: bool) -> PlannedRow | None:
+    def _row(self, ref: RowRef, row: RowWrite, tallies: dict[int, Tally], skip_unchanged: bool) -> PlannedRow | None:
         """The next revision of a row, or ``None`` where nothing is to be written."""
         before = self._live_size(ref)
         if row.condition is not None:
@@ -357,7 +355,7 @@ class _Planner:
             return None
         tally = tallies.get(row.partition)
         if tally is None:
-            tally = tallies[row.partition] = _Tally(*self._head(PartitionRef(ref.key, row.partition)))
+            tally = tallies[row.partition] = Tally(*self._head(PartitionRef(ref.key, row.partition)))
         after = 0 if row.value is None else row.size
         tally.revision += 1
         tally.rows += (row.value is not None) - (before is not None)
@@ -378,17 +376,23 @@ class _Planner:
                 )
 
 
-def _events(plan: Plan, state: CurrentState, stores: dict[str, StoreRecord], now_ms: int) -> Iterable[PlannedEvent]:
-    """One event a partition written, with its rows in order of their versions unless they are too many."""
-    by_partition: dict[tuple[KeyRef, int], list[PlannedRow]] = {}
-    for row in plan.rows.values():
-        by_partition.setdefault((row.key, row.partition), []).append(row)
+def events_of(
+    plan: Plan, written: Iterable[PlannedRow], state: CurrentState, requests: Sequence[WriteRequest], now_ms: int
+) -> Iterable[PlannedEvent]:
+    """One event a partition written, with its rows in order of their versions unless they are too many.
+
+    ``written``: the last state of each row. Those of a partition with too many may all be left out.
+    """
+    stores = {request.store.name: request.store for request in requests}
+    by_partition: dict[tuple[KeyRef, int], list[PlannedRow]] = {ref: [] for ref in plan.heads}
+    for row in written:
+        by_partition[row.key, row.partition].append(row)
     for place, rows in by_partition.items():
         ref = PartitionRef(*place)
         key = ref.key
         inline, history = stores[key.store].inline_max_bytes, state.histories.get(key, "")
         prev, rev = (state.heads.get(ref) or Head()).revision, plan.heads[ref].revision
-        listed = len(rows) <= limits.MAX_EVENT_CHANGES
+        listed = 0 < len(rows) <= limits.MAX_EVENT_CHANGES
         changes = sorted((_change(row, inline) for row in rows), key=_version) if listed else None
         payload = encode(Event(WIRE_VERSION, prev, rev, now_ms, changes, history))
         if len(payload) > limits.MAX_EVENT_BYTES:

@@ -1,0 +1,105 @@
+"""A plan for many plain rows that are all new, column by column: an object of each row would take most of the time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from ringcast_wire import RingcastError, limits
+
+from ringcast_config_service.repository.base import PlainWrites, WriteOutcome, WriteRequest
+from ringcast_config_service.repository.writes import (
+    CurrentState,
+    Head,
+    KeyRef,
+    PartitionRef,
+    Plan,
+    PlannedRow,
+    Tally,
+    events_of,
+)
+
+
+class NewRows(NamedTuple):
+    """Plain rows of one request, none of which is stored, and the version that each gets."""
+
+    key: KeyRef
+    rows: PlainWrites
+    versions: list[int]
+
+    def piece(self, start: int, end: int) -> NewRows:
+        """Some of them."""
+        partitions, row_ids, values, sizes = self.rows.partitions, self.rows.row_ids, self.rows.values, self.rows.sizes
+        rows = PlainWrites(partitions[start:end], row_ids[start:end], values[start:end], sizes[start:end])
+        return NewRows(self.key, rows, self.versions[start:end])
+
+    def planned(self) -> Iterator[PlannedRow]:
+        """Row by row."""
+        for row, version in zip(self.rows, self.versions, strict=True):
+            yield PlannedRow(self.key, row.partition, row.row_id, row.value, version, None, row.size, 0)
+
+
+def plan_new(requests: Sequence[WriteRequest], state: CurrentState, now_ms: int) -> tuple[Plan, list[NewRows]] | None:
+    """What :func:`plan_writes` would, for plain puts of rows that are not stored.
+
+    The plan has neither rows nor history, which are the new rows. ``None`` where it takes a closer look: a row comes
+    twice, there is more to a request than its rows, or one may be refused.
+    """
+    plan, new = Plan(), []
+    tallies: dict[PartitionRef, Tally] = {}
+    ids: dict[KeyRef, set[str]] = {}
+    for request in requests:
+        key, rows = KeyRef(request.store.name, request.key), request.rows
+        if not isinstance(rows, PlainWrites) or request.mark is not None or request.bundle is not None:
+            return None
+        if key not in state.keys or key in state.deleted or (request.chain is not None and request.chain.failed):
+            return None
+        if state.partition_counts[key] != request.store.partition_count:
+            return None
+        known = ids.setdefault(key, set())
+        before = len(known)
+        known.update(rows.row_ids)
+        if len(known) < before + len(rows):
+            return None
+        try:
+            request.permit.check()
+        except RingcastError:
+            return None
+        added = NewRows(key, rows, _add(rows, key, tallies, state))
+        new.append(added)
+        plan.outcomes.append(WriteOutcome(written=len(rows), deleted=0, unchanged=0, versions=added.versions))
+        if request.traceparent is not None:
+            for partition in request.partitions:
+                plan.traceparents.setdefault(PartitionRef(key, partition), request.traceparent)
+    if any(tally.bytes > limits.MAX_PARTITION_BYTES for tally in tallies.values()):
+        return None
+    plan.heads = {ref: tally.head() for ref, tally in tallies.items()}
+    plan.events = list(events_of(plan, _listed(new, tallies, state), state, requests, now_ms))
+    return plan, new
+
+
+def _add(rows: PlainWrites, key: KeyRef, tallies: dict[PartitionRef, Tally], state: CurrentState) -> list[int]:
+    """Counts the heads up; returns the versions of the rows."""
+    of_key: dict[int, Tally] = {}
+    for partition in set(rows.partitions):
+        ref = PartitionRef(key, partition)
+        of_key[partition] = tallies.setdefault(ref, Tally(*state.heads.get(ref, Head())))
+    versions = []
+    for partition, size in zip(rows.partitions, rows.sizes, strict=True):
+        tally = of_key[partition]
+        tally.revision += 1
+        tally.rows += 1
+        tally.bytes += size
+        versions.append(tally.revision)
+    return versions
+
+
+def _listed(new: Iterable[NewRows], tallies: dict[PartitionRef, Tally], state: CurrentState) -> Iterable[PlannedRow]:
+    """The new rows of those partitions of which the events list them."""
+    listed: dict[KeyRef, set[int]] = {}
+    for ref, tally in tallies.items():
+        if tally.revision - state.heads.get(ref, Head()).revision <= limits.MAX_EVENT_CHANGES:
+            listed.setdefault(ref.key, set()).add(ref.partition)
+    for rows in new:
+        if partitions := listed.get(rows.key):
+            yield from (row for row in rows.planned() if row.partition in partitions)

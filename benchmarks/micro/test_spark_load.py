@@ -91,7 +91,7 @@ async def copy_out(url: str, count: int) -> float:
 
     query = """
         SELECT row_id, value, version, partition, deleted, metadata FROM rows
-        WHERE key_id = (SELECT id FROM config_keys WHERE name = 'list1')
+        WHERE key_id = (SELECT key_id FROM config_keys WHERE name = 'list1')
     """
     db: Any = await asyncpg.connect(url)
     start = time.perf_counter()

@@ -487,18 +487,3 @@ class Repository(Protocol):
         The newest revision of a live row stays however old it is, and so does what a row held ``history_ms`` ago. One
         instance of all does this at a time, and after it none of the others within ``every_ms``.
         """
-
-
-class PageSize:
-    """How many rows the next page asks for: pages stay near 1 MiB, however large the rows are."""
-
-    def __init__(self, first: int = 64, largest: int = 1_000, target_bytes: int = 1 << 20) -> None:
-        self.rows = first
-        self._largest = largest
-        self._target_bytes = target_bytes
-
-    def learn(self, rows: int, size: int) -> None:
-        """Takes note of a page of ``rows`` rows and ``size`` bytes."""
-        if rows:
-            fitting = self._target_bytes * rows // max(1, size)
-            self.rows = max(1, min(self._largest, self.rows * 4, fitting))

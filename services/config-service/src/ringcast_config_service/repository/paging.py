@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from ringcast_wire import names
 
 from ringcast_config_service.repository import mapping
-from ringcast_config_service.repository.base import HistoryFilter, ListedRow, ListFilter, PageSize, Revision
+from ringcast_config_service.repository.base import HistoryFilter, ListedRow, ListFilter, Revision
 
 Fetch = Callable[[tuple[object, ...]], Awaitable[list[mapping.Record]]]
 """Runs the statement of a page with these parameters."""
@@ -57,3 +57,18 @@ def _bounds(partition: int | None, partition_count: int) -> tuple[int, int]:
         return 0, partition_count - 1
     names.check_partition(partition, partition_count)
     return partition, partition
+
+
+class PageSize:
+    """How many rows the next page asks for: pages stay near 1 MiB, however large the rows are."""
+
+    def __init__(self, first: int = 64, largest: int = 1_000, target_bytes: int = 1 << 20) -> None:
+        self.rows = first
+        self._largest = largest
+        self._target_bytes = target_bytes
+
+    def learn(self, rows: int, size: int) -> None:
+        """Takes note of a page of ``rows`` rows and ``size`` bytes."""
+        if rows:
+            fitting = self._target_bytes * rows // max(1, size)
+            self.rows = max(1, min(self._largest, self.rows * 4, fitting))

@@ -96,49 +96,17 @@ def test_filters_without_pushdown_are_spark_s_own(filled: Store) -> None:
 
 
 @pytest.mark.usefixtures("pushdown")
-def test_filters_are_pushed_down(filled: Store) -> None:
-    """The partitions of the DataFrame show how much was read: one task for one row or one partition."""
-    row_id = sorted(ROWS)[7]
-    one = filled.load().filter(sql.col("row_id") == row_id)
-    assert one.rdd.getNumPartitions() == 1
-    assert [row.value for row in one.collect()] == [ROWS[row_id]]
-    some = filled.load(tasks="100").filter("partition IN (1, 5) OR partition = 6").filter("partition <= 5")
-    assert ids(some) == {row_id for row_id in ROWS if partition_of(filled, row_id) in (1, 5)}
-    five = filled.load(tasks="100").filter("partition >= 3 AND partition < 8")
-    assert five.rdd.getNumPartitions() == 5
-    assert ids(five) == {row_id for row_id in ROWS if 3 <= partition_of(filled, row_id) < 8}
-    plain = {row.row_id for row in filled.load().collect() if row.version > 20}
-    assert ids(filled.load().filter("version > 20")) == plain
-    assert ids(filled.load().filter("version >= 21")) == plain
-    assert ids(filled.load().filter("row_id = '' OR row_id IS NULL")) == set()
-    assert filled.load().filter("row_id = ''").count() == 0
-    assert filled.load().filter("NOT (partition = 3)").count() == sum(partition_of(filled, x) != 3 for x in ROWS)
-    assert filled.load().count() == len(ROWS)
-
-
-@pytest.mark.usefixtures("pushdown")
-def test_a_filter_that_is_pushed_down_changes_no_outcome(compacting_store: Store) -> None:
-    """Tombstones that are gone, and some that are not: the same rows come as without, by version and by id."""
-    store = compacting_store
-    store.write_rows({f"k{number}": "x" for number in range(200)})
-    for number in range(40):
-        store.delete(f"k{number}")
-    store.wait_for_compaction()
-    for number in range(40, 50):
-        store.delete(f"k{number}")
-    for condition in (
-        "version > 1",
-        "version >= 9",
-        "row_id IN ('k1', 'k45', 'k60')",
-        "row_id = 'k41' OR version > 12",
-    ):
-        found = []
-        for pushed in ("false", "true"):
-            store.spark.conf.set("spark.sql.python.filterPushdown.enabled", pushed)
-            rows = store.load(include_deleted="true").filter(condition).collect()
-            found.append(sorted((row.row_id, row.version, row.deleted) for row in rows))
-        assert found[0] == found[1], condition
-        assert found[0]
+def test_filters_of_one_query_are_not_those_of_another(filled: Store) -> None:
+    """Where Spark hands filters to data sources, it keeps one reader for all queries of a DataFrame."""
+    first, second = sorted(ROWS)[:2]
+    frame = filled.load()
+    assert ids(frame.filter(sql.col("row_id") == first)) == {first}
+    assert frame.count() == len(ROWS)
+    assert ids(frame.filter(sql.col("row_id") == first).unionAll(frame.filter(sql.col("row_id") == second))) == {
+        first,
+        second,
+    }
+    assert frame.filter("version > 20").count() == sum(row.version > 20 for row in frame.collect())
 
 
 def test_since_is_what_a_read_a_stream_or_an_export_gives(filled: Store, stream: Stream, tmp_path: Path) -> None:

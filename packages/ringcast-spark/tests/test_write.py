@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 import ringcast_core
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark_ringcast import partition_count, prepare, with_reasons
@@ -235,16 +237,36 @@ def test_one_bad_row_fails_a_write_that_allows_none(store: Store, row: tuple[str
     assert store.rows() == {"a": "1"}
 
 
+def test_what_another_try_can_not_cure_is_tried_once(store: Store, tmp_path: Path) -> None:
+    """Spark tries a task that raises four times; the error comes at the commit, long before the task has read all."""
+    numbers = store.spark.range(20_000, numPartitions=1)
+    rows = numbers.selectExpr("nullif(concat('row-', id), 'row-3') AS row_id", "'v' AS value")
+
+    def noting(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        (tmp_path / f"attempt-{context.attemptNumber()}").touch()
+        yield from batches
+
+    with pytest.raises(PySparkException) as caught:
+        store.save(rows.mapInArrow(noting, rows.schema))
+    assert str(clear_error(caught.value)).startswith(
+        "1 rows were rejected, and option max_rejected allows 0; one is No"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["attempt-0"]
+
+
 def test_too_many_rejected_rows_fail_the_write(store: Store, tmp_path: Path) -> None:
     store.write_rows({"old": "1"})
     frame = store.frame([("new", "v"), *BAD]).coalesce(1)
     with pytest.raises(Exception, match="rows were rejected, and option max_rejected allows 5"):
-        store.save(frame, mode="overwrite", max_rejected="5", rejects_path=str(tmp_path / "r"))
+        store.save(frame, mode="overwrite", max_rejected="5", rejects_path=str(tmp_path / "one"))
+    assert store.spark.read.parquet(str(tmp_path / "one")).count() == 6
     assert store.rows().items() >= {"old": "1"}.items(), "an overwrite that failed has deleted a row"
     in_two_tasks = store.frame([("new", "v"), *BAD]).repartition(2)
     with pytest.raises(Exception, match="6 rows were rejected, and option max_rejected allows 5"):
-        store.save(in_two_tasks, mode="overwrite", max_rejected="5", rejects_path=str(tmp_path / "r"))
-    assert store.spark.read.parquet(str(tmp_path / "r")).count() == 6
+        store.save(in_two_tasks, mode="overwrite", max_rejected="5", rejects_path=str(tmp_path / "two"))
+    assert store.spark.read.parquet(str(tmp_path / "two")).count() == 6
     assert store.rows() == {"old": "1", "new": "v"}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
@@ -23,12 +23,10 @@ from ringcast_wire import (
 
 from pyspark_ringcast._columns import SCHEMA, Entry, Reply, read_reply
 from pyspark_ringcast._fetch import FetchClient, Request, batch_request, partition_request, shared_client
-from pyspark_ringcast._filters import narrowed
 from pyspark_ringcast._options import OnChange, Options, parse_options
 from pyspark_ringcast._since import since_text
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
 T = TypeVar("T")
@@ -98,7 +96,11 @@ class ReadTask(InputPartition):
 
 
 class RingcastReader(DataSourceReader):
-    """Travels to the tasks with the snapshot."""
+    """Travels to the tasks with the snapshot.
+
+    It takes no filters from Spark (``pushFilters``): Spark 4.3 keeps one reader for every query of a DataFrame, so that
+    one that a filter has made smaller would leave out rows of the next query, and of the other side of a union.
+    """
 
     def __init__(self, snapshot: Snapshot, schema: StructType) -> None:
         """Raises ``InvalidInputError`` for a schema other than what a read gives."""
@@ -110,12 +112,6 @@ class RingcastReader(DataSourceReader):
                 field="schema",
             )
         self._snapshot = snapshot
-        self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
-
-    def narrow(self, filters: Iterable[Filter]) -> None:
-        """Reads no more than what filters of the query let through, as far as that can be told."""
-        snapshot = self._snapshot
-        self._snapshot = replace(snapshot, options=narrowed(snapshot.options, filters, len(snapshot.heads)))
 
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks; partitions that were never written are left out."""
@@ -136,23 +132,6 @@ class RingcastReader(DataSourceReader):
         """
         if isinstance(partition, ReadTask):  # Spark makes a task of its own where there is none
             yield from _TaskRead(self._snapshot, partition, shared_client(self._snapshot.options)).batches()
-
-
-class _PushFilters:
-    """``pushFilters`` of a reader, in sessions with ``spark.sql.python.filterPushdown.enabled`` only.
-
-    In others Spark refuses every query of a reader that has a method of its own of that name, and it tells by
-    ``__func__``: this looks like the method that it brings itself, which does nothing, unless it is called.
-    """
-
-    __func__ = staticmethod(DataSourceReader.pushFilters)
-
-    def __init__(self, reader: RingcastReader) -> None:
-        self._reader = reader
-
-    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        self._reader.narrow(filters)
-        return filters  # Spark applies all of them again
 
 
 def _tasks_of_rows(options: Options, written: set[int], partition_count: int) -> list[ReadTask]:

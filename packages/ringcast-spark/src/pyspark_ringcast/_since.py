@@ -6,7 +6,7 @@ Each partition counts its revisions by itself, so that one number says nothing a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -26,10 +26,6 @@ class Since:
     def of(self, partition: int) -> int:
         """The revision that is known of a partition."""
         return self.revisions.get(partition, 0)
-
-    def raised(self, revision: int, partition_count: int) -> Since:
-        """With at least this revision for every partition."""
-        return replace(self, revisions={one: max(revision, self.of(one)) for one in range(partition_count)})
 
     def __bool__(self) -> bool:
         return any(self.revisions.values())

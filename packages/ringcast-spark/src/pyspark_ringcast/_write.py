@@ -19,7 +19,17 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from ringcast_core import row_partitions
-from ringcast_wire import InvalidInputError, RowRule, UnknownKeyError, limits, shown
+from ringcast_wire import (
+    InternalError,
+    InvalidInputError,
+    ProtocolError,
+    RingcastError,
+    RowRule,
+    UnavailableError,
+    UnknownKeyError,
+    limits,
+    shown,
+)
 from ringcast_wire.grpc import pb
 
 from pyspark_ringcast._batches import BatchMaker, Rejected, in_lower_case
@@ -52,6 +62,8 @@ class Written(WriterCommitMessage):
     kept: dict[int, bytes] = field(default_factory=dict)
     live: int = 0
     """Rows of the key when the job began."""
+    failure: RingcastError | None = None
+    """Why the task stopped, where another try would stop there as well."""
 
     @property
     def counts(self) -> Counts:
@@ -88,15 +100,33 @@ class RingcastWriter(DataSourceArrowWriter):
         self._heads = self._read_heads()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """One task.
+        """One task. What was written before a failure stays.
+
+        What another try can't cure is not raised here, where Spark would try the task again three times: the commit
+        raises it.
 
         Raises:
-            InvalidInputError: more rows were rejected than ``maxRejected``.
-            RingcastError: a batch was refused, or the service stayed away. What was written until then stays.
+            UnavailableError: the service stayed away.
+            ProtocolError, InternalError: an answer can't be understood, or the service failed.
         """
-        options = self._options
         throttle, done = self._throttle(), Written()
-        maker = BatchMaker(options, keep_ids=self._overwrite, max_rows=_batch_rows(throttle))
+        maker = BatchMaker(self._options, keep_ids=self._overwrite, max_rows=_batch_rows(throttle))
+        try:
+            self._send(iterator, maker, throttle, done)
+        except (UnavailableError, ProtocolError, InternalError):
+            raise
+        except RingcastError as error:
+            done.failure = error
+        done.rejected = maker.rejected
+        if self._overwrite:
+            done.kept = _packed(maker.kept, self._partition_count)
+            done.live = self._live
+        return done
+
+    def _send(
+        self, iterator: Iterator[pa.RecordBatch], maker: BatchMaker, throttle: Throttle | None, done: Written
+    ) -> None:
+        options = self._options
         batches = maker.batches(map(in_lower_case, iterator))
         if not self._overwrite and _was_tried_before():
             batches = RowsBefore(options, self._heads).only(batches, done)
@@ -107,11 +137,6 @@ class RingcastWriter(DataSourceArrowWriter):
             maker.rejected += map(_rejected, result.rejected)
             self._check_rejected(maker.rejected)
         self._check_rejected(maker.rejected)
-        done.rejected = maker.rejected
-        if self._overwrite:
-            done.kept = _packed(maker.kept, self._partition_count)
-            done.live = self._live
-        return done
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver, once every task is done; doing it again changes nothing. Raises as :meth:`settle`."""
@@ -121,13 +146,17 @@ class RingcastWriter(DataSourceArrowWriter):
         """The commit, and what became of the rows. ``job`` names the reports.
 
         Raises:
-            InvalidInputError: more rows were rejected than ``maxRejected``; an overwrite then deletes nothing.
+            RingcastError: what a task was refused with; an overwrite then deletes nothing.
+            InvalidInputError: more rows were rejected than ``maxRejected``; the same.
             OverwriteRefusedError: it would delete more than it may.
         """
         done = [message for message in messages if isinstance(message, Written)]
         rejected = [row for message in done for row in message.rejected]
         if self._options.rejects_path is not None:
             write_rejects(self._options.rejects_path, job, rejected)
+        for message in done:
+            if message.failure is not None:
+                raise message.failure
         self._check_rejected(rejected)
         counts = _summed(done)
         if self._overwrite:

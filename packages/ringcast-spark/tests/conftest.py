@@ -145,9 +145,13 @@ class Store:
 
     def history(self, *, after_ms: int = 0) -> list[pb.Row]:
         """Every write, in the order of their time."""
+        return [revision.row for revision in self.revisions() if revision.written_at_ms > after_ms]
+
+    def revisions(self) -> list[pb.Revision]:
+        """The same with their times."""
         pages = self.stub.History(pb.HistoryRequest(store=self.name, key=self.key))
-        found = [revision for page in pages for revision in page.revisions if revision.written_at_ms > after_ms]
-        return [revision.row for revision in sorted(found, key=lambda revision: revision.written_at_ms)]
+        found = [revision for page in pages for revision in page.revisions]
+        return sorted(found, key=lambda revision: revision.written_at_ms)
 
     def frame(
         self, rows: Mapping[str, str] | list[tuple[Any, ...]], schema: str = "row_id STRING, value STRING"

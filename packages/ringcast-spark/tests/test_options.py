@@ -44,6 +44,7 @@ def test_every_option_is_read() -> None:
         row_ids='["a,b", "é", "a,b"]',
         since='{"3": 12}',
         versionAsOf='{"3": 13}',
+        timestampAsOf="1970-01-01T01:00:01+01:00",
         includeDeleted="TRUE",
         onChange="Latest",
         tasks="3",
@@ -71,7 +72,8 @@ def test_every_option_is_read() -> None:
     assert options.partitions == (0, 1, 2, 3, 7)
     assert options.row_ids == ("a,b", "é")
     assert (options.since, options.include_deleted, options.on_change) == (Since({3: 12}), True, OnChange.LATEST)
-    assert options.version_as_of == Since({3: 13})
+    assert (options.version_as_of, options.timestamp_as_of) == (Since({3: 13}), 1_000)
+    assert parse(timestamp_as_of="1970-01-02").timestamp_as_of == 86_400_000
     assert (options.tasks, options.operation, options.max_rejected) == (3, Operation.DELETE, 10)
     assert (options.login.user, options.login.password, options.rejects_path) == ("u", "p", "/somewhere")
     assert (options.changes, parse(startingOffsets="latest").starting_offsets) == (Changes.EVERY, "latest")
@@ -132,6 +134,7 @@ def test_the_environment_says_where_and_who() -> None:
         ({"maxDeleteShare": "nan"}, "max_delete_share", "0 to 1 is allowed"),
         ({"allowEmpty": "1"}, "allow_empty", "is '1': true or false is allowed"),
         ({"include_deleted": "yes"}, "include_deleted", "is 'yes': true or false is allowed"),
+        ({"timestampAsOf": "yesterday"}, "timestamp_as_of", "a date or time such as 2026-11-22T10:30:00+01:00"),
         ({"onChange": "wait"}, "on_change", "is 'wait': snapshot or latest is allowed"),
         ({"operation": "merge"}, "operation", "is 'merge': upsert or delete is allowed"),
         ({"tasks": "0"}, "tasks", "is '0': a whole number from 1 to 10000 is allowed"),

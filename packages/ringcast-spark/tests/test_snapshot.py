@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -163,9 +164,25 @@ def test_a_version_that_is_named(filled: Store) -> None:
     assert filled.load(versionAsOf=version, since=version).count() == 0
 
 
+def test_a_moment_that_is_named(filled: Store) -> None:
+    """What was written at it is in, what was written a millisecond later is not."""
+    at_ms = max(revision.written_at_ms for revision in filled.revisions())
+    while time.time() * 1000 < at_ms + 1:
+        time.sleep(0.001)
+    filled.put("later", "1")
+    moment = datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(milliseconds=at_ms)
+    offset = moment.astimezone(datetime.timezone(datetime.timedelta(hours=2)))
+    for text in (moment.isoformat(), offset.isoformat()):
+        assert values(filled.load(timestampAsOf=text)) == ROWS
+    assert values(filled.load(timestampAsOf="1971-01-01")) == {}
+    with pytest.raises(Exception, match="which is still to come"):
+        filled.load(timestampAsOf="2999-01-01")
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
+        ({"versionAsOf": "{}", "timestampAsOf": "2026-01-01"}, "options version_as_of and timestamp_as_of are given"),
         ({"versionAsOf": "17"}, "option version_as_of is '17': one number can't say which version, for each partition"),
         ({"versionAsOf": '{"0": 999}'}, "option version_as_of has revision 999 for partition 0 of .*, which is at rev"),
         ({"versionAsOf": '{"99": 1}'}, "option version_as_of has partition 99: .* has partitions 0 to 15"),

@@ -108,7 +108,7 @@ async def test_every_damaged_fetch_is_answered(service: Running, store_name: str
                 return
             outcomes["ok"] += 1
             if what == "heads":
-                assert sum(decode_heads_reply(body).heads) == 30
+                assert sum(decode_heads_reply(body).heads) in (0, 30)  # what damaged it may have named a moment
             else:
                 rows = [row for part in decode_fetch_reply(body).partitions for row in part.rows]
                 assert {row.row_id: row.value for row in rows}.items() <= truth.items()

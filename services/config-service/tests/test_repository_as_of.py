@@ -106,6 +106,21 @@ async def test_a_deletion_that_was_compacted_is_no_row(bench: Bench) -> None:
     assert await rows_at(bench, 3) == {b: ("2", 2)}
 
 
+async def test_the_revisions_at_a_moment(bench: Bench) -> None:
+    a, b = same_partition(2)
+    for rows in ({a: "1", b: "2"}, {a: "3"}, {b: None}):
+        await bench.write(rows)
+        await bench.pass_time(DAY_MS)
+    now_ms = await bench.repo.clock_ms()
+    found = [(await bench.repo.heads("s", "k", now_ms - days * DAY_MS - DAY_MS // 2)).heads for days in range(4)]
+    assert [heads[PARTITION] for heads in found] == [4, 3, 2, 0]
+    assert (await bench.repo.heads("s", "k", now_ms)).heads == await heads(bench)
+    assert (await bench.repo.compact(30 * DAY_MS, 2 * DAY_MS - DAY_MS // 2)).revisions == 1
+    assert (await bench.repo.heads("s", "k", now_ms - DAY_MS - DAY_MS // 4)).heads[PARTITION] == 3
+    with pytest.raises(RevisionGoneError, match=r"what s/k had at .* UTC can't be told any more: its history goes"):
+        await bench.repo.heads("s", "k", now_ms - 2 * DAY_MS)
+
+
 @pytest.mark.parametrize("tombstones_ms", [DAY_MS // 2, 30 * DAY_MS])
 async def test_random_writes_over_weeks_against_a_model(bench: Bench, tombstones_ms: int) -> None:
     """Every day of the last week can be read as it was; a day before it is read as it was, or refused."""
@@ -113,24 +128,24 @@ async def test_random_writes_over_weeks_against_a_model(bench: Bench, tombstones
     draw = random.Random(seed)
     days: list[tuple[list[int], dict[str, str]]] = []
     now: dict[str, str] = {}
-    await bench.write({"r0": None, "r1": "first"})
-    now["r1"] = "first"
+    ids = same_partition(20)
     refused = 0
     for day in range(20):
-        rows = {f"r{draw.randrange(20)}": draw.choice([None, f"{day}"]) for _ in range(draw.randrange(1, 8))}
+        rows = {draw.choice(ids): draw.choice([None, f"{day}"]) for _ in range(draw.randrange(1, 8))}
         await bench.write(rows)
         now = {row: value for row, value in {**now, **rows}.items() if value is not None}
         days.append((await heads(bench), now))
         await bench.pass_time(DAY_MS)
         await bench.repo.compact(tombstones_ms, 7 * DAY_MS - DAY_MS // 2)
         for number, (vector, wanted) in enumerate(days):
-            found: dict[str, str] = {}
+            evening_ms = await bench.repo.clock_ms() - (day - number) * DAY_MS - DAY_MS // 2
             try:
-                for partition, revision in enumerate(vector):
-                    found |= {row.row_id: row.value for row in (await read(bench, partition, revision)).rows}
+                assert (await bench.repo.heads("s", "k", evening_ms)).heads == vector
+                rows_then = (await read(bench, PARTITION, vector[PARTITION])).rows
             except RevisionGoneError:
                 assert number < day - 5, f"seed {seed}, day {number} is gone on day {day}"
                 refused += 1
             else:
+                found = {row.row_id: row.value for row in rows_then}
                 assert found == wanted, f"seed {seed}, day {number} as read on day {day}"
     assert refused > 10

@@ -26,6 +26,7 @@ from ringcast_wire import (
     BatchRequest,
     ChunkAssembler,
     HeadsReply,
+    HeadsRequest,
     NatsLogin,
     PartitionRequest,
     ProtocolError,
@@ -89,14 +90,19 @@ class FetchClient:
         self._nats: _Connection | None = None
         self._connecting = asyncio.Lock()
 
-    def heads(self, store: str, key: str, timeout_s: float) -> HeadsReply:
+    def heads(self, store: str, key: str, timeout_s: float, at_ms: int | None = None) -> HeadsReply:
         """The revision of each partition of a key, as many as the store has partitions, and their history.
+
+        As they are, or as they were at a moment (Unix time).
 
         Raises:
             UnknownStoreError, UnknownKeyError: nothing of that name is there.
+            InvalidInputError: the moment is still to come.
+            RevisionGoneError: what there was at the moment is not known any more.
             UnavailableError: nobody answered in time.
         """
-        request = Request(names.fetch_subject(store, key, names.FETCH_HEADS), b"")
+        payload = b"" if at_ms is None else encode(HeadsRequest(WIRE_VERSION, at_ms))
+        request = Request(names.fetch_subject(store, key, names.FETCH_HEADS), payload)
         return self._wait(self._ask(request, timeout_s, decode_heads_reply))
 
     def fetch(self, request: Request, timeout_s: float) -> Reply:

@@ -89,6 +89,8 @@ class Options:
     include_deleted: bool = False
     version_as_of: Since | None = None
     """The revisions to read, instead of those that the partitions have."""
+    timestamp_as_of: int | None = None
+    """The same by a moment, in ms of Unix time."""
     on_change: OnChange = OnChange.SNAPSHOT
     tasks: int | None = None
     # Streams
@@ -343,6 +345,7 @@ _PARSERS: Final[dict[str, Callable[[str, str], Any]]] = {
     "row_ids": _row_ids,
     "since": parse_since,
     "version_as_of": parse_since,
+    "timestamp_as_of": _timestamp,
     "include_deleted": _boolean,
     "on_change": _choice(OnChange),
     "tasks": _integer(1, MAX_TASKS),

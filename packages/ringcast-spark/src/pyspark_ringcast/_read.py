@@ -56,22 +56,30 @@ def take_snapshot(options: Options) -> Snapshot:
         InvalidInputError: a partition is named that the store does not have, or a revision that is still to come, or
             options contradict each other.
         MismatchError: ``since`` or ``version_as_of`` is of another list.
+        RevisionGoneError: what there was at ``timestamp_as_of`` is not known any more.
         UnavailableError: nobody answered in time.
     """
-    found = shared_client(options).heads(options.store, options.key, options.timeout_s)
+    _check_versions(options)
+    found = shared_client(options).heads(options.store, options.key, options.timeout_s, options.timestamp_as_of)
     place, heads = f"{options.store}/{options.key}", tuple(found.heads)
     for partition in options.partitions or ():
         names.check_partition(partition, len(heads))
     if options.version_as_of is not None:
-        if options.on_change is OnChange.LATEST:
-            raise InvalidInputError(
-                "option on_change is latest: that does not go with version_as_of, which says what is read",
-                field="on_change",
-            )
         options.version_as_of.check(place, heads, "version_as_of")
         heads = options.version_as_of.vector(len(heads))
     options.since.check(place, heads)
     return Snapshot(options, heads, found.history)
+
+
+def _check_versions(options: Options) -> None:
+    """Refuses options that contradict each other."""
+    given = [name for name in ("version_as_of", "timestamp_as_of") if getattr(options, name) is not None]
+    if len(given) > 1:
+        raise InvalidInputError(f"options {' and '.join(given)} are given: one of them is enough", field=given[1])
+    if given and options.on_change is OnChange.LATEST:
+        raise InvalidInputError(
+            f"option on_change is latest: that does not go with {given[0]}, which says what is read", field="on_change"
+        )
 
 
 def version_now(**options: str) -> str:

@@ -184,6 +184,17 @@ class PartitionRequest(msgspec.Struct, frozen=True, array_like=True):
     as_of: int | None = None
 
 
+class HeadsRequest(msgspec.Struct, frozen=True, array_like=True):
+    """Asks for the revision of each partition: as they are, or (``at_ms``, Unix time) as they were.
+
+    At that moment: nothing that was written later is below them. Refused with ``REVISION_GONE`` where that is not known
+    any more.
+    """
+
+    wire_version: int = WIRE_VERSION
+    at_ms: int | None = None
+
+
 class BatchRequest(msgspec.Struct, frozen=True, array_like=True):
     """Asks for named rows of a key, 1 to 1,000."""
 
@@ -231,11 +242,12 @@ _pack = msgspec.msgpack.Encoder()
 _json = msgspec.json.Encoder()
 _event = msgspec.msgpack.Decoder(Event)
 _partition_request = msgspec.msgpack.Decoder(PartitionRequest)
+_heads_request = msgspec.msgpack.Decoder(HeadsRequest)
 _batch_request = msgspec.msgpack.Decoder(BatchRequest)
 _fetch_reply = msgspec.msgpack.Decoder(FetchReply)
 _heads_reply = msgspec.msgpack.Decoder(HeadsReply)
 
-Message = Event | PartitionRequest | BatchRequest | FetchReply | HeadsReply
+Message = Event | PartitionRequest | HeadsRequest | BatchRequest | FetchReply | HeadsReply
 
 
 def encode(message: Message) -> bytes:
@@ -270,6 +282,11 @@ def decode_partition_request(data: bytes) -> PartitionRequest:
     if request.as_of is not None and request.as_of < (request.since or 0):
         raise ProtocolError(f"as_of {request.as_of} is below {'since' if request.since else '0'}")
     return request
+
+
+def decode_heads_request(data: bytes) -> HeadsRequest:
+    """Reads a request for heads; an empty payload asks for those that there are."""
+    return _decode(_heads_request, data, "heads request") if data else HeadsRequest()
 
 
 def decode_batch_request(data: bytes) -> BatchRequest:

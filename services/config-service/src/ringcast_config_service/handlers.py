@@ -25,6 +25,7 @@ from ringcast_wire import (
     check_row,
     check_row_id,
     decode_batch_request,
+    decode_heads_request,
     decode_partition_request,
     encode,
     limits,
@@ -263,11 +264,18 @@ class Handlers:
         if what == names.FETCH_BATCH:
             row_ids = _check_row_ids(decode_batch_request(payload).row_ids)
             return encode(await read(repository.read_rows(store, key, row_ids)))
+        if what == names.FETCH_HEADS:
+            return encode(await read(self._heads_at(store, key, decode_heads_request(payload).at_ms)))
         if payload:
             raise ProtocolError(f"a fetch of {what} has no payload: {len(payload)} bytes came")
-        if what == names.FETCH_FULL:
-            return encode(await read(repository.read_full(store, key)))
-        return encode(await read(repository.heads(store, key)))
+        return encode(await read(repository.read_full(store, key)))
+
+    async def _heads_at(self, store: str, key: str, at_ms: int | None) -> HeadsReply:
+        if at_ms is not None and at_ms > (now_ms := await self._repository.clock_ms()):
+            raise InvalidInputError(
+                f"at_ms {at_ms} is still to come: the database's clock says {now_ms}", field="at_ms"
+            )
+        return await self._repository.heads(store, key, at_ms)
 
     async def _check_key(self, store: str, key: str) -> StoreRecord:
         names.check_name("store", store)

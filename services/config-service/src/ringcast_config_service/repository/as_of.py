@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ringcast_wire import InvalidInputError, RevisionGoneError, Row
+from ringcast_wire import HeadsReply, InvalidInputError, RevisionGoneError, Row
 
 from ringcast_config_service.repository import mapping
 
@@ -53,3 +53,20 @@ class Place(NamedTuple):
 
     def __str__(self) -> str:
         return f"revision {self.as_of} of partition {self.partition} of {self.store}/{self.key}"
+
+
+def check_moment(at_ms: int, horizon_ms: int, store: str, key: str) -> None:
+    """Raises ``RevisionGoneError`` where revisions that were there at a moment (Unix time) may be removed."""
+    if at_ms < horizon_ms:
+        raise RevisionGoneError(
+            f"what {store}/{key} had at {mapping.utc(at_ms)} can't be told any more: its history goes back to "
+            f"{mapping.utc(horizon_ms)}"
+        )
+
+
+def earlier_heads(now: HeadsReply, found: Iterable[mapping.Record]) -> HeadsReply:
+    """The heads with those of the statement ``REVISIONS_AT``. How many rows there were is not known."""
+    heads = list(now.heads)
+    for partition, revision in found:
+        heads[partition] = revision
+    return HeadsReply(now.wire_version, heads, now.history)

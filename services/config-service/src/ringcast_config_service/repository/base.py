@@ -420,8 +420,12 @@ class Repository(Protocol):
             LimitExceededError: they are larger than one reply may be.
         """
 
-    async def heads(self, store: str, key: str) -> HeadsReply:
-        """The revision of each partition, and how many live rows it has."""
+    async def heads(self, store: str, key: str, at_ms: int | None = None) -> HeadsReply:
+        """The revision of each partition, and how many live rows it has; or the revisions at a moment (Unix time).
+
+        Raises:
+            RevisionGoneError: revisions that were there at the moment are removed.
+        """
 
     async def new_history(self, store: str, *, instead_of: str | None = None) -> str:
         """Gives a store and each of its keys a new history, and returns the store's.

@@ -87,13 +87,14 @@ def key_deleted(store: str, key: str, deletion: Deletion) -> KeyDeletedError:
 
 
 def _when(deletion: Deletion) -> str:
-    deleted = f"was deleted at {_utc(deletion.deleted_at_ms)}"
+    deleted = f"was deleted at {utc(deletion.deleted_at_ms)}"
     if not deletion.expires_at_ms:
         return f"{deleted} and is being purged: its name is free once that is done"
-    return f"{deleted}, it can be restored until {_utc(deletion.expires_at_ms)}"
+    return f"{deleted}, it can be restored until {utc(deletion.expires_at_ms)}"
 
 
-def _utc(time_ms: int) -> str:
+def utc(time_ms: int) -> str:
+    """A moment for a sentence."""
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(" ", timespec="seconds").replace("+00:00", " UTC")
 
 

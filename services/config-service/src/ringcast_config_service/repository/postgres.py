@@ -261,10 +261,14 @@ class PostgresRepository:
             rows = await db.fetch(Sql.READ_FULL, key_id)
             return mapping.fetch_reply(history, mapping.by_partition(heads, rows, whole=True))
 
-    async def heads(self, store: str, key: str) -> HeadsReply:
+    async def heads(self, store: str, key: str, at_ms: int | None = None) -> HeadsReply:
         async with self._sessions.snapshot("fetches") as db:
             count, key_id, history = mapping.located(await db.fetchrow(Sql.LOCATE, store, key), store, key)
-            return mapping.dense_heads(await db.fetch(Sql.HEADS, key_id), count, history)
+            found = mapping.dense_heads(await db.fetch(Sql.HEADS, key_id), count, history)
+            if at_ms is None:
+                return found
+            as_of_reads.check_moment(at_ms, await db.fetchval(Sql.HORIZON), store, key)
+            return as_of_reads.earlier_heads(found, await db.fetch(Sql.REVISIONS_AT, key_id, at_ms))
 
     async def new_history(self, store: str, *, instead_of: str | None = None) -> str:
         return await self._sessions.transact(lambda db: postgres_history.new_history(db, store, instead_of))

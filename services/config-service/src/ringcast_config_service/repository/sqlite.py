@@ -179,10 +179,14 @@ class SqliteRepository:
 
         return await self._read(work)
 
-    async def heads(self, store: str, key: str) -> HeadsReply:
+    async def heads(self, store: str, key: str, at_ms: int | None = None) -> HeadsReply:
         def work(db: sqlite3.Connection) -> HeadsReply:
             count, key_id, history = mapping.located(db.execute(Sql.LOCATE, (store, key)).fetchone(), store, key)
-            return mapping.dense_heads(db.execute(Sql.HEADS, (key_id,)), count, history)
+            found = mapping.dense_heads(db.execute(Sql.HEADS, (key_id,)), count, history)
+            if at_ms is None:
+                return found
+            as_of_reads.check_moment(at_ms, db.execute(Sql.HORIZON).fetchone()[0], store, key)
+            return as_of_reads.earlier_heads(found, db.execute(Sql.REVISIONS_AT, (key_id, at_ms)))
 
         return await self._read(work)
 

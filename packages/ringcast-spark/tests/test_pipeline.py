@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 from pyspark_ringcast import pipeline
 from pyspark_ringcast.pipeline._cli import run as run_command
 from pyspark_ringcast.pipeline._session import clear_error
-from ringcast_wire import InvalidInputError, RingcastError, UnavailableError
+from ringcast_wire import InvalidInputError, RevisionGoneError, RingcastError, UnavailableError
+from ringcast_wire.grpc import pb
 
 Store = Any  # of conftest.py
 
@@ -215,12 +216,14 @@ def test_a_read_that_the_store_has_left_behind(spark: SparkSession, store: Store
     """Spark's error is a traceback of some pages: what a person gets is the sentence in it."""
     store.put("a", "1")
     frame = store.load()
-    store.put("a", "2")
+    store.stub.NewHistory(pb.NewHistoryRequest(name=store.name))
     with pytest.raises(PythonException) as caught:
         frame.collect()
     error = clear_error(caught.value)
-    assert isinstance(error, UnavailableError)
-    assert re.fullmatch(r"partition \d+ of .* moved from revision 1 to 2 after the DataFrame was made: .*", str(error))
+    assert isinstance(error, RevisionGoneError)
+    assert re.fullmatch(
+        r"revision 1 of partition \d+ of .* is of another history: .*; make the DataFrame .*", str(error)
+    )
 
 
 def test_export(spark: SparkSession, store: Store, tmp_path: Path) -> None:

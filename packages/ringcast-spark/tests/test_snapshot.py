@@ -13,10 +13,11 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark_ringcast import pipeline, revisions_of, version_now
 from pyspark_ringcast._options import parse_options
-from pyspark_ringcast._read import RingcastReader, SnapshotGoneError, take_snapshot
+from pyspark_ringcast._read import RingcastReader, take_snapshot
 from pyspark_ringcast._since import since_text
 from ringcast_core import row_partition
 from ringcast_testkit import PATIENCE_S
+from ringcast_wire import RevisionGoneError
 
 Store = Any  # of conftest.py
 
@@ -206,7 +207,7 @@ def test_history_that_is_gone_is_one_clear_error(forgetful_store: Store) -> None
     store.write_rows({"a": "3", "b": "3"})
     store.wait_for_history()
     sentence = "can't be read any more: .*; make the DataFrame or view again, or read with the option onChange=latest"
-    with pytest.raises(SnapshotGoneError, match=sentence):
+    with pytest.raises(RevisionGoneError, match=sentence):
         read_here(reader)
     with pytest.raises(Exception, match=sentence):
         frame.collect()

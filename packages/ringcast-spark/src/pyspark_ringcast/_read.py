@@ -15,7 +15,6 @@ from ringcast_wire import (
     MismatchError,
     ProtocolError,
     RevisionGoneError,
-    RingcastError,
     UnavailableError,
     limits,
     names,
@@ -33,10 +32,6 @@ T = TypeVar("T")
 
 _LEAST_TASKS: Final = 8
 _PARTITIONS_PER_TASK: Final = 16
-
-
-class SnapshotGoneError(RingcastError):
-    """The rows as of a snapshot are not known any more; to try again does not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +131,7 @@ class RingcastReader(DataSourceReader):
         """The rows of a task.
 
         Raises:
-            SnapshotGoneError: what was replaced since the snapshot is not kept any more, or the history is another now.
+            RevisionGoneError: what was replaced since the snapshot is not kept any more, or the history is another now.
         """
         if isinstance(partition, ReadTask):  # Spark makes a task of its own where there is none
             yield from _TaskRead(self._snapshot, partition, shared_client(self._snapshot.options)).batches()
@@ -178,7 +173,7 @@ class _TaskRead:
                     if batch.num_rows:
                         yield batch
         except RevisionGoneError as error:
-            raise SnapshotGoneError(
+            raise RevisionGoneError(
                 f"{error}; make the DataFrame or view again, or read with the option onChange=latest"
             ) from None
 

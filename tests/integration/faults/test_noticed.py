@@ -59,6 +59,7 @@ async def test_a_worker_that_ends_when_its_password_is_refused(tmp_path: Path) -
 
 async def test_a_worker_that_never_gets_its_consumer_back(tmp_path: Path) -> None:
     async with system(tmp_path, "makes_no_consumer_again") as found:
+        await found.recovered()  # a consumer whose filters are still to be updated is made by that
         with pytest.raises(AssertionError, match="not everything was served again"):
             await found.fault(KINDS["consumer_refused"])
 

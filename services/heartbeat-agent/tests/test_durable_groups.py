@@ -211,6 +211,25 @@ class Reading:
         return self._answer
 
 
+class Ears:
+    """A member of a group, that answers what it hears."""
+
+    def __init__(self, group: SharedGroup) -> None:
+        self._group = group
+        self._member, _ = group.join("one", (), capacity=0, changes_only=True, session="", api="stream")
+        self.heard: list[tuple[str, int]] = []
+
+    async def hear(self, count: int) -> None:
+        """Waits until so many changes have been heard."""
+        async with asyncio.timeout(PATIENCE_S):
+            async for frame in self._member.frames():
+                for delivery in frame.deliveries:
+                    self.heard.append((delivery.change.row_id, delivery.change.version))
+                    self._group.answer(self._member, [delivery.offset], [delivery.attempt])
+                if len(self.heard) >= count:
+                    return
+
+
 @pytest.mark.parametrize("whole", [False, True])
 async def test_a_read_that_is_ahead_of_the_events_leads_no_row_back(whole: bool) -> None:
     rows = [Row("a", "9", 9), *([] if whole else [Row("b", "", 7, True)])]
@@ -218,22 +237,12 @@ async def test_a_read_that_is_ahead_of_the_events_leads_no_row_back(whole: bool)
     positions.put(("s", "list", "g"), Position("h", {0: 3}))
     around = Surroundings(Config(), asyncio.create_task, cast(Any, None), History(reading, positions))
     group = SharedGroup(Ahead(), "g", around, "drop")
-    member, _ = group.join("one", (), capacity=0, changes_only=True, session="", api="stream")
-    heard: list[tuple[str, int]] = []
-
-    async def hear(count: int) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            async for frame in member.frames():
-                for delivery in frame.deliveries:
-                    heard.append((delivery.change.row_id, delivery.change.version))
-                    group.answer(member, [delivery.offset], [delivery.attempt])
-                if len(heard) >= count:
-                    return
+    ears = Ears(group)
 
     group.take(Change("s", "list", 0, "a", "6", 6))  # while the read is under way
-    await hear(1)
+    await ears.hear(1)
     reading.go.set()
-    await hear(2 if whole else 3)
+    await ears.hear(2 if whole else 3)
     for change in (
         Change("s", "list", 0, "b", None, 7, deleted=True),
         Change("s", "list", 0, "a", None, 8, deleted=True),
@@ -241,8 +250,8 @@ async def test_a_read_that_is_ahead_of_the_events_leads_no_row_back(whole: bool)
         Change("s", "list", 0, "a", "10", 10),
     ):
         group.take(change)
-    await hear(4)
-    assert sorted(heard) == [("a", 6), ("a", 9), ("a", 10), ("b", 7)]
+    await ears.hear(4)
+    assert sorted(ears.heard) == [("a", 6), ("a", 9), ("a", 10), ("b", 7)]
     group.close()
     assert positions.get(("s", "list", "g")) == Position("h", {0: 5})
 
@@ -253,32 +262,22 @@ async def test_no_replay_leads_a_row_back_behind_what_the_group_was_told() -> No
     positions.put(("s", "list", "g"), Position("h", {0: 3}))
     around = Surroundings(Config(), asyncio.create_task, cast(Any, None), History(reading, positions))
     group = SharedGroup(source, "g", around, "drop")
-    member, _ = group.join("one", (), capacity=0, changes_only=True, session="", api="stream")
-    heard: list[tuple[str, int]] = []
+    ears = Ears(group)
     answers: list[ReplayAnswer] = []
-
-    async def hear(count: int) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            async for frame in member.frames():
-                for delivery in frame.deliveries:
-                    heard.append((delivery.change.row_id, delivery.change.version))
-                    group.answer(member, [delivery.offset], [delivery.attempt])
-                if len(heard) >= count:
-                    return
 
     def replay(number: int, version: int) -> None:
         request = ReplayRequest(WIRE_VERSION, f"{number:032d}", 0, "a", version, "h", "g", "", 0, 0)
         group.replay(request, Change("s", "list", 0, "a", str(version), version), answers.append)
 
     reading.go.set()
-    await hear(1)
+    await ears.hear(1)
     replay(1, 5)
     assert [(answer.outcome, answer.version) for answer in answers] == [(ReplayOutcome.KEPT, 0)]
     assert "was told of newer changes than the agent's worker has" in answers[0].why
     source.revision = 9
     replay(2, 9)
-    await hear(2)
-    assert heard == [("a", 9), ("a", 9)]
+    await ears.hear(2)
+    assert ears.heard == [("a", 9), ("a", 9)]
     assert [(answer.outcome, answer.version) for answer in answers[1:]] == [(ReplayOutcome.HANDLED, 9)]
     group.close()
 

@@ -182,8 +182,9 @@ class Handlers:
             raise InvalidInputError(
                 f"rows has {count} entries: 1 to {limits.MAX_BATCH_ROWS} are allowed in a batch", field="rows"
             )
-        plain = plain_writes(rows, record.partition_count) if isinstance(rows, PlainRows) else None
-        writes: Sequence[RowWrite] | None = plain
+        writes: Sequence[RowWrite] | None = None
+        if isinstance(rows, PlainRows):
+            writes = plain_writes(rows, record.partition_count)
         repeated = 0
         rejected: list[Rejected] = []
         if writes is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ringcast_wire import HeadsReply, InvalidInputError, RevisionGoneError, Row
+from ringcast_wire import FetchReply, HeadsReply, InvalidInputError, PartitionRows, RevisionGoneError, Row, names
 
 from ringcast_config_service.repository import mapping
 
@@ -53,6 +53,58 @@ class Place(NamedTuple):
 
     def __str__(self) -> str:
         return f"revision {self.as_of} of partition {self.partition} of {self.store}/{self.key}"
+
+
+class Reading(NamedTuple):
+    """How a partition is read: ``upto`` a revision, ``whole`` or what changed after ``after``."""
+
+    place: Place
+    key_id: int
+    history: str
+    head: int
+    upto: int
+    whole: bool
+    after: int
+
+    @classmethod
+    def of(cls, place: Place, found: mapping.Record | None, since: int | None) -> Reading:
+        """From what the statement ``LOCATE_PARTITION`` found.
+
+        Raises:
+            RingcastError: there is no such place, or it is not as it is asked for.
+        """
+        count, key_id, current, head, floor, live_rows = mapping.located(found, place.store, place.key)
+        names.check_partition(place.partition, count)
+        upto = place.revision(head or 0, current)
+        after = since if place.history == current else None
+        whole = mapping.wants_whole(after, upto, floor or 0, live_rows or 0)
+        return cls(place, key_id, current, head or 0, upto, whole, 0 if whole else after or 0)
+
+    @property
+    def is_earlier(self) -> bool:
+        """Whether it is another revision than the partition is at."""
+        return self.upto != self.head
+
+    @property
+    def words(self) -> tuple[int, ...]:
+        """For ``READ_WHOLE`` or ``READ_SINCE``."""
+        where = self.key_id, self.place.partition
+        return where if self.whole else (*where, self.after)
+
+    @property
+    def kept_words(self) -> tuple[int, ...]:
+        """For ``KEPT_REVISIONS``."""
+        return self.key_id, self.place.partition, self.upto
+
+    def earlier_words(self, kept: int, horizon_ms: int) -> tuple[int | bool, ...]:
+        """For ``READ_AS_OF``, with what ``KEPT_REVISIONS`` found; raises ``RevisionGoneError``."""
+        self.place.check_kept(kept, self.head)
+        return self.key_id, self.place.partition, self.upto, horizon_ms, self.after, not self.whole
+
+    def reply(self, records: Iterable[mapping.Record]) -> FetchReply:
+        """The answer with these rows; raises ``RevisionGoneError``."""
+        rows = self.place.rows(records) if self.is_earlier else mapping.to_rows(records)
+        return mapping.fetch_reply(self.history, [PartitionRows(self.place.partition, self.upto, self.whole, rows)])
 
 
 def check_moment(at_ms: int, horizon_ms: int, store: str, key: str) -> None:

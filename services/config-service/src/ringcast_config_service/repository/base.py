@@ -98,10 +98,10 @@ class PlainWrites(Sequence[RowWrite]):
     @overload
     def __getitem__(self, index: int) -> RowWrite: ...
     @overload
-    def __getitem__(self, index: slice) -> list[RowWrite]: ...
-    def __getitem__(self, index: int | slice) -> RowWrite | list[RowWrite]:
+    def __getitem__(self, index: slice) -> PlainWrites: ...
+    def __getitem__(self, index: int | slice) -> RowWrite | PlainWrites:
         if isinstance(index, slice):
-            return list(self)[index]
+            return PlainWrites(self.partitions[index], self.row_ids[index], self.values[index], self.sizes[index])
         return RowWrite(self.partitions[index], self.row_ids[index], self.values[index], None, self.sizes[index])
 
     def __iter__(self) -> Iterator[RowWrite]:

@@ -29,9 +29,7 @@ class NewRows(NamedTuple):
 
     def piece(self, start: int, end: int) -> NewRows:
         """Some of them."""
-        partitions, row_ids, values, sizes = self.rows.partitions, self.rows.row_ids, self.rows.values, self.rows.sizes
-        rows = PlainWrites(partitions[start:end], row_ids[start:end], values[start:end], sizes[start:end])
-        return NewRows(self.key, rows, self.versions[start:end])
+        return NewRows(self.key, self.rows[start:end], self.versions[start:end])
 
     def planned(self) -> Iterator[PlannedRow]:
         """Row by row."""
@@ -50,20 +48,12 @@ def plan_new(requests: Sequence[WriteRequest], state: CurrentState, now_ms: int)
     ids: dict[KeyRef, set[str]] = {}
     for request in requests:
         key, rows = KeyRef(request.store.name, request.key), request.rows
-        if not isinstance(rows, PlainWrites) or request.mark is not None or request.bundle is not None:
-            return None
-        if key not in state.keys or key in state.deleted or (request.chain is not None and request.chain.failed):
-            return None
-        if state.partition_counts[key] != request.store.partition_count:
+        if not isinstance(rows, PlainWrites) or not _may_be_written(request, key, state):
             return None
         known = ids.setdefault(key, set())
         before = len(known)
         known.update(rows.row_ids)
         if len(known) < before + len(rows):
-            return None
-        try:
-            request.permit.check()
-        except RingcastError:
             return None
         added = NewRows(key, rows, _add(rows, key, tallies, state))
         new.append(added)
@@ -76,6 +66,19 @@ def plan_new(requests: Sequence[WriteRequest], state: CurrentState, now_ms: int)
     plan.heads = {ref: tally.head() for ref, tally in tallies.items()}
     plan.events = list(events_of(plan, _listed(new, tallies, state), state, requests, now_ms))
     return plan, new
+
+
+def _may_be_written(request: WriteRequest, key: KeyRef, state: CurrentState) -> bool:
+    """Whether nothing speaks against a request that can be seen without its rows."""
+    if request.mark is not None or request.bundle is not None or (request.chain is not None and request.chain.failed):
+        return False
+    if key not in state.keys or key in state.deleted or state.partition_counts[key] != request.store.partition_count:
+        return False
+    try:
+        request.permit.check()
+    except RingcastError:
+        return False
+    return True
 
 
 def _add(rows: PlainWrites, key: KeyRef, tallies: dict[PartitionRef, Tally], state: CurrentState) -> list[int]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import asyncpg
 from ringcast_core import row_partitions
-from ringcast_wire import FetchReply, HeadsReply, PartitionRows, UnavailableError, limits, names
+from ringcast_wire import FetchReply, HeadsReply, UnavailableError, limits
 
 from ringcast_config_service.errors import ConfigError
 from ringcast_config_service.repository import (
@@ -223,23 +223,11 @@ class PostgresRepository:
     ) -> FetchReply:
         async with self._sessions.snapshot("fetches") as db:
             found = await db.fetchrow(Sql.LOCATE_PARTITION, store, key, partition)
-            count, key_id, current, head, floor, live_rows = mapping.located(found, store, key)
-            names.check_partition(partition, count)
-            place = as_of_reads.Place(store, key, partition, history, as_of)
-            upto = place.revision(head or 0, current)
-            after = since if history == current else None
-            whole = mapping.wants_whole(after, upto, floor or 0, live_rows or 0)
-            if upto != (head or 0):
-                kept, horizon_ms = await db.fetchrow(Sql.KEPT_REVISIONS, key_id, partition, upto)
-                place.check_kept(kept, head)
-                what = (key_id, partition, upto, horizon_ms, 0 if whole else after, not whole)
-                rows = place.rows(await db.fetch(Sql.READ_AS_OF, *what))
-            else:
-                statement, words = (
-                    (Sql.READ_WHOLE, (key_id, partition)) if whole else (Sql.READ_SINCE, (key_id, partition, after))
-                )
-                rows = mapping.to_rows(await db.fetch(statement, *words))
-            return mapping.fetch_reply(current, [PartitionRows(partition, upto, whole, rows)])
+            reading = as_of_reads.Reading.of(as_of_reads.Place(store, key, partition, history, as_of), found, since)
+            if reading.is_earlier:
+                kept = await db.fetchrow(Sql.KEPT_REVISIONS, *reading.kept_words)
+                return reading.reply(await db.fetch(Sql.READ_AS_OF, *reading.earlier_words(*kept)))
+            return reading.reply(await db.fetch(Sql.READ_WHOLE if reading.whole else Sql.READ_SINCE, *reading.words))
 
     async def read_rows(self, store: str, key: str, row_ids: Sequence[str]) -> FetchReply:
         async with self._sessions.snapshot("fetches") as db:

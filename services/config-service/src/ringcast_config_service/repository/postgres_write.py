@@ -74,26 +74,32 @@ async def write_new(db: Connection, requests: Sequence[WriteRequest], now_ms: in
     """
     state = await _locate(db, requests, known)
     await _read_heads(db, requests, state, known)
-    planned = new_rows.plan_new(requests, state, now_ms)
-    if planned is None:
-        await _read_marks(db, requests, state)
-        plan = writes.plan_writes(requests, state, now_ms)
-        # A partition is too large, say, which it is not if its rows only change; or all was written before.
-        if _refusals(plan) or not plan.rows:
-            raise StoredError
-    else:
-        plan, new = planned
+    plan, new = await _plan_new(db, requests, state, now_ms)
     key_ids = await _create_keys(db, plan, state)
     await _store_heads(db, plan, key_ids, state)
     try:
-        if planned is None:
-            await _store_many(db, plan, key_ids, state)
-        else:
+        if new:
             await _store_new(db, new, key_ids)
+        else:
+            await _store_many(db, plan, key_ids, state)
     except asyncpg.UniqueViolationError as error:
         raise StoredError from error
     await _store_marks(db, plan)
     return _written(plan, await db.fetch(Sql.INSERT_OUTBOX, *columns(plan.events)))
+
+
+async def _plan_new(
+    db: Connection, requests: Sequence[WriteRequest], state: writes.CurrentState, now_ms: int
+) -> tuple[writes.Plan, list[new_rows.NewRows]]:
+    """The plan, and the rows where it was made column by column: otherwise they are in the plan."""
+    if (planned := new_rows.plan_new(requests, state, now_ms)) is not None:
+        return planned
+    await _read_marks(db, requests, state)
+    plan = writes.plan_writes(requests, state, now_ms)
+    # A partition is too large, say, which it is not if its rows only change; or all was written before.
+    if _refusals(plan) or not plan.rows:
+        raise StoredError
+    return plan, []
 
 
 def _written(plan: writes.Plan, ids: Iterable[Sequence[Any]]) -> Written:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from ringcast_core import row_partitions
 from ringcast_store import Database, StoreError, StoreOpenError
-from ringcast_wire import FetchReply, HeadsReply, PartitionRows, UnavailableError, names
+from ringcast_wire import FetchReply, HeadsReply, UnavailableError
 
 from ringcast_config_service.errors import ConfigError
 from ringcast_config_service.repository import as_of as as_of_reads
@@ -135,23 +135,11 @@ class SqliteRepository:
     ) -> FetchReply:
         def work(db: sqlite3.Connection) -> FetchReply:
             found = db.execute(Sql.LOCATE_PARTITION, (store, key, partition)).fetchone()
-            count, key_id, current, head, floor, live_rows = mapping.located(found, store, key)
-            names.check_partition(partition, count)
-            place = as_of_reads.Place(store, key, partition, history, as_of)
-            upto = place.revision(head or 0, current)
-            after = since if history == current else None
-            whole = mapping.wants_whole(after, upto, floor or 0, live_rows or 0)
-            if upto != (head or 0):
-                kept, horizon_ms = db.execute(Sql.KEPT_REVISIONS, (key_id, partition, upto)).fetchone()
-                place.check_kept(kept, head)
-                what = (key_id, partition, upto, horizon_ms, 0 if whole else after, not whole)
-                rows = place.rows(db.execute(Sql.READ_AS_OF, what))
-            else:
-                statement, words = (
-                    (Sql.READ_WHOLE, (key_id, partition)) if whole else (Sql.READ_SINCE, (key_id, partition, after))
-                )
-                rows = mapping.to_rows(db.execute(statement, words))
-            return mapping.fetch_reply(current, [PartitionRows(partition, upto, whole, rows)])
+            reading = as_of_reads.Reading.of(as_of_reads.Place(store, key, partition, history, as_of), found, since)
+            if reading.is_earlier:
+                kept = db.execute(Sql.KEPT_REVISIONS, reading.kept_words).fetchone()
+                return reading.reply(db.execute(Sql.READ_AS_OF, reading.earlier_words(*kept)))
+            return reading.reply(db.execute(Sql.READ_WHOLE if reading.whole else Sql.READ_SINCE, reading.words))
 
         return await self._read(work)
 

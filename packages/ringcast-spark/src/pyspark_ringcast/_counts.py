@@ -6,9 +6,11 @@ import logging
 import sys
 from typing import Final
 
-import msgspec
+import msgspec.structs
 
 _log = logging.getLogger(__name__)
+
+_PACKAGE: Final = "pyspark_ringcast"
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -25,7 +27,7 @@ class Counts(msgspec.Struct, frozen=True):
 
     def by_name(self) -> dict[str, int]:
         """Count by name."""
-        return {name: getattr(self, name) for name in self.__struct_fields__}
+        return msgspec.structs.asdict(self)
 
 
 def log_counts(event: str, place: str, job: str, counts: Counts) -> None:
@@ -45,6 +47,3 @@ def _show_info() -> None:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         package.addHandler(handler)
-
-
-_PACKAGE: Final = "pyspark_ringcast"

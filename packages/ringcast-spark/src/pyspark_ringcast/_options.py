@@ -114,6 +114,11 @@ class Options:
     allow_empty: bool = False
     """Whether an overwrite may leave the key without a row."""
 
+    @property
+    def place(self) -> str:
+        """``store/key``."""
+        return f"{self.store}/{self.key}"
+
 
 def parse_options(given: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> Options:
     """Reads Spark's options; ``servers``, ``service`` and the login at NATS also come from ``RINGCAST_<NAME>``.

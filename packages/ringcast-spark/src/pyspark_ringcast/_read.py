@@ -23,7 +23,7 @@ from ringcast_wire import (
 from pyspark_ringcast._columns import SCHEMA, Entry, Reply, read_reply
 from pyspark_ringcast._fetch import FetchClient, Request, batch_request, partition_request, shared_client
 from pyspark_ringcast._options import OnChange, Options, parse_options
-from pyspark_ringcast._since import since_text
+from pyspark_ringcast._since import vector_text
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -56,7 +56,7 @@ def take_snapshot(options: Options) -> Snapshot:
     """
     _check_versions(options)
     found = shared_client(options).heads(options.store, options.key, options.timeout_s, options.timestamp_as_of)
-    place, heads = f"{options.store}/{options.key}", tuple(found.heads)
+    place, heads = options.place, tuple(found.heads)
     for partition in options.partitions or ():
         names.check_partition(partition, len(heads))
     if options.version_as_of is not None:
@@ -87,7 +87,7 @@ def version_now(**options: str) -> str:
         UnknownStoreError, UnknownKeyError: nothing of that name is there.
         UnavailableError: nobody answered in time.
     """
-    return since_text(dict(enumerate(take_snapshot(parse_options(options)).heads)))
+    return vector_text(take_snapshot(parse_options(options)).heads)
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class _TaskRead:
         return batch
 
     def _check(self, entry: Entry) -> None:
-        options, place = self._options, self._place
+        options, place = self._options, self._options.place
         if not 0 <= entry.partition < len(self._heads):
             raise ProtocolError(f"fetch reply of {place} names partition {entry.partition} of {len(self._heads)}")
         after = options.since.of(entry.partition)
@@ -229,7 +229,7 @@ class _TaskRead:
         if self._task.row_ids is None:
             for entry in moved:
                 raise MismatchError(
-                    f"partition {entry.partition} of {self._place} came as of revision {entry.revision}, and "
+                    f"partition {entry.partition} of {self._options.place} came as of revision {entry.revision}, and "
                     f"{self._heads[entry.partition]} was asked for: the config service is older than this package"
                 )
             yield reply
@@ -247,10 +247,6 @@ class _TaskRead:
         since = partition_request(options.store, options.key, partition, self._heads[partition], self._history)
         found = self._client.fetch(since, options.timeout_s)
         return found.entry.whole or _with_ids(found.batch, self._task.row_ids or ()).num_rows > 0
-
-    @property
-    def _place(self) -> str:
-        return f"{self._options.store}/{self._options.key}"
 
 
 def _without(reply: Reply, partitions: Sequence[int]) -> Reply:

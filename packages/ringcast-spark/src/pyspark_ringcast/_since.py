@@ -103,6 +103,11 @@ def since_text(revisions: Mapping[int, int]) -> str:
     return msgspec.json.encode(found).decode()
 
 
+def vector_text(heads: Sequence[int]) -> str:
+    """The same of the revisions of all partitions."""
+    return since_text(dict(enumerate(heads)))
+
+
 def revisions_of(frame: DataFrame, *, since: str = "{}") -> str:
     """How far the rows of a read go, for the option ``since`` of a later one. It runs the query of ``frame``.
 

@@ -17,14 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
-from ringcast_wire import UnknownKeyError
-from ringcast_wire.grpc import pb
 
 from pyspark_ringcast._batches import in_lower_case
 from pyspark_ringcast._counts import Counts
 from pyspark_ringcast._options import Options, parse_options
-from pyspark_ringcast._service import retried, shared_stub
-from pyspark_ringcast._sink_notes import LEDGER_KEY, check_room
+from pyspark_ringcast._sink_notes import check_room, read_note, write_note
 from pyspark_ringcast._write import RingcastWriter, Written
 
 if TYPE_CHECKING:
@@ -92,7 +89,7 @@ class RingcastStreamWriter(DataSourceStreamArrowWriter):
             return
         counts = self._writer.settle([task.written for task in tasks], f"{tasks[0].query}-{batchId}")
         total = counts + before.total if before else counts
-        _note(self._options, tasks[0].query, _Entry(batchId, counts, total))
+        write_note(self._options, _ledger_row(self._options, tasks[0].query), _Entry(batchId, counts, total))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """What was written stays: the batch is sent again, and then only the rest of it changes anything."""
@@ -121,20 +118,8 @@ def _is_done(noted: _Entry | None, batch: int) -> bool:
 
 def _noted(options: Options, query: str) -> _Entry | None:
     """The last batch of a query that was committed."""
-    request = pb.GetRequest(store=options.store, key=LEDGER_KEY, row_ids=[_ledger_row(options, query)])
-    stub = shared_stub(options.service)
-    try:
-        rows = retried(lambda left_s: stub.Get(request, timeout=left_s), options.timeout_s).rows
-    except UnknownKeyError:
-        return None
-    return msgspec.json.decode(rows[0].value, type=_Entry) if rows else None
-
-
-def _note(options: Options, query: str, entry: _Entry) -> None:
-    value = msgspec.json.encode(entry).decode()
-    request = pb.PutRequest(store=options.store, key=LEDGER_KEY, row_id=_ledger_row(options, query), value=value)
-    stub = shared_stub(options.service)
-    retried(lambda left_s: stub.Put(request, timeout=left_s), options.timeout_s)
+    found = read_note(options, _ledger_row(options, query), _Entry)
+    return found[0] if found else None
 
 
 def _last_of_each(frames: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:

@@ -43,7 +43,8 @@ class DefaultSource(DataSource):
     def schema(self) -> str:
         """The columns of a read; looks at the store, so that an unknown one is an error here and not in a task."""
         self._snapshot = self._pinned()
-        return f"{READ_SCHEMA}, {FEED_COLUMNS}" if self._is_feed() else READ_SCHEMA
+        is_feed = self._snapshot.options.read_change_feed
+        return f"{READ_SCHEMA}, {FEED_COLUMNS}" if is_feed else READ_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of the snapshot that was taken with the schema, or of one taken now."""
@@ -51,11 +52,12 @@ class DefaultSource(DataSource):
 
         from pyspark_ringcast._read import RingcastReader
 
-        if self._is_feed():
+        snapshot = self._pinned()
+        if snapshot.options.read_change_feed:
             raise InvalidInputError(
                 "option read_change_feed goes with streams, not with a batch read", field="read_change_feed"
             )
-        return RingcastReader(self._pinned(), schema)
+        return RingcastReader(snapshot, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A writer, once the columns are checked and the store was found."""
@@ -75,11 +77,6 @@ class DefaultSource(DataSource):
         from pyspark_ringcast._sink import RingcastStreamWriter
 
         return RingcastStreamWriter(dict(self.options), schema, overwrite)
-
-    def _is_feed(self) -> bool:
-        from pyspark_ringcast._options import parse_options
-
-        return parse_options(self.options).read_change_feed
 
     def _pinned(self) -> Snapshot:
         from pyspark_ringcast._options import parse_options

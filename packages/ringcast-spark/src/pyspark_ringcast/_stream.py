@@ -64,7 +64,7 @@ class RingcastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starting = options.starting_offsets
         if options.starting_timestamp is not None:
             starting = revisions_before(options, options.starting_timestamp, heads, chosen)
-        return first_offset(self._place, starting, heads, chosen).to_json()
+        return first_offset(self._options.place, starting, heads, chosen).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """``maxRowsPerTrigger``."""
@@ -78,7 +78,7 @@ class RingcastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             MismatchError: the checkpoint is of another list, or of a store with another number of partitions.
             ChangesLostError: the database was restored to before ``start``, and ``onGap`` is ``fail``.
         """
-        begin = Offset.from_json(start, self._place)
+        begin = Offset.from_json(start, self._options.place)
         heads = self._look()
         begin.check_partition_count(len(heads))
         if self._stop_at is not None:
@@ -98,7 +98,7 @@ class RingcastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._heads:
             return None
         chosen = self._chosen(self._heads)
-        return first_offset(self._place, "latest", self._heads, chosen).to_json()
+        return first_offset(self._options.place, "latest", self._heads, chosen).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Notes where the partitions are: what is written later is left to the next run."""
@@ -106,7 +106,7 @@ class RingcastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[StreamTask]:
         """The tasks of a batch; a few thousand changes make one."""
-        place = self._place
+        place = self._options.place
         found = ranges(Offset.from_json(start, place), Offset.from_json(end, place), self._heads)
         total = sum(one.revisions for one in found)
         tasks = self._options.tasks or min(_MAX_TASKS, -(-total // _REVISIONS_PER_TASK))
@@ -142,10 +142,6 @@ class RingcastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if there:
                 raise InvalidInputError(f"option {name} goes with batch reads, not with a stream", field=name)
         return options
-
-    @property
-    def _place(self) -> str:
-        return f"{self._options.store}/{self._options.key}"
 
     def _chosen(self, heads: Sequence[int]) -> Sequence[int]:
         return range(len(heads)) if self._options.partitions is None else self._options.partitions

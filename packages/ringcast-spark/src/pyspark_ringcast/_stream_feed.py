@@ -6,7 +6,6 @@ end: the config service does not know that yet.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -15,11 +14,9 @@ import pyarrow as pa
 from ringcast_wire.grpc import pb
 
 from pyspark_ringcast._columns import SCHEMA
-from pyspark_ringcast._options import OnGap, Options
-from pyspark_ringcast._stream_history import row_columns
-from pyspark_ringcast._stream_offsets import ChangesLostError, Range
-
-_log = logging.getLogger(__name__)
+from pyspark_ringcast._options import Options
+from pyspark_ringcast._stream_history import lose, row_columns
+from pyspark_ringcast._stream_offsets import Range
 
 FEED_SCHEMA: Final = pa.schema(
     [
@@ -71,7 +68,13 @@ def _changes(options: Options, wanted: Range, revision: pb.Revision) -> Iterator
     row, at_ms = revision.row, revision.written_at_ms
     previous = revision.previous if revision.HasField("previous") else None
     if previous is None and revision.prev and not wanted.loading:
-        _lose(options, wanted, revision)
+        lose(
+            options,
+            f"what revision {row.version} of partition {wanted.partition} of {options.place} replaced is gone: the "
+            f"service keeps it for a time only",
+            without="it",
+            instead="without it",
+        )
         if not row.deleted:
             yield _Change(ChangeType.UPDATE_POSTIMAGE, row, at_ms)
             return
@@ -92,13 +95,3 @@ def _as_of(row: pb.Row, before: pb.Row | None) -> pb.Row:
         found.value = before.value
         found.metadata.update(before.metadata)
     return found
-
-
-def _lose(options: Options, wanted: Range, revision: pb.Revision) -> None:
-    message = (
-        f"what revision {revision.row.version} of partition {wanted.partition} of {options.store}/{options.key} "
-        f"replaced is gone: the service keeps it for a time only"
-    )
-    if options.on_gap is OnGap.FAIL:
-        raise ChangesLostError(f"{message}; start with another checkpoint, or go on without it with onGap=skip")
-    _log.warning("%s; going on without it", message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
@@ -10,11 +11,14 @@ import pyarrow as pa
 from ringcast_wire.grpc import pb
 
 from pyspark_ringcast._columns import SCHEMA
-from pyspark_ringcast._options import Options
+from pyspark_ringcast._options import OnGap, Options
 from pyspark_ringcast._service import retried, shared_stub
 from pyspark_ringcast._stream_offsets import ChangesLostError, Range
 
+_log = logging.getLogger(__name__)
+
 _END: Final = pb.HistoryResponse()
+_SEARCHES_AT_ONCE: Final = 8
 
 
 class History:
@@ -82,11 +86,22 @@ class History:
                 raise self._lost(one.row.version - 1)
 
     def _lost(self, to: int) -> ChangesLostError:
-        place, partition = f"{self._options.store}/{self._options.key}", self._wanted.partition
+        place, partition = self._options.place, self._wanted.partition
         return ChangesLostError(
             f"the changes of partition {partition} of {place} from revision {self._read_to + 1} to {to} are gone: the "
             f"service keeps them for a time only; start with another checkpoint, or go on without them with onGap=skip"
         )
+
+
+def lose(options: Options, what: str, *, without: str, instead: str) -> None:
+    """Something can't be told any more: an error, or with ``onGap=skip`` a warning.
+
+    Raises:
+        ChangesLostError: ``onGap`` is ``fail``.
+    """
+    if options.on_gap is OnGap.FAIL:
+        raise ChangesLostError(f"{what}; start with another checkpoint, or go on without {without} with onGap=skip")
+    _log.warning("%s; going on %s", what, instead)
 
 
 def to_batch(rows: Iterable[pb.Row]) -> pa.RecordBatch:
@@ -138,6 +153,3 @@ def _first_above(options: Options, partition: int, revision: int) -> pb.Revision
     request = pb.HistoryRequest(store=options.store, key=options.key, partition=partition, since=revision, limit=1)
     pages = retried(lambda left_s: list(stub.History(request, timeout=left_s)), options.timeout_s)
     return next((one for page in pages for one in page.revisions), None)
-
-
-_SEARCHES_AT_ONCE: Final = 8

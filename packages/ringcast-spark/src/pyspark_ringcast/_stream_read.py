@@ -8,7 +8,6 @@ keeps them for days): the row is then left to a later batch, which reads its new
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -19,10 +18,8 @@ from pyspark_ringcast._columns import Reply, read_reply
 from pyspark_ringcast._fetch import FetchClient, Request, partition_request
 from pyspark_ringcast._options import Changes, OnGap, Options
 from pyspark_ringcast._stream_feed import feed_batch
-from pyspark_ringcast._stream_history import History, to_batch
+from pyspark_ringcast._stream_history import History, lose, to_batch
 from pyspark_ringcast._stream_offsets import ChangesLostError, Range
-
-_log = logging.getLogger(__name__)
 
 _FETCH_AHEAD: Final = 8
 """A fetch gives all that changed to this day, many times faster a row than the revisions: it may be this much more."""
@@ -74,7 +71,7 @@ def _changed(options: Options, wanted: Range, reply: Reply) -> pa.RecordBatch:
     entry = reply.entry
     if entry.revision < wanted.upto:
         raise ChangesLostError(
-            f"partition {wanted.partition} of {options.store}/{options.key} is at revision {entry.revision}, before "
+            f"partition {wanted.partition} of {options.place} is at revision {entry.revision}, before "
             f"the {wanted.upto} that it had: its database was restored from a backup; start with another checkpoint"
         )
     versions = reply.batch.column("version")
@@ -85,7 +82,13 @@ def _changed(options: Options, wanted: Range, reply: Reply) -> pa.RecordBatch:
     if entry.whole or (beyond and inside.num_rows < wanted.revisions):
         found = _as_of_end(options, wanted)
         if found is None and entry.whole:
-            _lose(options, wanted)
+            lose(
+                options,
+                f"deletes in partition {wanted.partition} of {options.place} between revision {wanted.after} and "
+                f"{wanted.upto} can't be told any more: the service keeps them for a time only",
+                without="them",
+                instead="with the rows that are there",
+            )
         return inside if found is None else found
     return inside
 
@@ -96,13 +99,3 @@ def _as_of_end(options: Options, wanted: Range) -> pa.RecordBatch | None:
         return to_batch(History(options, wanted).newest())
     except ChangesLostError:
         return None
-
-
-def _lose(options: Options, wanted: Range) -> None:
-    message = (
-        f"deletes in partition {wanted.partition} of {options.store}/{options.key} between revision {wanted.after} and "
-        f"{wanted.upto} can't be told any more: the service keeps them for a time only"
-    )
-    if options.on_gap is OnGap.FAIL:
-        raise ChangesLostError(f"{message}; start with another checkpoint, or go on without them with onGap=skip")
-    _log.warning("%s; going on with the rows that are there", message)

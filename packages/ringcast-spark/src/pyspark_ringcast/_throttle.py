@@ -18,12 +18,11 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
-from ringcast_wire import ConditionFailedError, UnknownKeyError
+from ringcast_wire import ConditionFailedError
 from ringcast_wire.grpc import pb
 
 from pyspark_ringcast._options import Options
-from pyspark_ringcast._service import retried, shared_stub
-from pyspark_ringcast._sink_notes import LEDGER_KEY
+from pyspark_ringcast._sink_notes import read_note, write_note
 
 _BATCHES_A_SECOND: Final = 20
 """Small batches hold up other clients for less time each than large ones do."""
@@ -62,27 +61,19 @@ class StoreNotes:
 
     def __init__(self, options: Options) -> None:
         """Asks for nothing yet."""
-        self._store = options.store
+        self._options = options
         self._row_id = f"throttle/{options.key}"
-        self._timeout_s = options.timeout_s
-        self._stub = shared_stub(options.service)
 
     def read(self) -> Turn:
         """Raises ``RingcastError`` if the service refuses or stays away."""
-        request = pb.GetRequest(store=self._store, key=LEDGER_KEY, row_ids=[self._row_id])
-        try:
-            rows = retried(lambda left_s: self._stub.Get(request, timeout=left_s), self._timeout_s).rows
-        except UnknownKeyError:
-            return Turn(None, 0)
-        return Turn(msgspec.json.decode(rows[0].value, type=Reserved), rows[0].version) if rows else Turn(None, 0)
+        found = read_note(self._options, self._row_id, Reserved)
+        return Turn(*found) if found else Turn(None, 0)
 
     def write(self, reserved: Reserved, version: int) -> int | None:
         """Raises as :meth:`read`."""
-        value = msgspec.json.encode(reserved).decode()
         condition = {"if_version": version} if version else {"if_absent": True}
-        request = pb.PutRequest(store=self._store, key=LEDGER_KEY, row_id=self._row_id, value=value, **condition)
         try:
-            return int(retried(lambda left_s: self._stub.Put(request, timeout=left_s), self._timeout_s).version)
+            return write_note(self._options, self._row_id, reserved, **condition)
         except ConditionFailedError:
             return None
 

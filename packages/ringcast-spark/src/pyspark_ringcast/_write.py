@@ -162,7 +162,7 @@ class RingcastWriter(DataSourceArrowWriter):
         if self._overwrite:
             counts += Counts(deleted=self._delete_others(done))
         write_counts(self._options, job, counts)
-        log_counts("write.committed", self._place, job, counts)
+        log_counts("write.committed", self._options.place, job, counts)
         return counts
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -172,15 +172,11 @@ class RingcastWriter(DataSourceArrowWriter):
     def give_up(self, messages: list[WriterCommitMessage | None], job: str) -> None:
         """The same for a job of another name."""
         done = [message for message in messages if isinstance(message, Written)]
-        log_counts("write.aborted", self._place, job, _summed(done))
+        log_counts("write.aborted", self._options.place, job, _summed(done))
 
     def _throttle(self) -> Throttle | None:
         rate = self._options.max_rows_per_second
         return None if rate is None else Throttle(rate, StoreNotes(self._options))
-
-    @property
-    def _place(self) -> str:
-        return f"{self._options.store}/{self._options.key}"
 
     def _delete_others(self, done: Sequence[Written]) -> int:
         """Deletes live rows that no task wrote; returns how many that were.
@@ -197,7 +193,7 @@ class RingcastWriter(DataSourceArrowWriter):
 
     def _check_deletes(self, deletes: int, done: Sequence[Written]) -> None:
         """Holds what is to be deleted against the rows that there were when the job began."""
-        options, place = self._options, self._place
+        options, place = self._options, self._options.place
         live = max(deletes, max((one.live for one in done), default=self._live))
         found = Replacement(place, live if deletes else 0, deletes, sum(len(one.kept) for one in done))
         if reasons := replacement_refusals(found, options.max_delete_share, allow_empty=options.allow_empty):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from ringcast_wire import InvalidInputError
 
-from pyspark_ringcast._since import since_text
+from pyspark_ringcast._since import vector_text
 from pyspark_ringcast.pipeline._files import absolute, check_free, read_file, write_file
 from pyspark_ringcast.pipeline._target import State, Target, load_live, read_state
 
@@ -44,7 +44,7 @@ class Export(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def since(self) -> str:
         """What a read with the option ``since`` takes, to give what changed after the export."""
-        return since_text(dict(enumerate(self.heads)))
+        return vector_text(self.heads)
 
 
 def read_export(path: str) -> Export:

@@ -110,11 +110,11 @@ def load_live(spark: SparkSession, target: Target, **options: str) -> tuple[Stat
         UnknownStoreError: there is no such store.
         UnavailableError: nobody answered in time.
     """
-    from pyspark_ringcast._since import since_text
+    from pyspark_ringcast._since import vector_text
     from pyspark_ringcast._source import READ_SCHEMA
 
     state = read_state(target)
     if not state.written:
         return state, spark.createDataFrame([], READ_SCHEMA)
-    version = since_text(dict(enumerate(state.heads)))
+    version = vector_text(state.heads)
     return state, spark.read.format("ringcast").options(**target.options(), version_as_of=version, **options).load()

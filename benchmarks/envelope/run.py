@@ -56,9 +56,9 @@ class Run:
     def case(self, scenario: str, name: str, params: Mapping[str, Any]) -> Iterator[Case]:
         """Measures one case, which the block fills in. One that fails is kept as failed, and the run goes on."""
         began_s = time.monotonic()
-        self.say(f"{scenario}: {name} …")
         case = Case(scenario, name, dict(params))
         try:
+            self.say(f"{scenario}: {name} …")  # in here: whoever reads it may ask at once to stop, and the case is kept
             yield case
         except OutOfTimeError:
             case.status, case.note = "out of time", "its scenario had used its time up"

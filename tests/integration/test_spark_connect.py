@@ -1,0 +1,78 @@
+"""The connector behind a Spark Connect server, which is a process of its own: the client needs nothing of ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import grpc
+import pyspark
+import pytest
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, ManagedProcess, NatsServer, ReservedPort
+from ringcast_wire.grpc import ConfigServiceStub, pb
+
+from tests.integration import spark_connect_client
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.memory": "768m",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+@pytest.mark.timeout(480)  # a JVM starts in it, and a stream
+def test_a_client_of_a_connect_server(
+    tmp_path: Path, nats_server: NatsServer, config_service: ConfigServiceProcess, store_name: str
+) -> None:
+    options = {"servers": nats_server.url, "service": config_service.address, "store": store_name, "key": "list"}
+    with grpc.insecure_channel(config_service.address) as channel:
+        ConfigServiceStub(channel).CreateStore(pb.CreateStoreRequest(name=store_name, partition_count=16))
+    port = ReservedPort()
+    server = connect_server(tmp_path, port)
+    try:
+        server.wait_until(lambda: any("Spark Connect server started" in line for line in server.log))
+        words: list[str | Path] = [str(spark_connect_client.__file__), port.address, json.dumps(options), tmp_path]
+        client = ManagedProcess("spark-connect-client", [sys.executable, *words])
+        try:
+            assert client.wait(4 * PATIENCE_S) == 0, "\n".join(client.log)
+        finally:
+            client.terminate()
+    finally:
+        print(*server.log, sep="\n")  # pytest shows it if the test fails
+        server.terminate()
+    report = json.loads(client.log[-1])
+    rows = spark_connect_client.ROWS
+    assert (report["rows"], report["wrong"]) == (rows, 0)
+    assert report["later"] == [0, 0, 1], "a version that is named is one snapshot, and another read another one"
+    assert (report["joined"], report["mapped"], report["copied"]) == (1, [[1]], rows + 1)
+    unknown, option, refused = report["errors"]
+    assert "'nowhere'" in unknown or "nowhere" in unknown
+    assert "option 'tabel' is unknown" in option
+    assert "1 rows were rejected, and option max_rejected allows 0" in refused
+    assert report["imported"] == []
+
+
+def connect_server(directory: Path, port: ReservedPort) -> ManagedProcess:
+    """Spark's own, in the foreground."""
+    home = Path(str(pyspark.__file__)).parent
+    settings = {
+        **SETTINGS,
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port.number),
+        "spark.sql.warehouse.dir": (directory / "warehouse").as_uri(),
+    }
+    given = [word for name, text in settings.items() for word in ("--conf", f"{name}={text}")]
+    server = "org.apache.spark.sql.connect.service.SparkConnectServer"
+    paths = os.pathsep.join(path for path in sys.path if path)
+    environment = {
+        "SPARK_HOME": str(home),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": paths,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    submit = str(home / "bin" / "spark-submit")
+    words: list[str | Path] = [submit, "--master", "local[2]", "--class", server, *given, "spark-internal"]
+    return ManagedProcess("spark-connect", words, env=environment)

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on this machine: a master and two workers on 127.0.0.1, from the pip package of Spark.
+"""A standalone Spark cluster on this machine: a master and two workers on loopback, from the pip package of Spark.
 
 Usage: standalone.py [--logs DIRECTORY] SCRIPT [ARGUMENT …]. Packs the connector, with its compiled core, into an
 archive; starts the cluster; submits the script with the archive; stops everything, and exits with what the script
@@ -120,7 +120,7 @@ class Cluster:
         for number in range(count):
             work = str(self._directory / f"worker{number}")
             words = ("--cores", "1", "--memory", memory, "--work-dir", work, self.address)
-            self._workers.append(self._start("worker.Worker", *words))
+            self._workers.append(self._start("worker.Worker", *words, host=_worker_host(number)))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -140,12 +140,17 @@ class Cluster:
             process.terminate()
             process.wait()
 
-    def _start(self, kind: str, *words: str) -> _Daemon:
-        listen = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        small = {"SPARK_DAEMON_MEMORY": "192m", "SPARK_DAEMON_JAVA_OPTS": _SMALL}
-        daemon = _Daemon([f"org.apache.spark.deploy.{kind}", *listen, *words], {**os.environ, **_ENVIRONMENT, **small})
+    def _start(self, kind: str, *words: str, host: str = "127.0.0.1") -> _Daemon:
+        listen = ("--host", host, "--port", "0", "--webui-port", "0")
+        own = {"SPARK_DAEMON_MEMORY": "192m", "SPARK_DAEMON_JAVA_OPTS": _SMALL, "SPARK_LOCAL_IP": host}
+        daemon = _Daemon([f"org.apache.spark.deploy.{kind}", *listen, *words], {**os.environ, **_ENVIRONMENT, **own})
         self._stack.callback(daemon.stop)
         return daemon
+
+
+def _worker_host(number: int) -> str:
+    """An address of its own where all of 127.0.0.0/8 is loopback: Spark copies a slow task to another host only."""
+    return f"127.0.0.{1 + number}" if sys.platform == "linux" else "127.0.0.1"
 
 
 def _settings(address: str, archive: Path) -> list[str]:

@@ -1,6 +1,7 @@
-"""What the cluster test submits: a write and a read, each with an executor killed in the middle, and a stream.
+"""What the cluster test submits: a write and a read, each with an executor killed in the middle, a stream, and a
+write with a task that Spark runs twice at once.
 
-The stream takes the list to the key ``copy``. The report has what was found.
+The stream takes the list to the key ``copy``, the last write goes to ``twice``. The report has what was found.
 
 Usage: spark_job.py OPTIONS DIRECTORY, where OPTIONS are those of the connector as JSON.
 """
@@ -11,11 +12,14 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 ROWS = 5_000
+TWICE_ROWS = 800
+COPY_WITHIN_S = 240.0
 WIDTH = 4_000
 """Characters of a value: more than what waits between Spark's processes has to pass."""
 
@@ -56,6 +60,30 @@ def mirror(spark: Any, options: dict[str, str], checkpoint: Path) -> None:
     query.awaitTermination()
 
 
+def wait_for_copy(directory: Path) -> Callable[[Batches], Batches]:
+    """A step whose first task is slow: in the middle of its rows it waits until a copy of it has written them all."""
+
+    def through(batches: Batches) -> Batches:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        copy = directory / "copy-is-done"
+        if context.partitionId() or context.attemptNumber():
+            yield from batches
+            if not context.partitionId():
+                copy.touch()
+            return
+        for batch in batches:
+            yield batch
+            (directory / "slow-began").touch()
+            deadline = time.monotonic() + COPY_WITHIN_S
+            while not copy.exists() and time.monotonic() < deadline:
+                time.sleep(0.05)
+
+    return through
+
+
 def main() -> None:
     from pyspark.sql import SparkSession
 
@@ -63,6 +91,10 @@ def main() -> None:
     settings: dict[str, bool | float | int | str | None] = {
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100",
         "spark.sql.shuffle.partitions": "1",
+        # A copy of a task that is slow, where most others of its stage are done: steps of one task have none.
+        "spark.speculation": "true",
+        "spark.speculation.quantile": "0.5",
+        "spark.speculation.minTaskRuntime": "100ms",
     }
     spark = SparkSession.builder.config(map=settings).getOrCreate()
     value = f"rpad(concat('value ', {{}}), {WIDTH}, '.')"
@@ -76,6 +108,9 @@ def main() -> None:
     right = f"count_if(value = {value.format('substr(row_id, 5)')})"
     (found,) = read.selectExpr("count(*) AS rows", "count(DISTINCT row_id) AS ids", f"{right} AS right").collect()
     mirror(spark, options, directory / "checkpoint")
+    few = rows.limit(TWICE_ROWS).repartition(4)
+    twice = few.mapInArrow(wait_for_copy(directory), few.schema)
+    twice.write.format("ringcast").mode("append").options(**{**options, "key": "twice"}).save()
     report = {"master": spark.sparkContext.master, **found.asDict()}
     (directory / "part.json").write_text(json.dumps(report))
     (directory / "part.json").rename(directory / "report.json")

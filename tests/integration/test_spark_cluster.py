@@ -39,11 +39,15 @@ def test_a_cluster_that_loses_executors(
             process.terminate()
         heads = stub.Heads(pb.HeadsRequest(store=store_name, key="list")).heads
         lists = [content(stub, store_name, key) for key in ("list", "copy")]
+        twice = stub.Heads(pb.HeadsRequest(store=store_name, key="twice")).heads
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["master"].startswith("spark://127.0.0.1:")
     assert {report[name] for name in ("rows", "ids", "right")} == {spark_job.ROWS}
     assert sum(heads) == 1 + spark_job.ROWS + 1, "a row was written twice"
     assert lists[0] == lists[1], "the stream lost or changed rows"
+    for marker in ("slow-began", "copy-is-done"):
+        assert (tmp_path / marker).exists(), "no task ran twice at once"
+    assert sum(twice) == spark_job.TWICE_ROWS, "a row was written twice, or never"
     for step in ("write", "read"):
         files = json.loads((tmp_path / step).read_text())  # there: an executor was killed in the middle
         assert len(files) == 2

@@ -87,6 +87,7 @@ def test_counts_of_batches(store: Store, tmp_path: Path) -> None:
         query.awaitTermination()
         (note,) = store.load(key=LEDGER_KEY, rowIds=f"{store.key}/{query.id}").collect()
         counts = json.loads(note.value)
+        assert counts.pop("until_s") > 0
         last = COUNTS if not number else {"written": 0, "deleted": 0, "unchanged": 2, "rejected": 0}
         total = {name: COUNTS[name] + (last[name] if number else 0) for name in COUNTS}
         assert counts == {"batch": number, "last": last, "total": total}

@@ -7,7 +7,18 @@ import pickle
 from pathlib import Path
 
 import pytest
-from pyspark_ringcast._options import MAX_ROW_IDS, Changes, OnChange, OnGap, Operation, Options, Service, parse_options
+from pyspark_ringcast._options import (
+    MAX_ROW_IDS,
+    Changes,
+    Malformed,
+    OnChange,
+    OnGap,
+    Operation,
+    Options,
+    Service,
+    parse_options,
+    with_defaults,
+)
 from pyspark_ringcast._service import shared_stub
 from pyspark_ringcast._since import Since
 from ringcast_wire import InvalidInputError
@@ -60,6 +71,11 @@ def test_every_option_is_read() -> None:
         readChangeFeed="true",
         maxRowsPerTrigger="5",
         onGap="skip",
+        columns="ROW, `a,b`",
+        idColumn="row",
+        valueColumns="`a,b` INT, s STRUCT<x: DECIMAL(3, 1)>",
+        metadataColumns="by, why",
+        malformedValues="null",
         user="u",
         password="p",
         service_tls_ca_file="ca",
@@ -79,6 +95,9 @@ def test_every_option_is_read() -> None:
     assert (options.changes, parse(startingOffsets="latest").starting_offsets) == (Changes.EVERY, "latest")
     assert (options.max_rows_per_trigger, options.on_gap) == (5, OnGap.SKIP)
     assert (options.max_delete_share, options.allow_empty) == (0.25, True)
+    assert (options.columns, options.id_column, options.malformed_values) == (("row", "a,b"), "row", Malformed.NULL)
+    assert options.value_columns == (("a,b", "INT"), ("s", "STRUCT<x: DECIMAL(3, 1)>"))
+    assert options.metadata_columns == ("by", "why")
     read = {field.name for field in dataclasses.fields(Options)}
     changed = {name for name in read if getattr(options, name) != getattr(parse(), name)}
     assert changed == read - {"store", "key", "starting_offsets"}
@@ -99,6 +118,17 @@ def test_the_environment_says_where_and_who() -> None:
     options = parse_options(NEEDED, environ)
     assert (options.servers, options.login.user, options.store) == (("nats://x:1",), "u", "gateway")
     assert parse_options({**NEEDED, "servers": "nats://y:1"}, environ).servers == ("nats://y:1",)
+
+
+def test_defaults_are_of_what_is_not_given() -> None:
+    defaults = {"store": "s", "key": "k", "rowIds": "a", "tasks": "3"}
+    assert parse_options(with_defaults({"row_ids": "b", "key": "c"}, defaults), {}) == parse_options(
+        {"store": "s", "key": "c", "row_ids": "b", "tasks": "3"}, {}
+    )
+    by_path = parse_options(with_defaults({"path": "gateway/blocklist"}, defaults), {})
+    assert by_path == parse(row_ids="a", tasks="3")
+    table = {"provider": "ringcast", "tasks": "9", "option.tasks": "2"}
+    assert parse_options(with_defaults(table, defaults), {}).tasks == 2
 
 
 @pytest.mark.parametrize(
@@ -140,6 +170,16 @@ def test_the_environment_says_where_and_who() -> None:
         ({"tasks": "0"}, "tasks", "is '0': a whole number from 1 to 10000 is allowed"),
         ({"max_rejected": "1e3"}, "max_rejected", "a whole number from 0 to 1000000"),
         ({"rejects_path": ""}, "rejects_path", "option rejects_path is empty"),
+        ({"idColumn": " "}, "id_column", "option id_column is empty"),
+        ({"id_column": "value"}, "columns", "column 'value' stands twice, and case does not count"),
+        ({"valueColumns": "a INT, A STRING"}, "value_columns", "column 'A' stands twice"),
+        ({"valueColumns": "a, Version"}, "columns", "column 'version' stands twice"),
+        ({"valueColumns": "a,,b"}, "value_columns", "option value_columns has '': that is no name of a column"),
+        ({"valueColumns": "`a"}, "value_columns", "has '`a': that is no name of a column"),
+        ({"metadataColumns": "by STRING"}, "metadata_columns", "has 'by STRING': names with commas between are wanted"),
+        ({"columns": "valu"}, "columns", "option columns has 'valu': there are row_id, value, version, partition, de"),
+        ({"columns": ",".join(f"c{n}" for n in range(1_001))}, "columns", "has 1001 columns: 1000 are allowed"),
+        ({"malformedValues": "drop"}, "malformed_values", "is 'drop': fail or null is allowed"),
         ({"user": "u"}, "password", "user is given without password"),
         ({"credentials_file": "nowhere"}, "credentials_file", "credentials_file 'nowhere' is not a file"),
     ],

@@ -12,8 +12,10 @@ import pytest
 def test_the_exported_names_are_frozen() -> None:
     assert pyspark_ringcast.__all__ == [
         "DefaultSource",
+        "lookup",
         "partition_count",
         "prepare",
+        "register",
         "revisions_of",
         "version_now",
         "with_reasons",

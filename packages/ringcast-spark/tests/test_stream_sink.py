@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark_ringcast._sink import _last_of_each
-from pyspark_ringcast._sink_notes import LEDGER_KEY
+from pyspark_ringcast._sink_notes import KEPT_S, LEDGER_KEY
+from ringcast_testkit import PATIENCE_S
 from ringcast_wire import limits
 from ringcast_wire.grpc import pb
 
@@ -65,6 +67,29 @@ def forget_last_commit(tmp_path: Path) -> None:
 def versions(store: Any) -> dict[str, int]:
     pages = store.stub.List(pb.ListRequest(store=store.name, key=store.key, include_deleted=True))
     return {row.row_id: row.version for page in pages for row in page.rows}
+
+
+def test_notes_of_queries_that_have_ended_are_removed(store: Any, tmp_path: Path, feed: Callable[[Rows], None]) -> None:
+    """After 30 days, when another query begins; not those of which it can't be told."""
+    old = time.time() - KEPT_S - 60
+    notes = {
+        "list/ended": {"batch": 7, "until_s": old},
+        "list/lately": {"batch": 7, "until_s": time.time()},
+        "list/undated": {"batch": 7},
+        "throttle/list": {"rows": 9.0, "began_s": old - 5, "until_s": old},
+    }
+    for row_id, note in notes.items():
+        request = pb.PutRequest(store=store.name, key=LEDGER_KEY, row_id=row_id, value=json.dumps(note))
+        store.stub.Put(request)
+    feed([("a", "1", False)])
+    write(store, tmp_path)
+    pages = store.stub.List(pb.ListRequest(store=store.name, key=LEDGER_KEY))
+    left = {row.row_id: json.loads(row.value) for page in pages for row in page.rows}
+    assert {"list/lately", "list/undated"} < left.keys()
+    assert not {"list/ended", "throttle/list"} & left.keys()
+    (own,) = left.keys() - notes.keys()
+    assert left[own]["batch"] == 0
+    assert abs(left[own]["until_s"] - time.time()) < PATIENCE_S
 
 
 def test_batches_are_written_and_not_again(store: Any, tmp_path: Path, feed: Callable[[Rows], None]) -> None:

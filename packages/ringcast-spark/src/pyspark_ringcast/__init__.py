@@ -11,17 +11,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pyspark_ringcast._defaults import register
+    from pyspark_ringcast._lookup import lookup
     from pyspark_ringcast._prepare import partition_count, prepare, with_reasons
     from pyspark_ringcast._read import version_now
     from pyspark_ringcast._since import revisions_of
     from pyspark_ringcast._source import DefaultSource
 
-__all__ = ["DefaultSource", "partition_count", "prepare", "revisions_of", "version_now", "with_reasons"]
+__all__ = [
+    "DefaultSource",
+    "lookup",
+    "partition_count",
+    "prepare",
+    "register",
+    "revisions_of",
+    "version_now",
+    "with_reasons",
+]
 
 _HOMES = {
     "DefaultSource": "_source",
+    "lookup": "_lookup",
     "partition_count": "_prepare",
     "prepare": "_prepare",
+    "register": "_defaults",
     "revisions_of": "_since",
     "version_now": "_read",
     "with_reasons": "_prepare",

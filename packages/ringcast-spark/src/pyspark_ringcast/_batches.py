@@ -40,7 +40,7 @@ def in_lower_case(frame: pa.RecordBatch) -> pa.RecordBatch:
 
 def read_rows(frame: pa.RecordBatch, *, all_deleted: bool = False) -> Iterator[Row]:
     """The rows of a record batch that has ``row_id`` and may have the other columns of a write."""
-    columns = [_pylist(frame, name) for name in ("row_id", "value", "deleted", "metadata")]
+    columns = [column_of(frame, name) for name in ("row_id", "value", "deleted", "metadata")]
     for row_id, value, deleted, metadata in zip(*columns, strict=True):
         yield Row(row_id, value, all_deleted or bool(deleted), dict(metadata) if metadata else None)
 
@@ -199,7 +199,8 @@ def _fitting(sizes: list[int], start: int, end: int) -> tuple[int, int]:
     return end, size
 
 
-def _pylist(frame: pa.RecordBatch, name: str) -> list[Any]:
+def column_of(frame: pa.RecordBatch, name: str) -> list[Any]:
+    """A column's values; nulls where there is none, bytes where a text is not UTF-8."""
     if name not in frame.schema.names:
         return [None] * len(frame)
     column = frame.column(name)

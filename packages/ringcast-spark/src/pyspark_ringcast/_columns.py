@@ -8,6 +8,7 @@ import pyarrow as pa
 from ringcast_core import read_fetch_reply
 from ringcast_wire import ProtocolError
 
+METADATA: Final = pa.map_(pa.string(), pa.string())
 SCHEMA: Final = pa.schema(
     [
         pa.field("row_id", pa.string(), nullable=False),
@@ -15,10 +16,10 @@ SCHEMA: Final = pa.schema(
         pa.field("version", pa.int64(), nullable=False),
         pa.field("partition", pa.int32(), nullable=False),
         pa.field("deleted", pa.bool_(), nullable=False),
-        pa.field("metadata", pa.map_(pa.string(), pa.string())),
+        pa.field("metadata", METADATA),
     ]
 )
-"""What Spark makes of ``READ_SCHEMA``; it compares the two strictly."""
+"""What Spark makes of the schema of a read without options; it compares the two strictly."""
 
 
 class Entry(NamedTuple):

@@ -15,6 +15,14 @@ from typing import Any, Final, TypeVar
 import msgspec
 from ringcast_wire import InvalidInputError, NatsLogin, check_row_id, limits, names, shown
 
+from pyspark_ringcast._column_options import (
+    ValueColumn,
+    all_columns,
+    parse_name,
+    parse_names,
+    parse_value_columns,
+    with_columns,
+)
 from pyspark_ringcast._guards import DEFAULT_MAX_DELETE_SHARE
 from pyspark_ringcast._since import Since, parse_since
 from pyspark_ringcast._stream_offsets import Starting, parse_starting
@@ -40,6 +48,13 @@ class Operation(StrEnum):
 
     UPSERT = "upsert"
     DELETE = "delete"
+
+
+class Malformed(StrEnum):
+    """What a read does with a value that is not the JSON object that ``value_columns`` describes."""
+
+    FAIL = "fail"
+    NULL = "null"
 
 
 class Changes(StrEnum):
@@ -93,6 +108,16 @@ class Options:
     """The same by a moment, in ms of Unix time."""
     on_change: OnChange = OnChange.SNAPSHOT
     tasks: int | None = None
+    columns: tuple[str, ...] | None = None
+    """Those that are wanted, in their order."""
+    malformed_values: Malformed = Malformed.FAIL
+    # Reads and writes
+    id_column: str = "row_id"
+    """What the column of row ids is called in the DataFrame."""
+    value_columns: tuple[ValueColumn, ...] = ()
+    """The columns that make up the value, a JSON object; without them it is the column ``value``."""
+    metadata_columns: tuple[str, ...] = ()
+    """The columns that are entries of the metadata, in place of the column ``metadata``."""
     # Streams
     changes: Changes = Changes.LATEST
     starting_offsets: Starting = "earliest"
@@ -119,6 +144,15 @@ class Options:
         """``store/key``."""
         return f"{self.store}/{self.key}"
 
+    @property
+    def is_mapped(self) -> bool:
+        """Whether columns have other names, or another meaning, than a read and a write give them."""
+        return bool(self.value_columns or self.metadata_columns) or self.id_column != "row_id"
+
+    def read_columns(self) -> list[str]:
+        """The names of the columns that a read gives."""
+        return list(self.columns) if self.columns is not None else list(all_columns(self))
+
 
 def parse_options(given: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> Options:
     """Reads Spark's options; ``servers``, ``service`` and the login at NATS also come from ``RINGCAST_<NAME>``.
@@ -139,7 +173,21 @@ def parse_options(given: Mapping[str, str], environ: Mapping[str, str] = os.envi
     _settle_streams(values)
     parsed = {name: _PARSERS[name](name, text) for name, text in values.items()}
     service = Service(parsed.pop("service", DEFAULT_SERVICE), **{_of_service(name): files[name] for name in files})
-    return Options(**parsed, service=service, login=_login(login))
+    return with_columns(Options(**parsed, service=service, login=_login(login)))
+
+
+def with_defaults(given: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
+    """The options, and of those that are not given the defaults. A path stands for store and key."""
+    given = _of_table(given)
+    there = {_plain(name) for name in given}
+    if "path" in there:
+        there |= {"store", "key"}
+    return {**{name: text for name, text in defaults.items() if _plain(name) not in there}, **given}
+
+
+def check_option(name: str) -> None:
+    """Raises ``InvalidInputError`` if there is no option of that name."""
+    _field(name)
 
 
 def _settle_streams(values: dict[str, str]) -> None:
@@ -354,6 +402,11 @@ _PARSERS: Final[dict[str, Callable[[str, str], Any]]] = {
     "include_deleted": _boolean,
     "on_change": _choice(OnChange),
     "tasks": _integer(1, MAX_TASKS),
+    "columns": parse_names,
+    "malformed_values": _choice(Malformed),
+    "id_column": parse_name,
+    "value_columns": parse_value_columns,
+    "metadata_columns": parse_names,
     "changes": _choice(Changes),
     "starting_offsets": parse_starting,
     "starting_timestamp": _timestamp,

@@ -15,7 +15,7 @@ from pyspark_ringcast._service import find_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 
 def partition_count(
@@ -47,38 +47,53 @@ def partition_count(
     return int(found.partition_count)
 
 
-def prepare(frame: DataFrame, partitions: int, *, newest_by: str | None = None, tasks: int | None = None) -> DataFrame:
+def prepare(
+    frame: DataFrame,
+    partitions: int,
+    *,
+    newest_by: str | None = None,
+    tasks: int | None = None,
+    id_column: str = "row_id",
+) -> DataFrame:
     """The DataFrame with one row an id, shuffled so that each partition of the store is in one task, and sorted by it.
 
     A write of it touches few partitions a transaction, and no two tasks write to one partition. It may be written
     without; a data source can't shuffle its input by itself.
 
     Args:
-        frame: Has a column ``row_id``.
+        frame: Has a column ``row_id``, or ``id_column``.
         partitions: How many partitions the store has (:func:`partition_count`).
         newest_by: Of rows with one id, the one with the greatest value in this column is kept, and the column dropped;
             without it any of them.
         tasks: How many tasks are to write. By default Spark decides (``spark.sql.adaptive``) and merges small ones:
             there are about as many as cores, and fewer where a task would have less than 1 MiB of compressed rows.
+        id_column: As the option of that name.
 
     Raises:
         InvalidInputError: there is no such column, or no store has so many partitions.
     """
     names.check_partition_count(partitions)
     there = {name.lower() for name in frame.columns}
-    for column in ("row_id", newest_by):
+    for column in (id_column, newest_by):
         if column is not None and column.lower() not in there:
             raise InvalidInputError(f"column {column} is missing: the DataFrame has {', '.join(frame.columns)}")
-    placed = frame.withColumn("partition", sql.expr(f"CAST(pmod(xxhash64(row_id), {partitions}) AS INT)"))
+    placed = frame.withColumn("partition", home(id_column, partitions))
     placed = placed.repartition(tasks, "partition") if tasks else placed.repartition("partition")
-    return _one_row_an_id(placed, newest_by).sortWithinPartitions("partition", "row_id")
+    ids = f"`{id_column.replace('`', '``')}`"
+    return _one_row_an_id(placed, newest_by, ids).sortWithinPartitions("partition", ids)
 
 
-def _one_row_an_id(placed: DataFrame, newest_by: str | None) -> DataFrame:
+def home(id_column: str, partitions: int) -> Column:
+    """The partition that the row of an id is in."""
+    quoted = id_column.replace("`", "``")
+    return sql.expr(f"CAST(pmod(xxhash64(`{quoted}`), {partitions}) AS INT)")
+
+
+def _one_row_an_id(placed: DataFrame, newest_by: str | None, ids: str) -> DataFrame:
     """By partition and id, which the shuffle by partition serves already: there is no second one."""
     if newest_by is None:
-        return placed.dropDuplicates(["partition", "row_id"])
-    newest_first = Window.partitionBy("partition", "row_id").orderBy(sql.col(newest_by).desc_nulls_last())
+        return placed.dropDuplicates(["partition", ids.strip("`")])
+    newest_first = Window.partitionBy("partition", ids).orderBy(sql.col(newest_by).desc_nulls_last())
     rank = "ringcast_rank"
     return placed.withColumn(rank, sql.row_number().over(newest_first)).filter(f"{rank} = 1").drop(rank, newest_by)
 

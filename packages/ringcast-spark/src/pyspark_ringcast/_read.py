@@ -20,8 +20,9 @@ from ringcast_wire import (
     names,
 )
 
-from pyspark_ringcast._columns import SCHEMA, Entry, Reply, read_reply
+from pyspark_ringcast._columns import Entry, Reply, read_reply
 from pyspark_ringcast._fetch import FetchClient, Request, batch_request, partition_request, shared_client
+from pyspark_ringcast._mapping import ReadColumns
 from pyspark_ringcast._options import OnChange, Options, parse_options
 from pyspark_ringcast._since import vector_text
 
@@ -107,14 +108,9 @@ class RingcastReader(DataSourceReader):
 
     def __init__(self, snapshot: Snapshot, schema: StructType) -> None:
         """Raises ``InvalidInputError`` for a schema other than what a read gives."""
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        if not to_arrow_schema(schema).equals(SCHEMA):
-            raise InvalidInputError(
-                f"the schema of a ringcast read is fixed: {', '.join(SCHEMA.names)}; leave .schema(…) out",
-                field="schema",
-            )
+        ReadColumns(snapshot.options, schema)  # so that what is wrong shows here and not in a task
         self._snapshot = snapshot
+        self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks; partitions that were never written are left out."""
@@ -132,9 +128,21 @@ class RingcastReader(DataSourceReader):
 
         Raises:
             RevisionGoneError: what was replaced since the snapshot is not kept any more, or the history is another now.
+            InvalidInputError: a value does not fit ``value_columns``.
         """
         if isinstance(partition, ReadTask):  # Spark makes a task of its own where there is none
-            yield from _TaskRead(self._snapshot, partition, shared_client(self._snapshot.options)).batches()
+            columns = ReadColumns(self._snapshot.options, self._schema)
+            yield from map(columns.of, read_task(self._snapshot, partition))
+
+
+def read_task(snapshot: Snapshot, task: ReadTask) -> Iterator[pa.RecordBatch]:
+    """The rows of a task, in batches of the columns of :data:`pyspark_ringcast._columns.SCHEMA`.
+
+    Raises:
+        RevisionGoneError: what was replaced since the snapshot is not kept any more, or the history is another now.
+        UnavailableError: nobody answered in time.
+    """
+    return _TaskRead(snapshot, task, shared_client(snapshot.options)).batches()
 
 
 def _tasks_of_rows(options: Options, written: set[int], partition_count: int) -> list[ReadTask]:

@@ -8,6 +8,8 @@ again, and every row that is as it should be is left alone.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -18,10 +20,10 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
-from pyspark_ringcast._batches import in_lower_case
 from pyspark_ringcast._counts import Counts
+from pyspark_ringcast._mapping import WriteColumns
 from pyspark_ringcast._options import Options, parse_options
-from pyspark_ringcast._sink_notes import check_room, read_note, write_note
+from pyspark_ringcast._sink_notes import check_room, read_note, remove_old_notes, write_note
 from pyspark_ringcast._write import RingcastWriter, Written
 
 if TYPE_CHECKING:
@@ -42,11 +44,12 @@ class _Task(WriterCommitMessage):
 
 
 class _Entry(msgspec.Struct):
-    """``last``: what became of the rows of that batch. ``total``: of all batches of the query."""
+    """``last``: what became of the rows of that batch. ``total``: of all. ``until_s``: when it was committed."""
 
     batch: int
     last: Counts = Counts()
     total: Counts = Counts()
+    until_s: float = math.inf
 
 
 class RingcastStreamWriter(DataSourceStreamArrowWriter):
@@ -73,7 +76,8 @@ class RingcastStreamWriter(DataSourceStreamArrowWriter):
         query, batch = _running()
         if _is_done(_noted(self._options, query), batch):
             return _Task(query, None)
-        written = self._writer.write(iter(_last_of_each([in_lower_case(frame) for frame in iterator])))
+        columns = WriteColumns(self._options)
+        written = self._writer.write(iter(_last_of_each([columns.with_ids(frame) for frame in iterator])))
         assert isinstance(written, Written)
         return _Task(query, written)
 
@@ -89,7 +93,10 @@ class RingcastStreamWriter(DataSourceStreamArrowWriter):
             return
         counts = self._writer.settle([task.written for task in tasks], f"{tasks[0].query}-{batchId}")
         total = counts + before.total if before else counts
-        write_note(self._options, _ledger_row(self._options, tasks[0].query), _Entry(batchId, counts, total))
+        if before is None:  # a query begins: the notes of those that have ended are looked at, once for each query
+            remove_old_notes(self._options)
+        noted = _Entry(batchId, counts, total, time.time())
+        write_note(self._options, _ledger_row(self._options, tasks[0].query), noted)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """What was written stays: the batch is sent again, and then only the rest of it changes anything."""

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import logging
+import math
+import time
 from typing import Any, Final, TypeVar
 
 import msgspec
-from ringcast_wire import InvalidInputError, LimitExceededError, UnknownKeyError, limits
+from ringcast_wire import ConditionFailedError, InvalidInputError, LimitExceededError, UnknownKeyError, limits
 from ringcast_wire.grpc import pb
 
 from pyspark_ringcast._options import Options
 from pyspark_ringcast._service import retried, shared_stub
 
+log = logging.getLogger(__name__)
+
 N = TypeVar("N", bound=msgspec.Struct)
 
 LEDGER_KEY: Final = "spark-sinks"
 """A row for each query and key that it writes, ``<key>/<query>``, and for each throttled key ``throttle/<key>``."""
+KEPT_S: Final = 30 * 24 * 3600
+"""For how long the note of a query that writes nothing any more is kept."""
+
+
+class _Dated(msgspec.Struct):
+    """What every note has of: until when it has counted (Unix time)."""
+
+    until_s: float = math.inf
 
 
 def check_room(options: Options, keys: frozenset[str]) -> None:
@@ -61,3 +74,45 @@ def write_note(options: Options, row_id: str, note: msgspec.Struct, **condition:
     request = pb.PutRequest(store=options.store, key=LEDGER_KEY, row_id=row_id, value=value, **condition)
     stub = shared_stub(options.service)
     return int(retried(lambda left_s: stub.Put(request, timeout=left_s), options.timeout_s).version)
+
+
+def remove_old_notes(options: Options) -> int:
+    """Removes the notes that were last written over 30 days ago; returns how many.
+
+    A note that is written meanwhile stays.
+
+    Raises:
+        RingcastError: the service refused, or stayed away.
+    """
+    stub, listing = shared_stub(options.service), pb.ListRequest(store=options.store, key=LEDGER_KEY)
+
+    def read(left_s: float) -> list[pb.Row]:
+        return [row for page in stub.List(listing, timeout=left_s) for row in page.rows]
+
+    try:
+        rows = retried(read, options.timeout_s)
+    except UnknownKeyError:
+        return 0
+    before_s = time.time() - KEPT_S
+    removed = sum(_remove(options, row) for row in rows if _until_s(row) < before_s)
+    if removed:
+        log.info("event=sink.old_notes_removed store=%s key=%s notes=%d", options.store, LEDGER_KEY, removed)
+    return removed
+
+
+def _remove(options: Options, row: pb.Row) -> bool:
+    """Whether the note was still that one, and is gone."""
+    stub = shared_stub(options.service)
+    request = pb.DeleteRequest(store=options.store, key=LEDGER_KEY, row_id=row.row_id, if_version=row.version)
+    try:
+        return bool(retried(lambda left_s: stub.Delete(request, timeout=left_s), options.timeout_s).existed)
+    except ConditionFailedError:
+        return False
+
+
+def _until_s(row: pb.Row) -> float:
+    """What can't be read is of a later release, or of somebody else: it is left alone."""
+    try:
+        return msgspec.json.decode(row.value, type=_Dated).until_s
+    except msgspec.MsgspecError:
+        return math.inf

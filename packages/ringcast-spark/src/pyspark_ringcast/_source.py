@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql.datasource import (
         DataSourceReader,
         DataSourceStreamReader,
@@ -17,14 +19,6 @@ if TYPE_CHECKING:
 
     from pyspark_ringcast._read import Snapshot
 
-READ_SCHEMA = (
-    "row_id STRING NOT NULL, value STRING, version BIGINT NOT NULL, partition INT NOT NULL, "
-    "deleted BOOLEAN NOT NULL, metadata MAP<STRING, STRING>"
-)
-"""What a read gives. ``value`` is null in a tombstone; ``metadata`` is null where there is none."""
-FEED_COLUMNS = "change_type STRING NOT NULL, written_at TIMESTAMP NOT NULL"
-"""What a change feed has behind these."""
-
 
 class DefaultSource(DataSource):
     """``ringcast``: one config key of one store.
@@ -33,7 +27,17 @@ class DefaultSource(DataSource):
     it. So the snapshot that is taken for the schema is that of the DataFrame, however often it is planned.
     """
 
+    defaults: ClassVar[Mapping[str, str]] = {}
+    """Of options that are not given; see :func:`pyspark_ringcast.register`."""
     _snapshot: Snapshot | None = None
+
+    def __init__(self, options: dict[str, str]) -> None:
+        """Only keeps them."""
+        if self.defaults:
+            from pyspark_ringcast._options import with_defaults
+
+            options = with_defaults(options, self.defaults)
+        super().__init__(options)
 
     @classmethod
     def name(cls) -> str:
@@ -42,9 +46,10 @@ class DefaultSource(DataSource):
 
     def schema(self) -> str:
         """The columns of a read; looks at the store, so that an unknown one is an error here and not in a task."""
+        from pyspark_ringcast._column_options import read_schema
+
         self._snapshot = self._pinned()
-        is_feed = self._snapshot.options.read_change_feed
-        return f"{READ_SCHEMA}, {FEED_COLUMNS}" if is_feed else READ_SCHEMA
+        return read_schema(self._snapshot.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of the snapshot that was taken with the schema, or of one taken now."""

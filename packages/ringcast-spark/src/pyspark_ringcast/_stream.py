@@ -13,11 +13,10 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from ringcast_wire import InvalidInputError, names
 
-from pyspark_ringcast._columns import SCHEMA
 from pyspark_ringcast._fetch import shared_client
+from pyspark_ringcast._mapping import ReadColumns
 from pyspark_ringcast._options import OnChange, OnGap, Options, parse_options
 from pyspark_ringcast._service import find_store
-from pyspark_ringcast._stream_feed import FEED_SCHEMA
 from pyspark_ringcast._stream_history import revisions_before
 from pyspark_ringcast._stream_offsets import Offset, Range, first_offset, next_offset, ranges, shared_out
 from pyspark_ringcast._stream_read import read_ranges
@@ -119,19 +118,13 @@ class RingcastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ChangesLostError: some are gone, and ``onGap`` is ``fail``.
         """
         assert isinstance(partition, StreamTask)
-        return read_ranges(self._options, partition.ranges, shared_client(self._options))
+        columns = ReadColumns(self._options, self._schema)
+        return map(columns.of, read_ranges(self._options, partition.ranges, shared_client(self._options)))
 
     @cached_property
     def _options(self) -> Options:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         options = parse_options(self._given)
-        schema = FEED_SCHEMA if options.read_change_feed else SCHEMA
-        if not to_arrow_schema(self._schema, timezone="UTC").equals(schema):
-            raise InvalidInputError(
-                f"the schema of a ringcast stream is fixed: {', '.join(schema.names)}; leave .schema(…) out",
-                field="schema",
-            )
+        ReadColumns(options, self._schema)
         for name, there in (
             ("row_ids", options.row_ids is not None),
             ("since", bool(options.since)),

@@ -32,9 +32,10 @@ from ringcast_wire import (
 )
 from ringcast_wire.grpc import pb
 
-from pyspark_ringcast._batches import BatchMaker, Rejected, in_lower_case
+from pyspark_ringcast._batches import BatchMaker, Rejected
 from pyspark_ringcast._counts import Counts, log_counts
 from pyspark_ringcast._guards import OverwriteRefusedError, Replacement, replacement_refusals
+from pyspark_ringcast._mapping import WriteColumns, check_value_column
 from pyspark_ringcast._options import Operation, Options
 from pyspark_ringcast._repeated import RowsBefore
 from pyspark_ringcast._reports import check_paths, write_counts, write_rejects
@@ -45,7 +46,6 @@ from pyspark_ringcast._throttle import StoreNotes, Throttle
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-_COLUMNS: Final = {"row_id": "string", "value": "string", "deleted": "boolean", "metadata": "map<string,string>"}
 _IGNORED: Final = frozenset({"version", "partition"})
 """Columns of a read that mean nothing to a write."""
 _THROTTLED_WINDOW: Final = 2
@@ -127,7 +127,8 @@ class RingcastWriter(DataSourceArrowWriter):
         self, iterator: Iterator[pa.RecordBatch], maker: BatchMaker, throttle: Throttle | None, done: Written
     ) -> None:
         options = self._options
-        batches = maker.batches(map(in_lower_case, iterator))
+        columns = WriteColumns(options)
+        batches = maker.batches(columns.rows(frame, maker.rejected) for frame in iterator)
         if not self._overwrite and _was_tried_before():
             batches = RowsBefore(options, self._heads).only(batches, done)
         for result in _results(options, batches, throttle):
@@ -275,18 +276,37 @@ def _unpacked(done: Sequence[Written], partition: int) -> set[str]:
 
 def _check_columns(schema: StructType, options: Options) -> None:
     """Refuses columns that a write has no use for: most often they have another name than was meant."""
-    taken = ", ".join(f"{name} ({kind})" for name, kind in _COLUMNS.items())
-    kinds: dict[str, str] = {}
+    wanted = _columns(options)
+    taken = ", ".join(f"{name} ({kind})" if kind else name for name, kind in wanted.items())
+    lower = {name.lower(): kind for name, kind in wanted.items()}
+    there: set[str] = set()
     for column in schema.fields:
-        if column.name.lower() in kinds:
+        if column.name.lower() in there:
             raise InvalidInputError(f"column {shown(column.name)} stands twice: case does not count", field=column.name)
-        kinds[column.name.lower()] = column.dataType.simpleString()
-    needed = ["row_id"] if options.operation is Operation.DELETE else ["row_id", "value"]
-    for name in needed:
-        if name not in kinds:
+        there.add(column.name.lower())
+    for name in _needed(options):
+        if name.lower() not in there:
             raise InvalidInputError(f"column {name} is missing: a write takes {taken}", field=name)
-    for name, kind in kinds.items():
-        if name not in _COLUMNS and name not in _IGNORED:
+    for column in schema.fields:
+        name, kind = column.name.lower(), column.dataType.simpleString()
+        if name not in lower and name not in _IGNORED:
             raise InvalidInputError(f"column {shown(name)} is unknown: a write takes {taken}", field=name)
-        if name in _COLUMNS and kind != _COLUMNS[name]:
-            raise InvalidInputError(f"column {name} is a {kind}: a {_COLUMNS[name]} is wanted", field=name)
+        if name not in lower:
+            continue
+        if lower[name] is None:
+            check_value_column(column)
+        elif lower[name] != kind:
+            raise InvalidInputError(f"column {name} is a {kind}: a {lower[name]} is wanted", field=name)
+
+
+def _columns(options: Options) -> dict[str, str | None]:
+    """The columns that a write takes, and their types; of those of the value there is a choice."""
+    values: dict[str, str | None] = {column.name: None for column in options.value_columns}
+    entries = dict.fromkeys(options.metadata_columns, "string") or {"metadata": "map<string,string>"}
+    return {options.id_column: "string", **(values or {"value": "string"}), "deleted": "boolean", **entries}
+
+
+def _needed(options: Options) -> list[str]:
+    if options.operation is Operation.DELETE:
+        return [options.id_column]
+    return [options.id_column, *([column.name for column in options.value_columns] or ["value"])]

@@ -110,11 +110,12 @@ def load_live(spark: SparkSession, target: Target, **options: str) -> tuple[Stat
         UnknownStoreError: there is no such store.
         UnavailableError: nobody answered in time.
     """
+    from pyspark_ringcast._column_options import read_schema
+    from pyspark_ringcast._options import parse_options
     from pyspark_ringcast._since import vector_text
-    from pyspark_ringcast._source import READ_SCHEMA
 
     state = read_state(target)
     if not state.written:
-        return state, spark.createDataFrame([], READ_SCHEMA)
+        return state, spark.createDataFrame([], read_schema(parse_options({**target.options(), **options})))
     version = vector_text(state.heads)
     return state, spark.read.format("ringcast").options(**target.options(), version_as_of=version, **options).load()

@@ -55,6 +55,7 @@ FROZEN = [
     "decode_replay_answer",
     "decode_replay_request",
     "encode_replay",
+    "assign",
     "check_condition",
     "check_idempotency_key",
     "check_row",

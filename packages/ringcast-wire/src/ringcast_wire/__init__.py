@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ringcast_wire import _limits as limits
 from ringcast_wire import _names as names
+from ringcast_wire._assignment import assign
 from ringcast_wire._chunks import Chunk, ChunkAssembler, split_chunks
 from ringcast_wire._dead_letters import DeadLetter, decode_dead_letter
 from ringcast_wire._errors import (
@@ -124,6 +125,7 @@ __all__ = [
     "KeyDeletedError",
     "UnknownStoreError",
     "WIRE_VERSION",
+    "assign",
     "check_condition",
     "check_idempotency_key",
     "check_row",

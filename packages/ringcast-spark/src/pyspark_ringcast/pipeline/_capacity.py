@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-from ringcast_core import assign_jump, assign_ring
-from ringcast_wire import DEFAULT_LOAD_FACTOR, InvalidInputError, Strategy, limits, names
+from ringcast_wire import DEFAULT_LOAD_FACTOR, InvalidInputError, StoreSettings, Strategy, assign, limits, names
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -38,10 +37,9 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidInputError(
                 f"workers are {len(self.workers)}: 1 to {limits.MAX_WORKERS_PER_KEY} are allowed", field="workers"
             )
-        if self.strategy is Strategy.JUMP:
-            return list(assign_jump(self.partitions, self.workers, self.load_factor))
-        members = [f"worker-{slot}" for slot in self.workers]
-        return [self.workers[index] for index in assign_ring(self.partitions, members)]
+        settings = StoreSettings(partition_count=self.partitions, strategy=self.strategy, load_factor=self.load_factor)
+        slots = {f"worker-{slot}": slot for slot in self.workers}
+        return [slots[owner] for owner in assign(settings, slots)]
 
 
 class MoveReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
-from ringcast_core import assign_jump, assign_ring
-from ringcast_wire import StoreSettings, Strategy
+from ringcast_wire import StoreSettings, assign
 
 from ringcast._machine.membership import Member
 
@@ -26,12 +25,7 @@ class Assignment:
 
 def owners(settings: StoreSettings, members: Sequence[Member]) -> tuple[str, ...]:
     """The owner of each partition; ``members`` must not be empty. The same for every worker that sees the same."""
-    if settings.strategy is Strategy.RING:
-        ids = sorted(member.worker_id for member in members)
-        return tuple(ids[index] for index in assign_ring(settings.partition_count, ids))
-    by_slot = {member.slot: member.worker_id for member in members}
-    slots = assign_jump(settings.partition_count, sorted(by_slot), settings.load_factor)
-    return tuple(by_slot[slot] for slot in slots)
+    return assign(settings, {member.worker_id: member.slot for member in members})
 
 
 class PeerAssigner:

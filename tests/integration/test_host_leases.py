@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,15 @@ from prometheus_client import CollectorRegistry
 from ringcast import InUseError, Worker
 from ringcast.admin import ConfigServiceClient, RowWrite
 from ringcast.metrics import PrometheusMetrics
-from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, History, NatsServer, WorkerProcess
+from ringcast_testkit import (
+    PATIENCE_S,
+    AgentProcess,
+    ConfigServiceProcess,
+    History,
+    NatsServer,
+    WorkerProcess,
+    until_workers,
+)
 from ringcast_wire import NodeRecord, decode_record, names
 
 PARTITIONS = 32
@@ -89,18 +97,6 @@ class Host:
         return str(self.agent.status()["leases"]["lease"])
 
 
-async def until(workers: list[Worker], condition: Callable[[], bool]) -> None:
-    """Waits for a condition, looked at whenever a worker changes, and now and then."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            waits = [asyncio.ensure_future(worker.wait_until("k", condition)) for worker in workers]
-            try:
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED, timeout=0.05)
-            finally:
-                for wait in waits:
-                    wait.cancel()
-
-
 def owns_all(worker: Worker) -> bool:
     return len(worker.owned("k")) == PARTITIONS
 
@@ -158,10 +154,10 @@ async def test_a_killed_worker_is_noticed_by_its_closed_socket(host: Host, bucke
     async with host.worker("peer") as peer:
         victim = host.process("victim")
         await asyncio.to_thread(victim.wait_ready)
-        await until([peer], lambda: not owns_all(peer))
+        await until_workers([peer], "k", lambda: not owns_all(peer))
         record = await buckets[1].get(names.node_key("k", "victim"))
         victim.kill()
-        await until([peer], lambda: owns_all(peer))
+        await until_workers([peer], "k", lambda: owns_all(peer))
         await peer.wait_ready(timeout_s=PATIENCE_S)
         with pytest.raises(KeyNotFoundError) as gone:
             await buckets[1].get(names.node_key("k", "victim"))
@@ -210,7 +206,7 @@ async def test_a_pause_of_eight_seconds_costs_no_rebalance(host: Host) -> None:
         paused_s = math.inf
         while paused_s > PAUSE_S + 1.0:  # a machine that has much to do may stretch it beyond what is claimed
             await host.registered("victim")
-            await until([peer], lambda: moves.settled(peer))
+            await until_workers([peer], "k", lambda: moves.settled(peer))
             before, began_s = moves.count, time.monotonic()
             victim.pause()
             await asyncio.sleep(PAUSE_S)
@@ -227,14 +223,14 @@ async def test_a_worker_that_is_silent_for_too_long_is_given_up_and_comes_back(h
     async with host.worker("peer") as peer:
         victim = host.process("victim")
         await asyncio.to_thread(victim.wait_ready)
-        await until([peer], lambda: not owns_all(peer))
+        await until_workers([peer], "k", lambda: not owns_all(peer))
         victim.pause()
-        await until([peer], lambda: owns_all(peer))
+        await until_workers([peer], "k", lambda: owns_all(peer))
         for number in range(0, ROWS, 2):
             await host.put(f"row{number}", "written in the pause")
         assert host.agent.status()["leases"]["workers"] == []
         victim.resume()
-        await until([peer], lambda: not owns_all(peer))
+        await until_workers([peer], "k", lambda: not owns_all(peer))
         await host.registered("victim")
 
         async def whole() -> None:
@@ -256,19 +252,19 @@ async def test_a_killed_agent_that_starts_again_goes_on_with_its_lease(host: Hos
         host.worker("w", agent=host.socket, **others.settings) as worker,
     ):
         both = [peer, worker]
-        await until(both, lambda: shared({peer: ones, worker: others}))
+        await until_workers(both, "k", lambda: shared({peer: ones, worker: others}))
         before, lease = (ones.count, others.count), host.lease()
         assert lease.startswith("host-1.")
         enough = asyncio.Event()
         written = asyncio.create_task(_write_on(host, enough))
         await asyncio.to_thread(host.agent.kill)
-        await until(both, lambda: not worker.health().by_agent)
+        await until_workers(both, "k", lambda: not worker.health().by_agent)
         await asyncio.to_thread(host.agent.start)
-        await until(both, lambda: worker.health().by_agent)
+        await until_workers(both, "k", lambda: worker.health().by_agent)
         await host.registered("w")
         enough.set()
         await written
-        await until(both, lambda: {r.row_id: r.value for one in both for r in one.rows("k")} == host.rows)
+        await until_workers(both, "k", lambda: {r.row_id: r.value for one in both for r in one.rows("k")} == host.rows)
         assert (ones.count, others.count) == before
         assert host.lease() == lease
 
@@ -302,7 +298,7 @@ async def test_workers_outlive_their_agent_and_go_back_to_the_next_one(host: Hos
         host.worker("peer", **ones.settings) as peer,
         host.worker("w", agent=host.socket, **others.settings) as worker,
     ):
-        await until([peer, worker], lambda: shared({peer: ones, worker: others}))
+        await until_workers([peer, worker], "k", lambda: shared({peer: ones, worker: others}))
         before, lease = (ones.count, others.count), host.lease()
         await asyncio.to_thread(host.agent.kill)
         await asyncio.wait_for(recorded("w"), PATIENCE_S)
@@ -327,16 +323,16 @@ async def test_an_agent_that_stands_still_costs_no_rebalance(host: Host) -> None
         host.worker("peer", **ones.settings) as peer,
         host.worker("w", agent=host.socket, **others.settings) as worker,
     ):
-        await until([peer, worker], lambda: shared({peer: ones, worker: others}))
+        await until_workers([peer, worker], "k", lambda: shared({peer: ones, worker: others}))
         before = (ones.count, others.count)
         host.agent.pause()
         try:
-            await until([worker], lambda: not worker.health().by_agent)
+            await until_workers([worker], "k", lambda: not worker.health().by_agent)
             await asyncio.sleep(12.0)  # its lease ends meanwhile
             assert worker.health().lease_held
         finally:
             host.agent.resume()
-        await until([worker], lambda: worker.health().by_agent)
+        await until_workers([worker], "k", lambda: worker.health().by_agent)
         await host.registered("w")
         assert (ones.count, others.count) == before
 
@@ -347,7 +343,7 @@ async def test_when_the_hosts_lease_was_lost_everything_is_verified(
     async with host.worker("w", agent=host.socket) as worker:
         await worker.wait_ready(timeout_s=PATIENCE_S)
         await buckets[0].delete(host.lease())
-        await until([worker], lambda: any("is held again" in record.message for record in caplog.records))
+        await until_workers([worker], "k", lambda: any("is held again" in record.message for record in caplog.records))
         assert host.agent.status()["leases"]["losses"] == 1
         partition, version = await host.put("row1", "new")
         await worker.wait_for("k", partition, version, timeout_s=PATIENCE_S)
@@ -394,7 +390,7 @@ async def test_without_an_agent_a_worker_starts_with_its_own_lease(
         assert not worker.health().by_agent
         options = ("--lease-socket", str(nowhere), "--agent-id", "host-2")
         with AgentProcess(tmp_path / "late", nats_url=host.nats.url, options=options):
-            await until([worker], lambda: worker.health().by_agent)
+            await until_workers([worker], "k", lambda: worker.health().by_agent)
             assert owns_all(worker)
     told = [record for record in caplog.records if "the agent can't be used" in record.message]
     assert len(told) == 1
@@ -413,7 +409,7 @@ async def test_the_next_agent_waits_for_the_one_before_it(host: Host, tmp_path: 
             assert await asyncio.to_thread(host.agent.terminate) == 0
             await starting
             assert following.status()["leases"]["lease"] == lease
-            await until([worker], lambda: worker.health().by_agent)
+            await until_workers([worker], "k", lambda: worker.health().by_agent)
             assert moves.count == before
         finally:
             await asyncio.wait({starting})
@@ -434,7 +430,7 @@ async def test_heartbeats_of_the_agent_that_fail_count_as_the_workers(host: Host
         before = failures()
         host.nats.pause()
         try:
-            await until([worker], lambda: failures() > before)
+            await until_workers([worker], "k", lambda: failures() > before)
         finally:
             host.nats.resume()
-        await until([worker], lambda: worker.health().ready)
+        await until_workers([worker], "k", lambda: worker.health().ready)

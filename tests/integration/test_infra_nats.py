@@ -7,7 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import trustme
 from ringcast import Change, PoisonPolicy, UnavailableError, Worker
 from ringcast.admin import ConfigServiceClient, ReplayOutcome
 from ringcast.topology import read_topology
-from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, nats_server_binary
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, nats_server_binary, until_workers
 from ringcast_wire import limits, names
 
 from tests.integration.infra_nats import NATS, WORKER_API, InfraNats, cluster_of_three, environment, example_variables
@@ -40,7 +40,7 @@ async def serves_workers(server: InfraNats, service: ConfigServiceProcess, **set
     async with ConfigServiceClient(service.address) as client, server.worker("worker-0", **settings) as first:
         async with server.worker("worker-1", **settings) as second:
             both = (first, second)
-            await until(both, lambda: shared_out(both))
+            await until_workers(both, "blocklist", lambda: shared_out(both))
             put = await client.put("gateway", "blocklist", "row7", "new")
             (owner,) = [worker for worker in both if put.partition in worker.owned("blocklist")]
             await owner.wait_for("blocklist", put.partition, put.version, timeout_s=PATIENCE_S)
@@ -49,15 +49,6 @@ async def serves_workers(server: InfraNats, service: ConfigServiceProcess, **set
             assert row.value == "new"
         await first.wait_until("blocklist", lambda: holds_all(first), timeout_s=PATIENCE_S)
     assert server.violations() == []
-
-
-async def until(workers: Sequence[Worker], condition: Callable[[], bool]) -> None:
-    """Waits for a condition on several workers, looked at whenever one of them changes."""
-    waits = [asyncio.ensure_future(worker.wait_until("blocklist", condition)) for worker in workers]
-    done, waiting = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE_S)
-    for wait in waiting:
-        wait.cancel()
-    assert done
 
 
 def shared_out(workers: Sequence[Worker]) -> bool:
@@ -214,7 +205,7 @@ async def test_a_worker_with_an_nkey_is_added_without_a_restart(server: InfraNat
             server.process.wait_until(lambda: any("Reloaded server configuration" in line for line in server.log()))
             async with server.worker("worker-9", nkey_seed_file=str(tmp_path / "seed")) as added:
                 both = (first, added)
-                await until(both, lambda: shared_out(both))
+                await until_workers(both, "blocklist", lambda: shared_out(both))
     assert server.violations() == []
 
 

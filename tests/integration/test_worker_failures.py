@@ -12,7 +12,7 @@ import nats
 import pytest
 from ringcast import Change, Health, InUseError, LimitExceededError, Mode, Worker
 from ringcast.admin import ConfigServiceClient, RowWrite
-from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, ManagedProcess, NatsServer
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, ManagedProcess, NatsServer, until_workers
 from ringcast_wire import LeaseRecord, NodeRecord, SlotClaim, encode_record, limits, names
 
 PARTITIONS = 64
@@ -50,17 +50,6 @@ class Fleet:
         """A worker in a process of its own."""
         return ManagedProcess(worker_id, [sys.executable, SCRIPT, self.nats.url, "s", "k", worker_id])
 
-    async def until(self, workers: list[Worker], condition: Callable[[], bool]) -> None:
-        """Waits for a condition on all workers together, looked at whenever any of them changes."""
-        async with asyncio.timeout(PATIENCE_S):
-            while not condition():
-                waits = [asyncio.ensure_future(worker.wait_until("k", condition)) for worker in workers]
-                try:
-                    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED, timeout=0.05)
-                finally:
-                    for wait in waits:
-                        wait.cancel()
-
     def held_once(self, workers: list[Worker]) -> bool:
         """Whether every row is held by exactly one of the workers, with the right value."""
         held = [(row.row_id, row.value) for worker in workers for row in worker.rows("k")]
@@ -95,7 +84,7 @@ async def test_partitions_are_shared_out_and_a_change_reaches_its_owner_alone(fl
 
     async with AsyncExitStack() as stack:
         workers = [await stack.enter_async_context(fleet.worker(name, handler=handler(name))) for name in "abc"]
-        await fleet.until(workers, lambda: fleet.owned_once(workers) and fleet.held_once(workers))
+        await until_workers(workers, "k", lambda: fleet.owned_once(workers) and fleet.held_once(workers))
         assert all(worker.owned("k") for worker in workers)
         for number in range(60):
             partition, version = await fleet.put(f"row{number}", "new")
@@ -118,21 +107,21 @@ async def test_what_is_kept_in_a_rebalance_is_not_fetched_again(fleet: Fleet) ->
         await ready(first)
         assert answered(first) == PARTITIONS
         async with fleet.worker("b") as second:
-            await fleet.until([first, second], lambda: fleet.owned_once([first, second]))
+            await until_workers([first, second], "k", lambda: fleet.owned_once([first, second]))
             await ready(first, second)
             moved = len(second.owned("k"))
             assert answered(second) == moved
             assert fleet.held_once([first, second])
-        await fleet.until([first], lambda: fleet.owned_once([first]) and fleet.held_once([first]))
+        await until_workers([first], "k", lambda: fleet.owned_once([first]) and fleet.held_once([first]))
         assert answered(first) == PARTITIONS + moved
 
 
 async def test_a_worker_that_leaves_gives_its_partitions_up_at_once(fleet: Fleet) -> None:
     async with fleet.worker("a") as first:
         async with fleet.worker("b") as second:
-            await fleet.until([first, second], lambda: fleet.owned_once([first, second]))
+            await until_workers([first, second], "k", lambda: fleet.owned_once([first, second]))
         left_at = asyncio.get_running_loop().time()
-        await fleet.until([first], lambda: fleet.owned_once([first]) and fleet.held_once([first]))
+        await until_workers([first], "k", lambda: fleet.owned_once([first]) and fleet.held_once([first]))
         # Far below the ten seconds that a lease lives.
         assert asyncio.get_running_loop().time() - left_at < 4.0
 
@@ -143,12 +132,12 @@ async def test_no_row_is_lost_when_a_worker_is_killed(fleet: Fleet) -> None:
         async with fleet.worker("a") as first, fleet.worker("b") as second:
             workers = [first, second]
             await asyncio.to_thread(victim.wait_until, lambda: any("ready" in line for line in list(victim.log)))
-            await fleet.until(workers, lambda: sum(len(worker.owned("k")) for worker in workers) < PARTITIONS)
+            await until_workers(workers, "k", lambda: sum(len(worker.owned("k")) for worker in workers) < PARTITIONS)
             victim.kill()
             for number in range(ROWS):  # some of these changes are the dead worker's to hear
                 if number % 5 == 0:
                     await fleet.put(f"row{number}", "written while its owner was dead")
-            await fleet.until(workers, lambda: fleet.owned_once(workers) and fleet.held_once(workers))
+            await until_workers(workers, "k", lambda: fleet.owned_once(workers) and fleet.held_once(workers))
     finally:
         victim.kill()
 
@@ -180,15 +169,15 @@ async def test_a_worker_id_of_another_live_process_is_refused(fleet: Fleet) -> N
 async def test_rows_stay_at_hand_and_are_brought_up_to_date_when_nats_is_killed(fleet: Fleet) -> None:
     async with fleet.worker("a") as first, fleet.worker("b") as second:
         workers = [first, second]
-        await fleet.until(workers, lambda: fleet.owned_once(workers) and fleet.held_once(workers))
+        await until_workers(workers, "k", lambda: fleet.owned_once(workers) and fleet.held_once(workers))
         owned = [worker.owned("k") for worker in workers]
         assert first.staleness() == 0
         fleet.nats.kill()
-        await fleet.until(workers, lambda: all(worker.staleness() > 0 for worker in workers))
+        await until_workers(workers, "k", lambda: all(worker.staleness() > 0 for worker in workers))
         assert fleet.held_once(workers)
         fleet.nats.restart()
         await fleet.write({f"row{number}": "after" for number in range(0, ROWS, 3)})
-        await fleet.until(workers, lambda: fleet.held_once(workers))
+        await until_workers(workers, "k", lambda: fleet.held_once(workers))
         assert [worker.owned("k") for worker in workers] == owned
         partition, version = await fleet.put("row1", "last")
         (owner,) = [worker for worker in workers if partition in worker.owned("k")]
@@ -206,20 +195,20 @@ async def test_a_worker_tells_how_it_is_and_how_old_its_rows_may_be(fleet: Fleet
         assert (key.key, key.owned, key.loaded, key.blocked_rows, key.paused) == ("k", PARTITIONS, PARTITIONS, 0, False)
 
         fleet.service.kill()  # NATS is there, and nobody answers
-        await fleet.until([worker], lambda: worker.staleness("k") > 0)
+        await until_workers([worker], "k", lambda: worker.staleness("k") > 0)
         health = worker.health()
         assert (health.connected, health.lease_held, health.ready) == (True, True, False)
         assert fleet.held_once([worker])
         fleet.service.restart()
         await fleet.put("row1", "again")
-        await fleet.until([worker], lambda: worker.health().ready)
+        await until_workers([worker], "k", lambda: worker.health().ready)
 
         fleet.nats.kill()
-        await fleet.until([worker], lambda: worker.staleness() > 0)
+        await until_workers([worker], "k", lambda: worker.staleness() > 0)
         assert not worker.health().connected
         fleet.nats.restart()
         await fleet.put("row1", "and again")
-        await fleet.until([worker], lambda: worker.health().ready)
+        await until_workers([worker], "k", lambda: worker.health().ready)
     assert not worker.health().ready
 
 
@@ -227,7 +216,7 @@ async def test_a_worker_stops_at_once_while_nats_is_down(fleet: Fleet) -> None:
     async with fleet.worker("a") as worker:
         await ready(worker)
         fleet.nats.kill()
-        await fleet.until([worker], lambda: worker.staleness() > 0)
+        await until_workers([worker], "k", lambda: worker.staleness() > 0)
         stopping_at = asyncio.get_running_loop().time()
     assert asyncio.get_running_loop().time() - stopping_at < 4.0
     fleet.nats.restart()
@@ -243,7 +232,7 @@ async def test_changes_made_while_nats_is_down_arrive_when_it_is_back(fleet: Fle
         for number in range(20):  # the database takes them, and the outbox keeps their events
             await fleet.put(f"row{number}", "written into the dark")
         fleet.nats.restart()
-        await fleet.until([worker], lambda: fleet.held_once([worker]))
+        await until_workers([worker], "k", lambda: fleet.held_once([worker]))
 
 
 async def test_a_worker_outlives_the_config_service(fleet: Fleet) -> None:
@@ -252,12 +241,12 @@ async def test_a_worker_outlives_the_config_service(fleet: Fleet) -> None:
         fleet.service.kill()
         assert fleet.held_once([worker])
         async with fleet.worker("b") as late:  # has to fetch, and can't yet
-            await fleet.until([worker, late], lambda: len(late.owned("k")) > 0)
+            await until_workers([worker, late], "k", lambda: len(late.owned("k")) > 0)
             assert not late.row_count("k")
             fleet.service.restart()
             async with ConfigServiceClient(fleet.service.address) as fleet.client:
                 await fleet.put("row1", "new")
-                await fleet.until([worker, late], lambda: fleet.held_once([worker, late]))
+                await until_workers([worker, late], "k", lambda: fleet.held_once([worker, late]))
 
 
 async def test_events_that_are_lost_are_made_up_for(fleet: Fleet) -> None:
@@ -278,7 +267,7 @@ async def test_events_that_are_lost_are_made_up_for(fleet: Fleet) -> None:
                 max_ack_pending=4096,
             )
             await fleet.write({f"row{number}": "unheard" for number in range(0, ROWS, 7)})
-            await fleet.until([worker], lambda: fleet.held_once([worker]))
+            await until_workers([worker], "k", lambda: fleet.held_once([worker]))
             assert worker.stats().events <= 2 * PARTITIONS
         finally:
             await client.close()
@@ -292,7 +281,7 @@ async def test_a_consumer_that_vanished_is_created_again(fleet: Fleet) -> None:
             js = client.jetstream()
             await js.delete_consumer(names.notify_stream("s"), "ringcast-a")
             await fleet.put("row1", "new")
-            await fleet.until([worker], lambda: fleet.held_once([worker]))
+            await until_workers([worker], "k", lambda: fleet.held_once([worker]))
             info = await js.consumer_info(names.notify_stream("s"), "ringcast-a")
             assert info.config.filter_subjects == [names.notify_key_subjects("s", "k")]  # one filter for all of them
         finally:
@@ -337,7 +326,7 @@ async def test_a_lost_lease_is_taken_again_and_what_was_missed_is_made_up_for(fl
                     if entry is not None and entry.operation is None:
                         break
             await fleet.put("row1", "new")
-            await fleet.until([worker], lambda: fleet.held_once([worker]))
+            await until_workers([worker], "k", lambda: fleet.held_once([worker]))
             assert worker.owned("k") == owned
     finally:
         await client.close()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import json
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import nkeys
 import pytest
 from ringcast import Worker
 from ringcast.admin import ConfigServiceClient
-from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, until
 
 UNLIMITED = {"subs": -1, "data": -1, "payload": -1}
 
@@ -81,13 +79,6 @@ class Operator:
             f"{line}BEGIN USER NKEY SEED{line}\n{user.seed.decode()}\n{line}-END USER NKEY SEED{line}-\n"
         )
         new.rename(path)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Waits for what time alone brings about."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
 
 
 async def test_a_credential_that_expires_and_is_renewed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

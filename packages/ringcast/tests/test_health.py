@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,18 +13,11 @@ from ringcast._client import TESTED_VERSIONS
 from ringcast._routes import Routes
 from ringcast.admin import RowWrite
 from ringcast.metrics import PrometheusMetrics
-from ringcast_testkit import PATIENCE_S
+from ringcast_testkit import PATIENCE_S, until
 from ringcast_wire import limits, names
 
 if TYPE_CHECKING:
     from .conftest import Store
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Waits for what time alone brings about."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
 
 
 async def test_a_handler_that_does_not_return_is_told(store: Store) -> None:

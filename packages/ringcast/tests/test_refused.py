@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from ringcast import UnavailableError, Worker
 from ringcast.admin import ConfigServiceClient
 from ringcast.metrics import PrometheusMetrics
-from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, until
 from ringcast_wire import limits, names
 
 SERVICE = {"user": "service", "password": "service"}
@@ -71,13 +71,6 @@ def worker(server: NatsServer) -> Callable[..., Worker]:
         return Worker(store=store, keys=keys, worker_id=f"{store}-{name}", **settings)
 
     return make
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Waits for what time or another process brings about."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
 
 
 async def test_a_key_that_can_not_be_registered_does_not_keep_the_others(

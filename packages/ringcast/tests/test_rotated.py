@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import nats
 import pytest
 from ringcast import Worker
 from ringcast.admin import ConfigServiceClient
-from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, until
 from ringcast_wire import LeaseRecord, SlotClaim, encode_record, limits, names
 
 SERVICE = {"user": "service", "password": "service"}
@@ -65,13 +65,6 @@ async def store(server: NatsServer, service: ConfigServiceProcess, store_name: s
     async with ConfigServiceClient(service.address) as client:
         await client.create_store(store_name, partition_count=4)
         yield Store(store_name, server, client)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Waits for what time or another process brings about."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize("parser", ["bursts", "library"])

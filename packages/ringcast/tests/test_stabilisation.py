@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ringcast import Change, Worker
 from ringcast.admin import RowWrite
 from ringcast.topology import Member, read_topology
-from ringcast_testkit import PATIENCE_S, History, WorkerProcess
+from ringcast_testkit import PATIENCE_S, History, WorkerProcess, until
 from ringcast_wire import NodePhase
 
 if TYPE_CHECKING:
@@ -18,13 +17,6 @@ if TYPE_CHECKING:
 
 PARTITIONS = 64
 ROWS = 640
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Waits for what time alone brings about."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
 
 
 async def fill(store: Store) -> None:

@@ -14,6 +14,7 @@ from ringcast_testkit._process import PATIENCE_S, ManagedProcess, ManagedServer,
 from ringcast_testkit._proxy import TcpProxy
 from ringcast_testkit._readme import run_readme_examples
 from ringcast_testkit._standby import PostgresStandby
+from ringcast_testkit._waiting import until, until_workers
 from ringcast_testkit._worker import WorkerProcess
 
 __all__ = [
@@ -35,4 +36,6 @@ __all__ = [
     "WorkerProcess",
     "nats_server_binary",
     "run_readme_examples",
+    "until",
+    "until_workers",
 ]

@@ -1,0 +1,41 @@
+"""Waiting for what no event tells of, without a guess how long it takes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ringcast_testkit._process import PATIENCE_S
+
+if TYPE_CHECKING:
+    from ringcast import Worker
+
+_LOOK_S = 0.02
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Waits for what time or another process brings about.
+
+    Raises:
+        TimeoutError: it has not come within ``PATIENCE_S``.
+    """
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)
+
+
+async def until_workers(workers: Sequence[Worker], key: str, condition: Callable[[], bool]) -> None:
+    """Waits for a condition on several workers together, looked at whenever one of them changes, and now and then.
+
+    Raises:
+        TimeoutError: it has not come within ``PATIENCE_S``.
+    """
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            waits = [asyncio.ensure_future(worker.wait_until(key, condition)) for worker in workers]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED, timeout=_LOOK_S)
+            finally:
+                for wait in waits:
+                    wait.cancel()

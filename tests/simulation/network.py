@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
+from ringcast._connection import RECONNECT_MOST_S
 from ringcast._machine.backoff import Backoff
 
 from tests.simulation.engine import Future, Process, Scheduler, Steps
@@ -82,7 +83,7 @@ class Link:
         self._pending: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._sent_until = 0.0
         self._delivered_until = 0.0
-        self._backoff = Backoff(network.random.random, first_s=0.2, most_s=30.0)
+        self._backoff = Backoff(network.random.random, first_s=0.2, most_s=RECONNECT_MOST_S)
 
     # ---- messages
 

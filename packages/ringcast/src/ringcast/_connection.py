@@ -25,6 +25,8 @@ from ringcast._refusals import Refusals
 
 T = TypeVar("T")
 
+RECONNECT_MOST_S: Final = 5.0
+"""Between two attempts to connect: for so long a worker may stay away when NATS is back. An attempt costs little."""
 REQUEST_TIMEOUT_S: Final = 5.0
 TRANSIENT: Final = (nats.errors.Error, js_errors.Error, UnavailableError, asyncio.TimeoutError, OSError)
 """What a call over the connection may fail with and is worth another try."""
@@ -80,7 +82,7 @@ class Connection:
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.refusals = Refusals(log)
         self._log = log
-        self._backoff = Backoff(random.random, first_s=0.2, most_s=30.0)
+        self._backoff = Backoff(random.random, first_s=0.2, most_s=RECONNECT_MOST_S)
         self._lost: list[Callable[[], None]] = []
         self._back: list[Callable[[], None]] = []
         self._acks: list[str] = []

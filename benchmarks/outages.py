@@ -14,13 +14,12 @@ import asyncio
 import contextlib
 import logging
 import re
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -116,8 +115,9 @@ async def watch_worker(system: System, worker: Worker) -> None:
 async def watch_service(system: System) -> None:
     """Its health, part by part, and its log."""
     seen: set[str] = set()
-    async with grpc.aio.insecure_channel(system.service.address) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
+    soon = [("grpc.max_reconnect_backoff_ms", 1_000)]
+    async with grpc.aio.insecure_channel(system.service.address, options=soon) as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
         while True:
             found = []
             for part in PARTS:
@@ -176,19 +176,15 @@ async def running(directory: Path, timeline: Timeline, *, by_agent: bool) -> Asy
         async with ConfigServiceClient(service.address) as client:
             await client.create_store(STORE, partition_count=PARTITIONS)
             await client.put(STORE, KEY, "row-0", "0")
-        leases = {"agent": socket} if by_agent else {}
-        other = WorkerProcess(
-            "other", servers=nats.url, store=STORE, keys=(KEY,), history=History(), **leases, stabilisation_s=0.0
-        )
+        place: dict[str, Any] = {"servers": nats.url, "store": STORE, "agent": socket if by_agent else None}
+        other = WorkerProcess("other", keys=(KEY,), history=History(), **place)
         stack.enter_context(other)
         log = logging.getLogger("outages")
         log.setLevel(logging.INFO)
         log.propagate = False
         log.handlers = [WorkerLog(timeline)]
         system = System(nats, database, service, other, agent, timeline)
-        worker = Worker(
-            store=STORE, keys=[KEY], servers=nats.url, worker_id="shown", handler=_nothing, logger=log, **leases
-        )
+        worker = Worker(keys=[KEY], worker_id="shown", handler=_nothing, logger=log, **place)
         async with worker, asyncio.TaskGroup() as tasks:
             await worker.wait_ready()
             await asyncio.to_thread(other.wait_ready)
@@ -242,4 +238,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

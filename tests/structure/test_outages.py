@@ -1,0 +1,36 @@
+"""What docs/outages.md names is there: log records, metrics, alerts, fields of the health."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs/outages.md").read_text()
+
+
+def source() -> str:
+    """All code that ships."""
+    folders = ("packages", "services")
+    return "\n".join(path.read_text() for name in folders for path in sorted((ROOT / name).glob("*/src/**/*.py")))
+
+
+def test_the_log_records_are_those_that_are_written() -> None:
+    named = set(re.findall(r"(?:INFO|WARNING|ERROR|CRITICAL) `([^`]+)`", PAGE))
+    code = source()
+    assert {words for words in named if words not in code} == set()
+    assert len(named) >= 15
+
+
+def test_the_metrics_alerts_and_fields_are_there() -> None:
+    metrics = set(re.findall(r"`((?:config|ringcast)_[a-z_]+)", PAGE))
+    fields = set(re.findall(r"`Health\.(\w+)`", PAGE))
+    alerts = set(re.findall(r"`(Ringcast[A-Z]\w+)`", PAGE))
+    documented = (ROOT / "docs/observability.md").read_text()
+    assert {name for name in metrics if f"`{name}`" not in documented} == set()
+    health = (ROOT / "packages/ringcast/src/ringcast/_health.py").read_text()
+    assert {name for name in fields if f"    {name}: " not in health} == set()
+    rules = (ROOT / "infra/prometheus/alerts.yml").read_text()
+    assert {name for name in alerts if f"alert: {name}\n" not in rules} == set()
+    assert min(len(metrics), len(alerts)) >= 5
+    assert fields

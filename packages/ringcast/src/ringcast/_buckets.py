@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
 from nats.aio.msg import Msg
 from nats.js import api
 from nats.js import errors as js_errors
 
-from ringcast._connection import TRANSIENT, Connection, heeding
+from ringcast._connection import TRANSIENT, Connection
 from ringcast._log import Log
 from ringcast._machine.backoff import Backoff
 from ringcast._machine.membership import Entry, Mirror
@@ -35,15 +34,12 @@ class Bucket:
         self.name = name
         self.stream = f"KV_{name}"
         self.prefix = f"$KV.{name}."
-        self._js = connection.js
-        self._refusals = connection.refusals
-        self._reads = f"{connection.api_prefix}.DIRECT.GET.{self.stream}"
+        self._connection = connection
 
     async def get(self, key: str) -> Entry | None:
         """What stands under a key; ``None`` if nothing ever did, an entry without value for a marker."""
         try:
-            async with self._refusals.heeded(f"{self._reads}.{self.prefix}{key}"):
-                message = await heeding(self._js.get_msg(self.stream, subject=self.prefix + key, direct=True))
+            message = await self._connection.last_message(self.stream, self.prefix + key)
         except js_errors.NotFoundError:
             return None
         assert message.seq is not None
@@ -69,13 +65,11 @@ class Bucket:
     async def _publish(self, key: str, value: bytes, last: int, headers: dict[str, str]) -> int:
         headers[str(api.Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value)] = str(last)
         try:
-            async with self._refusals.heeded(self.prefix + key):
-                ack = await heeding(self._js.publish(self.prefix + key, value, headers=headers))
+            return await self._connection.store(self.prefix + key, value, headers)
         except js_errors.APIError as error:
             if error.err_code in _WRONG_SEQUENCE:
                 raise ConflictError(key) from error
             raise
-        return ack.seq
 
 
 class BucketWatch:
@@ -99,7 +93,6 @@ class BucketWatch:
         self._connection = connection
         self._bucket = bucket
         self._name = name
-        self._creates = f"{connection.api_prefix}.CONSUMER.CREATE.{bucket.stream}.{name}"
         self._patterns = [bucket.prefix + pattern for pattern in patterns]
         self._mirror = mirror
         self._changed = changed
@@ -122,23 +115,20 @@ class BucketWatch:
                 await asyncio.sleep(backoff.next_s())
 
     async def _watch_once(self, backoff: Backoff) -> None:
-        nc, js = self._connection.nc, self._connection.js
         self._snapshot, self._sequence = {}, 0
-        inbox = nc.new_inbox()
+        inbox = self._connection.new_inbox()
         async with self._connection.subscribed(inbox, self._on_message):
             await self._delete()
-            async with self._connection.refusals.heeded(self._creates):
-                info = await heeding(js.add_consumer(self._bucket.stream, self._consumer(inbox)))
+            info = await self._connection.put_consumer(self._bucket.stream, self._consumer(inbox))
             if not info.num_pending and not (info.delivered and info.delivered.consumer_seq):
                 self._complete()
             backoff.reset()
             await self._until_broken()
-            if nc.is_connected:
+            if self._connection.is_connected:
                 await self._delete()
 
     async def _delete(self) -> None:
-        with suppress(js_errors.NotFoundError):
-            await heeding(self._connection.js.delete_consumer(self._bucket.stream, self._name))
+        await self._connection.delete_consumer(self._bucket.stream, self._name)
 
     def _consumer(self, inbox: str) -> api.ConsumerConfig:
         return api.ConsumerConfig(

@@ -14,6 +14,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext
 from nats.js import errors as js_errors
+from nats.js.api import ConsumerConfig, ConsumerInfo, RawStreamMsg
 from ringcast_wire import RingcastError, UnavailableError, limits, names, without_passwords
 
 from ringcast._bursts import Delivery, burst_client, end_bursts, publish_to_all, take_bursts
@@ -64,7 +65,9 @@ async def heeding(request: Awaitable[T]) -> T:
 
 
 class Connection:
-    """An open connection. ``closed`` ends with an error if NATS will not have us back.
+    """An open connection: all that a worker says to NATS, and hears of it, goes through here.
+
+    ``closed`` ends with an error if NATS will not have us back.
 
     ``bursts``: deliveries are taken with the parser of bursts, as long as the library is of a version that it knows.
     """
@@ -76,9 +79,9 @@ class Connection:
                 "the NATS library is of a version that is not known: its own parser is used", found=LIBRARY_VERSION
             )
         self._bursts = bursts
-        self.nc = burst_client(bursts=bursts)
-        self.js: JetStreamContext = self.nc.jetstream(prefix=api_prefix, timeout=REQUEST_TIMEOUT_S)
-        self.api_prefix = api_prefix
+        self._nc = burst_client(bursts=bursts)
+        self._js: JetStreamContext = self._nc.jetstream(prefix=api_prefix, timeout=REQUEST_TIMEOUT_S)
+        self._api_prefix = api_prefix
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.refusals = Refusals(log)
         self._log = log
@@ -120,7 +123,7 @@ class Connection:
                 connection.closed.set_result(None)
             if not connection.closed.cancelled():
                 connection.closed.exception()  # it has been seen
-            await connection._close(connection.nc)
+            await connection._close(connection._nc)
 
     async def connect(self, config: WorkerConfig) -> None:
         """Connects; after a failure it may be tried again.
@@ -131,8 +134,8 @@ class Connection:
         try:
             await self._connect(config)
         except BaseException:
-            client, self.nc = self.nc, burst_client(bursts=self._bursts)
-            self.js = self.nc.jetstream(prefix=self.api_prefix, timeout=REQUEST_TIMEOUT_S)
+            client, self._nc = self._nc, burst_client(bursts=self._bursts)
+            self._js = self._nc.jetstream(prefix=self._api_prefix, timeout=REQUEST_TIMEOUT_S)
             await self._close(client)
             raise
         self._established = True
@@ -160,7 +163,7 @@ class Connection:
         self._many_acks = min(_MANY_ACKS, config.max_ack_pending // 2)
         try:
             async with asyncio.timeout(config.connect_timeout_s):
-                await self.nc.connect(**options)
+                await self._nc.connect(**options)
         except TimeoutError as error:
             reason = f": {self._last_error}" if self._last_error else ""
             raise UnavailableError(
@@ -181,6 +184,92 @@ class Connection:
                 subscription._stop_processing()
             if client._transport is not None:
                 client._transport.close()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection just now."""
+        return self._nc.is_connected
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is closed, and stays so."""
+        return self._nc.is_closed
+
+    @property
+    def max_message_bytes(self) -> int:
+        """What the server takes in one message, headers included."""
+        return self._nc.max_payload
+
+    def new_inbox(self) -> str:
+        """A subject for answers that no other has."""
+        return self._nc.new_inbox()
+
+    def api(self, call: str) -> str:
+        """The subject of a call of JetStream's API, which has another prefix for users of another account."""
+        return f"{self._api_prefix}.{call}"
+
+    async def publish(
+        self, subject: str, payload: bytes = b"", *, reply: str = "", headers: dict[str, str] | None = None
+    ) -> None:
+        """Sends a message, and does not wait for anybody to have it.
+
+        Raises:
+            nats.errors.Error, OSError: the connection is closed, or breaks.
+        """
+        await self._nc.publish(subject, payload, reply=reply, headers=headers)
+
+    async def store(self, subject: str, payload: bytes, headers: dict[str, str]) -> int:
+        """Publishes a message that a stream takes in, waits until it has it, and returns its number there.
+
+        Raises:
+            RefusedError: NATS refuses the subject.
+            nats.js.errors.APIError: the stream refuses the message.
+            nats.errors.Error, OSError: there was no answer in time, or the connection breaks.
+        """
+        async with self.refusals.heeded(subject):
+            return (await heeding(self._js.publish(subject, payload, headers=headers))).seq
+
+    async def last_message(self, stream: str, subject: str) -> RawStreamMsg:
+        """The last message of a subject, from any server that has the stream.
+
+        Raises:
+            nats.js.errors.NotFoundError: there is none.
+            RefusedError, nats.errors.Error, OSError: as :meth:`store`.
+        """
+        async with self.refusals.heeded(self.api(f"DIRECT.GET.{stream}.{subject}")):
+            return await heeding(self._js.get_msg(stream, subject=subject, direct=True))
+
+    async def check_stream(self, stream: str) -> None:
+        """Looks whether there is a stream.
+
+        Raises:
+            nats.js.errors.NotFoundError: there is none.
+            RefusedError, nats.errors.Error, OSError: as :meth:`store`.
+        """
+        async with self.refusals.heeded(self.api(f"STREAM.INFO.{stream}")):
+            await heeding(self._js.stream_info(stream))
+
+    async def put_consumer(self, stream: str, config: ConsumerConfig) -> ConsumerInfo:
+        """Makes a consumer with a name, or changes it, and waits until the server has confirmed that.
+
+        Raises:
+            nats.js.errors.APIError: the server refuses it.
+            RefusedError, nats.errors.Error, OSError: as :meth:`store`.
+        """
+        async with self.refusals.heeded(self.api(f"CONSUMER.CREATE.{stream}.{config.name}")):
+            return await heeding(self._js.add_consumer(stream, config))
+
+    async def delete_consumer(self, stream: str, name: str) -> bool:
+        """Deletes a consumer; whether there was one.
+
+        Raises:
+            RefusedError, nats.errors.Error, OSError: as :meth:`store`.
+        """
+        async with self.refusals.heeded(self.api(f"CONSUMER.DELETE.{stream}.{name}")):
+            try:
+                return await heeding(self._js.delete_consumer(stream, name))
+            except js_errors.NotFoundError:
+                return False
 
     @asynccontextmanager
     async def subscribed(self, subject: str, callback: Callable[[Msg], Awaitable[None]]) -> AsyncIterator[None]:
@@ -212,23 +301,23 @@ class Connection:
 
         subscription = await self._subscribe(f"{inbox}.*", direct)
         if self._bursts:
-            take_bursts(self.nc, subscription, take, other)
+            take_bursts(self._nc, subscription, take, other)
         try:
             yield
         finally:
             if self._bursts:
-                end_bursts(self.nc, subscription)
+                end_bursts(self._nc, subscription)
             await self._unsubscribe(subscription)
 
     async def _subscribe(self, subject: str, callback: Callable[[Msg], Awaitable[None]]) -> Subscription:
         try:
-            return await self.nc.subscribe(subject, cb=callback, pending_bytes_limit=0)
+            return await self._nc.subscribe(subject, cb=callback, pending_bytes_limit=0)
         except OSError:
             # The connection broke just now. The subscription stands all the same, and is sent when it is back.
-            return next(sub for sub in self.nc._subs.values() if sub.subject == subject)
+            return next(sub for sub in self._nc._subs.values() if sub.subject == subject)
 
     async def _unsubscribe(self, subscription: Subscription) -> None:
-        if not self.nc.is_closed:
+        if not self._nc.is_closed:
             with suppress(*TRANSIENT):
                 await subscription.unsubscribe()
 
@@ -248,7 +337,7 @@ class Connection:
 
     def ack(self, tokens: list[str]) -> None:
         """Acknowledges deliveries soon. While the connection is lost they are dropped: they will come again."""
-        if self.nc.is_connected:
+        if self._nc.is_connected:
             self._acks += tokens
             self._acks_waiting.set()
 
@@ -264,19 +353,19 @@ class Connection:
         """Sends the acknowledgements that wait."""
         self._acks_waiting.clear()
         tokens, self._acks = self._acks, []
-        if not tokens or not self.nc.is_connected:
+        if not tokens or not self._nc.is_connected:
             return
         try:
-            await publish_to_all(self.nc, tokens)
+            await publish_to_all(self._nc, tokens)
         except TRANSIENT as error:
             self._log.debug("acknowledgements lost", error=str(error))
 
     async def report_progress(self, tokens: Sequence[str]) -> None:
         """Tells the broker that these deliveries are being worked on: it waits for their acknowledgement anew."""
-        if not self.nc.is_connected:
+        if not self._nc.is_connected:
             return
         try:
-            await publish_to_all(self.nc, tokens, _IN_PROGRESS)
+            await publish_to_all(self._nc, tokens, _IN_PROGRESS)
         except TRANSIENT as error:
             self._log.debug("reports of progress lost", error=str(error))
 
@@ -328,10 +417,9 @@ class JetStreamLetters:
 
     async def publish(self, subject: str, body: bytes, message_id: str) -> None:
         """Publishes one; one of the same id that is there already will do."""
-        headers = {names.HEADER_MSG_ID: message_id}
-        await heeding(self._connection.js.publish(subject, body, headers=headers, timeout=REQUEST_TIMEOUT_S))
+        await self._connection.store(subject, body, {names.HEADER_MSG_ID: message_id})
 
     @property
     def max_bytes(self) -> int:
         """What the server takes, less room for the headers."""
-        return self._connection.nc.max_payload - limits.CHUNK_HEADROOM_BYTES
+        return self._connection.max_message_bytes - limits.CHUNK_HEADROOM_BYTES

@@ -15,7 +15,7 @@ from ringcast_wire.metrics import Histogram
 
 from ringcast._bursts import Delivery
 from ringcast._config import WorkerConfig
-from ringcast._connection import TRANSIENT, Connection, heeding, translated
+from ringcast._connection import TRANSIENT, Connection, translated
 from ringcast._demand import Demand
 from ringcast._lasting import lasting
 from ringcast._log import Log
@@ -84,7 +84,7 @@ class Consumers:
     @property
     def refused(self) -> tuple[str, ...]:
         """The consumers that NATS does not let this user pull from, by name; may be asked from any thread."""
-        head = f"{self._connection.api_prefix}.CONSUMER.MSG.NEXT.{self._stream}."
+        head = self._connection.api(f"CONSUMER.MSG.NEXT.{self._stream}.")
         refused = self._connection.refusals.subjects()
         return tuple(subject.removeprefix(head) for subject in refused if subject.startswith(head))
 
@@ -192,9 +192,7 @@ class Consumers:
         asked_at = asyncio.get_running_loop().time()
         self._plan.asked(index, filters)
         if filters:
-            creates = f"{self._connection.api_prefix}.CONSUMER.CREATE.{self._stream}.{self._name(index)}"
-            async with self._connection.refusals.heeded(creates):
-                await heeding(self._connection.js.add_consumer(self._stream, self._consumer(index, filters)))
+            await self._connection.put_consumer(self._stream, self._consumer(index, filters))
         else:
             with suppress(RefusedError):  # as in `_clear`
                 await self._delete(index)
@@ -206,7 +204,7 @@ class Consumers:
 
     def _failed(self, index: int, filters: frozenset[str], error: Exception) -> None:
         self.update_failures += 1
-        if not self._connection.nc.is_connected:
+        if not self._connection.is_connected:
             return  # that is told elsewhere, and goes for all workers
         pause = self._pauses.setdefault(index, Backoff(random.random, first_s=_FIRST_PAUSE_S, most_s=_MOST_PAUSE_S))
         self._retry_at[index] = asyncio.get_running_loop().time() + pause.next_s()
@@ -265,12 +263,7 @@ class Consumers:
                 index += 1
 
     async def _delete(self, index: int) -> bool:
-        deletes = f"{self._connection.api_prefix}.CONSUMER.DELETE.{self._stream}.{self._name(index)}"
-        try:
-            async with self._connection.refusals.heeded(deletes):
-                return await heeding(self._connection.js.delete_consumer(self._stream, self._name(index)))
-        except js_errors.NotFoundError:
-            return False
+        return await self._connection.delete_consumer(self._stream, self._name(index))
 
 
 def _words(error: BaseException) -> str:

@@ -191,7 +191,7 @@ class PeerCoordinator:
 
         Bounded by a few times the stabilisation window, whatever the others or NATS do.
         """
-        if not self._connection.nc.is_connected or not self._lease.held:
+        if not self._connection.is_connected or not self._lease.held:
             return  # nobody would be told
         now = asyncio.get_running_loop().time()
         for key, planned in self._planned.items():

@@ -164,7 +164,7 @@ class KeyReader:
 
     async def _client(self, store: str, key: str) -> FetchClient:
         async with self._opening:
-            if self._connection is not None and self._connection.nc.is_closed:
+            if self._connection is not None and self._connection.is_closed:
                 await self._disconnect()
             if self._fetches is None:
                 await self._connect(store, key)

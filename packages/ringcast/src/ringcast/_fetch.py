@@ -47,7 +47,7 @@ class FetchClient:
     async def open(cls, connection: Connection, timeout_s: float) -> AsyncIterator[FetchClient]:
         """Subscribes to the answers, and unsubscribes in the end."""
         client = cls(connection, timeout_s)
-        client._inbox = connection.nc.new_inbox()
+        client._inbox = connection.new_inbox()
         connection.on_lost(client._fail_all)
         async with connection.subscribed(f"{client._inbox}.*", client._on_message):
             try:
@@ -79,7 +79,7 @@ class FetchClient:
         return body
 
     async def _request(self, subject: str, payload: bytes, headers: dict[str, str] | None, max_bytes: int) -> bytes:
-        if not self._connection.nc.is_connected:
+        if not self._connection.is_connected:
             raise UnavailableError(f"fetch {subject}: there is no connection to NATS")
         token = str(next(self._numbers))
         pending = self._pending[token] = _Pending(max_bytes)
@@ -91,7 +91,7 @@ class FetchClient:
                 with translated(f"fetch {subject}"):
                     reply = f"{self._inbox}.{token}"
                     more = (headers or {}) | self._more | {names.HEADER_FETCH_ID: reply}
-                    await self._connection.nc.publish(subject, payload, reply=reply, headers=more)
+                    await self._connection.publish(subject, payload, reply=reply, headers=more)
                 return await pending.done
         except TimeoutError as error:
             missing = pending.assembler.missing
@@ -104,10 +104,10 @@ class FetchClient:
 
     def _give_up(self, subject: str, fetch_id: str) -> None:
         """Tells the services that nobody waits for an answer any more, so that they make and send none."""
-        if not self._connection.nc.is_connected:
+        if not self._connection.is_connected:
             return
         cancel = f"{subject.rpartition('.')[0]}.{names.FETCH_CANCEL}"
-        task = asyncio.ensure_future(self._connection.nc.publish(cancel, fetch_id.encode()))
+        task = asyncio.ensure_future(self._connection.publish(cancel, fetch_id.encode()))
         self._cancels.add(task)
         task.add_done_callback(self._cancelled)
 

@@ -78,7 +78,7 @@ class LeaseReader:
         self._changed = changed
         self._log = log
         self._bucket = Bucket(connection, names.LEASES_BUCKET)
-        self._subject = f"{connection.api_prefix}.DIRECT.GET.{self._bucket.stream}"
+        self._subject = connection.api(f"DIRECT.GET.{self._bucket.stream}")
         self._wake = asyncio.Event()
         self._inbox = ""
         self._number = 0
@@ -120,7 +120,7 @@ class LeaseReader:
 
     @asynccontextmanager
     async def _answers(self) -> AsyncIterator[None]:
-        self._inbox = self._connection.nc.new_inbox()
+        self._inbox = self._connection.new_inbox()
         async with self._connection.subscribed(f"{self._inbox}.*", self._on_message):
             yield
 
@@ -141,14 +141,14 @@ class LeaseReader:
             UnavailableError: the bucket can't be read, or the answer is not whole.
             nats.errors.Error, TimeoutError: there is no connection, or no answer.
         """
-        if not self._connection.nc.is_connected:
+        if not self._connection.is_connected:
             raise UnavailableError("there is no connection to NATS")
         self._number += 1
         answer = self._answer = _Answer()
         question = {"multi_last": [self._bucket.prefix + lease for lease in leases]}
         try:
             async with self._connection.refusals.heeded(self._subject), asyncio.timeout(_ANSWER_S):
-                await self._connection.nc.publish(
+                await self._connection.publish(
                     self._subject, json.dumps(question).encode(), reply=f"{self._inbox}.{self._number}"
                 )
                 await answer.done
@@ -166,7 +166,7 @@ class LeaseReader:
             answer.fail(f"an answer about leases can't be read: {error!r}")
 
     def _failed(self, error: BaseException) -> None:
-        if self._connection.nc.is_connected:
+        if self._connection.is_connected:
             self.failures += 1
         if self.failures > _FAILURES:
             self._readings.put_off(asyncio.get_running_loop().time())

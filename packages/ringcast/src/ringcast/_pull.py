@@ -50,7 +50,7 @@ class PullLoop:
         log: Log,
     ) -> None:
         self._connection = connection
-        self._subject = f"{connection.api_prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
+        self._subject = connection.api(f"CONSUMER.MSG.NEXT.{stream}.{consumer}")
         self._deliver = deliver
         self._demand = demand
         self._missing = missing
@@ -70,7 +70,7 @@ class PullLoop:
     async def run(self) -> None:
         """Pulls until cancelled."""
         loop = asyncio.get_running_loop()
-        self._inbox = self._connection.nc.new_inbox()
+        self._inbox = self._connection.new_inbox()
         async with self._connection.delivered(self._inbox, self._on_burst, self._on_other):
             while True:
                 await self._ask()
@@ -88,7 +88,7 @@ class PullLoop:
             "idle_heartbeat": int(_HEARTBEAT_S * _NANOSECONDS),
         }
         try:
-            await self._connection.nc.publish(
+            await self._connection.publish(
                 self._subject, json.dumps(wanted).encode(), reply=f"{self._inbox}.{self._request}"
             )
         except TRANSIENT as error:

@@ -170,8 +170,8 @@ class Replays:
         """Answers once; who asked gives up by itself if this is lost, and the dead letter stays."""
         subject = names.replayed_subject(self._config.store, session.key, self._config.worker_id)
         with contextlib.suppress(*TRANSIENT):
-            if self._connection.nc.is_connected:
-                await self._connection.nc.publish(subject, encode_replay(answer))
+            if self._connection.is_connected:
+                await self._connection.publish(subject, encode_replay(answer))
 
 
 def _is_current(session: KeySession, request: ReplayRequest) -> bool:

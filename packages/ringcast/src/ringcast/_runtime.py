@@ -428,7 +428,7 @@ class Runtime:
     async def _release(self, connection: Connection, step: Callable[[], Awaitable[None]]) -> None:
         """Gives up something that others wait for; if that fails, it ends by itself later."""
         try:
-            if not connection.nc.is_connected:
+            if not connection.is_connected:
                 raise UnavailableError("there is no connection to NATS")
             async with asyncio.timeout(_RELEASE_TIMEOUT_S):
                 await step()

@@ -10,7 +10,7 @@ from ringcast_wire import StoreDeletedError, StoreSettings, UnavailableError, Un
 
 from ringcast._buckets import Bucket
 from ringcast._config import WorkerConfig
-from ringcast._connection import Connection, heeding, translated
+from ringcast._connection import Connection, translated
 from ringcast._log import Log
 from ringcast._machine.backoff import Backoff
 
@@ -28,8 +28,7 @@ async def load_settings(connection: Connection, store: str) -> StoreSettings:
     unknown = UnknownStoreError(f"store {store!r} does not exist on this NATS: create it first", field="store")
     with translated(f"reading the settings of store {store}"):
         try:
-            async with connection.refusals.heeded(f"{connection.api_prefix}.STREAM.INFO.{bucket.stream}"):
-                await heeding(connection.js.stream_info(bucket.stream))
+            await connection.check_stream(bucket.stream)
         except js_errors.NotFoundError:
             raise unknown from None
         except js_errors.ServiceUnavailableError as error:
@@ -55,7 +54,7 @@ async def find_store(connection: Connection, config: WorkerConfig, *, patient: b
     backoff = Backoff(random.random)
     while True:
         try:
-            if not connection.nc.is_connected:
+            if not connection.is_connected:
                 await connection.connect(config)
             return await load_settings(connection, config.store)
         except (UnavailableError, UnknownStoreError) as error:

@@ -281,7 +281,7 @@ class Worker:
         connection, running = runtime.connection, not self._task.done()
         sessions = list(runtime.sessions.values())
         return Health(
-            connected=connection.nc.is_connected and running,
+            connected=connection.is_connected and running,
             lease_held=runtime.lease is not None and runtime.lease.held and running,
             staleness_s=staleness_s(connection, sessions),
             keys=tuple(key_health(session) for session in sessions),

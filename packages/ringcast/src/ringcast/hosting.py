@@ -22,7 +22,7 @@ from ringcast_wire import LeaseRecord, NatsLogin, ProtocolError, UnknownStoreErr
 from ringcast._buckets import Bucket, BucketWatch, ConflictError
 from ringcast._client import WorkerClient
 from ringcast._config import WorkerConfig
-from ringcast._connection import TRANSIENT, Connection, heeding, translated
+from ringcast._connection import TRANSIENT, Connection, translated
 from ringcast._dapr_reader import Budget, KeyReader
 from ringcast._lease import LeaseHolder
 from ringcast._log import Log
@@ -95,7 +95,7 @@ class HostBus:
         bucket = Bucket(self.connection, names.meta_bucket(store))
         with translated(f"looking for store {store}"):
             try:
-                await heeding(self.connection.js.stream_info(bucket.stream))
+                await self.connection.check_stream(bucket.stream)
             except js_errors.NotFoundError:
                 raise UnknownStoreError(f"store {store!r} does not exist on this NATS", field="store") from None
 

@@ -161,5 +161,5 @@ def test_a_schema_of_ones_own_is_refused(store: Store, stream: Stream) -> None:
     frame = store.spark.readStream.format("ringcast").options(**store.options).schema("row_id STRING").load()
     writer = frame.writeStream.format("noop").option("checkpointLocation", str(stream.checkpoint))
     query = writer.start()
-    with pytest.raises(StreamingQueryException, match="the schema of a ringcast stream is fixed"):
+    with pytest.raises(StreamingQueryException, match="the schema of a ringcast read is fixed"):
         query.awaitTermination()

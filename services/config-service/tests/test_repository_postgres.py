@@ -165,8 +165,8 @@ async def test_a_deadlock_is_retried(postgres_bench: Bench, other: Any, caplog: 
     await other.execute("SELECT head FROM partitions WHERE partition = 2 FOR UPDATE")
     await transaction.commit()
     assert (await write).versions == [2, 2]
-    assert retries(caplog, "40P01") == 1
-    assert postgres_bench.repo.retries["40P01"] == 1
+    # Once, and again if we are back before the other one wakes up: PostgreSQL gives a row to whoever comes first.
+    assert postgres_bench.repo.retries["40P01"] == retries(caplog, "40P01") >= 1
     await postgres_bench.check_gap_free()
 
 

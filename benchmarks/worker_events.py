@@ -16,13 +16,13 @@ from typing import Any, cast
 from opentelemetry.sdk.trace import TracerProvider
 from prometheus_client import CollectorRegistry
 from ringcast import Change
-from ringcast._bursts import Delivery
-from ringcast._config import WorkerConfig
-from ringcast._log import Log
-from ringcast._measures import KeyMeasures, Metrics, NoMetrics
-from ringcast._routes import Routes
-from ringcast._session import KeySession
-from ringcast._stats import Stats
+from ringcast._bus.parser import Delivery
+from ringcast._common.config import WorkerConfig
+from ringcast._common.log import Log
+from ringcast._common.measures import KeyMeasures, Metrics, NoMetrics
+from ringcast._common.stats import Stats
+from ringcast._worker.routes import Routes
+from ringcast._worker.session import KeySession
 from ringcast.metrics import PrometheusMetrics
 from ringcast_core import row_partition
 from ringcast_wire import WIRE_VERSION, Event, FetchReply, PartitionRows, StoreSettings, encode, names

@@ -16,10 +16,10 @@ import pytest
 import ringcast
 from pytest_benchmark.fixture import BenchmarkFixture
 from ringcast import Row, StoreSettings
-from ringcast._cache_file import Identity, prepare, write, write_identity
-from ringcast._cache_place import CachePlace
-from ringcast._machine.partition import Partition
-from ringcast._machine.saving import PartitionSave
+from ringcast._cache.directory import CachePlace
+from ringcast._cache.file import Identity, prepare, write, write_identity
+from ringcast._protocol.partition import Partition
+from ringcast._protocol.snapshots import PartitionSave
 from ringcast_core import row_partitions
 from ringcast_store import Database
 

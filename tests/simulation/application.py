@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from ringcast import Change
-from ringcast._machine.actions import Announce, Apply
-from ringcast._machine.backoff import Backoff
+from ringcast._common.backoff import Backoff
+from ringcast._protocol.actions import Announce, Apply
 
 from tests.simulation.engine import Signal, Steps
 

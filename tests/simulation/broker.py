@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from ringcast._machine.membership import Entry
+from ringcast._protocol.membership import Entry
 
 from tests.simulation.engine import Process, Scheduler
 from tests.simulation.jetstream import Stream

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ringcast._machine.backoff import Backoff
-from ringcast._machine.filters import FilterPlan
+from ringcast._common.backoff import Backoff
+from ringcast._protocol.filters import FilterPlan
 from ringcast_wire import names
 
 from tests.simulation.engine import Signal, Steps, Task

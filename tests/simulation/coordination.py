@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from ringcast._machine.backoff import Backoff
-from ringcast._machine.lease import LeaseKeeper, Refusal
-from ringcast._machine.lease_reading import Lease, LeaseReadings
-from ringcast._machine.membership import Entry, Mirror
-from ringcast._machine.peers import Peers
-from ringcast._machine.planned import MOST, PlannedChange
+from ringcast._common.backoff import Backoff
+from ringcast._protocol.lease import LeaseKeeper, Refusal
+from ringcast._protocol.lease_reading import Lease, LeaseReadings
+from ringcast._protocol.membership import Entry, Mirror
+from ringcast._protocol.peers import Peers
+from ringcast._protocol.planned import MOST, PlannedChange
 from ringcast_wire import (
     EndedLeases,
     LeaseRecord,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from ringcast._machine.planned import MOST
+from ringcast._protocol.planned import MOST
 from ringcast_wire import limits
 
 from tests.simulation.checker import PROMPT_S

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
-from ringcast._machine.assignment import Assignment
-from ringcast._machine.membership import Entry
+from ringcast._protocol.assignment import Assignment
+from ringcast._protocol.membership import Entry
 from ringcast_wire import LeaseRecord, NodeRecord, SlotClaim, StoreSettings, encode_record, limits, names
 
 from tests.simulation.broker import Broker, Bucket

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
-from ringcast._connection import RECONNECT_MOST_S
-from ringcast._machine.backoff import Backoff
+from ringcast._bus.connection import RECONNECT_MOST_S
+from ringcast._common.backoff import Backoff
 
 from tests.simulation.engine import Future, Process, Scheduler, Steps
 

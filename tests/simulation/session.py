@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ringcast._machine.actions import (
+from ringcast._protocol.actions import (
     Ack,
     Action,
     Announce,
@@ -20,8 +20,8 @@ from ringcast._machine.actions import (
     Restored,
     Unheard,
 )
-from ringcast._machine.heads import HeadsTimer
-from ringcast._machine.key import KeyMachine
+from ringcast._protocol.anti_entropy import HeadsTimer
+from ringcast._protocol.key import KeyMachine
 from ringcast_wire import WIRE_VERSION, ErrorCode, Event, FetchReply, HeadsReply, names
 
 from tests.simulation.application import Application

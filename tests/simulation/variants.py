@@ -11,19 +11,19 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from msgspec import structs
-from ringcast._machine import lease_reading, peers
-from ringcast._machine.actions import Announce, Apply
-from ringcast._machine.batch_fetches import BatchFetches
-from ringcast._machine.batching import Batch, Wanted
-from ringcast._machine.filters import FilterPlan
-from ringcast._machine.heads import HeadsAsked, HeadsTimer
-from ringcast._machine.hearing import Hearing
-from ringcast._machine.key import KeyMachine
-from ringcast._machine.lease import LeaseKeeper, Refusal
-from ringcast._machine.lease_reading import Lease, LeaseReadings
-from ringcast._machine.membership import Entry, Membership, Mirror
-from ringcast._machine.partition import Fetching, Heard, Partition, Token
-from ringcast._machine.peers import Peers
+from ringcast._protocol import lease_reading, peers
+from ringcast._protocol.actions import Announce, Apply
+from ringcast._protocol.anti_entropy import HeadsAsked, HeadsTimer
+from ringcast._protocol.batch_fetches import BatchFetches
+from ringcast._protocol.batches import Batch, Wanted
+from ringcast._protocol.filters import FilterPlan
+from ringcast._protocol.hearing import Hearing
+from ringcast._protocol.key import KeyMachine
+from ringcast._protocol.lease import LeaseKeeper, Refusal
+from ringcast._protocol.lease_reading import Lease, LeaseReadings
+from ringcast._protocol.membership import Entry, Membership, Mirror
+from ringcast._protocol.partition import Fetching, Heard, Partition, Token
+from ringcast._protocol.peers import Peers
 from ringcast_config_service.repository import OutboxRecord, WriteRequest
 from ringcast_config_service.repository.mapping import wants_whole
 from ringcast_config_service.repository.writes import CurrentState

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
-from ringcast._machine.partition import Fetching
+from ringcast._protocol.partition import Fetching
 from ringcast_config_service.repository import RowWrite, StoreRecord, WriteRequest
 from ringcast_config_service.repository.writes import KeyRef, PlannedRow
 from ringcast_core import row_partition

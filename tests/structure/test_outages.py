@@ -28,7 +28,7 @@ def test_the_metrics_alerts_and_fields_are_there() -> None:
     alerts = set(re.findall(r"`(Ringcast[A-Z]\w+)`", PAGE))
     documented = (ROOT / "docs/observability.md").read_text()
     assert {name for name in metrics if f"`{name}`" not in documented} == set()
-    health = (ROOT / "packages/ringcast/src/ringcast/_health.py").read_text()
+    health = (ROOT / "packages/ringcast/src/ringcast/_worker/health.py").read_text()
     assert {name for name in fields if f"    {name}: " not in health} == set()
     rules = (ROOT / "infra/prometheus/alerts.yml").read_text()
     assert {name for name in alerts if f"alert: {name}\n" not in rules} == set()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from ringcast._machine.actions import Announce, Apply, FetchPartition
-from ringcast._machine.key import KeyMachine
+from ringcast._protocol.actions import Announce, Apply, FetchPartition
+from ringcast._protocol.key import KeyMachine
 from ringcast_wire import Change, Event, PartitionRows, Row
 
 

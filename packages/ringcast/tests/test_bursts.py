@@ -10,7 +10,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import ProtocolError
-from ringcast._bursts import Delivery, burst_client, end_bursts, take_bursts
+from ringcast._bus.parser import Delivery, burst_client, end_bursts, take_bursts
 
 INBOX = "_INBOX_w.abc"
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client import CollectorRegistry
 from ringcast import Change, InUseError, InvalidInputError, Mode, UnavailableError, Worker
-from ringcast._cache_place import KEPT_ASIDE, CachePlace
+from ringcast._cache.directory import KEPT_ASIDE, CachePlace
 from ringcast.admin import ConfigServiceClient
 from ringcast.metrics import PrometheusMetrics
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
@@ -291,7 +291,7 @@ async def test_a_cache_of_a_store_that_was_made_anew_is_given_up_on_joining(
 
 async def test_two_workers_can_not_share_a_cache(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await fill(store, tmp_path)
-    monkeypatch.setattr("ringcast._cache_place._PATIENCE_S", 0.0)
+    monkeypatch.setattr("ringcast._cache.directory._PATIENCE_S", 0.0)
     async with store.worker(cache_dir=tmp_path):
         with pytest.raises(InUseError, match=r"cache .* is in use by another process"):
             async with store.worker(cache_dir=tmp_path):

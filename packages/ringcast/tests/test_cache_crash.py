@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import nats
 import pytest
-from ringcast._cache_file import StoredPartition, read_key
-from ringcast._cache_place import CachePlace
+from ringcast._cache.directory import CachePlace
+from ringcast._cache.file import StoredPartition, read_key
 from ringcast_testkit import PATIENCE_S, History, SmallDisk, WorkerProcess
 from ringcast_wire import names
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from ringcast._machine import partition as partition_module
-from ringcast._machine.actions import Action, Announce, Apply, FetchPartition, Restored
-from ringcast._machine.key import KeyMachine
-from ringcast._machine.saving import CachedPartition, PartitionSave, Saving
+from ringcast._protocol import partition as partition_module
+from ringcast._protocol.actions import Action, Announce, Apply, FetchPartition, Restored
+from ringcast._protocol.key import KeyMachine
+from ringcast._protocol.snapshots import CachedPartition, PartitionSave, Saving
 from ringcast_wire import Change as WireChange
 from ringcast_wire import ErrorCode, Event, PartitionRows, Row
 

@@ -17,7 +17,7 @@ from dapr.aio.clients import DaprClient as TheirAsyncClient
 from dapr.clients import DaprClient as TheirClient
 from dapr.clients.grpc import _response as theirs
 from dapr.proto import common_v1
-from ringcast import _dapr_response as ours
+from ringcast._dapr import response as ours
 
 CLIENTS = [(ringcast.DaprClient, TheirClient), (ringcast.aio.DaprClient, TheirAsyncClient)]
 RESPONSES = [

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import nats
 import pytest
 from ringcast import InUseError, UnavailableError, Worker
-from ringcast._lasting import lasting
+from ringcast._common.lasting import lasting
 from ringcast_testkit import PATIENCE_S
 from ringcast_wire import LeaseRecord, encode_record, names
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from ringcast._machine.actions import Ack, Announce, Apply, FetchBatch, FetchPartition
-from ringcast._machine.batch_fetches import DENIALS
-from ringcast._machine.key import KeyMachine
-from ringcast._machine.partition_fetches import MAX_SHORT_FETCHES
+from ringcast._protocol.actions import Ack, Announce, Apply, FetchBatch, FetchPartition
+from ringcast._protocol.batch_fetches import DENIALS
+from ringcast._protocol.key import KeyMachine
+from ringcast._protocol.partition_fetches import MAX_SHORT_FETCHES
 from ringcast_wire import Change, Event, PartitionRows, Row
 
 NOW_STEP_S = 60.0

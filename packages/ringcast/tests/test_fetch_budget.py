@@ -10,11 +10,11 @@ from contextlib import AsyncExitStack
 import nats
 import pytest
 from nats.aio.msg import Msg
-from ringcast._config import WorkerConfig
-from ringcast._connection import Connection
-from ringcast._fetch import FetchClient
-from ringcast._fetch_budget import BUDGET_BYTES, FetchBudget, Size, _lane_of
-from ringcast._log import Log
+from ringcast._bus.budget import BUDGET_BYTES, FetchBudget, Size, _lane_of
+from ringcast._bus.connection import Connection
+from ringcast._bus.requests import FetchClient
+from ringcast._common.config import WorkerConfig
+from ringcast._common.log import Log
 from ringcast_testkit import PATIENCE_S, NatsServer
 from ringcast_wire import UnavailableError, limits, names
 

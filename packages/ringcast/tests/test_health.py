@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client import CollectorRegistry
 from ringcast import Change
-from ringcast._client import TESTED_VERSIONS
-from ringcast._routes import Routes
+from ringcast._bus.nats_client import TESTED_VERSIONS
+from ringcast._worker.routes import Routes
 from ringcast.admin import RowWrite
 from ringcast.metrics import PrometheusMetrics
 from ringcast_testkit import PATIENCE_S, until
@@ -138,7 +138,7 @@ async def test_either_parser_will_do(store: Store, parser: str) -> None:
 async def test_a_library_that_was_not_tried_reads_with_its_own_parser(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("ringcast._client.LIBRARY_VERSION", "3.0.0")
+    monkeypatch.setattr("ringcast._bus.nats_client.LIBRARY_VERSION", "3.0.0")
     assert not "3.0.0".startswith(TESTED_VERSIONS)
     await store.create()
     with caplog.at_level(logging.WARNING):

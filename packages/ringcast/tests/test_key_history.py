@@ -6,7 +6,7 @@ from random import Random
 from typing import TypeVar
 
 import pytest
-from ringcast._machine.actions import (
+from ringcast._protocol.actions import (
     Ack,
     Action,
     Announce,
@@ -19,10 +19,10 @@ from ringcast._machine.actions import (
     HistoryRefused,
     Restored,
 )
-from ringcast._machine.hearing import share_out
-from ringcast._machine.key import KeyMachine
-from ringcast._machine.key_history import FEW_ROWS, MAX_PAST_HISTORIES, KeyHistory
-from ringcast._machine.saving import CachedPartition
+from ringcast._protocol.hearing import share_out
+from ringcast._protocol.key import KeyMachine
+from ringcast._protocol.key_history import FEW_ROWS, MAX_PAST_HISTORIES, KeyHistory
+from ringcast._protocol.snapshots import CachedPartition
 from ringcast_wire import Change, ErrorCode, Event, PartitionRows, Row
 
 A = TypeVar("A")

@@ -9,10 +9,10 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ringcast._change import Change
-from ringcast._machine.actions import Ack, Announce, Apply, FetchBatch, FetchFull, FetchPartition, GiveUpFetch, Unheard
-from ringcast._machine.key import KeyMachine
-from ringcast._machine.saving import CachedPartition, PartitionSave, Saving
+from ringcast._common.change import Change
+from ringcast._protocol.actions import Ack, Announce, Apply, FetchBatch, FetchFull, FetchPartition, GiveUpFetch, Unheard
+from ringcast._protocol.key import KeyMachine
+from ringcast._protocol.snapshots import CachedPartition, PartitionSave, Saving
 from ringcast_wire import Change as WireChange
 from ringcast_wire import ErrorCode, Event, PartitionRows, Row
 

@@ -6,7 +6,7 @@ from random import Random
 from typing import TypeVar
 
 import pytest
-from ringcast._machine.actions import (
+from ringcast._protocol.actions import (
     Ack,
     Action,
     Announce,
@@ -17,11 +17,11 @@ from ringcast._machine.actions import (
     GiveUpFetch,
     Restored,
 )
-from ringcast._machine.batching import MAX_GATHERED_ROWS, PAUSE_AT_ROWS
-from ringcast._machine.fetching import MAX_FETCHES
-from ringcast._machine.jobs import MAX_OPEN_BATCHES
-from ringcast._machine.key import KeyMachine
-from ringcast._machine.partition import MAX_WAITING_EVENTS, Partition
+from ringcast._protocol.batches import MAX_GATHERED_ROWS, PAUSE_AT_ROWS
+from ringcast._protocol.deliveries import MAX_OPEN_BATCHES
+from ringcast._protocol.fetches import MAX_FETCHES
+from ringcast._protocol.key import KeyMachine
+from ringcast._protocol.partition import MAX_WAITING_EVENTS, Partition
 from ringcast_wire import Change, ErrorCode, Event, PartitionRows, Row
 
 A = TypeVar("A")

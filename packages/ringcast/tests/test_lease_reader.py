@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import nats
 import pytest
 from nats.aio.msg import Msg
-from ringcast._buckets import Bucket
-from ringcast._config import WorkerConfig
-from ringcast._connection import Connection
-from ringcast._lease_reader import LeaseReader
-from ringcast._log import Log
-from ringcast._machine.lease_reading import MOST_READ, LeaseReadings
-from ringcast._machine.membership import Entry, Membership
+from ringcast._bus.connection import Connection
+from ringcast._bus.kv import Bucket
+from ringcast._common.config import WorkerConfig
+from ringcast._common.log import Log
+from ringcast._coordination.lease_reader import LeaseReader
+from ringcast._protocol.lease_reading import MOST_READ, LeaseReadings
+from ringcast._protocol.membership import Entry, Membership
 from ringcast_testkit import PATIENCE_S, NatsServer
 from ringcast_wire import LeaseRecord, NodeRecord, encode_record, limits, names
 

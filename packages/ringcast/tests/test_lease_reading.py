@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from ringcast._machine import lease_reading
-from ringcast._machine.lease_reading import (
+from ringcast._protocol import lease_reading
+from ringcast._protocol.lease_reading import (
     AT_ONCE_S,
     ENDED_AFTER_S,
     IN_TURN,
@@ -21,7 +21,7 @@ from ringcast._machine.lease_reading import (
     Lease,
     LeaseReadings,
 )
-from ringcast._machine.membership import Entry, Membership
+from ringcast._protocol.membership import Entry, Membership
 from ringcast_wire import EndedLeases, LeaseRecord, NodeRecord, SlotClaim, encode_record, limits, names
 
 VALUE = encode_record(LeaseRecord(incarnation="i", host="h", pid=1, started_at_ms=1))

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from hypothesis import given
 from hypothesis import strategies as st
-from ringcast._machine.lease_choice import LINGER_S, PATIENCE_S, SURE_S, LeaseChoice
-from ringcast._machine.membership import Entry, Membership, Mirror, strays
-from ringcast._machine.peers import Peers
+from ringcast._protocol.lease_choice import LINGER_S, PATIENCE_S, SURE_S, LeaseChoice
+from ringcast._protocol.membership import Entry, Membership, Mirror, strays
+from ringcast._protocol.peers import Peers
 from ringcast_wire import LeaseRecord, NodeRecord, SlotClaim, StoreSettings, encode_record, names
 
 WORKERS = ("a", "b", "c")

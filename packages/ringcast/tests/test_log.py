@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import ringcast
 from ringcast import MismatchError, Mode, Worker
-from ringcast._log import Log
+from ringcast._common.log import Log
 from ringcast.admin import ConfigServiceClient
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
 

@@ -7,11 +7,11 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ringcast._machine.assignment import PeerAssigner, owners
-from ringcast._machine.backoff import Backoff
-from ringcast._machine.filters import FilterPlan
-from ringcast._machine.lease import LeaseKeeper, Refusal
-from ringcast._machine.membership import Entry, Member, Membership, Mirror
+from ringcast._common.backoff import Backoff
+from ringcast._protocol.assignment import PeerAssigner, owners
+from ringcast._protocol.filters import FilterPlan
+from ringcast._protocol.lease import LeaseKeeper, Refusal
+from ringcast._protocol.membership import Entry, Member, Membership, Mirror
 from ringcast_wire import (
     LeaseRecord,
     LimitExceededError,

@@ -16,7 +16,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from ringcast import Change, InvalidInputError, Mode, UnavailableError, Worker
-from ringcast._measures import NoMetrics, read_delivery
+from ringcast._common.measures import NoMetrics, read_delivery
 from ringcast.metrics import PrometheusMetrics
 from ringcast_testkit import PATIENCE_S, History, WorkerProcess
 from ringcast_wire import names

@@ -12,9 +12,9 @@ import nats
 import pytest
 from nats.js.errors import NoStreamResponseError
 from ringcast import Worker
-from ringcast._bursts import Delivery
-from ringcast._machine.membership import Entry, Membership
-from ringcast._machine.received import read_batch, read_event, read_full, read_heads, read_partition
+from ringcast._bus.parser import Delivery
+from ringcast._protocol.decode import read_batch, read_event, read_full, read_heads, read_partition
+from ringcast._protocol.membership import Entry, Membership
 from ringcast_core import row_partition
 from ringcast_testkit import PATIENCE_S
 from ringcast_wire import (

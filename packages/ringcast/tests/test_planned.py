@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ringcast._machine.membership import Entry, Membership
-from ringcast._machine.planned import COLD, COLD_MOST, MOST, PlannedChange
+from ringcast._protocol.membership import Entry, Membership
+from ringcast._protocol.planned import COLD, COLD_MOST, MOST, PlannedChange
 from ringcast_wire import LeaseRecord, NodePhase, NodeRecord, SlotClaim, encode_record, names
 
 LEASE = encode_record(LeaseRecord(incarnation="i", host="h", pid=1, started_at_ms=1))

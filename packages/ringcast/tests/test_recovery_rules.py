@@ -6,14 +6,14 @@ from random import Random
 from typing import TypeVar
 
 import pytest
-from ringcast._machine.actions import Action, Announce, Apply, FetchBatch, FetchFull, FetchPartition, Unheard
-from ringcast._machine.filters import FilterPlan
-from ringcast._machine.heads import HeadsTimer
-from ringcast._machine.key import KeyMachine
-from ringcast._machine.lease import LeaseKeeper, Refusal
-from ringcast._machine.membership import Entry
-from ringcast._machine.peers import Peers
-from ringcast._machine.received import read_batch
+from ringcast._protocol.actions import Action, Announce, Apply, FetchBatch, FetchFull, FetchPartition, Unheard
+from ringcast._protocol.anti_entropy import HeadsTimer
+from ringcast._protocol.decode import read_batch
+from ringcast._protocol.filters import FilterPlan
+from ringcast._protocol.key import KeyMachine
+from ringcast._protocol.lease import LeaseKeeper, Refusal
+from ringcast._protocol.membership import Entry
+from ringcast._protocol.peers import Peers
 from ringcast_core import row_partition
 from ringcast_wire import (
     WIRE_VERSION,

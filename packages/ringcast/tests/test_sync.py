@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ringcast import Change
-from ringcast._sync_spool import Spool
+from ringcast._client.sync_spool import Spool
 from ringcast.admin import (
     ConfigServiceClient,
     InvalidRowError,

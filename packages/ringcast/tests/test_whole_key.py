@@ -13,11 +13,11 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from ringcast import Change, Mode, Worker
-from ringcast._config import WorkerConfig
-from ringcast._connection import Connection
-from ringcast._dapr_reader import read_key
-from ringcast._fetch import FetchClient
-from ringcast._log import Log
+from ringcast._bus.connection import Connection
+from ringcast._bus.requests import FetchClient
+from ringcast._common.config import WorkerConfig
+from ringcast._common.log import Log
+from ringcast._dapr.reader import read_key
 from ringcast.admin import ConfigServiceClient
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, TcpProxy
 from ringcast_wire import names

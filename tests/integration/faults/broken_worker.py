@@ -14,11 +14,11 @@ from typing import Any
 
 from nats.aio.client import Client
 from ringcast import Change
-from ringcast._apply import Applier
-from ringcast._client import WorkerClient
-from ringcast._consumers import Consumers
-from ringcast._heads_check import HeadsCheck
-from ringcast._process import Process
+from ringcast._bus.consumers import Consumers
+from ringcast._bus.nats_client import WorkerClient
+from ringcast._common.process import Process
+from ringcast._delivery.handler import Applier
+from ringcast._worker.heads_check import HeadsCheck
 from ringcast_testkit._worker_main import main
 
 

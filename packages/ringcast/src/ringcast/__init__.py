@@ -21,16 +21,16 @@ from ringcast_wire import (
     UnknownStoreError,
 )
 
-from ringcast._change import Change, PoisonPolicy
-from ringcast._config import WorkerConfig
-from ringcast._stats import Stats
+from ringcast._common.change import Change, PoisonPolicy
+from ringcast._common.config import WorkerConfig
+from ringcast._common.stats import Stats
 
 if TYPE_CHECKING:
-    from ringcast._apply import Handler, Listener
-    from ringcast._dapr import DaprClient
-    from ringcast._health import CacheHealth, Health, KeyHealth
-    from ringcast._poison import BlockedRow
-    from ringcast._worker import Worker
+    from ringcast._dapr.sync import DaprClient
+    from ringcast._delivery.handler import Handler, Listener
+    from ringcast._delivery.poison import BlockedRow
+    from ringcast._worker.health import CacheHealth, Health, KeyHealth
+    from ringcast._worker.worker import Worker
 
 # The client of NATS takes longer to import than all else: tools that only call the config service don't pay for it.
 _ON_FIRST_USE: Final = {

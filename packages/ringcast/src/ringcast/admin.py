@@ -28,9 +28,12 @@ from ringcast_wire import (
 from ringcast_wire.grpc import ConfigServiceStub, ServiceLogin, error_from_rpc, pb
 from ringcast_wire.tracing import Tracing, make_tracing
 
-from ringcast._admin_channel import CHANNEL_OPTIONS
-from ringcast._admin_dead_letters import DeadLetterCalls, DeadLetterRecord, ReplayOutcome, ReplayResult
-from ringcast._admin_input import (
+from ringcast._client.bulk_batches import BatchBuilder, InvalidRowError
+from ringcast._client.bulk_write import BulkWrite, Rows, StatusLostError
+from ringcast._client.change_writer import ChangeWriter
+from ringcast._client.channel import CHANNEL_OPTIONS
+from ringcast._client.dead_letters import DeadLetterCalls, DeadLetterRecord, ReplayOutcome, ReplayResult
+from ringcast._client.input import (
     cause,
     check_address,
     check_job_id,
@@ -40,7 +43,7 @@ from ringcast._admin_input import (
     slices,
     where,
 )
-from ringcast._admin_records import (
+from ringcast._client.records import (
     BatchResult,
     CommittedRow,
     DeleteResult,
@@ -57,11 +60,8 @@ from ringcast._admin_records import (
     checked_row,
     row_record,
 )
-from ringcast._admin_stores import StoreCalls
-from ringcast._bulk_batches import BatchBuilder, InvalidRowError
-from ringcast._bulk_write import BulkWrite, Rows, StatusLostError
-from ringcast._change_writer import ChangeWriter
-from ringcast._sync import (
+from ringcast._client.stores import StoreCalls
+from ringcast._client.sync import (
     DEFAULT_FIRST_ROWS,
     DEFAULT_MAX_DELETE_SHARE,
     Sync,

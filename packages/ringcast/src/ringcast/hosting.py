@@ -19,18 +19,18 @@ import msgspec
 from nats.js import errors as js_errors
 from ringcast_wire import LeaseRecord, NatsLogin, ProtocolError, UnknownStoreError, decode_record, names
 
-from ringcast._buckets import Bucket, BucketWatch, ConflictError
-from ringcast._client import WorkerClient
-from ringcast._config import WorkerConfig
-from ringcast._connection import TRANSIENT, Connection, translated
-from ringcast._dapr_reader import Budget, KeyReader
-from ringcast._lease import LeaseHolder
-from ringcast._log import Log
-from ringcast._machine.backoff import Backoff
-from ringcast._machine.membership import Mirror, strays
-from ringcast._replays import ReplayTaker
-from ringcast._stats import Stats
-from ringcast._worker import Worker
+from ringcast._bus.connection import TRANSIENT, Connection, translated
+from ringcast._bus.kv import Bucket, BucketWatch, ConflictError
+from ringcast._bus.nats_client import WorkerClient
+from ringcast._common.backoff import Backoff
+from ringcast._common.config import WorkerConfig
+from ringcast._common.log import Log
+from ringcast._common.stats import Stats
+from ringcast._coordination.lease import LeaseHolder
+from ringcast._dapr.reader import Budget, KeyReader
+from ringcast._delivery.replays import ReplayTaker
+from ringcast._protocol.membership import Mirror, strays
+from ringcast._worker.worker import Worker
 
 HOST_REFRESH_S: Final = 2.5
 """How often a host's lease is refreshed: when the agent dies, 7.5 s of it are left for the workers to go over."""

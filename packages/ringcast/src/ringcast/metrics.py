@@ -6,7 +6,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from ringcast_wire.metrics import WORKER, Source
 from ringcast_wire.prometheus import MetricsServer, TableCollector, process_registry
 
-from ringcast._measures import Metrics
+from ringcast._common.measures import Metrics
 
 
 class PrometheusMetrics:

@@ -26,9 +26,9 @@ from ringcast_wire import (
     without_passwords,
 )
 
-from ringcast._bus import open_bus, read_bucket
-from ringcast._machine.assignment import owners
-from ringcast._machine.membership import Entry, Membership
+from ringcast._bus.tools import open_bus, read_bucket
+from ringcast._protocol.assignment import owners
+from ringcast._protocol.membership import Entry, Membership
 
 DEFAULT_SERVERS: Final = "nats://127.0.0.1:4222"
 DEFAULT_TIMEOUT_S: Final = 10.0

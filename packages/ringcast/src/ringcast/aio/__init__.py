@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ringcast._dapr_response import ConfigurationItem, ConfigurationResponse
-from ringcast.aio._client import DaprClient
+from ringcast._dapr.aio import DaprClient
+from ringcast._dapr.response import ConfigurationItem, ConfigurationResponse
 
 __all__ = ["ConfigurationItem", "ConfigurationResponse", "DaprClient"]

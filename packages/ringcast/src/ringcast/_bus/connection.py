@@ -1,0 +1,425 @@
+"""The NATS connection of a worker: reconnects for ever, tells who asks, and turns the client's errors into ours."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any, Final, TypeVar
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.js import JetStreamContext
+from nats.js import errors as js_errors
+from nats.js.api import ConsumerConfig, ConsumerInfo, RawStreamMsg
+from ringcast_wire import RingcastError, UnavailableError, limits, names, without_passwords
+
+from ringcast._bus.nats_client import LIBRARY_VERSION, SubjectRefusedError, library_is_known
+from ringcast._bus.parser import Delivery, burst_client, end_bursts, publish_to_all, take_bursts
+from ringcast._bus.refusals import Refusals
+from ringcast._common.backoff import Backoff
+from ringcast._common.config import NatsParser, WorkerConfig
+from ringcast._common.log import Log
+
+T = TypeVar("T")
+
+RECONNECT_MOST_S: Final = 5.0
+"""Between two attempts to connect: for so long a worker may stay away when NATS is back. An attempt costs little."""
+REQUEST_TIMEOUT_S: Final = 5.0
+TRANSIENT: Final = (nats.errors.Error, js_errors.Error, UnavailableError, asyncio.TimeoutError, OSError)
+"""What a call over the connection may fail with and is worth another try."""
+
+_IN_PROGRESS: Final = "+WPI"
+_MANY_ACKS: Final = 64
+_ACK_DELAY_S: Final = 0.005
+"""How long fewer acknowledgements wait for others: nobody waits for them, and sending each alone costs both sides."""
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Turns errors of the NATS client into :class:`UnavailableError`."""
+    try:
+        yield
+    except RingcastError:
+        raise
+    except TRANSIENT as error:
+        raise UnavailableError(f"{what} failed: {type(error).__name__} {error}".rstrip()) from error
+
+
+async def heeding(request: Awaitable[T]) -> T:
+    """Awaits a request of the NATS client; a cancellation that it swallows is raised all the same.
+
+    The client uses ``asyncio.wait_for``, which before Python 3.12 returns the answer or raises the error that comes in
+    the same turn of the event loop as the cancellation: the task would then go on for ever.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task is not None else 0
+    try:
+        return await request
+    finally:
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError
+
+
+class Connection:
+    """An open connection: all that a worker says to NATS, and hears of it, goes through here.
+
+    ``closed`` ends with an error if NATS will not have us back.
+
+    ``bursts``: deliveries are taken with the parser of bursts, as long as the library is of a version that it knows.
+    """
+
+    def __init__(self, log: Log, api_prefix: str, *, bursts: bool = True) -> None:
+        if bursts and not library_is_known():
+            bursts = False
+            log.warning(
+                "the NATS library is of a version that is not known: its own parser is used", found=LIBRARY_VERSION
+            )
+        self._bursts = bursts
+        self._nc = burst_client(bursts=bursts)
+        self._js: JetStreamContext = self._nc.jetstream(prefix=api_prefix, timeout=REQUEST_TIMEOUT_S)
+        self._api_prefix = api_prefix
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.refusals = Refusals(log)
+        self._log = log
+        self._backoff = Backoff(random.random, first_s=0.2, most_s=RECONNECT_MOST_S)
+        self._lost: list[Callable[[], None]] = []
+        self._back: list[Callable[[], None]] = []
+        self._acks: list[str] = []
+        self._acks_waiting = asyncio.Event()
+        self._many_acks = 0
+        self._last_error = ""
+        self._refused = False
+        self._established = False
+        self._lost_at: float | None = asyncio.get_running_loop().time()
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, config: WorkerConfig, log: Log) -> AsyncIterator[Connection]:
+        """Connects, and closes in the end.
+
+        Raises:
+            UnavailableError: no server answered within ``connect_timeout_s``.
+        """
+        async with cls.prepared(config, log) as connection:
+            await connection.connect(config)
+            yield connection
+
+    @classmethod
+    @asynccontextmanager
+    async def prepared(cls, config: WorkerConfig, log: Log) -> AsyncIterator[Connection]:
+        """One that is still to :meth:`connect`; closes it in the end."""
+        connection = cls(log, config.jetstream_api, bursts=config.nats_parser is NatsParser.BURSTS)
+        try:
+            yield connection
+        finally:
+            connection._lost, connection._back = [], []
+            if connection._lost_at is None:  # from now on changes are missed, for whoever still asks
+                connection._lost_at = asyncio.get_running_loop().time()
+            if not connection.closed.done():
+                connection.closed.set_result(None)
+            if not connection.closed.cancelled():
+                connection.closed.exception()  # it has been seen
+            await connection._close(connection._nc)
+
+    async def connect(self, config: WorkerConfig) -> None:
+        """Connects; after a failure it may be tried again.
+
+        Raises:
+            UnavailableError: no server answered within ``connect_timeout_s``.
+        """
+        try:
+            await self._connect(config)
+        except BaseException:
+            client, self._nc = self._nc, burst_client(bursts=self._bursts)
+            self._js = self._nc.jetstream(prefix=self._api_prefix, timeout=REQUEST_TIMEOUT_S)
+            await self._close(client)
+            raise
+        self._established = True
+        self._lost_at = None
+
+    async def _connect(self, config: WorkerConfig) -> None:
+        options: dict[str, Any] = {
+            "servers": list(config.servers),
+            "name": config.name,
+            "inbox_prefix": names.inbox_prefix(config.worker_id),
+            **config.connect_options(config.servers),
+            "max_reconnect_attempts": -1,
+            "reconnect_time_wait": 0.2,
+            "connect_timeout": 5,
+            "ping_interval": 10,
+            "max_outstanding_pings": 2,
+            "error_cb": self._on_error,
+            "disconnected_cb": self._on_lost,
+            "reconnected_cb": self._on_back,
+            "closed_cb": self._on_closed,
+            "reconnect_to_server_handler": self._next_server,
+        }
+        servers = without_passwords(config.servers)
+        self._refused = False
+        self._many_acks = min(_MANY_ACKS, config.max_ack_pending // 2)
+        try:
+            async with asyncio.timeout(config.connect_timeout_s):
+                await self._nc.connect(**options)
+        except TimeoutError as error:
+            reason = f": {self._last_error}" if self._last_error else ""
+            raise UnavailableError(
+                f"NATS at {servers} did not answer within {config.connect_timeout_s:g} s{reason}"
+            ) from error
+        except (nats.errors.Error, OSError, ValueError) as error:
+            raise UnavailableError(f"NATS at {servers} refused the connection: {error}") from error
+
+    async def _close(self, client: Client) -> None:
+        if client._flush_queue is None:
+            return  # it was never asked to connect
+        try:
+            await client.close()
+        except TRANSIENT as error:
+            # The client stops half-way if the server is gone at that moment; what it leaves must not outlive us.
+            self._log.debug("closing the connection failed", error=str(error))
+            for subscription in list(client._subs.values()):
+                subscription._stop_processing()
+            if client._transport is not None:
+                client._transport.close()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection just now."""
+        return self._nc.is_connected
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is closed, and stays so."""
+        return self._nc.is_closed
+
+    @property
+    def max_message_bytes(self) -> int:
+        """What the server takes in one message, headers included."""
+        return self._nc.max_payload
+
+    def new_inbox(self) -> str:
+        """A subject for answers that no other has."""
+        return self._nc.new_inbox()
+
+    def api(self, call: str) -> str:
+        """The subject of a call of JetStream's API, which has another prefix for users of another account."""
+        return f"{self._api_prefix}.{call}"
+
+    async def publish(
+        self, subject: str, payload: bytes = b"", *, reply: str = "", headers: dict[str, str] | None = None
+    ) -> None:
+        """Sends a message, and does not wait for anybody to have it.
+
+        Raises:
+            nats.errors.Error, OSError: the connection is closed, or breaks.
+        """
+        await self._nc.publish(subject, payload, reply=reply, headers=headers)
+
+    async def store(self, subject: str, payload: bytes, headers: dict[str, str]) -> int:
+        """Publishes a message that a stream takes in, waits until it has it, and returns its number there.
+
+        Raises:
+            RefusedError: NATS refuses the subject.
+            nats.js.errors.APIError: the stream refuses the message.
+            nats.errors.Error, OSError: there was no answer in time, or the connection breaks.
+        """
+        async with self.refusals.heeded(subject):
+            return (await heeding(self._js.publish(subject, payload, headers=headers))).seq
+
+    async def last_message(self, stream: str, subject: str) -> RawStreamMsg:
+        """The last message of a subject, from any server that has the stream.
+
+        Raises:
+            nats.js.errors.NotFoundError: there is none.
+            RefusedError, nats.errors.Error, OSError: as :meth:`store`.
+        """
+        async with self.refusals.heeded(self.api(f"DIRECT.GET.{stream}.{subject}")):
+            return await heeding(self._js.get_msg(stream, subject=subject, direct=True))
+
+    async def check_stream(self, stream: str) -> None:
+        """Looks whether there is a stream.
+
+        Raises:
+            nats.js.errors.NotFoundError: there is none.
+            RefusedError, nats.errors.Error, OSError: as :meth:`store`.
+        """
+        async with self.refusals.heeded(self.api(f"STREAM.INFO.{stream}")):
+            await heeding(self._js.stream_info(stream))
+
+    async def put_consumer(self, stream: str, config: ConsumerConfig) -> ConsumerInfo:
+        """Makes a consumer with a name, or changes it, and waits until the server has confirmed that.
+
+        Raises:
+            nats.js.errors.APIError: the server refuses it.
+            RefusedError, nats.errors.Error, OSError: as :meth:`store`.
+        """
+        async with self.refusals.heeded(self.api(f"CONSUMER.CREATE.{stream}.{config.name}")):
+            return await heeding(self._js.add_consumer(stream, config))
+
+    async def delete_consumer(self, stream: str, name: str) -> bool:
+        """Deletes a consumer; whether there was one.
+
+        Raises:
+            RefusedError, nats.errors.Error, OSError: as :meth:`store`.
+        """
+        async with self.refusals.heeded(self.api(f"CONSUMER.DELETE.{stream}.{name}")):
+            try:
+                return await heeding(self._js.delete_consumer(stream, name))
+            except js_errors.NotFoundError:
+                return False
+
+    @asynccontextmanager
+    async def subscribed(self, subject: str, callback: Callable[[Msg], Awaitable[None]]) -> AsyncIterator[None]:
+        """Subscribes to an inbox for a while, across reconnects. Whoever uses it bounds what may be on its way.
+
+        Raises:
+            nats.errors.Error: the connection is closed.
+        """
+        subscription = await self._subscribe(subject, callback)
+        try:
+            yield
+        finally:
+            await self._unsubscribe(subscription)
+
+    @asynccontextmanager
+    async def delivered(
+        self, inbox: str, take: Callable[[Sequence[Delivery]], None], other: Callable[[Msg], None]
+    ) -> AsyncIterator[None]:
+        """Subscribes below an inbox where a consumer delivers; ``take`` gets what came at once, ``other`` the rest.
+
+        The rest is what the server says itself, and now and then a delivery that was cut in two on its way.
+
+        Raises:
+            nats.errors.Error: the connection is closed.
+        """
+
+        async def direct(msg: Msg) -> None:
+            other(msg)
+
+        subscription = await self._subscribe(f"{inbox}.*", direct)
+        if self._bursts:
+            take_bursts(self._nc, subscription, take, other)
+        try:
+            yield
+        finally:
+            if self._bursts:
+                end_bursts(self._nc, subscription)
+            await self._unsubscribe(subscription)
+
+    async def _subscribe(self, subject: str, callback: Callable[[Msg], Awaitable[None]]) -> Subscription:
+        try:
+            return await self._nc.subscribe(subject, cb=callback, pending_bytes_limit=0)
+        except OSError:
+            # The connection broke just now. The subscription stands all the same, and is sent when it is back.
+            return next(sub for sub in self._nc._subs.values() if sub.subject == subject)
+
+    async def _unsubscribe(self, subscription: Subscription) -> None:
+        if not self._nc.is_closed:
+            with suppress(*TRANSIENT):
+                await subscription.unsubscribe()
+
+    @property
+    def lost_for_s(self) -> float:
+        """How long there has been no connection, from the start on; 0 while there is one."""
+        lost_at = self._lost_at  # once, for another thread may ask
+        return 0.0 if lost_at is None else self.closed.get_loop().time() - lost_at
+
+    def on_lost(self, callback: Callable[[], None]) -> None:
+        """Calls back whenever the connection is lost."""
+        self._lost.append(callback)
+
+    def on_back(self, callback: Callable[[], None]) -> None:
+        """Calls back whenever the connection is back."""
+        self._back.append(callback)
+
+    def ack(self, tokens: list[str]) -> None:
+        """Acknowledges deliveries soon. While the connection is lost they are dropped: they will come again."""
+        if self._nc.is_connected:
+            self._acks += tokens
+            self._acks_waiting.set()
+
+    async def run_acks(self) -> None:
+        """Sends acknowledgements until cancelled."""
+        while True:
+            await self._acks_waiting.wait()
+            if len(self._acks) < self._many_acks:
+                await asyncio.sleep(_ACK_DELAY_S)
+            await self.flush_acks()
+
+    async def flush_acks(self) -> None:
+        """Sends the acknowledgements that wait."""
+        self._acks_waiting.clear()
+        tokens, self._acks = self._acks, []
+        if not tokens or not self._nc.is_connected:
+            return
+        try:
+            await publish_to_all(self._nc, tokens)
+        except TRANSIENT as error:
+            self._log.debug("acknowledgements lost", error=str(error))
+
+    async def report_progress(self, tokens: Sequence[str]) -> None:
+        """Tells the broker that these deliveries are being worked on: it waits for their acknowledgement anew."""
+        if not self._nc.is_connected:
+            return
+        try:
+            await publish_to_all(self._nc, tokens, _IN_PROGRESS)
+        except TRANSIENT as error:
+            self._log.debug("reports of progress lost", error=str(error))
+
+    def _next_server(self, servers: list[Any], _info: dict[str, Any]) -> tuple[Any, float]:
+        server = min(servers, key=lambda candidate: (candidate.reconnects, random.random()))  # noqa: S311
+        return server, self._backoff.next_s()
+
+    async def _on_error(self, error: Exception) -> None:
+        if isinstance(error, SubjectRefusedError):
+            self.refusals.add(error)
+            return
+        told = str(error) or type(error).__name__
+        if isinstance(error, TRANSIENT):
+            self._log.debug("NATS client error", error=told)
+        else:  # what came could not be taken in, or the library is at its wits' end
+            self._log.warning("NATS client error: it goes on", error=repr(error))
+        # A server that refuses a login says so and closes the connection at once, and of a try that may be all we see.
+        broke = isinstance(error, OSError | nats.errors.StaleConnectionError)
+        if not (broke and self._refused):
+            self._last_error, self._refused = told, not broke
+
+    async def _on_lost(self) -> None:
+        if self.closed.done() or not self._established or self._lost_at is not None:
+            return
+        self._lost_at = asyncio.get_running_loop().time()
+        self._log.warning("connection to NATS lost: serving what is held", error=self._last_error)
+        for callback in self._lost:
+            callback()
+
+    async def _on_back(self) -> None:
+        self._refused, self._last_error = False, ""
+        self.refusals.clear()
+        self._backoff.reset()
+        self._lost_at = None
+        self._log.info("connection to NATS is back")
+        for callback in self._back:
+            callback()
+
+    async def _on_closed(self) -> None:
+        if self._established and not self.closed.done():
+            self.closed.set_exception(UnavailableError(f"NATS closed the connection for good: {self._last_error}"))
+
+
+class JetStreamLetters:
+    """Publishes dead letters and waits until the stream of their store has them."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def publish(self, subject: str, body: bytes, message_id: str) -> None:
+        """Publishes one; one of the same id that is there already will do."""
+        await self._connection.store(subject, body, {names.HEADER_MSG_ID: message_id})
+
+    @property
+    def max_bytes(self) -> int:
+        """What the server takes, less room for the headers."""
+        return self._connection.max_message_bytes - limits.CHUNK_HEADROOM_BYTES

@@ -1,0 +1,36 @@
+"""How many events the consumers of a worker ask for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from ringcast._worker.session import KeySession
+
+MOST_AT_ONCE: Final = 256
+"""Events of one request: as many as one turn of the event loop should take in."""
+
+
+class Demand:
+    """As many as the handlers of all keys have room for, by their pace; nothing while none has any.
+
+    One key that is slow does not keep the others from their events: what it can't hold is put off to fetches.
+    """
+
+    def __init__(self, sessions: Callable[[], Iterable[KeySession]]) -> None:
+        self._sessions = sessions
+        self._any = asyncio.Event()
+
+    def look(self) -> None:
+        """Some key has room now, or none any more."""
+        if any(session.hungry for session in self._sessions()):
+            self._any.set()
+        else:
+            self._any.clear()
+
+    async def next(self, consumers: int) -> int:
+        """Waits until there is room; returns for how many events one of so many consumers should ask."""
+        await self._any.wait()
+        room = sum(session.machine.room for session in self._sessions() if session.hungry)
+        return max(1, min(room // max(1, consumers), MOST_AT_ONCE))

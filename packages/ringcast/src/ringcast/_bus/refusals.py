@@ -1,0 +1,78 @@
+"""Subjects that NATS does not let a worker use: who waits for an answer there need not wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from ringcast_wire import UnavailableError
+
+from ringcast._bus.nats_client import SubjectRefusedError
+from ringcast._common.log import Log
+
+SHOWN_FOR_S: Final = 60.0
+"""How long a refusal counts, and is not logged again; what is refused for good is tried again sooner than that."""
+_MOST: Final = 64
+
+
+class RefusedError(UnavailableError):
+    """NATS refuses the subject that a request goes to: it will until its permissions are others."""
+
+
+class Refusals:
+    """What was refused lately, and what waits for an answer that will not come. The server names the subject only."""
+
+    def __init__(self, log: Log) -> None:
+        self.count = 0
+        self._log = log
+        self._loop = asyncio.get_running_loop()
+        self._at: dict[str, float] = {}
+        self._waiting: dict[asyncio.Timeout, str] = {}
+
+    def add(self, error: SubjectRefusedError) -> None:
+        """The server has refused something."""
+        now = self._loop.time()
+        self.count += 1
+        known = self._at.pop(error.subject, None)
+        self._at[error.subject] = now
+        if len(self._at) > _MOST:
+            del self._at[next(iter(self._at))]
+        if known is None or now - known > SHOWN_FOR_S:
+            self._log.warning("NATS refuses a subject to this user", action=error.action, subject=error.subject)
+        for timeout, subject in self._waiting.items():
+            if _is_below(error.subject, subject) and not timeout.expired():
+                timeout.reschedule(now)
+
+    def clear(self) -> None:
+        """There is a new connection, and maybe with it other permissions."""
+        self._at.clear()
+
+    def subjects(self) -> tuple[str, ...]:
+        """What was refused lately; may be asked from any thread."""
+        now = self._loop.time()
+        return tuple(subject for subject, at in list(self._at.items()) if now - at <= SHOWN_FOR_S)
+
+    @asynccontextmanager
+    async def heeded(self, subject: str) -> AsyncIterator[None]:
+        """In the body a request to this subject, or to one below it, is made: a refusal ends it at once.
+
+        Raises:
+            RefusedError: NATS refuses the subject.
+        """
+        try:
+            async with asyncio.timeout(None) as timeout:
+                self._waiting[timeout] = subject
+                try:
+                    yield
+                finally:
+                    del self._waiting[timeout]
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            raise RefusedError(f"NATS refuses {subject} to this user (permissions violation)") from None
+
+
+def _is_below(subject: str, head: str) -> bool:
+    return subject == head or subject.startswith(f"{head}.")

@@ -1,0 +1,117 @@
+"""A short-lived NATS connection for tools: no reconnecting, clear errors, and one-off reads of buckets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import nats
+import nats.errors
+import nats.js.errors
+from nats.aio.client import Client
+from ringcast_wire import UnavailableError, names, without_passwords
+
+from ringcast._common.config import resolve_jetstream_api, resolve_login
+
+_PAGE: Final = 500
+"""Records in one answer."""
+_END: Final = "204"
+_NOTHING: Final = "404"
+_NOBODY: Final = "503"
+_GONE: Final = ("KV-Operation", "Nats-Marker-Reason")
+
+
+@asynccontextmanager
+async def open_bus(servers: Sequence[str], *, timeout_s: float, name: str) -> AsyncIterator[Client]:
+    """Connects, and closes at the end. The environment says how to log in, as it does for a worker.
+
+    Raises:
+        InvalidInputError: what it says can't be used.
+        UnavailableError: no server can be reached within ``timeout_s``, or it does not answer while it is used.
+    """
+    shown = without_passwords(servers)
+    options = resolve_login().connect_options(servers)
+    causes: list[Exception] = []
+
+    async def keep(error: Exception) -> None:  # without it nats-py would log the error as well
+        causes[:] = [error]
+
+    try:
+        async with asyncio.timeout(timeout_s):
+            client = await nats.connect(
+                list(servers),
+                name=name,
+                inbox_prefix=names.TOOLS_INBOX_PREFIX,
+                **options,
+                connect_timeout=max(1, int(timeout_s)),
+                allow_reconnect=False,
+                max_reconnect_attempts=1,  # also counts the attempts of the first connection; 0 is "for ever"
+                reconnect_time_wait=0.1,
+                error_cb=keep,
+            )
+    except (OSError, TimeoutError, nats.errors.Error) as error:
+        raise UnavailableError(f"NATS at {shown} can't be reached: {_reason([*causes, error][0])}") from error
+    try:
+        yield client
+    except (nats.errors.TimeoutError, nats.errors.ConnectionClosedError, nats.errors.NoRespondersError) as error:
+        raise UnavailableError(f"NATS at {shown} did not answer: {error}") from error
+    except nats.js.errors.ServiceUnavailableError as error:
+        raise UnavailableError(f"NATS at {shown} has no JetStream: {error}") from error
+    finally:
+        await client.close()
+
+
+async def read_bucket(nc: Client, bucket: str, keys: str = ">", *, timeout_s: float) -> dict[str, bytes] | None:
+    """What is in a bucket now under the keys that match, or ``None`` when there is no such bucket.
+
+    By requests alone: a consumer would take the right to make one, which may send what it likes to where it likes. The
+    environment says where the JetStream API is, as it does for a worker. May wait for ever: bound it.
+    """
+    stream, prefix = f"KV_{bucket}", f"$KV.{bucket}."
+    api = resolve_jetstream_api()
+    try:
+        await nc.jetstream(prefix=api, timeout=timeout_s).stream_info(stream)
+    except nats.js.errors.NotFoundError:
+        return None
+    entries: dict[str, bytes] = {}
+    sequence = 1
+    while sequence:
+        asked = {"seq": sequence, "next_by_subj": prefix + keys, "batch": _PAGE}
+        sequence = await _read_page(nc, f"{api}.DIRECT.GET.{stream}", asked, prefix, entries)
+    return entries
+
+
+async def _read_page(nc: Client, subject: str, asked: dict[str, object], prefix: str, entries: dict[str, bytes]) -> int:
+    """Takes one answer in; returns the sequence to go on from, or 0 after the last."""
+    inbox, last = nc.new_inbox(), 0
+    answers = await nc.subscribe(inbox)
+    try:
+        await nc.publish(subject, json.dumps(asked).encode(), reply=inbox)
+        async for message in answers.messages:
+            headers = message.headers or {}
+            status = headers.get("Status")
+            if status is None:
+                key, last = headers["Nats-Subject"].removeprefix(prefix), int(headers["Nats-Sequence"])
+                entries.pop(key, None)
+                if message.data and not any(name in headers for name in _GONE):
+                    entries[key] = message.data
+            elif status == _END:
+                return last + 1 if last and int(headers.get("Nats-Num-Pending", "0")) else 0
+            elif status == _NOTHING:
+                return 0
+            elif status == _NOBODY:
+                raise nats.errors.NoRespondersError
+            else:
+                raise UnavailableError(f"{subject} was answered with {status} {headers.get('Description', '')}")
+    finally:
+        await answers.unsubscribe()
+    return 0
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    return str(error) or "no answer in time"

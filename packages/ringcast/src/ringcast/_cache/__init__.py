@@ -1,0 +1,1 @@
+"""The last-known-good rows of a worker on its disk."""

@@ -1,0 +1,81 @@
+"""Where a worker's cache is: one file for each store and worker id, held by one process, and those set aside."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from ringcast_wire import InUseError, limits
+
+from ringcast._common.process import this_process
+
+KEPT_ASIDE: Final = 3
+"""Files set aside that are kept; the oldest goes when there is one more."""
+_PATIENCE_S: Final = limits.LEASE_TTL_S + 2.0
+_POLL_S: Final = 0.1
+_COMPANIONS: Final = ("", "-wal", "-shm")
+_ASIDE: Final = ".aside-"
+
+
+class CachePlace:
+    """The names of the files of one cache."""
+
+    def __init__(self, directory: Path, store: str, worker_id: str) -> None:
+        self.directory = directory
+        self.path = directory / f"{store}.{worker_id}.db"
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Makes the directory, and keeps other processes out of the cache; waits for one that is ending.
+
+        Raises:
+            InUseError: another process, or another worker of this one, keeps it.
+            OSError: the directory can't be made or written.
+        """
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # rows may be nobody else's business
+        file = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        this_process.open_lock(file)
+        try:
+            await self._lock(file)
+            yield
+        finally:
+            this_process.close_lock(file)  # which gives the lock up, as the end of the process does
+
+    async def _lock(self, file: int) -> None:
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise InUseError(
+                        f"cache {self.path} is in use by another process with this worker id", field="cache_dir"
+                    ) from None
+                await asyncio.sleep(_POLL_S)
+            else:
+                return
+
+    def set_aside(self) -> Path:
+        """Renames the file with what belongs to it, so that a new one can take its place; returns its new name."""
+        stamp = f"{time.time_ns() // 1000:020d}"  # sorts by age
+        aside = self.path.with_name(f"{self.path.name}{_ASIDE}{stamp}")
+        # The log first: a database that has lost it is merely old, one that has met another's is damaged.
+        for companion in reversed(_COMPANIONS):
+            source = self.path.with_name(self.path.name + companion)
+            if source.exists():
+                source.rename(aside.with_name(aside.name + companion))
+        for old in self.aside()[:-KEPT_ASIDE]:
+            for companion in _COMPANIONS:
+                old.with_name(old.name + companion).unlink(missing_ok=True)
+        return aside
+
+    def aside(self) -> list[Path]:
+        """The files set aside, the oldest first."""
+        found = self.directory.glob(f"{self.path.name}{_ASIDE}*")
+        return sorted(path for path in found if not path.name.endswith(_COMPANIONS[1:]))

@@ -1,0 +1,145 @@
+"""The calls that create, look at, change, delete and restore stores and keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ringcast_wire import Mode, Strategy, names
+from ringcast_wire.grpc import pb
+
+from ringcast._client.input import check_inline, where
+from ringcast._client.records import KeyInfo, StoreInfo, key_info, pb_mode, pb_strategy, store_info
+
+
+class StoreCalls:
+    """A part of the client of the config service."""
+
+    async def create_store(
+        self,
+        name: str,
+        *,
+        partition_count: int,
+        mode: Mode = Mode.PARTITIONED,
+        strategy: Strategy = Strategy.JUMP,
+        inline_max_bytes: int | None = None,
+    ) -> StoreInfo:
+        """Creates a store, or returns the one there is if its settings are the same.
+
+        ``inline_max_bytes``: values up to this size ride in the change event (0 to 4096, by default 256).
+
+        Raises:
+            AlreadyExistsError: there is one with other settings.
+            LimitExceededError: there are 50 stores.
+        """
+        request = pb.CreateStoreRequest(
+            name=names.check_name("store", name),
+            partition_count=names.check_partition_count(partition_count),
+            mode=pb_mode(mode),
+            strategy=pb_strategy(strategy),
+        )
+        if inline_max_bytes is not None:
+            request.inline_max_bytes = check_inline(inline_max_bytes)
+        return store_info(await self._unary(self._rpc().CreateStore, request))
+
+    async def get_store(self, name: str, *, include_deleted: bool = False) -> StoreInfo:
+        """A store with its keys; with ``include_deleted`` also if it is deleted, and with the keys that are.
+
+        Raises:
+            UnknownStoreError: there is none of that name.
+            StoreDeletedError: it is deleted.
+        """
+        request = pb.GetStoreRequest(name=names.check_name("store", name), include_deleted=include_deleted)
+        return store_info(await self._unary(self._rpc().GetStore, request))
+
+    async def list_stores(self, *, include_deleted: bool = False) -> list[StoreInfo]:
+        """Every store with its keys; with ``include_deleted`` those that are deleted too."""
+        request = pb.ListStoresRequest(include_deleted=include_deleted)
+        reply = await self._unary(self._rpc().ListStores, request)
+        return [store_info(store) for store in reply.stores]
+
+    async def new_history(self, name: str) -> StoreInfo:
+        """Begins a new history of a store, after its database was taken back to an earlier state.
+
+        The service does so by itself where it notices. Workers then take every partition whole, and hand over what
+        differs from what they have.
+
+        Raises:
+            UnknownStoreError: there is none of that name.
+        """
+        request = pb.NewHistoryRequest(name=names.check_name("store", name))
+        return store_info(await self._unary(self._rpc().NewHistory, request))
+
+    async def update_store(
+        self,
+        name: str,
+        *,
+        inline_max_bytes: int | None = None,
+        partition_count: int | None = None,
+        mode: Mode | None = None,
+        strategy: Strategy | None = None,
+    ) -> StoreInfo:
+        """Changes what is not locked at creation: ``inline_max_bytes``. Returns the store as it is then.
+
+        Raises:
+            InvalidInputError: another value is given for a setting that is locked; it is named.
+            UnknownStoreError, StoreDeletedError: there is no such store.
+        """
+        request = pb.UpdateStoreRequest(name=names.check_name("store", name))
+        if inline_max_bytes is not None:
+            request.inline_max_bytes = check_inline(inline_max_bytes)
+        if partition_count is not None:
+            request.partition_count = names.check_partition_count(partition_count)
+        if mode is not None:
+            request.mode = pb_mode(mode)
+        if strategy is not None:
+            request.strategy = pb_strategy(strategy)
+        return store_info(await self._unary(self._rpc().UpdateStore, request))
+
+    async def delete_store(self, name: str, *, purge: bool = False) -> StoreInfo:
+        """Deletes a store: every read and write of it is refused from now on, and its workers end.
+
+        It can be restored within the service's retention (7 days by default). With ``purge`` it can't: its rows are
+        removed, and its name is free when this returns. Deleting again changes nothing, unless it asks for the purge.
+
+        Raises:
+            UnknownStoreError: there is no such store.
+            LimitExceededError: 50 stores are deleted and not purged yet.
+        """
+        request = pb.DeleteStoreRequest(name=names.check_name("store", name), purge=purge)
+        return store_info(await self._unary(self._rpc().DeleteStore, request))
+
+    async def restore_store(self, name: str) -> StoreInfo:
+        """Undoes the deletion of a store; one that is not deleted is left alone.
+
+        Raises:
+            UnknownStoreError: there is no such store, or no more.
+            StoreDeletedError: it is too late.
+        """
+        request = pb.RestoreStoreRequest(name=names.check_name("store", name))
+        return store_info(await self._unary(self._rpc().RestoreStore, request))
+
+    async def delete_key(self, store: str, key: str, *, purge: bool = False) -> KeyInfo:
+        """The same for a config key. A deleted key does not count to the 100 that a store may have.
+
+        Raises:
+            UnknownStoreError, StoreDeletedError, UnknownKeyError: there is no such key.
+            LimitExceededError: 1,000 keys of the store are deleted and not purged yet.
+        """
+        request = pb.DeleteKeyRequest(**where(store, key), purge=purge)
+        return key_info(await self._unary(self._rpc().DeleteKey, request))
+
+    async def restore_key(self, store: str, key: str) -> KeyInfo:
+        """Undoes the deletion of a config key; one that is not deleted is left alone.
+
+        Raises:
+            UnknownStoreError, StoreDeletedError, UnknownKeyError: there is no such key, or no more.
+            KeyDeletedError: it is too late.
+            LimitExceededError: the store has 100 keys without it.
+        """
+        return key_info(await self._unary(self._rpc().RestoreKey, pb.RestoreKeyRequest(**where(store, key))))
+
+    def _rpc(self) -> Any:
+        raise NotImplementedError
+
+    async def _unary(self, method: Any, request: Any, metadata: Any = None) -> Any:
+        raise NotImplementedError

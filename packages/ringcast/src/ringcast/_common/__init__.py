@@ -1,0 +1,1 @@
+"""What every room uses: settings, changes as applications see them, counters, logging."""

@@ -1,0 +1,237 @@
+"""The settings of a worker, resolved once: arguments over environment over file over defaults."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import socket
+import tomllib
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from ringcast_wire import InvalidInputError, LimitExceededError, Mode, NatsLogin, limits, names, shown
+
+from ringcast._common.change import PoisonPolicy
+
+DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
+_ENV: Final = "RINGCAST_"
+_FILE: Final = "RINGCAST_CONFIG_FILE"
+_SUBJECT: Final = re.compile(r"\$?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+){0,15}", re.ASCII)
+_numbers: Final = itertools.count(1)
+
+
+class NatsParser(StrEnum):
+    """What reads the messages of NATS."""
+
+    BURSTS = "bursts"
+    """A parser of our own hands deliveries over many at once, for a third of the CPU time."""
+    LIBRARY = "library"
+    """The library's own. It is used too where the library is of a version that the other does not know."""
+
+
+class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a worker was told; seconds end in ``_s``. Any field can come from ``RINGCAST_<FIELD>`` or the TOML file."""
+
+    store: str
+    keys: tuple[str, ...]
+    servers: tuple[str, ...] = (DEFAULT_SERVER,)
+    worker_id: str = ""
+    """Stable over restarts, so that a restarted worker gets its partitions back. Empty: made from host and process."""
+    name: str = ""
+    """Name of the connection, as NATS monitoring shows it; empty: made from the worker id."""
+    mode: Mode | None = None
+    """Refuse to start unless the store has this mode."""
+    partition_count: int | None = None
+    """Refuse to start unless the store has so many partitions."""
+    observe: bool = False
+    """Follow every partition of the keys and take part in nothing: the other workers go on sharing them out. It has no
+    lease and no records, so no two processes may observe under one ``worker_id`` at a time."""
+    consumer_prefix: str = "ringcast"
+    jetstream_api: str = "$JS.API"
+    """Where the worker's account has the JetStream API of the account that holds the streams, if that is another."""
+    window_s: float = 0.1
+    """How long changes may gather while something is under way."""
+    settle_s: float = 0.05
+    """How long changes of the membership gather before partitions are shared out anew."""
+    stabilisation_s: float = 1.0
+    """A worker that joins or stops waits until no other has done so for so long, but no more than five times that, so
+    that partitions move once for all of them: meanwhile they stay where they are, and one that stops goes on serving.
+    Where nobody owns anything yet it waits for half as long. Deaths don't wait. 0: nothing waits."""
+    grace_s: float = 5.0
+    """How long after a lost connection a missing member is waited for."""
+    heads_s: float = 10.0
+    """How often the worker compares its revisions with the service's."""
+    lease_refresh_s: float = limits.LEASE_REFRESH_S
+    agent: str = ""
+    """Socket of the host's heartbeat agent, which keeps the lease then; empty: the worker keeps one of its own."""
+    max_parallel_handlers: int = 16
+    """Calls of the handler under way at once for each key."""
+    handler_tries: int = 3
+    handler_timeout_s: float = 0.0
+    """After how long a call of an ``async`` handler is cancelled, which counts as a failure; 0: never. It does not hold
+    for plain functions, nor for :meth:`ringcast.Worker.changes`."""
+    poison_policy: PoisonPolicy = PoisonPolicy.DROP
+    handler_stall_s: float = 10.0
+    """A call of the handler, or of another function of the application, that takes longer counts as one that does not
+    return: the key is stale then, and the worker not ready."""
+    connect_timeout_s: float = 10.0
+    """How long the first connection may take."""
+    start_timeout_s: float = 60.0
+    """How long the whole start may take, but for handing over what the cache has."""
+    fetch_timeout_s: float = 5.0
+    """How long a fetch may be silent."""
+    drain_timeout_s: float = 5.0
+    """How long a stopping worker waits for handlers."""
+    update_interval_s: float = 0.1
+    """Least time between two updates of the consumers."""
+    update_tries: int = 5
+    """After so many failures in a row to update a consumer, the worker leaves the workers of the keys that it can't get
+    the events of, so that others take over, and comes back when it can."""
+    inactive_threshold_s: float = 300.0
+    """After how long NATS forgets the consumers of a worker that is gone."""
+    ack_wait_s: float = 30.0
+    max_ack_pending: int = 4_096
+    """Events that NATS delivers to each consumer before one is acknowledged. The worker asks for fewer while its
+    handlers are slow."""
+    max_delete_share: float = 0.5
+    """After the database was restored or replaced: the share of its rows of a key that the worker deletes at most. If
+    more are missing it keeps what it has, is not ready, and says why."""
+    cache_dir: str = ""
+    """Where the worker keeps its last-known-good rows, to start with them; empty: nowhere. Needs a ``worker_id``."""
+    nats_parser: NatsParser = NatsParser.BURSTS
+    metrics_listen: str = "off"
+    """Where Prometheus finds the metrics, as ``host:port``; needs the extra ``ringcast[metrics]``."""
+
+    @classmethod
+    def resolve(cls, given: Mapping[str, object], environ: Mapping[str, str] = os.environ) -> WorkerConfig:
+        """Puts the settings together and checks them; ``None`` in ``given`` means not given.
+
+        Raises:
+            InvalidInputError: a setting is unknown, missing, malformed or out of range; the message names it.
+        """
+        raw = _from_surroundings(cls.__struct_fields__, environ)
+        raw.update((field, value) for field, value in given.items() if value is not None)
+        for field in ("cache_dir", "agent"):
+            if isinstance(raw.get(field), os.PathLike):
+                raw[field] = os.fspath(raw[field])
+        for field in ("keys", "servers"):
+            if isinstance(raw.get(field), str):
+                raw[field] = [part.strip() for part in raw[field].split(",") if part.strip()]
+        try:
+            config = msgspec.convert(raw, cls, strict=False)
+        except msgspec.ValidationError as error:
+            raise InvalidInputError(f"worker settings: {error}") from error
+        return config._checked()
+
+    def _checked(self) -> WorkerConfig:
+        names.check_name("store", self.store)
+        for key in self.keys:
+            names.check_name("key", key)
+        if not self.keys or len(set(self.keys)) != len(self.keys):
+            raise InvalidInputError(f"keys {shown(self.keys)} must name each config key once, and at least one")
+        if len(self.keys) > limits.MAX_KEYS_PER_STORE:
+            raise LimitExceededError(
+                f"keys has {len(self.keys)} entries: at most {limits.MAX_KEYS_PER_STORE} are allowed", field="keys"
+            )
+        self.check_login()
+        if not self.servers:
+            raise InvalidInputError("servers is empty: at least one NATS server must be named", field="servers")
+        if self.partition_count is not None:
+            names.check_partition_count(self.partition_count)
+        names.check_name("consumer_prefix", self.consumer_prefix)
+        _checked_api(self.jetstream_api)
+        if self.agent:
+            names.check_socket_path("agent", self.agent)
+        self._check_numbers()
+        if self.cache_dir and not self.worker_id:
+            raise InvalidInputError(
+                "cache_dir needs a worker_id: the cache is found again under an id that stays the same over restarts",
+                field="worker_id",
+            )
+        worker_id = names.check_name("worker_id", self.worker_id or _default_worker_id())
+        return msgspec.structs.replace(self, worker_id=worker_id, name=self.name or f"ringcast-worker-{worker_id}")
+
+    def _check_numbers(self) -> None:
+        for field in self.__struct_fields__:
+            value = getattr(self, field)
+            if not isinstance(value, int | float) or isinstance(value, bool) or field == "partition_count":
+                continue
+            least, most = _RANGES.get(field, (0.001, 86_400.0))
+            if not least <= value <= most:
+                raise InvalidInputError(f"{field} {value} is out of range: {least} to {most} is allowed", field=field)
+
+
+_RANGES: Final[dict[str, tuple[float, float]]] = {
+    "window_s": (0.0, 60.0),
+    "settle_s": (0.0, 60.0),
+    "stabilisation_s": (0.0, 60.0),
+    "max_delete_share": (0.0, 1.0),
+    "grace_s": (0.0, 300.0),
+    "lease_refresh_s": (0.1, limits.LEASE_TTL_S / 2),
+    "max_parallel_handlers": (1, 1_024),
+    "handler_tries": (1, 100),
+    "handler_timeout_s": (0.0, 86_400.0),
+    "update_tries": (1, 100),
+    "inactive_threshold_s": (10.0, 86_400.0),
+    "max_ack_pending": (1, 65_536),
+}
+
+
+def resolve_login(environ: Mapping[str, str] = os.environ) -> NatsLogin:
+    """How to log in to NATS where no worker is being made, from the same environment and file.
+
+    Raises:
+        InvalidInputError: a setting is malformed, or contradicts another.
+    """
+    fields = NatsLogin.__struct_fields__
+    raw = _from_surroundings(fields, environ)
+    try:
+        login = msgspec.convert({name: value for name, value in raw.items() if name in fields}, NatsLogin)
+    except msgspec.ValidationError as error:
+        raise InvalidInputError(f"worker settings: {error}") from error
+    login.check_login()
+    return login
+
+
+def resolve_jetstream_api(environ: Mapping[str, str] = os.environ) -> str:
+    """Where the JetStream API is for a login without a worker, from the same environment and file.
+
+    Raises:
+        InvalidInputError: it is no subject.
+    """
+    return _checked_api(str(_from_surroundings(("jetstream_api",), environ).get("jetstream_api", "$JS.API")))
+
+
+def _checked_api(subject: str) -> str:
+    if _SUBJECT.fullmatch(subject):
+        return subject
+    raise InvalidInputError(f"jetstream_api {shown(subject)} is not a subject such as $JS.API", field="jetstream_api")
+
+
+def _from_surroundings(fields: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any]:
+    """What the file says, and over it what the environment says of these fields."""
+    raw = _from_file(environ.get(_FILE))
+    return raw | {field: environ[_ENV + field.upper()] for field in fields if _ENV + field.upper() in environ}
+
+
+def _from_file(path: str | None) -> dict[str, Any]:
+    if not path:
+        return {}
+    try:
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(f"{_FILE} {shown(path)} can't be read: {error}", field=_FILE) from error
+    worker = table.get("worker", {})
+    if not isinstance(worker, dict):
+        raise InvalidInputError(f"{_FILE} {shown(path)}: worker must be a table", field=_FILE)
+    return worker
+
+
+def _default_worker_id() -> str:
+    host = re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname())[:40] or "worker"
+    number = next(_numbers)  # several workers of one process must not share an id
+    return f"{host}-{os.getpid()}" if number == 1 else f"{host}-{os.getpid()}-{number}"

@@ -1,0 +1,100 @@
+"""What a worker measures besides its :class:`Stats`, and who wants to know."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+from ringcast_wire.metrics import MAX_PARTITIONS_AS_LABEL, Histogram, Source
+
+from ringcast._protocol.membership import Trigger
+
+_JS_ACK_TOKENS = 9
+_JS_ACK_TOKENS_WITH_DOMAIN = 11
+
+
+class Metrics(Protocol):
+    """Takes what workers measure. A worker adds itself when it starts and removes itself when it has ended."""
+
+    timed: bool
+    """Whether workers are to read clocks for it; without, only what is counted anyway is there."""
+    partition_label: bool | None
+    """Whether bootstraps are told by partition; ``None``: where there are at most 256."""
+
+    def add(self, source: Source) -> None:
+        """Asks this source from now on, from any thread."""
+
+    def remove(self, source: Source) -> None:
+        """Asks it no longer."""
+
+
+class NoMetrics:
+    """Nobody wants to know."""
+
+    timed = False
+    partition_label: bool | None = None
+
+    def add(self, source: Source) -> None:
+        pass
+
+    def remove(self, source: Source) -> None:
+        pass
+
+
+class Delivery(NamedTuple):
+    """What a delivery says of itself: when the broker stored it (wall clock), and how many wait behind it."""
+
+    stored_ns: int
+    pending: int
+
+
+def read_delivery(reply: str) -> Delivery | None:
+    """Reads the subject that acknowledges a delivery; ``None`` if it is of no form that is known."""
+    tokens = reply.split(".")
+    at = 9 if len(tokens) >= _JS_ACK_TOKENS_WITH_DOMAIN else 7
+    if len(tokens) < _JS_ACK_TOKENS or not (tokens[at].isdecimal() and tokens[at + 1].isdecimal()):
+        return None
+    return Delivery(int(tokens[at]), int(tokens[at + 1]))
+
+
+class ConsumerCounters:
+    """Of one durable consumer, over all its pull loops."""
+
+    __slots__ = ("last_reply", "messages", "redeliveries")
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.redeliveries = 0
+        self.last_reply = ""
+
+
+class KeyMeasures:
+    """Of one config key. Only with ``timed`` is anything but ``rebalances`` taken in."""
+
+    def __init__(self, metrics: Metrics, partition_count: int) -> None:
+        self.timed = metrics.timed
+        self.rebalances = dict.fromkeys(Trigger, 0)
+        self.lag = Histogram.of("config_notification_lag_seconds")
+        self.handler_latency = Histogram.of("config_handler_latency_seconds")
+        self.bootstraps: dict[str, Histogram] = {}
+        few = partition_count <= MAX_PARTITIONS_AS_LABEL
+        self._by_partition = few if metrics.partition_label is None else metrics.partition_label
+
+    def handing_over(self, replies: Iterable[str]) -> None:
+        """The rows of these events go to the application now."""
+        now_ns = time.time_ns()
+        for reply in replies:
+            delivery = read_delivery(reply)
+            if delivery is not None:
+                self.lag.observe(max(0, now_ns - delivery.stored_ns) / 1e9)
+
+    def bootstrapped(self, partition: int | None, seconds: float) -> None:
+        """A whole partition has come, or (``None``) a whole key."""
+        if not self.timed:
+            return
+        label = str(partition) if self._by_partition and partition is not None else ""
+        histogram = self.bootstraps.get(label)
+        if histogram is None:
+            histogram = self.bootstraps[label] = Histogram.of("config_bootstrap_duration_seconds")
+        histogram.observe(seconds)

@@ -1,0 +1,1 @@
+"""Who takes part in a store, who lives, and who owns what."""

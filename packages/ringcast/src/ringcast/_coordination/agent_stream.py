@@ -1,0 +1,153 @@
+"""Registering a worker with the agent of its host: one stream over a Unix socket, tried again for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, TypeAlias
+
+import grpc
+import grpc.aio
+from ringcast_wire import InUseError, ProtocolError, RingcastError, UnavailableError, error_from_code, leases, names
+
+from ringcast._common.backoff import Backoff
+from ringcast._common.config import WorkerConfig
+from ringcast._common.log import Log
+
+pb = leases.pb
+
+_HANDSHAKE_S: Final = 2.0
+_LEAVE_S: Final = 1.0
+_IN_USE_PAUSE_S: Final = 0.25
+_OPTIONS: Final = (
+    ("grpc.use_local_subchannel_pool", 1),  # else a new channel inherits the pauses of the one before
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", leases.MAX_MESSAGE_BYTES),
+)
+_BROKEN: Final = (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
+
+_Call: TypeAlias = "grpc.aio.StreamStreamCall[pb.HoldRequest, pb.HoldResponse]"
+
+
+class AgentStream:
+    """Keeps a worker registered.
+
+    ``registered`` is called with the lease's id, ``pinged`` with each ping, ``failed`` with the error of a try that was
+    refused or of a stream that ended. All of them may be called often.
+    """
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        *,
+        incarnation: str,
+        registered: Callable[[str], None],
+        pinged: Callable[[pb.Ping], None],
+        failed: Callable[[RingcastError], None],
+        log: Log,
+    ) -> None:
+        self._target = leases.target(config.agent)
+        self._register = pb.Register(
+            version=leases.VERSION,
+            worker_id=config.worker_id,
+            incarnation=incarnation,
+            pid=os.getpid(),
+            store=config.store,
+            keys=config.keys,
+        )
+        self._registered = registered
+        self._pinged = pinged
+        self._failed = failed
+        self._log = log
+        self._call: _Call | None = None
+        self._writing = asyncio.Lock()
+        self._ended = asyncio.Event()
+        self._leaving = False
+
+    async def run(self) -> None:
+        """Registers, answers pings, and registers again, until it has left or is cancelled."""
+        backoff = Backoff(random.random, first_s=0.1, most_s=5.0)
+        while not self._leaving:
+            try:
+                await self._hold(backoff)
+                error: RingcastError = UnavailableError("the agent ended the stream")
+            except RingcastError as caught:
+                error = caught
+            if self._leaving:
+                break
+            self._log.debug("the agent's stream ended", error=str(error))
+            self._failed(error)
+            pause_s = backoff.next_s()
+            await asyncio.sleep(_IN_USE_PAUSE_S if isinstance(error, InUseError) else pause_s)
+        self._ended.set()
+
+    async def doubt(self) -> None:
+        """Tells the agent that its lease was seen to be gone."""
+        await self._write(pb.HoldRequest(doubt=pb.Doubt()))
+
+    async def leave(self) -> None:
+        """Ends the registration; the worker has given up what it had, or holds it otherwise. Waits for a second."""
+        self._leaving = True
+        call = self._call
+        if call is None:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVE_S):
+                await self._write(pb.HoldRequest(leave=pb.Leave()))
+                await self._ended.wait()
+
+    async def _hold(self, backoff: Backoff) -> None:
+        """One stream, to its end."""
+        async with grpc.aio.insecure_channel(self._target, options=_OPTIONS) as channel:
+            call = leases.LeasesStub(channel).Hold()
+            try:
+                async with asyncio.timeout(_HANDSHAKE_S):
+                    await call.write(pb.HoldRequest(register=self._register))
+                    first = await call.read()
+                if not isinstance(first, pb.HoldResponse) or first.WhichOneof("body") != "registered":
+                    raise ProtocolError("the agent did not answer the registration")
+                backoff.reset()
+                self._call = call
+                self._registered(first.registered.lease)
+                await self._answer_pings(call)
+            except TimeoutError:
+                raise UnavailableError(f"the agent did not answer within {_HANDSHAKE_S:g} s") from None
+            except _BROKEN:
+                raise await _error_of(call) from None
+            finally:
+                self._call = None
+                call.cancel()
+
+    async def _answer_pings(self, call: _Call) -> None:
+        while isinstance(response := await call.read(), pb.HoldResponse):
+            if response.WhichOneof("body") == "ping":
+                self._pinged(response.ping)
+                await self._write(pb.HoldRequest(pong=pb.Pong(number=response.ping.number)))
+
+    async def _write(self, request: pb.HoldRequest) -> None:
+        """Sends a message, one at a time. A stream that is broken shows when it is read."""
+        async with self._writing:
+            if (call := self._call) is not None:
+                with suppress(*_BROKEN):
+                    await call.write(request)
+
+
+async def _error_of(call: _Call) -> RingcastError:
+    """What a stream ended with, as one of our errors."""
+    call.cancel()  # does nothing to one that has ended
+    code, details = await call.code(), await call.details() or ""
+    if code is grpc.StatusCode.ABORTED:
+        return GivenUpError(details)
+    if code is grpc.StatusCode.ALREADY_EXISTS:
+        return InUseError(details, field="worker_id")
+    trailers = {str(key): str(value) for key, value in await call.trailing_metadata() or ()}
+    if names.GRPC_ERROR_KEY in trailers:
+        return error_from_code(trailers[names.GRPC_ERROR_KEY], details)
+    return UnavailableError(f"the agent did not answer: {details or code.name}")
+
+
+class GivenUpError(UnavailableError):
+    """The agent has not heard of this worker for too long, and has deleted its records."""

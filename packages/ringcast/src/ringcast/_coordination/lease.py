@@ -1,0 +1,261 @@
+"""Holding the lease that says that this process lives."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from ringcast_wire import InUseError, LeaseRecord, ProtocolError, decode_record, encode_record, limits, names
+
+from ringcast._bus.connection import TRANSIENT, Connection, translated
+from ringcast._bus.kv import Bucket, ConflictError
+from ringcast._common.log import Log
+from ringcast._common.process import this_process
+from ringcast._common.stats import Stats
+from ringcast._protocol.lease import LeaseKeeper, Refusal
+from ringcast._protocol.membership import Entry
+
+PATIENCE_S: Final = limits.LEASE_TTL_S + 2.0
+"""How long a process waits for one of the same worker id to be gone."""
+_POLL_S: Final = 0.25
+
+# Workers of one process share the lease of their worker id: whoever leaves last gives it back.
+_holders: Counter[tuple[str, ...]] = Counter()
+this_process.forgets(_holders.clear)
+
+
+class LeaseSource(Protocol):
+    """What says that a worker lives: a lease of its own, or the one that its host's agent keeps."""
+
+    taken: bool
+    """Whether another process has the worker's id."""
+
+    @property
+    def failed_writes(self) -> int:
+        """How often a lease could not be refreshed."""
+
+    @property
+    def id(self) -> str:
+        """The lease that the worker's records are to name."""
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """The leases that nobody else can have while this worker has them."""
+
+    @property
+    def held(self) -> bool:
+        """Whether the others count this worker as alive, as far as it can tell."""
+
+    @property
+    def by_agent(self) -> bool:
+        """Whether the host's agent keeps it."""
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Calls back when ``id`` is another."""
+
+    def recorded(self, lease: str) -> None:
+        """All records name this lease now."""
+
+    def check(self) -> None:
+        """Looks after the lease at once: it was seen to be gone."""
+
+    async def take(self) -> None:
+        """Takes it; raises as :meth:`LeaseHolder.take`."""
+
+    async def run(self) -> None:
+        """Keeps it until cancelled; raises as :meth:`LeaseHolder.run`."""
+
+    async def release(self) -> None:
+        """Gives it back."""
+
+    def let_go(self) -> bool:
+        """The worker needs it no longer; returns whether nobody in this process does."""
+
+
+class LeaseHolder:
+    """Takes the lease, refreshes it, and gives it back. ``retaken`` is called when it was lost and is held again."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        lease_id: str,
+        record: LeaseRecord,
+        *,
+        refresh_s: float,
+        servers: tuple[str, ...],
+        retaken: Callable[[], None],
+        stats: Stats,
+        log: Log,
+    ) -> None:
+        self._bucket = Bucket(connection, names.LEASES_BUCKET)
+        self._id = lease_id
+        self._keeper = LeaseKeeper(record, random.random, refresh_s=refresh_s)
+        self._value = encode_record(record)
+        self._retaken = retaken
+        self._stats = stats
+        self._log = log
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        self._shared = (*servers, lease_id)
+        self._needed = False
+        self._told_lost = False
+        self._losses = 0
+        self.failed_writes = 0
+        self.taken = False
+        """Whether another process has it: then what goes by the worker's id is that process's, too."""
+        connection.on_back(self.check)
+
+    @property
+    def id(self) -> str:
+        """The lease's id."""
+        return self._id
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """The lease, if it is held."""
+        return frozenset([self._id]) if self.held else frozenset()
+
+    @property
+    def by_agent(self) -> bool:
+        """No: this process keeps it."""
+        return False
+
+    @property
+    def losses(self) -> int:
+        """How often it was lost and is held again."""
+        return self._losses
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Never: the id stays the same."""
+
+    def recorded(self, lease: str) -> None:
+        """Nothing follows from it."""
+
+    async def take(self) -> None:
+        """Takes the lease; waits for one that a process before us left to end.
+
+        Raises:
+            InUseError: another process keeps refreshing it.
+            UnavailableError: the bucket can't be reached.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + PATIENCE_S
+        with translated(f"taking the lease {self._id}"):
+            while True:
+                entry = await self._bucket.get(self._id)
+                held = self._held(entry)
+                if held is None or self._keeper.refused(held) is Refusal.OURS:
+                    asked_at = loop.time()
+                    try:
+                        revision = await self._bucket.put(self._id, self._value, last=entry.revision if entry else 0)
+                    except ConflictError:
+                        continue
+                    self._keeper.written(revision, asked_at)
+                    self._needed = True
+                    _holders[self._shared] += 1
+                    return
+                if loop.time() >= deadline:
+                    raise self._in_use(held)
+                await asyncio.sleep(_POLL_S)
+
+    async def run(self) -> None:
+        """Refreshes the lease until cancelled.
+
+        Raises:
+            InUseError: another process has taken it.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            self._wake.clear()
+            try:
+                async with asyncio.timeout_at(self._keeper.due):
+                    await self._wake.wait()
+                self._keeper.hurry(loop.time())
+            except TimeoutError:
+                pass
+            failures = self._keeper.failures
+            try:
+                async with asyncio.timeout(self._keeper.patience_s):
+                    lost = await self._refresh()
+            except TRANSIENT as error:
+                self._keeper.failed(loop.time())
+                self._failed(error, loop.time())
+                continue
+            if failures:
+                self._told_lost = False
+                self._log.info("heartbeat restored", retries=failures)
+            if lost:
+                self._losses += 1
+                self._log.warning("lease was lost and is held again: everything is verified")
+                self._retaken()
+
+    @property
+    def held(self) -> bool:
+        """Whether the others count this process as alive, as far as it can tell. Any thread may ask."""
+        return self._needed and not self.taken and not self._keeper.expired(self._loop.time())
+
+    def check(self) -> None:
+        """Looks after the lease at once: the connection was lost, or the lease was seen to be gone."""
+        self._wake.set()
+
+    async def release(self) -> None:
+        """Gives the lease back, unless another worker of this process still needs it."""
+        if self.let_go():
+            try:
+                await self._bucket.delete(self._id, last=self._keeper.revision)
+            except ConflictError:
+                self._log.warning("lease was not ours any more")
+
+    def let_go(self) -> bool:
+        """This worker needs the lease no longer; returns whether no other worker of this process does."""
+        if self._needed:
+            self._needed = False
+            _holders[self._shared] -= 1
+        return _holders[self._shared] <= 0
+
+    def _failed(self, error: BaseException, now: float) -> None:
+        """Tells of a failed heartbeat: aloud once 3 tries have failed, and once when a whole lease has passed."""
+        self.failed_writes += 1
+        retries = self._keeper.failures
+        tell = self._log.warning if self._keeper.in_trouble else self._log.debug
+        tell("heartbeat failed", retries=retries, error=str(error))
+        if self._keeper.expired(now) and not self._told_lost:
+            self._told_lost = True
+            self._log.critical("no heartbeat for a whole lease: others may take over", retries=retries)
+
+    async def _refresh(self) -> bool:
+        """Writes the lease; returns whether it had been lost."""
+        loop = asyncio.get_running_loop()
+        while True:
+            asked_at = loop.time()
+            try:
+                revision = await self._bucket.put(self._id, self._value, last=self._keeper.revision)
+            except ConflictError:
+                self._reconsider(await self._bucket.get(self._id))
+                continue
+            return self._keeper.written(revision, asked_at)
+
+    def _reconsider(self, entry: Entry | None) -> None:
+        """After a refusal: goes on from what stands there, or gives up."""
+        held = self._held(entry)
+        if self._keeper.refused(held) is Refusal.TAKEN:
+            self.taken = True
+            raise self._in_use(held)
+        self._keeper.revision = entry.revision if entry is not None else 0
+
+    def _held(self, entry: Entry | None) -> LeaseRecord | None:
+        if entry is None or entry.value is None:
+            return None
+        try:
+            return decode_record(entry.value, LeaseRecord)
+        except ProtocolError as error:
+            self._stats.bad_records += 1
+            self._log.warning("the lease holds what no process wrote: it is taken", error=str(error))
+            return None
+
+    def _in_use(self, held: LeaseRecord | None) -> InUseError:
+        who = f"process {held.pid} on host {held.host}" if held is not None else "another process"
+        return InUseError(f"worker id {self._id!r} is in use by {who}", field="worker_id")

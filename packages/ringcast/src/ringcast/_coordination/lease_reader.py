@@ -1,0 +1,179 @@
+"""Reads leases from their bucket, several in one question, as the readings say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Final
+
+from nats.aio.msg import Msg
+from ringcast_wire import UnavailableError, names
+
+from ringcast._bus.connection import TRANSIENT, Connection
+from ringcast._bus.kv import Bucket, is_marker
+from ringcast._common.log import Log
+from ringcast._protocol.lease_reading import Lease, LeaseReadings
+
+_ANSWER_S: Final = 2.0
+_FAILURES: Final = 3
+"""After so many failures one after another it is said aloud that nobody's end is noticed."""
+
+
+class _Answer:
+    """What has come of an answer. Each message names the one before it, so that one that is missing shows."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Lease] = {}
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._last = "0"
+
+    def take(self, msg: Msg, prefix: str) -> None:
+        headers = msg.headers or {}
+        status = headers.get("Status")
+        if status in ("204", "404") and not msg.data:
+            whole = status == "204" and headers.get("Nats-Last-Sequence") == self._last
+            if whole or (status == "404" and self._last == "0" and headers.get("Description") == "No Results"):
+                self.done.set_result(None)
+            else:
+                self.fail("an answer about leases is not whole")
+        elif status is not None:
+            self.fail(f"the leases can't be read: {status} {headers.get('Description', '')}".rstrip())
+        elif headers.get("Nats-Last-Sequence") != self._last:
+            self.fail("an answer about leases is not whole")
+        else:
+            self._last = headers["Nats-Sequence"]
+            if not is_marker(headers):
+                stored_s = datetime.fromisoformat(headers["Nats-Time-Stamp"]).timestamp()
+                lease = headers["Nats-Subject"].removeprefix(prefix)
+                self.found[lease] = Lease(int(self._last), msg.data, stored_s)
+
+    def fail(self, why: str) -> None:
+        if not self.done.done():
+            self.done.set_exception(UnavailableError(why))
+
+
+class LeaseReader:
+    """Reads what is due until it is cancelled; ``changed`` is called when another lease lives, or one has ended.
+
+    ``own`` says which lease the worker's records name. ``told`` is called with why they can't be read, time and again,
+    and with nothing once they can.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        readings: LeaseReadings,
+        own: Callable[[], str],
+        changed: Callable[[], None],
+        log: Log,
+        told: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        self._told = told
+        self._connection = connection
+        self._readings = readings
+        self._own = own
+        self._changed = changed
+        self._log = log
+        self._bucket = Bucket(connection, names.LEASES_BUCKET)
+        self._subject = connection.api(f"DIRECT.GET.{self._bucket.stream}")
+        self._wake = asyncio.Event()
+        self._inbox = ""
+        self._number = 0
+        self._answer: _Answer | None = None
+        self.failures = 0
+        """Readings that failed one after another."""
+
+    def wake(self) -> None:
+        """Another lease may be due."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Reads until cancelled."""
+        loop = asyncio.get_running_loop()
+        async with self._answers():
+            while True:
+                await self._until_due()
+                asked = self._readings.ask(self._own(), loop.time())
+                try:
+                    found = await self._read(asked)
+                except TRANSIENT as error:
+                    self._failed(error)
+                    continue
+                if self.failures >= _FAILURES:
+                    self._told("")
+                self.failures = 0
+                if self._readings.answer(asked, found, loop.time()):
+                    self._changed()
+
+    async def read_once(self, leases: Sequence[str]) -> dict[str, Lease]:
+        """What one server has of these leases, while :meth:`run` does not run.
+
+        Raises:
+            UnavailableError: the bucket can't be read, or the answer is not whole.
+            nats.errors.Error, TimeoutError: there is no connection, or no answer.
+        """
+        async with self._answers():
+            return await self._read(leases)
+
+    @asynccontextmanager
+    async def _answers(self) -> AsyncIterator[None]:
+        self._inbox = self._connection.new_inbox()
+        async with self._connection.subscribed(f"{self._inbox}.*", self._on_message):
+            yield
+
+    async def _until_due(self) -> None:
+        loop = asyncio.get_running_loop()
+        while (due := self._readings.due) is None or loop.time() < due:
+            self._wake.clear()
+            try:
+                async with asyncio.timeout_at(due):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    async def _read(self, leases: Sequence[str]) -> dict[str, Lease]:
+        """What one server has of these leases at one moment.
+
+        Raises:
+            UnavailableError: the bucket can't be read, or the answer is not whole.
+            nats.errors.Error, TimeoutError: there is no connection, or no answer.
+        """
+        if not self._connection.is_connected:
+            raise UnavailableError("there is no connection to NATS")
+        self._number += 1
+        answer = self._answer = _Answer()
+        question = {"multi_last": [self._bucket.prefix + lease for lease in leases]}
+        try:
+            async with self._connection.refusals.heeded(self._subject), asyncio.timeout(_ANSWER_S):
+                await self._connection.publish(
+                    self._subject, json.dumps(question).encode(), reply=f"{self._inbox}.{self._number}"
+                )
+                await answer.done
+        finally:
+            self._answer = None
+        return answer.found
+
+    async def _on_message(self, msg: Msg) -> None:
+        answer = self._answer
+        if answer is None or answer.done.done() or not msg.subject.endswith(f".{self._number}"):
+            return
+        try:
+            answer.take(msg, self._bucket.prefix)
+        except (KeyError, ValueError) as error:
+            answer.fail(f"an answer about leases can't be read: {error!r}")
+
+    def _failed(self, error: BaseException) -> None:
+        if self._connection.is_connected:
+            self.failures += 1
+        if self.failures > _FAILURES:
+            self._readings.put_off(asyncio.get_running_loop().time())
+        told = str(error) or type(error).__name__
+        if self.failures >= _FAILURES:
+            self._told(told)
+        if self.failures == _FAILURES:
+            self._log.warning("leases can't be read: the end of another worker is not noticed", error=told)
+        else:
+            self._log.debug("leases can't be read", error=told)

@@ -1,0 +1,71 @@
+"""Whether a worker takes part in each of its keys: it leaves one whose events it can't get to other workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ringcast._common.log import Log
+from ringcast._coordination.peer import Coordinator
+from ringcast._worker.session import KeySession
+
+
+class Participation:
+    """Tells sessions and coordinator of each other's troubles. ``coordinator``: ``None`` as long as there is none."""
+
+    def __init__(self, sessions: Mapping[str, KeySession], log: Log) -> None:
+        self.coordinator: Coordinator | None = None
+        self._sessions = sessions
+        self._log = log
+
+    def registered(self, key: str, reason: str) -> None:
+        """A key is registered, or it can't be, for a reason."""
+        vitals = self._sessions[key].vitals
+        if not reason:
+            vitals.works("registration")
+            return
+        if not vitals.failing_because:
+            self._log.warning("key can't be registered: the other keys go on", key=key, error=reason)
+        vitals.fails("registration", reason)
+
+    def joining(self, key: str) -> None:
+        """A key is registered, and its partitions are others' until several changes are made together."""
+        if not self._sessions[key].vitals.joining:
+            self._log.info("the worker waits for its share of the partitions", key=key)
+            self._sessions[key].vitals.joins()
+
+    def blind(self, reason: str) -> None:
+        """Leases can't be read, for a reason: the end of another worker would not be noticed. Or they can again."""
+        for session in self._sessions.values():
+            if not reason:
+                session.vitals.works("leases")
+            elif session.assigned:  # else it is still waited for, up to the time-out of the start
+                session.vitals.fails("leases", reason)
+
+    def unheard(self, subjects: frozenset[str], reason: str) -> None:
+        """The events of these subjects can't be had: whoever owns their partitions would hear nothing of them."""
+        for key, session in self._sessions.items():
+            if not session.lacks(subjects):
+                continue
+            session.vitals.fails("events", reason)
+            if session.vitals.aside:
+                continue
+            if self.coordinator is not None and self.coordinator.stand_aside(key):
+                self._log.error("events can't be had: the partitions are left to other workers", key=key, error=reason)
+                session.stand_aside(subjects)
+            elif session.do_without(subjects):
+                self._log.error(
+                    "events can't be had: the partitions are kept, changes show late", key=key, error=reason
+                )
+
+    def come_back(self, key: str) -> None:
+        """The events can be had again, or no other worker is left."""
+        if self.coordinator is not None:
+            self._log.info("the worker takes part in the key again", key=key)
+            self._sessions[key].vitals.aside = False
+            self.coordinator.come_back(key)
+
+    def troubles(self) -> list[str]:
+        """What fails, by key."""
+        return [
+            f"key {key}: {why}" for key, session in self._sessions.items() if (why := session.vitals.failing_because)
+        ]

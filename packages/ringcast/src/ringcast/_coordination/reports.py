@@ -1,0 +1,61 @@
+"""Telling the other workers of a store which leases this one has found ended. Nothing waits for that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from ringcast_wire import EndedLeases, encode_record, names
+
+from ringcast._bus.connection import TRANSIENT
+from ringcast._bus.kv import ConflictError
+from ringcast._common.log import Log
+from ringcast._protocol.lease_reading import LeaseReadings
+from ringcast._protocol.membership import Mirror
+
+_AGAIN_S: Final = 0.5
+_ANSWER_S: Final = 5.0
+"""How long a report waits for its confirmation before it is written again."""
+
+Write = Callable[[str, bytes, int], Awaitable[None]]
+"""Writes a record by compare-and-set; raises ``ConflictError`` once the mirror shows what stands there."""
+
+
+class Reports:
+    """Writes what the readings have found under this worker's name, again and again until it stands there."""
+
+    def __init__(self, worker_id: str, readings: LeaseReadings, nodes: Mirror, write: Write, log: Log) -> None:
+        self._name = names.ended_key(worker_id)
+        self._readings = readings
+        self._nodes = nodes
+        self._write = write
+        self._log = log
+        self._told_finds = 0
+        self._wake = asyncio.Event()
+
+    def wake(self) -> None:
+        """There may be something to report."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Reports until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._told_finds != self._readings.finds:
+                if not await self._tell():
+                    await asyncio.sleep(_AGAIN_S)
+
+    async def _tell(self) -> bool:
+        finds, found = self._readings.finds, self._readings.reports
+        report = encode_record(EndedLeases(leases=found))
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                await self._write(self._name, report, self._nodes.revision(self._name))
+        except (ConflictError, *TRANSIENT) as error:
+            self._log.debug("a report is tried again", leases=found, error=str(error))
+            return False
+        self._log.info("leases have ended", leases=found)
+        self._told_finds = finds
+        return True

@@ -1,0 +1,65 @@
+"""Reading what a store's creator locked."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from nats.js import errors as js_errors
+from ringcast_wire import StoreDeletedError, StoreSettings, UnavailableError, UnknownStoreError, names
+
+from ringcast._bus.connection import Connection, translated
+from ringcast._bus.kv import Bucket
+from ringcast._common.backoff import Backoff
+from ringcast._common.config import WorkerConfig
+from ringcast._common.log import Log
+
+
+async def load_settings(connection: Connection, store: str) -> StoreSettings:
+    """The settings of a store, from its metadata bucket.
+
+    Raises:
+        UnknownStoreError: there is no such store, or its creation has not been finished.
+        StoreDeletedError: it is deleted.
+        UnavailableError: JetStream does not answer.
+        MismatchError: the store needs another version of this package.
+    """
+    bucket = Bucket(connection, names.meta_bucket(store))
+    unknown = UnknownStoreError(f"store {store!r} does not exist on this NATS: create it first", field="store")
+    with translated(f"reading the settings of store {store}"):
+        try:
+            await connection.check_stream(bucket.stream)
+        except js_errors.NotFoundError:
+            raise unknown from None
+        except js_errors.ServiceUnavailableError as error:
+            raise UnavailableError("JetStream is not enabled on this NATS server") from error
+        fields = StoreSettings.__struct_fields__
+        deleted, *entries = await asyncio.gather(*(bucket.get(field) for field in (names.META_DELETED, *fields)))
+    held = {field: entry.value for field, entry in zip(fields, entries, strict=True) if entry and entry.value}
+    if len(held) < len(fields):
+        raise unknown
+    if deleted is not None and deleted.value:
+        raise StoreDeletedError(deleted.value.decode(errors="replace"), field="store")
+    return StoreSettings.from_kv(held)
+
+
+async def find_store(connection: Connection, config: WorkerConfig, *, patient: bool, log: Log) -> StoreSettings:
+    """Connects and reads the settings; a worker that has rows to serve meanwhile (``patient``) tries until it can.
+
+    Raises:
+        UnavailableError, UnknownStoreError: it is not to be tried again.
+        StoreDeletedError: it is deleted, as the database knows: to try again is of no use.
+        MismatchError: the store needs another version of this package.
+    """
+    backoff = Backoff(random.random)
+    while True:
+        try:
+            if not connection.is_connected:
+                await connection.connect(config)
+            return await load_settings(connection, config.store)
+        except (UnavailableError, UnknownStoreError) as error:
+            if not patient:
+                raise
+            delay_s = backoff.next_s()
+            log.warning("joining failed: serving what the cache has", error=str(error), retry_in_s=round(delay_s, 1))
+        await asyncio.sleep(delay_s)

@@ -1,0 +1,1 @@
+"""The clients that are shaped like Dapr's."""

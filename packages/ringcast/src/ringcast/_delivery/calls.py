@@ -1,0 +1,89 @@
+"""The calls of the handler that have begun and not ended, from the first try to what the poison policy does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+
+from ringcast._common.change import Change
+
+
+class HandlerCall:
+    """A change that the handler has now. ``lost``: its partition belongs to another worker by now."""
+
+    __slots__ = ("_hurry", "began_s", "change", "lost")
+
+    def __init__(self, change: Change) -> None:
+        self.change = change
+        self.began_s = time.monotonic()
+        self.lost = False
+        self._hurry: asyncio.Event | None = None
+
+    def lose(self) -> None:
+        """Another worker has the partition: there is no further try."""
+        self.lost = True
+        if self._hurry is not None:
+            self._hurry.set()
+
+    async def pause(self, delay_s: float) -> None:
+        """Waits before the next try; not once the partition is lost."""
+        if self.lost:
+            return
+        self._hurry = self._hurry or asyncio.Event()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(delay_s):
+                await self._hurry.wait()
+
+
+class HandlerCalls:
+    """Of one config key. At most ``max_parallel_handlers`` of them, and those of :meth:`ringcast.Worker.unblock`."""
+
+    def __init__(self) -> None:
+        self._running: dict[HandlerCall, None] = {}
+        self._ended = asyncio.Event()
+
+    def begin(self, change: Change) -> HandlerCall:
+        """The handler is about to be called for a change."""
+        call = HandlerCall(change)
+        self._running[call] = None
+        return call
+
+    def end(self, call: HandlerCall) -> None:
+        """The change has been taken, or given up; may be said twice."""
+        self._running.pop(call, None)
+        self._ended.set()
+
+    def lose(self, partitions: AbstractSet[int]) -> None:
+        """These partitions are another worker's."""
+        for call in self._running:
+            if call.change.partition in partitions:
+                call.lose()
+
+    async def ended(self, partitions: frozenset[int]) -> None:
+        """Waits until no call for a change of these partitions is running."""
+        while any(call.change.partition in partitions for call in self._running):
+            self._ended.clear()
+            await self._ended.wait()
+
+    async def row_ended(self, partition: int, row_id: str) -> None:
+        """Waits until no call for a change of this row is running."""
+        while any((call.change.partition, call.change.row_id) == (partition, row_id) for call in self._running):
+            self._ended.clear()
+            await self._ended.wait()
+
+    @property
+    def count(self) -> int:
+        """How many are running."""
+        return len(self._running)
+
+    def oldest(self) -> HandlerCall | None:
+        """The one that began first; may be asked from any thread."""
+        return next(iter(list(self._running)), None)
+
+    @property
+    def oldest_s(self) -> float:
+        """For how long the one that began first has been running; 0 when none is. May be asked from any thread."""
+        oldest = self.oldest()
+        return 0.0 if oldest is None else time.monotonic() - oldest.began_s

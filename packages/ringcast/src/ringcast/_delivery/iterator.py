@@ -1,0 +1,60 @@
+"""Changes as an asynchronous iterator."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from typing import Self
+
+from ringcast._common.change import Change
+
+
+class ChangeStream:
+    """Passes changes from the handlers' side to an iterator. A change is done when the next one is asked for.
+
+    Bounded by the handlers: each of them puts one change and waits until it is done.
+    """
+
+    def __init__(self, first: Iterable[Change]) -> None:
+        self._waiting: deque[tuple[Change, asyncio.Future[None] | None]] = deque((change, None) for change in first)
+        self._current: asyncio.Future[None] | None = None
+        self._more = asyncio.Event()
+        self._closed = False
+        self._error: BaseException | None = None
+
+    async def put(self, change: Change) -> None:
+        """Passes a change on and waits until it is done."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((change, done))
+        self._more.set()
+        await done
+
+    def close(self, error: BaseException | None) -> None:
+        """There will be no more changes: the iterator ends, with an error if there is one."""
+        self._closed, self._error = True, error
+        self._more.set()
+
+    def release(self) -> None:
+        """Nobody reads any more: what waits is done."""
+        for done in (self._current, *(done for _, done in self._waiting)):
+            if done is not None and not done.done():
+                done.set_result(None)
+        self._waiting.clear()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Change:
+        if self._current is not None and not self._current.done():
+            self._current.set_result(None)
+        self._current = None
+        while not self._waiting and not self._closed:
+            self._more.clear()
+            await self._more.wait()
+        if self._closed:
+            if self._error is not None:
+                raise self._error
+            raise StopAsyncIteration
+        change, self._current = self._waiting.popleft()
+        return change

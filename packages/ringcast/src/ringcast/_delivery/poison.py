@@ -1,0 +1,277 @@
+"""What becomes of changes whose handler has failed every time: dropped, sent to the dead letters, or held back."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+import msgspec
+from ringcast_wire import (
+    MAX_REPLAY_WHY_CHARS,
+    WIRE_VERSION,
+    DeadLetter,
+    ReplayAnswer,
+    ReplayOutcome,
+    names,
+)
+
+from ringcast._bus.connection import TRANSIENT
+from ringcast._common.backoff import Backoff
+from ringcast._common.change import Change, PoisonPolicy
+from ringcast._common.config import WorkerConfig
+from ringcast._common.log import Log
+from ringcast._common.stats import Stats
+from ringcast._delivery.calls import HandlerCall, HandlerCalls
+
+MAX_BLOCKED_ROWS: Final = 1_024
+"""Rows of one key that are held back at once; one more waits, and all that comes after it, until there is room."""
+_LOOK_S: Final = 1.0
+_ERROR_CHARS: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedRow:
+    """A row that is held back: its newest change, and what its handler last said."""
+
+    change: Change
+    error: str
+
+
+Attempt: TypeAlias = Callable[[HandlerCall], Awaitable[BaseException | None]]
+"""Calls the handler as often as it may be called; returns the last error if it raised every time."""
+
+
+class Replay(NamedTuple):
+    """A request to hand a row over again: its id, and how often that was done before and failed."""
+
+    id: str
+    replays: int
+
+    def answer(self, outcome: ReplayOutcome, change: Change | None, why: str = "") -> ReplayAnswer:
+        """What is said to whoever asked."""
+        version = 0 if change is None else change.version
+        return ReplayAnswer(WIRE_VERSION, self.id, outcome, version, why[:MAX_REPLAY_WHY_CHARS])
+
+
+@dataclass(slots=True)
+class _Entry:
+    change: Change
+    error: str
+    replay: Replay | None = None
+    """The row is not blocked, only handed over again now; what comes meanwhile waits for the end of that."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class DeadLetters(Protocol):
+    """Where dead letters go."""
+
+    async def publish(self, subject: str, body: bytes, message_id: str) -> None:
+        """Returns when the stream has it; raises one of ``TRANSIENT`` otherwise."""
+
+    @property
+    def max_bytes(self) -> int:
+        """How large one may be."""
+
+
+class Poison:
+    """The poison policy of one config key."""
+
+    def __init__(
+        self, config: WorkerConfig, stats: Stats, log: Log, letters: DeadLetters, owned: Callable[[int], bool]
+    ) -> None:
+        self._config = config
+        self._stats = stats
+        self._log = log
+        self._letters = letters
+        self._owned = owned
+        self._nonce = secrets.token_hex(8)
+        self._blocked: dict[tuple[int, str], _Entry] = {}
+        self._room = asyncio.Event()
+
+    def hold(self, change: Change) -> bool:
+        """Whether the row is held back; this, its newest change, is then held in the place of the last."""
+        entry = self._blocked.get((change.partition, change.row_id)) if self._blocked else None
+        if entry is None:
+            return False
+        entry.change = change
+        return True
+
+    async def give_up(self, call: HandlerCall, error: BaseException) -> None:
+        """Deals with a change for good. What it can't do now it tries until it can, or the partition is lost."""
+        change = call.change
+        self._stats.poisoned += 1
+        facts = {"partition": change.partition, "version": change.version, "error": repr(error)}
+        match self._config.poison_policy:
+            case PoisonPolicy.DROP:
+                self._log.error("handler failed every time: the change is dropped", **facts)
+            case PoisonPolicy.DEAD_LETTER:
+                self._log.error("handler failed every time: the change goes to the dead letters", **facts)
+                await self._send(call, error)
+            case PoisonPolicy.BLOCK:
+                self._log.error("handler failed every time: the row is blocked", **facts)
+                await self._block(change, error)
+
+    def blocked(self) -> list[BlockedRow]:
+        """The rows that are held back."""
+        return [BlockedRow(entry.change, entry.error) for entry in list(self._blocked.values()) if entry.replay is None]
+
+    async def unblock(
+        self, partition: int, row_id: str, attempt: Callable[[Change], Awaitable[BaseException | None]]
+    ) -> bool:
+        """Tries the newest change of a row again; returns whether the row is free now, as one never blocked is."""
+        place = (partition, row_id)
+        entry = self._blocked.get(place)
+        if entry is None:
+            return True
+        async with entry.lock:
+            while self._blocked.get(place) is entry:
+                change = entry.change
+                error = await attempt(change)
+                if error is not None:
+                    entry.error = repr(error)
+                    return False
+                if entry.change is change:  # else a newer one came meanwhile
+                    self._free(place)
+        return True
+
+    async def replay(self, change: Change, replay: Replay, calls: HandlerCalls, attempt: Attempt) -> ReplayAnswer:
+        """Hands a row over again: ``change`` is what it is now, of a partition that is owned.
+
+        Until it ends the newest change of the row waits: so what is handed over here never comes after something newer.
+        To be cancelled only when the worker ends.
+        """
+        place = (change.partition, change.row_id)
+        entry = self._blocked.get(place)
+        if entry is not None and entry.replay is not None:
+            return replay.answer(ReplayOutcome.KEPT, change, "the row is being replayed already")
+        if entry is not None:
+            return replay.answer(ReplayOutcome.KEPT, change, f"the worker blocks the row: {entry.error}")
+        entry = self._blocked[place] = _Entry(change, "", replay)
+        try:
+            async with entry.lock:
+                await calls.row_ended(*place)
+                return await self._replay(entry, replay, calls, attempt)
+        finally:
+            if (
+                self._blocked.get(place) is entry and entry.replay is not None
+            ):  # the partition is lost, or the worker ends
+                self._free(place)
+
+    async def _replay(self, entry: _Entry, replay: Replay, calls: HandlerCalls, attempt: Attempt) -> ReplayAnswer:
+        place = (entry.change.partition, entry.change.row_id)
+        while self._blocked.get(place) is entry and self._owned(place[0]):
+            call = calls.begin(entry.change)
+            try:
+                error = await attempt(call)
+                if call.lost:
+                    break  # whatever it was: the next owner begins with the row
+                if error is None:
+                    answer = replay.answer(ReplayOutcome.HANDLED, call.change)
+                else:
+                    answer = await self._replay_failed(call, error, entry, replay)
+            finally:
+                calls.end(call)
+            if entry.replay is None:
+                return answer  # it is blocked from now on
+            if entry.change is call.change:  # else a newer one came meanwhile
+                self._free(place)
+                return answer
+        return replay.answer(ReplayOutcome.KEPT, entry.change, "the partition has gone to another worker")
+
+    async def _replay_failed(
+        self, call: HandlerCall, error: BaseException, entry: _Entry, replay: Replay
+    ) -> ReplayAnswer:
+        change = call.change
+        self._stats.poisoned += 1
+        facts = {"partition": change.partition, "version": change.version, "error": repr(error)}
+        match self._config.poison_policy:
+            case PoisonPolicy.DROP:
+                self._log.error("replayed change failed every time: it is dropped", **facts)
+                return replay.answer(ReplayOutcome.KEPT, change, f"it failed again, and was dropped: {error!r}")
+            case PoisonPolicy.BLOCK:
+                self._log.error("replayed change failed every time: the row is blocked", **facts)
+                self._stats.blocked += 1
+                entry.error, entry.replay = repr(error), None
+                return replay.answer(ReplayOutcome.KEPT, change, f"it failed again, and its row is blocked: {error!r}")
+            case PoisonPolicy.DEAD_LETTER:
+                self._log.error("replayed change failed every time: it goes to the dead letters again", **facts)
+                if await self._send(call, error, replay):
+                    return replay.answer(ReplayOutcome.FAILED_AGAIN, change, repr(error))
+                return replay.answer(ReplayOutcome.KEPT, change, "the partition has gone to another worker")
+
+    async def lose(self, partitions: frozenset[int]) -> None:
+        """Forgets the rows of partitions that are not ours any more; waits for a handler that has one of them."""
+        for place, entry in [(place, entry) for place, entry in self._blocked.items() if place[0] in partitions]:
+            async with entry.lock:
+                if self._blocked.get(place) is entry:
+                    self._free(place)
+
+    def _free(self, place: tuple[int, str]) -> None:
+        del self._blocked[place]
+        self._room.set()
+
+    async def _block(self, change: Change, error: BaseException) -> None:
+        while len(self._blocked) >= MAX_BLOCKED_ROWS and self._owned(change.partition):
+            self._log.warning("as many rows are blocked as may be: this one waits", partition=change.partition)
+            self._room.clear()
+            try:
+                async with asyncio.timeout(_LOOK_S):
+                    await self._room.wait()
+            except TimeoutError:
+                continue
+        if self._owned(change.partition):
+            self._stats.blocked += 1
+            self._blocked[(change.partition, change.row_id)] = _Entry(change, repr(error))
+
+    async def _send(self, call: HandlerCall, error: BaseException, replay: Replay | None = None) -> bool:
+        """Sends a dead letter until the stream has it, or the partition is lost; returns whether the stream has it."""
+        change = call.change
+        subject = names.dead_subject(change.store, change.key, change.partition)
+        body = self._letter(change, error, replays=0 if replay is None else replay.replays + 1)
+        row = hashlib.blake2b(change.row_id.encode(), digest_size=12).hexdigest()
+        # With what nobody else can know: the stream drops the second message of an id, whoever sent the first.
+        message_id = f"dead.{change.store}.{change.key}.{change.partition}.{change.version}.{row}.{self._nonce}"
+        if replay is not None:
+            message_id += f".{replay.id}"
+        backoff = Backoff(random.random, first_s=0.5)
+        while not call.lost:
+            try:
+                await self._letters.publish(subject, body, message_id)
+            except TRANSIENT as failure:
+                self._stats.dead_letter_failures += 1
+                self._log.warning(
+                    "dead letter was not taken: trying again", partition=change.partition, error=repr(failure)
+                )
+                await call.pause(backoff.next_s())
+            else:
+                self._stats.dead_letters += 1
+                return True
+        return False
+
+    def _letter(self, change: Change, error: BaseException, replays: int) -> bytes:
+        letter = DeadLetter(
+            store=change.store,
+            key=change.key,
+            partition=change.partition,
+            row_id=change.row_id,
+            version=change.version,
+            value=change.value,
+            deleted=change.deleted,
+            metadata=change.metadata,
+            error=repr(error)[:_ERROR_CHARS],
+            worker_id=self._config.worker_id,
+            tries=self._config.handler_tries,
+            at_ms=int(time.time() * 1000),
+            observer=self._config.observe,
+            replays=replays,
+        )
+        body = msgspec.json.encode(letter)
+        if len(body) > self._letters.max_bytes:
+            body = msgspec.json.encode(msgspec.structs.replace(letter, value=None, metadata=None, left_out=True))
+        return body

@@ -1,0 +1,35 @@
+"""Tells the broker of events whose rows are still with the application, so that it does not deliver them again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from ringcast._bus.connection import Connection
+from ringcast._worker.session import KeySession
+
+_SHARE_OF_ACK_WAIT: Final = 3
+"""An event is told of between a third and two thirds of ``ack_wait_s`` after it came, or after it was told of last."""
+_AT_ONCE: Final = 256
+
+
+async def report_progress(connection: Connection, sessions: Mapping[str, KeySession], ack_wait_s: float) -> None:
+    """Reports, until cancelled, which events are being worked on; those that are done quickly are never among them.
+
+    The worker has what these events say, so another delivery would tell it nothing.
+    """
+    before: set[str] = set()
+    while True:
+        await asyncio.sleep(ack_wait_s / _SHARE_OF_ACK_WAIT)
+        held = set(_held(sessions))
+        late = [*(before & held)]
+        for at in range(0, len(late), _AT_ONCE):
+            await connection.report_progress(late[at : at + _AT_ONCE])
+        before = held
+
+
+def _held(sessions: Mapping[str, KeySession]) -> Iterator[str]:
+    for session in sessions.values():
+        for partition in session.machine.partitions.values():
+            yield from partition.held

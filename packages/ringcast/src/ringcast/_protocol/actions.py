@@ -1,0 +1,131 @@
+"""What a key's machine asks its shell to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from ringcast._common.change import Change
+from ringcast._protocol.batches import Batch
+from ringcast._protocol.key_history import Refusal
+from ringcast._protocol.partition import Token
+
+
+@dataclass(slots=True, frozen=True)
+class Ack:
+    """Acknowledge these deliveries; one that gets lost comes again and is acknowledged then.
+
+    ``put_off``: they are not applied, but known to be missing, and will be fetched.
+    """
+
+    tokens: list[Token]
+    put_off: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class FetchPartition:
+    """Fetch a partition, whole or (``since``) what changed after a revision of a ``history``; answer with the request
+    number."""
+
+    request: int
+    partition: int
+    since: int | None
+    history: str = ""
+
+
+@dataclass(slots=True, frozen=True)
+class FetchFull:
+    """Fetch every partition of the key."""
+
+    request: int
+
+
+@dataclass(slots=True, frozen=True)
+class FetchBatch:
+    """Fetch named rows, at most ``MAX_BATCH_ROWS``, that a batch waits for."""
+
+    request: int
+    row_ids: list[str]
+    batch: Batch | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(slots=True, frozen=True)
+class GiveUpFetch:
+    """Nobody waits for the answer to this request any more: end the fetch, and give no answer."""
+
+    request: int
+
+
+@dataclass(slots=True, frozen=True)
+class Apply:
+    """Hand these changes to the application, each row at most once, in any order; then say ``job_done``.
+
+    They are of a batch, or else of one partition that was fetched; ``tokens``: the events that the fetch makes up for.
+    """
+
+    job: int
+    changes: list[Change]
+    batch: Batch | None = field(default=None, compare=False, repr=False)
+    tokens: list[Token] = field(default_factory=list, compare=False, repr=False)
+
+
+@dataclass(slots=True, frozen=True)
+class Announce:
+    """Tell the application which partitions it got or lost; then say ``job_done``."""
+
+    job: int
+    assigned: bool
+    partitions: frozenset[int]
+
+
+@dataclass(slots=True, frozen=True)
+class Restored:
+    """The service's revision went back: its database was restored from a backup, and the partition was taken anew."""
+
+    partition: int
+    applied: int
+    head: int
+
+
+@dataclass(slots=True, frozen=True)
+class CompareHeads:
+    """Compare with the service's heads soon: another history was heard of."""
+
+
+@dataclass(slots=True, frozen=True)
+class HistoryChanged:
+    """The service's revisions are of another history: the database was restored, or the key was created again. Every
+    partition is taken whole."""
+
+    before: str
+    after: str
+
+
+@dataclass(slots=True, frozen=True)
+class HistoryRefused:
+    """Another history lacks so many rows that it is not taken: the worker keeps what it has."""
+
+    refusal: Refusal
+
+
+@dataclass(slots=True, frozen=True)
+class Unheard:
+    """Events of a partition were missed and nothing but the heads showed it: see to it that they are delivered."""
+
+    partition: int
+
+
+Action: TypeAlias = (
+    Ack
+    | FetchPartition
+    | FetchFull
+    | FetchBatch
+    | GiveUpFetch
+    | Apply
+    | Announce
+    | CompareHeads
+    | HistoryChanged
+    | HistoryRefused
+    | Restored
+    | Unheard
+)

@@ -1,0 +1,91 @@
+"""What the application is told of the partitions that it gets and loses, beside its changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ringcast._protocol.actions import Announce
+
+
+class Announcements:
+    """Each partition is told of in turn: a loss only after the gain before it; one that was never told of, not at all.
+
+    Announcements of different partitions do not wait for each other, nor for changes that are being handed over: the
+    shell sees to it that a loss is told after the calls that run. ``number`` gives the numbers of jobs.
+    """
+
+    def __init__(self, number: Callable[[], int], emit: Callable[[Announce], None]) -> None:
+        self._number = number
+        self._emit = emit
+        self._waiting: list[tuple[bool, frozenset[int]]] = []
+        self._active: dict[int, Announce] = {}
+        self._untold: frozenset[int] = frozenset()
+        self._known: set[int] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting or self._active)
+
+    def add(self, assigned: bool, partitions: frozenset[int]) -> None:
+        """The worker has got partitions, or lost them."""
+        if not assigned:
+            partitions = self._strike_out(partitions)
+        if partitions:
+            self._waiting.append((assigned, partitions))
+        self._find_untold()
+
+    def _strike_out(self, lost: frozenset[int]) -> frozenset[int]:
+        """Takes gains back that the application has not been told of; returns the losses that it has to be told of."""
+        struck: frozenset[int] = frozenset()
+        waiting = []
+        for assigned, partitions in self._waiting:
+            gone = partitions & lost if assigned else frozenset()
+            struck |= gone
+            if partitions - gone:
+                waiting.append((assigned, partitions - gone))
+        self._waiting = waiting
+        return lost - struck
+
+    def _find_untold(self) -> None:
+        gains = [partitions for assigned, partitions in self._waiting if assigned]
+        gains += [announce.partitions for announce in self._active.values() if announce.assigned]
+        self._untold = frozenset[int]().union(*gains)
+
+    def start(self) -> None:
+        """Emits what can be told now."""
+        busy = {number for announce in self._active.values() for number in announce.partitions}
+        waiting = []
+        for assigned, partitions in self._waiting:
+            if free := partitions - busy:
+                job = self._number()
+                announce = self._active[job] = Announce(job, assigned, free)
+                if assigned:
+                    self._known |= free
+                self._emit(announce)
+            if free != partitions:
+                waiting.append((assigned, partitions - free))
+            busy |= partitions
+        self._waiting = waiting
+
+    def done(self, job: int) -> bool:
+        """The application has been told; ``False`` if no announcement has this number."""
+        announce = self._active.pop(job, None)
+        if announce is None:
+            return False
+        if not announce.assigned:
+            self._known -= announce.partitions
+        self._find_untold()
+        return True
+
+    def told(self, partition: int) -> bool:
+        """Whether the application knows that it has an owned partition: only then do its changes come."""
+        return partition not in self._untold
+
+    @property
+    def known(self) -> frozenset[int]:
+        """The partitions that the application was told it has, and not told that it has lost."""
+        return frozenset(self._known)
+
+    @property
+    def active(self) -> list[int]:
+        """The numbers of those that are emitted and not done."""
+        return [*self._active]

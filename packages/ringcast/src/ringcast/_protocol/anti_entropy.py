@@ -1,0 +1,85 @@
+"""Comparing revisions with the service's heads: when, and what to make of a difference."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from ringcast._common.backoff import Backoff, Random
+from ringcast._protocol.partition import Partition
+
+SUSPICION_S: Final = 0.25
+"""How long an event may lag behind the head that the service told before its partition is fetched."""
+HELD_BACK_S: Final = 30.0
+"""The same where the handler is busy and the worker asks for few: they wait at the broker."""
+
+
+class HeadsTimer:
+    """Every ``every_s`` seconds, give or take a quarter so that workers spread out, and sooner after a failure.
+
+    A comparison is what finds events that were lost at the end of the stream, so one that was called for (the lease or
+    the connection was lost) and failed must not wait for the next regular one.
+    """
+
+    def __init__(self, random: Random, every_s: float) -> None:
+        self._random = random
+        self._every_s = every_s
+        self._backoff = Backoff(random)
+
+    def next_s(self, *, failed: bool = False) -> float:
+        """How long to wait after a comparison, in seconds; ``failed``: it got no answer."""
+        regular = self._every_s * (0.75 + self._random() / 2)
+        if not failed:
+            self._backoff.reset()
+            return regular
+        return min(regular, self._backoff.next_s())
+
+
+@dataclass(slots=True, frozen=True)
+class HeadsAsked:
+    """How far each partition was when the heads were asked for, and in which ``history``; ``needed``: whether there is
+    anything to compare."""
+
+    at: dict[int, tuple[Partition, int]]
+    history: str = ""
+    needed: bool = True
+    suspects: frozenset[str] = frozenset()
+    """Histories that had been heard of beside the current one."""
+
+
+class Suspects:
+    """Partitions that are behind what the service told: an event of theirs may just be late."""
+
+    def __init__(self) -> None:
+        self._suspects: deque[tuple[float, float, Partition, int]] = deque()
+        self._watched: set[Partition] = set()
+        self._was_held_back = False
+        self._held_back_until = 0.0
+
+    def add(self, partition: Partition, head: int, now: float) -> None:
+        """The service is at ``head``."""
+        if partition not in self._watched:
+            self._watched.add(partition)
+            self._suspects.append((now + SUSPICION_S, now + HELD_BACK_S, partition, head))
+
+    def behind(self, now: float, *, held_back: bool = False) -> Iterator[Partition]:
+        """Those whose time is over and that are behind still; ``held_back``: events may wait at the broker."""
+        if held_back or self._was_held_back:
+            self._held_back_until = now + SUSPICION_S  # what is asked for now may take as long to come
+        self._was_held_back = held_back
+        while self._suspects and self._suspects[0][0] <= now:
+            _, until, partition, head = self._suspects.popleft()
+            is_behind = partition.live and not partition.dead and head > partition.expected
+            if is_behind and now < min(until, self._held_back_until):
+                self._suspects.append((now + SUSPICION_S, until, partition, head))
+                continue
+            self._watched.discard(partition)
+            if is_behind:
+                yield partition
+
+    @property
+    def wake_at(self) -> float | None:
+        """When to look again."""
+        return self._suspects[0][0] if self._suspects else None

@@ -1,0 +1,180 @@
+"""The changes that are handed to the application: one job at a time, and in which order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from ringcast_wire import PartitionRows, Row
+
+from ringcast._common.change import Change
+from ringcast._common.stats import Stats
+from ringcast._protocol.batches import Batch
+from ringcast._protocol.partition import Partition, Token
+
+MAX_OPEN_BATCHES: Final = 4
+"""Closed batches that are not applied yet; until one of them is, changes go on gathering."""
+
+
+@dataclass(slots=True, frozen=True)
+class PartitionRequest:
+    """A fetch of one partition, whole or what changed ``since`` a revision."""
+
+    partition: Partition
+    since: int | None = None
+    goal: int = 0
+    """The revision that the answer should reach."""
+    doubted: frozenset[int] = frozenset()
+    """Revisions of events that are dropped if this answer, too, does not reach them."""
+
+
+@dataclass(slots=True)
+class PartitionJob:
+    """The rows of a partition that a fetch brought."""
+
+    partition: Partition
+    rows: PartitionRows
+    asked: PartitionRequest
+    history: str = ""
+
+
+@dataclass(slots=True, frozen=True)
+class CachedJob:
+    """The rows of a partition that the disk had."""
+
+    partition: Partition
+
+
+Job: TypeAlias = PartitionJob | CachedJob | Batch
+
+
+def events_of(job: Job) -> list[Token]:
+    """The deliveries of the events that a fetch of a partition has made up for.
+
+    None where the partition was not live: the last event of each is delivered to a new owner, however old it is.
+    """
+    if not isinstance(job, PartitionJob) or not job.partition.live:
+        return []
+    return job.partition.tokens_to(job.rows.revision)
+
+
+class Jobs:
+    """The jobs that wait, and the one that the application has. Batches and others take turns."""
+
+    def __init__(self) -> None:
+        self.batches: deque[Batch] = deque()
+        self.active: tuple[int, Job] | None = None
+        """With the application now, by its number."""
+        self._others: deque[PartitionJob | CachedJob] = deque()
+        self._batch_last = False
+
+    def __bool__(self) -> bool:
+        return bool(self.batches or self._others or self.active)
+
+    def add(self, job: PartitionJob | CachedJob) -> None:
+        """Puts a job in the queue."""
+        self._others.append(job)
+
+    @property
+    def full(self) -> bool:
+        """Whether no further batch may be closed now."""
+        return len(self.batches) >= MAX_OPEN_BATCHES
+
+    def take(self, told: Callable[[int], bool]) -> Job | None:
+        """The next job that can start, if there is one: a batch whose fetches have been answered, or another.
+
+        ``told``: whether the application knows that it has a partition; jobs of others wait for that.
+        """
+        batch = self.batches[0] if self.batches and self.batches[0].pending == 0 else None
+        if batch is not None and self._batch_last:
+            other = self._take_other(told)
+            if other is not None:
+                return other
+        if batch is not None:
+            self._batch_last = True
+            return self.batches.popleft()
+        return self._take_other(told)
+
+    def _take_other(self, told: Callable[[int], bool]) -> PartitionJob | CachedJob | None:
+        for at, job in enumerate(self._others):
+            if job.partition.dead or told(job.partition.number):
+                del self._others[at]
+                self._batch_last = False
+                return job
+        return None
+
+
+class ChangeMaker:
+    """Turns rows into changes, and takes those of jobs in on the way."""
+
+    def __init__(self, store: str, key: str, stats: Stats) -> None:
+        self._store = store
+        self._key = key
+        self._stats = stats
+
+    def of_batch(self, batch: Batch) -> list[Change]:
+        """Takes in the rows of a batch; those that are news."""
+        changes: list[Change] = []
+        store, key = self._store, self._key
+        for partition, row, committed in batch.rows:
+            if partition.dead:
+                continue
+            if partition.accept(row):
+                value = None if row.deleted else row.value
+                # As `of_row`, which would be a third of what this costs.
+                changes.append(
+                    Change(
+                        store,
+                        key,
+                        partition.number,
+                        row.row_id,
+                        value,
+                        row.version,
+                        row.deleted,
+                        row.metadata,
+                        committed,
+                    )
+                )
+            else:
+                self._stats.stale += 1
+        return changes
+
+    def of_fetch(self, partition: Partition, rows: PartitionRows) -> list[Change]:
+        """Takes in the rows of a fetch; those that are news."""
+        held, gone = partition.rows, partition.tombstones
+        for row in rows.rows:
+            known = held.get(row.row_id)
+            self._stats.stale += row.version < (gone.get(row.row_id, 0) if known is None else known.version)
+        if rows.whole:
+            news = partition.accept_whole(rows.rows, rows.revision)
+        else:
+            news = [row for row in rows.rows if partition.accept(row)]
+        return self.of_rows(partition, news)
+
+    def of_cache(self, partition: Partition, now: float) -> list[Change]:
+        """The rows that the disk had."""
+        age_s = max(0.0, now - partition.as_of)
+        return [self.of_row(partition, row, None, age_s) for row in partition.rows.values()]
+
+    def of_rows(self, partition: Partition, rows: list[Row]) -> list[Change]:
+        """Rows that came with their partition."""
+        return [self.of_row(partition, row, None) for row in rows]
+
+    def of_row(
+        self, partition: Partition, row: Row, committed_at_ms: int | None, cached_age_s: float | None = None
+    ) -> Change:
+        """One row as a change."""
+        return Change(
+            self._store,
+            self._key,
+            partition.number,
+            row.row_id,
+            None if row.deleted else row.value,
+            row.version,
+            row.deleted,
+            row.metadata,
+            committed_at_ms,
+            cached_age_s,
+        )

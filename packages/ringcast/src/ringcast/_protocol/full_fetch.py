@@ -1,0 +1,53 @@
+"""The one fetch that brings every partition of a key, for workers that hold them all."""
+
+from __future__ import annotations
+
+from ringcast._common.backoff import Backoff, Random
+
+
+class FullFetch:
+    """When to ask for the whole key, and which request is under way."""
+
+    def __init__(self, random: Random) -> None:
+        self.due: float | None = None
+        """When to ask, if at all."""
+        self.asked: int | None = None
+        """The request that is under way."""
+        self._backoff = Backoff(random)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether it is under way or to be tried."""
+        return self.due is not None or self.asked is not None
+
+    def take(self, now: float) -> bool:
+        """Whether to ask now."""
+        if self.due is None or self.due > now:
+            return False
+        self.due = None
+        return True
+
+    def answered(self) -> None:
+        """The answer is here."""
+        self.asked = None
+        self._backoff.reset()
+
+    def split(self) -> None:
+        """The key is more than one reply can hold, or than can be had in time: it is fetched by partitions, of which
+        each that comes is kept."""
+        self.asked = None
+
+    def give_up(self) -> int | None:
+        """Nobody wants the key any more; returns the request that was under way."""
+        asked, self.asked, self.due = self.asked, None, None
+        return asked
+
+    def failed(self, now: float) -> None:
+        """It is tried again, after a while."""
+        self.asked = None
+        self.due = now + self._backoff.next_s()
+
+    def hurry(self, now: float) -> None:
+        """Ends the delay."""
+        if self.due is not None:
+            self.due = now

@@ -1,0 +1,277 @@
+"""One owned partition: its rows, its revisions, and the events that wait for an acknowledgement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import Enum, auto
+from typing import Final, TypeAlias
+
+from ringcast_wire import Event, Row
+
+from ringcast._common.backoff import Backoff, Random
+
+Token: TypeAlias = str
+"""What acknowledges one delivery of an event; opaque here."""
+
+MAX_UNSAVED_ROWS: Final = 65_536
+"""Changed rows of a partition that are told apart for the disk; past it the partition is written whole."""
+MAX_WAITING_EVENTS: Final = 256
+"""Events kept while a fetch is under way; past it only the highest revision is remembered, and fetched."""
+
+
+class Heard(Enum):
+    """What an event is to the partition."""
+
+    DUPLICATE = auto()  # applied already
+    REPEAT = auto()  # taken in already, not applied yet
+    NEXT = auto()  # continues what was taken in
+    GAP = auto()  # something before it is missing, or it does not list its changes
+
+
+class Unsaved:
+    """Which rows of a partition the disk has otherwise: ``row_ids``, or all of them (``whole``)."""
+
+    __slots__ = ("row_ids", "whole")
+
+    def __init__(self, *, whole: bool) -> None:
+        self.whole = whole
+        self.row_ids: set[str] = set()
+
+    def note(self, row_id: str) -> None:
+        """The row has changed. So many of them are not worth telling from the others."""
+        if not self.whole:
+            self.row_ids.add(row_id)
+            if len(self.row_ids) > MAX_UNSAVED_ROWS:
+                self.whole, self.row_ids = True, set()
+
+
+class Fetching(Enum):
+    """Where the partition stands with its fetch."""
+
+    IDLE = auto()
+    WANTED = auto()
+    ASKED = auto()
+    APPLYING = auto()
+
+
+class Partition:
+    """The state of one partition while this worker owns it; a partition lost and gained again starts anew.
+
+    ``applied``: every change up to it has been through the handler. ``expected``: every change up to it has been taken
+    in, and is on its way to the handler at most. ``expected >= applied`` always.
+    """
+
+    __slots__ = (
+        "applied",
+        "as_of",
+        "backoff",
+        "cached",
+        "counted",
+        "dead",
+        "expected",
+        "fetching",
+        "filtered",
+        "foreign",
+        "highest",
+        "history",
+        "live",
+        "number",
+        "paced",
+        "replace",
+        "retry_at",
+        "rows",
+        "short",
+        "tokens",
+        "tombstones",
+        "unread",
+        "unsaved",
+        "waiting",
+    )
+
+    def __init__(self, number: int, random: Random) -> None:
+        self.number = number
+        self.history = ""  # that its revisions are of; empty as long as none is known
+        self.applied = 0
+        self.expected = 0
+        self.rows: dict[str, Row] = {}
+        # Deletions newer than `applied`: without them a late reply could bring a deleted row back.
+        self.tombstones: dict[str, int] = {}
+        self.tokens: dict[int, Token] = {}
+        self.waiting: list[tuple[Event, Token]] = []
+        # Deliveries of events of another history, by it and the revision: what they tell of has to be fetched.
+        self.foreign: dict[tuple[str, int], Token] = {}
+        self.highest = 0
+        self.counted = 0  # deliveries that the key's share counts as held
+        self.paced = 0  # and those that its pace counts as waiting for the handler
+        self.unread = False  # an event that can't be read has come since the last fetch was asked for
+        self.filtered = False
+        self.live = False
+        self.dead = False
+        self.cached = False  # its rows are from the disk, and nothing has been heard of them since
+        self.as_of = 0.0  # when those were known to be current
+        self.unsaved: Unsaved | None = None
+        self.replace = False  # the next fetch is whole and takes its place: its revisions can't be compared any more
+        self.fetching = Fetching.IDLE
+        self.backoff = Backoff(random)
+        self.retry_at: float | None = None
+        self.short = Backoff(random, first_s=0.05, most_s=5.0)  # between fetches that fell short of what was heard
+
+    def accept(self, row: Row) -> bool:
+        """Takes a row in, from whatever source, if it is newer than what is known of it."""
+        held = self.rows.get(row.row_id)
+        # Nothing at or below it is news.
+        known = held.version if held is not None else self.tombstones.get(row.row_id, self.applied)
+        if row.version <= known:
+            return False
+        self._keep(row)
+        return True
+
+    def accept_whole(self, rows: Iterable[Row], revision: int) -> list[Row]:
+        """Takes in all live rows as of ``revision``; what is held, not newer and not among them is deleted."""
+        listed = set()
+        news = []
+        for row in rows:
+            listed.add(row.row_id)
+            if self.accept(row):
+                news.append(row)
+        gone = [held for held in self.rows.values() if held.version <= revision and held.row_id not in listed]
+        return news + [self._bury(held.row_id, revision) for held in gone]
+
+    def successor(
+        self, rows: Iterable[Row], revision: int, random: Random, history: str = ""
+    ) -> tuple[Partition, list[Row]]:
+        """Takes ``rows`` for the truth although the revisions are of another history, or went back.
+
+        Returns the partition that takes this one's place, and what is different. This one is to be given up, so
+        whatever was under way for it comes to nothing.
+        """
+        after = Partition(self.number, random)
+        after.filtered = after.live = True
+        after.history = history
+        after.unread, after.foreign = self.unread, self.foreign
+        self.foreign = {}
+        after.expected = revision  # `applied` follows once the application has taken what is different
+        after.unsaved = None if self.unsaved is None else Unsaved(whole=True)
+        after.rows = {row.row_id: row for row in rows}
+        news = [row for row_id, row in after.rows.items() if self.rows.get(row_id) != row]
+        news += [Row(row_id, "", revision, True) for row_id in self.rows if row_id not in after.rows]
+        return after, news
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of any history is held, or on its way to the handler."""
+        return self.expected == 0 and not self.rows and not self.tombstones
+
+    def hear(self, event: Event) -> Heard:
+        """Says what an event is; changes nothing."""
+        if event.rev <= self.applied:
+            return Heard.DUPLICATE
+        if event.rev <= self.expected:
+            return Heard.REPEAT
+        if event.prev > self.expected or event.changes is None:
+            return Heard.GAP
+        return Heard.NEXT
+
+    def park(self, event: Event, token: Token) -> None:
+        """Keeps an event that came while a fetch is under way."""
+        self.tokens[event.rev] = token
+        if len(self.waiting) < MAX_WAITING_EVENTS:
+            self.waiting.append((event, token))
+        else:
+            self.highest = max(self.highest, event.rev)
+
+    def set_apart(self, event: Event, token: Token) -> None:
+        """Keeps the delivery of an event of another history; what does not fit comes again later."""
+        if len(self.foreign) < MAX_WAITING_EVENTS or (event.history, event.rev) in self.foreign:
+            self.foreign[event.history, event.rev] = token
+
+    def settled(self, is_past: Callable[[str], bool]) -> list[Token]:
+        """Forgets the events of other histories that are over, and of ours that are applied; returns their tokens.
+
+        Those of ours that are not applied yet are taken in, as events that have to be fetched.
+        """
+        done: list[Token] = []
+        for (history, rev), token in list(self.foreign.items()):
+            is_ours = history == self.history and not self.replace
+            if not is_ours and not is_past(history):
+                continue
+            del self.foreign[history, rev]
+            if is_ours and rev > self.applied:
+                self.tokens[rev] = token
+                self.highest = max(self.highest, rev)
+            else:
+                done.append(token)
+        return done
+
+    def advance(self, revision: int) -> list[Token]:
+        """Everything up to ``revision`` has been applied; returns the tokens to acknowledge."""
+        if revision > self.applied:
+            self.applied = revision
+        self.expected = max(self.expected, self.applied)
+        if self.tombstones:
+            self.tombstones = {row_id: at for row_id, at in self.tombstones.items() if at > self.applied}
+        tokens = self.tokens
+        if not tokens:
+            return []
+        if max(tokens) <= self.applied:
+            self.tokens = {}
+            return [*tokens.values()]
+        done = [rev for rev in tokens if rev <= self.applied]
+        return [tokens.pop(rev) for rev in done]
+
+    def tokens_to(self, revision: int) -> list[Token]:
+        """The deliveries of events up to ``revision``."""
+        return [token for rev, token in self.tokens.items() if rev <= revision]
+
+    @property
+    def held(self) -> list[Token]:
+        """The deliveries that are not acknowledged yet."""
+        return [*self.tokens.values(), *self.foreign.values()]
+
+    @property
+    def goal(self) -> int:
+        """The highest revision that was heard of and has to be fetched."""
+        return max(self.highest, *(event.rev for event, _ in self.waiting)) if self.waiting else self.highest
+
+    def fell_short(self, short: bool, now: float) -> None:
+        """Notes whether a fetch brought what it was made for; if not, the next one waits, longer each time."""
+        if short:
+            self.retry_at = now + self.short.next_s()
+        else:
+            self.retry_at = None
+            self.short.reset()
+
+    def disbelieve(self, revisions: frozenset[int]) -> list[Token]:
+        """Forgets events of these revisions that are still ahead of ``applied``; returns their tokens.
+
+        The service was asked after they were heard, time and again, and does not know of them.
+        """
+        false = {rev for rev in revisions if rev > self.applied}
+        self.waiting = [(event, token) for event, token in self.waiting if event.rev not in false]
+        if self.highest in false:
+            self.highest = 0
+        return [self.tokens.pop(rev) for rev in false if rev in self.tokens]
+
+    def give_up(self) -> list[Token]:
+        """The partition is no longer ours; returns the tokens, as the new owner starts with a fetch."""
+        self.dead = True
+        tokens = self.held
+        self.rows, self.tombstones, self.tokens, self.waiting, self.foreign = {}, {}, {}, [], {}
+        return tokens
+
+    def _keep(self, row: Row) -> None:
+        if row.deleted:
+            self._bury(row.row_id, row.version)
+        else:
+            self.tombstones.pop(row.row_id, None)
+            self.rows[row.row_id] = row
+            if self.unsaved is not None:
+                self.unsaved.note(row.row_id)
+
+    def _bury(self, row_id: str, version: int) -> Row:
+        self.rows.pop(row_id, None)
+        if self.unsaved is not None:
+            self.unsaved.note(row_id)
+        if version > self.applied:
+            self.tombstones[row_id] = version
+        return Row(row_id, "", version, True)

@@ -1,0 +1,1 @@
+"""A running worker, and how it is."""

@@ -1,0 +1,145 @@
+"""How a worker is: for probes, and for applications that want to know how old their rows may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ringcast._bus.connection import Connection
+from ringcast._cache.cache import Cache
+from ringcast._worker.session import KeySession
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHealth:
+    """One config key: ``loaded`` of the ``owned`` partitions have their rows; ``paused``: no events are taken in."""
+
+    key: str
+    owned: int
+    loaded: int
+    blocked_rows: int
+    paused: bool
+    staleness_s: float
+    cached: int = 0
+    """Owned partitions that are still as the cache on the disk had them."""
+    refused_because: str = ""
+    """Why the service's new history of the key is not taken, or nothing (``max_delete_share``)."""
+    deleted_because: str = ""
+    """What the service says of a key that is deleted, which this worker has given up, or nothing."""
+    failing_because: str = ""
+    """Why the worker can't be registered for the key, gets no events of it or can't read leases, or nothing."""
+    aside: bool = False
+    """Whether it has left its partitions to other workers for that."""
+    assigned: bool = True
+    """Whether it is known which partitions are owned."""
+    joining: bool = False
+    """Whether the worker waits for its share: others own all partitions until ``stabilisation_s`` has passed."""
+    unloaded_for_s: float = 0.0
+    """How long one of the ``owned`` partitions has been without rows."""
+    split_because: str = ""
+    """Why the key is not fetched whole, in mode FULL, but by partitions; nothing once all are loaded."""
+    unfetched_for_s: float = 0.0
+    """For how long fetches have failed, of rows or of changes that were heard of."""
+    handler_running_s: float = 0.0
+    """How long the handler, its further tries and the poison policy have been at a change."""
+    callback_running_s: float = 0.0
+    """How long ``on_assigned`` or ``on_revoked`` has been running."""
+    handler_stalled: bool = False
+    """Whether either is longer than ``handler_stall_s``: changes wait behind it."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether all its rows are there, and changes come and go through."""
+        return not (
+            not (self.assigned or self.joining)
+            or self.loaded < self.owned
+            or self.refused_because
+            or self.failing_because
+            or self.aside
+            or self.unfetched_for_s
+            or self.handler_stalled
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CacheHealth:
+    """The cache on the disk. ``restored_rows`` of ``restored_partitions`` were read from it at the start."""
+
+    path: str
+    restored_partitions: int
+    restored_rows: int
+    behind: int
+    """Partitions that have changed since they were written."""
+    failing_because: str
+    """Why it can't be written at the moment, or nothing."""
+    set_aside_because: str
+    """Why a file was set aside in this life, or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """A worker at one moment. One that is not ``ready`` still serves the rows that it has."""
+
+    connected: bool
+    lease_held: bool
+    staleness_s: float
+    keys: tuple[KeyHealth, ...]
+    cache: CacheHealth | None = None
+    """``None`` for a worker without one."""
+    by_agent: bool = False
+    """Whether the agent of the host keeps the lease."""
+    refused_subjects: tuple[str, ...] = ()
+    """What NATS has not let this user publish or subscribe to within the last minute."""
+    refused_consumers: tuple[str, ...] = ()
+    """The consumers that it may not pull from: changes show late, in the comparison with the service's heads."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is connected, counts as alive, has all its rows, hears of changes and hands them over."""
+        good = all(key.ready for key in self.keys)
+        heard = self.connected and self.lease_held and not self.refused_consumers
+        return heard and self.staleness_s == 0 and good and bool(self.keys)
+
+
+def staleness_s(connection: Connection, sessions: Iterable[KeySession]) -> float:
+    """Seconds for which changes may have been missed, or have waited to be handed over; 0 if none is known of."""
+    return max([connection.lost_for_s, *(session.staleness_s for session in sessions)])
+
+
+def key_health(session: KeySession) -> KeyHealth:
+    """The health of one key."""
+    partitions = list(session.machine.partitions.values())
+    loaded = sum(partition.live and not partition.replace for partition in partitions)
+    return KeyHealth(
+        session.key,
+        owned=len(partitions),
+        loaded=loaded,
+        blocked_rows=len(session.applier.poison.blocked()),
+        paused=session.machine.paused,
+        staleness_s=session.staleness_s,
+        cached=sum(partition.cached for partition in partitions),
+        refused_because=session.refused_because,
+        deleted_because=str(session.deletion or ""),
+        failing_because=session.vitals.failing_because,
+        aside=session.vitals.aside,
+        assigned=session.assigned,
+        joining=session.vitals.joining,
+        unloaded_for_s=session.unloaded_for_s,
+        split_because=session.fetches.split_because if loaded < len(partitions) else "",
+        unfetched_for_s=session.unfetched_for_s,
+        handler_running_s=session.handler_running_s,
+        callback_running_s=session.applier.callback_running_s,
+        handler_stalled=session.stalled_for_s > 0,
+    )
+
+
+def cache_health(cache: Cache) -> CacheHealth:
+    """The health of the cache."""
+    return CacheHealth(
+        str(cache.place.path),
+        cache.restored_partitions,
+        cache.restored_rows,
+        cache.behind,
+        cache.failing_because,
+        cache.set_aside_because,
+    )

@@ -1,0 +1,430 @@
+"""The worker: owns partitions of config keys, holds their rows, and hands every change to the application."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from ringcast_core import row_partition
+from ringcast_wire import InvalidInputError, Mode, Row, StoreSettings, UnavailableError, names, shown
+from ringcast_wire.tracing import make_tracing
+
+from ringcast._common.change import Change, PoisonPolicy
+from ringcast._common.config import WorkerConfig
+from ringcast._common.log import Log
+from ringcast._common.measures import Metrics
+from ringcast._common.process import this_process
+from ringcast._common.stats import Stats
+from ringcast._delivery.handler import Handler, Listener
+from ringcast._delivery.iterator import ChangeStream
+from ringcast._delivery.poison import BlockedRow
+from ringcast._delivery.replays import ReplayTaker
+from ringcast._worker.health import Health, cache_health, key_health, staleness_s
+from ringcast._worker.runtime import Runtime
+from ringcast._worker.session import KeySession
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
+
+class Worker:
+    """A worker of one store. ``async with`` starts and stops it; a worker is used once.
+
+    Changes go to ``handler`` (a plain or ``async`` function that takes a :class:`Change`; a plain one should
+    not block), or come from :meth:`changes`. With neither, the worker just keeps the rows at hand. ``on_assigned`` and
+    ``on_revoked`` take a config key and partition numbers; no change of a partition comes before the one or after the
+    other.
+
+    Each change is handed over at least once; the versions of a row only rise. A handler that raises is called again, up
+    to ``handler_tries`` times; then the poison policy decides.
+
+    Settings that are not given come from ``RINGCAST_*`` variables, then from the file that ``RINGCAST_CONFIG_FILE``
+    names (TOML, table ``worker``), then from the defaults of :class:`WorkerConfig`.
+
+    ``metrics`` takes what it measures: :class:`ringcast.metrics.PrometheusMetrics`, or anything of that shape; with
+    ``metrics_listen`` it serves them over HTTP itself. Spans go to ``tracer_provider``, by default to the one that the
+    process has configured by the time of the start, if any. Every log record has the fields ``store``, ``key``,
+    ``worker_id`` and ``partition``.
+
+    It logs in to NATS with a user and password, a credentials file or an nkey, as :class:`WorkerConfig` describes.
+
+    Not for use by several threads.
+
+    Raises:
+        InvalidInputError: a setting breaks a rule; the message names it.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: str | None = None,
+        keys: Sequence[str] | None = None,
+        servers: str | Sequence[str] | None = None,
+        worker_id: str | None = None,
+        mode: Mode | str | None = None,
+        partition_count: int | None = None,
+        observe: bool | None = None,
+        handler: Handler | None = None,
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        window_s: float | None = None,
+        settle_s: float | None = None,
+        stabilisation_s: float | None = None,
+        grace_s: float | None = None,
+        heads_s: float | None = None,
+        max_delete_share: float | None = None,
+        lease_refresh_s: float | None = None,
+        agent: str | os.PathLike[str] | None = None,
+        max_parallel_handlers: int | None = None,
+        handler_tries: int | None = None,
+        handler_timeout_s: float | None = None,
+        poison_policy: PoisonPolicy | None = None,
+        handler_stall_s: float | None = None,
+        connect_timeout_s: float | None = None,
+        start_timeout_s: float | None = None,
+        fetch_timeout_s: float | None = None,
+        drain_timeout_s: float | None = None,
+        update_interval_s: float | None = None,
+        update_tries: int | None = None,
+        inactive_threshold_s: float | None = None,
+        ack_wait_s: float | None = None,
+        max_ack_pending: int | None = None,
+        consumer_prefix: str | None = None,
+        jetstream_api: str | None = None,
+        name: str | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        credentials_file: str | None = None,
+        nkey_seed_file: str | None = None,
+        tls_ca_file: str | None = None,
+        tls_cert_file: str | None = None,
+        tls_key_file: str | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        nats_parser: str | None = None,
+        metrics_listen: str | None = None,
+        metrics: Metrics | None = None,
+        tracer_provider: TracerProvider | None = None,
+        logger: logging.Logger | None = None,
+    ) -> None:
+        given = {field: value for field, value in locals().items() if field in WorkerConfig.__struct_fields__}
+        self.config = WorkerConfig.resolve(given)
+        self._log = Log(
+            logger or logging.getLogger("ringcast"), store=self.config.store, worker_id=self.config.worker_id
+        )
+        self._handler = handler
+        self._on_assigned = on_assigned
+        self._on_revoked = on_revoked
+        self._metrics = metrics
+        self._tracer_provider = tracer_provider
+        self._forks = this_process.forks
+        self._runtime: Runtime | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._parent: asyncio.Task[object] | None = None
+        self._interrupted = False
+        self._stream: ChangeStream | None = None
+        self._replay_taker: ReplayTaker | None = None
+
+    # ---- life
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        self._parent = asyncio.current_task()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        parent, self._parent = self._parent, None
+        await self.stop()
+        fatal = self._fatal()
+        if self._interrupted and parent is not None:
+            parent.uncancel()
+        if fatal is not None and error is not fatal and (error is None or self._interrupted):
+            raise fatal
+
+    async def start(self) -> None:
+        """Connects, checks the store, joins, and returns once the first assignment is known.
+
+        A key that NATS does not let it register is not waited for, and does not keep the others: see :meth:`health`.
+        Where other workers own all partitions it returns before this one gets its share (``stabilisation_s``).
+        Its rows may still be on their way: see :meth:`wait_ready`. Cancelling leaves nothing behind.
+
+        With rows in the cache it returns as soon as these can be served, whether NATS is there or not, and joins when
+        it can. An error that makes this impossible is raised as later ones are: see :meth:`wait_closed`.
+
+        Raises:
+            UnavailableError: NATS can't be reached, lets this user register no key, or the start took longer than
+                ``start_timeout_s``; the message says what was waited for.
+            UnknownStoreError: there is no such store.
+            StoreDeletedError, KeyDeletedError: the store, or every key of this worker, is deleted.
+            MismatchError: the store has another mode or partition count than was asked for; both are named.
+            InUseError: another live process has this worker id.
+            LimitExceededError: the key has as many workers as it may.
+            RuntimeError: the worker was started before.
+        """
+        if self._runtime is not None:
+            raise RuntimeError("a worker can be started only once")
+        self._forks = this_process.forks
+        self._runtime = Runtime(
+            self.config,
+            self._log,
+            handler=self._handler,
+            on_assigned=self._on_assigned,
+            on_revoked=self._on_revoked,
+            metrics=self._metrics,
+            tracing=make_tracing("ringcast", self._tracer_provider),
+        )
+        self._runtime.replay_taker = self._replay_taker
+        self._task = asyncio.create_task(self._runtime.run(), name=f"ringcast-worker-{self.config.worker_id}")
+        started = asyncio.create_task(self._runtime.started.wait())
+        try:
+            await self._wait_started(self._task, started)
+        except BaseException:
+            # Both: the NATS client can swallow a cancellation (wait_for on Python 3.11); then it starts, and stops.
+            self._runtime.stopping.set()
+            self._task.cancel()
+            await asyncio.wait({self._task})
+            raise
+        finally:
+            started.cancel()
+        if self._task.done():
+            self._task.result()
+            raise UnavailableError("the worker stopped while it was starting")
+        self._task.add_done_callback(self._on_done)
+
+    async def _wait_started(self, *tasks: asyncio.Task[Any]) -> None:
+        limit_s = self.config.start_timeout_s
+        done, _ = await asyncio.wait(tasks, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        if not done and self._runtime is not None:
+            why = self._runtime.failing_because or "NATS does not answer what it is asked"
+            raise UnavailableError(f"the worker did not start within {limit_s:g} s: {why}")
+
+    async def stop(self) -> None:
+        """Takes no more in, waits for handlers that run (``drain_timeout_s`` at most), and gives everything up.
+
+        Before that it serves on until others that stop or join do so too: ``stabilisation_s``, at most five times that.
+        Calling it again is harmless. A fatal error is not raised here: see :meth:`wait_closed`.
+        """
+        if self._runtime is None or self._task is None:
+            return
+        this_process.check(self._forks, f"worker {self.config.worker_id}")
+        self._runtime.stopping.set()
+        try:
+            await asyncio.wait({self._task})
+        except asyncio.CancelledError:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+            raise
+
+    async def wait_closed(self) -> None:
+        """Waits until the worker has ended; raises the fatal error that ended it, if any."""
+        if self._task is not None:
+            this_process.check(self._forks, f"worker {self.config.worker_id}")
+            await asyncio.wait({self._task})
+            if (fatal := self._fatal()) is not None:
+                raise fatal
+
+    def _fatal(self) -> BaseException | None:
+        if self._task is None or not self._task.done() or self._task.cancelled():
+            return None
+        return self._task.exception()
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        """The worker has ended: whoever waits for changes hears of it, and a fatal error interrupts the body."""
+        fatal = self._fatal()
+        if self._stream is not None:
+            self._stream.close(fatal)
+        if fatal is None:
+            return
+        self._log.error("worker has failed", error=str(fatal))
+        if self._parent is not None and not self._parent.done():
+            self._interrupted = True
+            self._parent.cancel()
+
+    # ---- what the worker holds
+
+    @property
+    def settings(self) -> StoreSettings:
+        """What the store's creator locked; known once the worker has started."""
+        settings = self._runtime.settings if self._runtime is not None else None
+        if settings is None:
+            raise RuntimeError("the worker has not started")
+        return settings
+
+    def staleness(self, key: str | None = None) -> float:
+        """The age of what is held, in seconds: how long changes (of one key, or of any) may have been missed.
+
+        0 while NATS is connected, the config service answers what the revisions are, which it is asked every
+        ``heads_s``, every partition that is owned has its rows, the handler returns (``handler_stall_s``), and neither
+        registration nor events fail; meanwhile what is held goes on being served. Rows from the cache are as old as
+        they were when they were last known to be current, in an earlier life. It goes on rising after the end.
+        """
+        connection = self._runtime.connection if self._runtime is not None else None
+        if connection is None:
+            return 0.0
+        return staleness_s(connection, [self._session(key)] if key is not None else self._sessions().values())
+
+    def health(self) -> Health:
+        """How this worker is now, for probes. Before the start and after the end it is not connected.
+
+        Any thread may ask, such as that of a server that answers probes.
+        """
+        runtime = self._runtime
+        this_process.check(self._forks, f"worker {self.config.worker_id}")
+        if runtime is None or runtime.connection is None or self._task is None:
+            return Health(False, False, 0.0, ())
+        connection, running = runtime.connection, not self._task.done()
+        sessions = list(runtime.sessions.values())
+        return Health(
+            connected=connection.is_connected and running,
+            lease_held=runtime.lease is not None and runtime.lease.held and running,
+            staleness_s=staleness_s(connection, sessions),
+            keys=tuple(key_health(session) for session in sessions),
+            cache=cache_health(runtime.cache) if runtime.cache is not None else None,
+            by_agent=runtime.lease is not None and runtime.lease.by_agent and running,
+            refused_subjects=connection.refusals.subjects(),
+            refused_consumers=runtime.refused_consumers,
+        )
+
+    @property
+    def metrics_address(self) -> str:
+        """Where the metrics are served (``host:port``, with the port that was taken), or nothing."""
+        return self._runtime.metrics_address if self._runtime is not None else ""
+
+    def owned(self, key: str) -> frozenset[int]:
+        """The partitions of a key that are assigned to this worker now."""
+        return frozenset(self._session(key).machine.partitions)
+
+    def applied(self, key: str) -> dict[int, int]:
+        """Per owned partition, the revision up to which every change has been through the handler."""
+        return {number: part.applied for number, part in self._session(key).machine.partitions.items()}
+
+    def history(self, key: str) -> str:
+        """The history that the revisions of a key belong to; empty as long as none is known."""
+        return self._session(key).machine.history.current
+
+    def rows(self, key: str) -> Iterator[Row]:
+        """The live rows of a key that this worker holds, in no order; go through them without waiting in between."""
+        return self._session(key).rows()
+
+    def row_count(self, key: str) -> int:
+        """How many live rows of a key this worker holds."""
+        return sum(len(part.rows) for part in self._session(key).machine.partitions.values())
+
+    def get(self, key: str, row_id: str) -> Row | None:
+        """A live row that this worker holds, or ``None``: another worker may hold it."""
+        number = row_partition(row_id, self.settings.partition_count)
+        part = self._session(key).machine.partitions.get(number)
+        return part.rows.get(row_id) if part is not None else None
+
+    def stats(self, key: str | None = None) -> Stats:
+        """Counters of one key, or of all together and what is no single key's."""
+        if key is not None:
+            return self._session(key).machine.stats + Stats()
+        self._sessions()
+        assert self._runtime is not None
+        return self._runtime.all_stats()
+
+    def blocked(self, key: str | None = None) -> list[BlockedRow]:
+        """The rows that are held back (:attr:`PoisonPolicy.BLOCK`), of one key or of all."""
+        keys = [key] if key is not None else list(self._sessions())
+        return [row for name in keys for row in self._session(name).applier.poison.blocked()]
+
+    async def unblock(self, key: str, row_id: str) -> bool:
+        """Hands the newest change of a blocked row to the handler again, ``handler_tries`` times at most.
+
+        Returns whether the row is free now; ``True`` too for a row that is not blocked. Cancelling leaves it blocked.
+        """
+        partition = row_partition(row_id, self.settings.partition_count)
+        return await self._session(key).applier.unblock(partition, row_id)
+
+    # ---- waiting
+
+    async def wait_ready(self, *, timeout_s: float | None = None) -> None:
+        """Waits until every owned partition of every key has been fetched and handed over.
+
+        Raises:
+            TimeoutError: it took longer than ``timeout_s``.
+            UnavailableError: the worker has ended; if an error has ended it, that one. This goes for all waits.
+        """
+        async with _within(timeout_s, "the owned partitions were not all loaded"):
+            for session in self._sessions().values():
+                await session.wait_until(lambda session=session: session.ready)  # type: ignore[misc]
+
+    async def wait_for(self, key: str, partition: int, revision: int, *, timeout_s: float | None = None) -> None:
+        """Waits until this worker owns a partition and has applied it up to a revision.
+
+        Raises:
+            TimeoutError: it took longer than ``timeout_s``.
+        """
+        names.check_partition(partition, self.settings.partition_count)
+        session = self._session(key)
+        session.check_there()
+        owned = session.machine.partitions
+        async with _within(timeout_s, f"revision {revision} of partition {partition} of {key} was not applied"):
+            await session.wait_until(lambda: partition in owned and owned[partition].applied >= revision)
+
+    async def wait_until(self, key: str, condition: Callable[[], bool], *, timeout_s: float | None = None) -> None:
+        """Waits until ``condition()`` is true; it is looked at again whenever something about the key has changed.
+
+        Raises:
+            TimeoutError: it took longer than ``timeout_s``.
+        """
+        session = self._session(key)
+        session.check_there()
+        async with _within(timeout_s, "the condition did not come true"):
+            await session.wait_until(condition)
+
+    async def changes(self) -> AsyncIterator[Change]:
+        """First every row held now, then every change, until the worker ends.
+
+        Only for a worker without a ``handler``, and only once. A change counts as applied when the next one is asked
+        for, so one that the loop's body failed on comes again elsewhere. A fatal error is raised here.
+        """
+        if self._handler is not None or self._stream is not None:
+            raise RuntimeError("changes() needs a worker without a handler, and works only once")
+        sessions = self._sessions()
+        self._stream = stream = ChangeStream(
+            change for session in sessions.values() for change in session.held_changes()
+        )
+        for session in sessions.values():
+            session.attach(stream.put, timed=False)
+        if self._task is not None and self._task.done():
+            stream.close(self._fatal())
+        try:
+            async for change in stream:
+                yield change
+        finally:
+            for session in sessions.values():
+                session.attach(None)
+            stream.release()
+
+    def _sessions(self) -> Mapping[str, KeySession]:
+        if self._runtime is None or not self._runtime.sessions:
+            raise RuntimeError("the worker has not started")
+        if self._forks != this_process.forks:
+            this_process.check(self._forks, f"worker {self.config.worker_id}")
+        return MappingProxyType(self._runtime.sessions)
+
+    def _session(self, key: str) -> KeySession:
+        session = self._sessions().get(key)
+        if session is None:
+            raise InvalidInputError(f"key {shown(key)} is not among the worker's keys {self.config.keys}", field="key")
+        return session
+
+
+@asynccontextmanager
+async def _within(timeout_s: float | None, otherwise: str) -> AsyncIterator[None]:
+    """Limits how long the body may wait, and says what it waited for in vain."""
+    try:
+        async with asyncio.timeout(timeout_s) as timeout:
+            yield
+    except TimeoutError as error:
+        if not timeout.expired():
+            raise
+        raise TimeoutError(f"{otherwise} within {timeout_s:g} s") from error

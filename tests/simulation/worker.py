@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
-from ringcast._bus.demand import MOST_AT_ONCE
 from ringcast._protocol.assignment import Assignment
 from ringcast._protocol.filters import FilterPlan
 from ringcast._protocol.hearing import share_out
 from ringcast._protocol.key import KeyMachine
 from ringcast._protocol.pace import Pace
+from ringcast._worker.demand import MOST_AT_ONCE
 from ringcast_wire import ErrorCode, StoreSettings, names
 
 from tests.simulation.broker import Broker

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from random import Random
 
 import pytest
-from ringcast._bus.demand import MOST_AT_ONCE
 from ringcast._protocol.actions import Ack, Announce, Apply, FetchPartition, Unheard
 from ringcast._protocol.anti_entropy import HELD_BACK_S
 from ringcast._protocol.key import KeyMachine
 from ringcast._protocol.pace import Pace
+from ringcast._worker.demand import MOST_AT_ONCE
 from ringcast_wire import Change, Event, PartitionRows
 
 PARTITIONS = 8

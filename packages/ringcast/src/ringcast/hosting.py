@@ -28,8 +28,8 @@ from ringcast._common.log import Log
 from ringcast._common.stats import Stats
 from ringcast._coordination.lease import LeaseHolder
 from ringcast._dapr.reader import Budget, KeyReader
-from ringcast._delivery.replays import ReplayTaker
 from ringcast._protocol.membership import Mirror, strays
+from ringcast._worker.replays import ReplayTaker
 from ringcast._worker.worker import Worker
 
 HOST_REFRESH_S: Final = 2.5

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 
 from nats.js import api
 from nats.js import errors as js_errors
@@ -14,7 +14,6 @@ from ringcast_wire import UnavailableError, names
 from ringcast_wire.metrics import Histogram
 
 from ringcast._bus.connection import TRANSIENT, Connection, translated
-from ringcast._bus.demand import Demand
 from ringcast._bus.parser import Delivery
 from ringcast._bus.pull import PullLoop
 from ringcast._bus.refusals import RefusedError
@@ -27,6 +26,13 @@ from ringcast._protocol.filters import FilterPlan
 
 _FIRST_PAUSE_S: Final = 0.25
 _MOST_PAUSE_S: Final = 10.0
+
+
+class EventDemand(Protocol):
+    """How many events may come."""
+
+    async def next(self, consumers: int) -> int:
+        """Waits until there is room; returns for how many events one of so many consumers should ask."""
 
 
 class Consumers:
@@ -45,7 +51,7 @@ class Consumers:
         config: WorkerConfig,
         *,
         deliver: Callable[[Sequence[Delivery]], None],
-        demand: Demand,
+        demand: EventDemand,
         holds: Callable[[], bool],
         confirmed: Callable[[frozenset[str]], None],
         failing: Callable[[frozenset[str], str], None],

@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import msgspec
 from ringcast_store import Database, StoreCorruptError, StoreError
@@ -26,14 +26,24 @@ from ringcast._cache.file import DamagedError, Identity, OtherError, StoredParti
 from ringcast._common.backoff import Backoff
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import Log
+from ringcast._protocol.key import KeyMachine
 from ringcast._protocol.snapshots import MAX_WRITE_ROWS, PartitionSave
-
-if TYPE_CHECKING:
-    from ringcast._worker.session import KeySession
 
 _INTERVAL_S: Final = 0.1
 """Least time between two writes; what changes meanwhile goes with the next."""
 _FAILURES: Final = (StoreError, sqlite3.Error, OSError)
+
+
+class CachedKey(Protocol):
+    """A config key whose partitions are kept on disk."""
+
+    @property
+    def machine(self) -> KeyMachine:
+        """What has them in memory, and says what has changed."""
+
+    @property
+    def staleness_s(self) -> float:
+        """For how long changes of it may have been missed."""
 
 
 class Cache:
@@ -53,7 +63,7 @@ class Cache:
         self._log = log
         self._held = False
         self._database: Database | None = None
-        self._sessions: Mapping[str, KeySession] = {}
+        self._sessions: Mapping[str, CachedKey] = {}
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -132,7 +142,7 @@ class Cache:
         """Why what was found is of no use for this store, if so."""
         return self.identity.difference(identity) if self.identity is not None else None
 
-    async def follow(self, identity: Identity, sessions: Mapping[str, KeySession]) -> None:
+    async def follow(self, identity: Identity, sessions: Mapping[str, CachedKey]) -> None:
         """Writes from now on what changes in the sessions of this store."""
         self.identity = identity
         if not self._held:

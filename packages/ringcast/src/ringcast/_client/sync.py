@@ -19,7 +19,7 @@ from ringcast._client.sync_write import SyncWrite
 
 if TYPE_CHECKING:
     from ringcast._client.bulk_write import Rows
-    from ringcast.admin import ConfigServiceClient
+    from ringcast._client.client import ConfigServiceClient
 
 DEFAULT_MAX_DELETE_SHARE: Final = 0.5
 DEFAULT_FIRST_ROWS: Final = 10

@@ -15,7 +15,7 @@ from ringcast._client.sync_spool import PlannedWrite, Spool
 
 if TYPE_CHECKING:
     from ringcast._client.change_writer import ChangeWriter
-    from ringcast.admin import ConfigServiceClient
+    from ringcast._client.client import ConfigServiceClient
 
 _PAGE_ROWS: Final = limits.MAX_BATCH_ROWS
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from ringcast_wire.metrics import MAX_PARTITIONS_AS_LABEL, Histogram, Source
 
-from ringcast._protocol.membership import Trigger
+from ringcast._common.stats import Trigger
 
 _JS_ACK_TOKENS = 9
 _JS_ACK_TOKENS_WITH_DOMAIN = 11

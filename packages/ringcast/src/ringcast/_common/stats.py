@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from enum import StrEnum
+
+
+class Trigger(StrEnum):
+    """What led to a new assignment; of several at once, the worst."""
+
+    JOIN = "join"
+    LEAVE = "leave"
+    HEARTBEAT_MISS = "heartbeat-miss"
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ from ringcast._bus.refusals import RefusedError
 from ringcast._common.config import WorkerConfig
 from ringcast._common.lasting import lasting
 from ringcast._common.log import Log
-from ringcast._common.stats import Stats
+from ringcast._common.stats import Stats, Trigger
 from ringcast._coordination.lease import PATIENCE_S, LeaseSource
 from ringcast._coordination.lease_reader import LeaseReader
 from ringcast._coordination.own_records import OwnRecords
@@ -34,7 +34,7 @@ from ringcast._coordination.registrations import Registrations
 from ringcast._coordination.reports import Reports
 from ringcast._protocol.assignment import Assignment
 from ringcast._protocol.lease_reading import LeaseReadings
-from ringcast._protocol.membership import Entry, Membership, Trigger
+from ringcast._protocol.membership import Entry, Membership
 from ringcast._protocol.peers import Peers
 from ringcast._protocol.planned import MOST, PlannedChange
 

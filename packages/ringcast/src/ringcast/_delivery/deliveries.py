@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Final
 
 from ringcast._delivery.handler import Applier
+from ringcast._delivery.traces import KeyTraces
 from ringcast._protocol.actions import Announce, Apply
-from ringcast._worker.traces import KeyTraces
 
 _PARTS_S: Final = 0.1
 """How often a job that takes long says which partitions are done."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from ringcast_wire import (
@@ -19,6 +18,8 @@ from ringcast_wire import (
     limits,
     names,
 )
+
+from ringcast._common.stats import Trigger
 
 _DIGITS: Final = len(str(limits.MAX_WORKERS_PER_KEY))
 
@@ -151,14 +152,6 @@ class Mirror:
 
     def _group(self, key: str) -> None:
         self._groups.setdefault(key.partition(".")[0], set()).add(key)
-
-
-class Trigger(StrEnum):
-    """What led to a new assignment; of several at once, the worst."""
-
-    JOIN = "join"
-    LEAVE = "leave"
-    HEARTBEAT_MISS = "heartbeat-miss"
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 from ringcast_wire import NodeRecord, StoreSettings, names
 
+from ringcast._common.stats import Trigger
 from ringcast._protocol.assignment import Assignment, PeerAssigner
 from ringcast._protocol.given_up import is_given_up
-from ringcast._protocol.membership import Membership, Trigger
+from ringcast._protocol.membership import Membership
 
 
 class Peers:

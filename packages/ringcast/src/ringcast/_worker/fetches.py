@@ -21,10 +21,10 @@ from ringcast_wire import (
 from ringcast._bus.requests import FetchClient, UnfinishedFetchError
 from ringcast._common.log import Log
 from ringcast._common.measures import KeyMeasures
+from ringcast._delivery.traces import Fetch, KeyTraces
 from ringcast._protocol.actions import FetchBatch, FetchFull, FetchPartition
 from ringcast._protocol.decode import read_batch, read_full, read_heads, read_partition
 from ringcast._protocol.key import KeyMachine
-from ringcast._worker.traces import Fetch, KeyTraces
 
 ATTEMPTS_EXHAUSTED: Final = 6
 """Failed fetches of one partition after which the delay between two no longer grows (1, 2, 4, 8, 16, 30 s)."""

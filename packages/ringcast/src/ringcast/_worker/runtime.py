@@ -23,7 +23,6 @@ from ringcast_wire.tracing import Tracing
 
 from ringcast._bus.connection import TRANSIENT, Connection
 from ringcast._bus.consumers import Consumers
-from ringcast._bus.demand import Demand
 from ringcast._bus.requests import FetchClient
 from ringcast._cache.cache import Cache
 from ringcast._cache.file import Identity
@@ -32,20 +31,20 @@ from ringcast._common.lasting import first_error, lasting
 from ringcast._common.log import Log
 from ringcast._common.measures import KeyMeasures, Metrics, NoMetrics
 from ringcast._common.process import this_process
-from ringcast._common.stats import Stats
+from ringcast._common.stats import Stats, Trigger
 from ringcast._coordination.agent_lease import AgentLease
 from ringcast._coordination.lease import LeaseHolder, LeaseSource
 from ringcast._coordination.observer import NoLease
-from ringcast._coordination.participation import Participation
 from ringcast._coordination.peer import Coordinator, PeerCoordinator
 from ringcast._coordination.store_settings import find_store
 from ringcast._delivery.handler import Handler, Listener
-from ringcast._delivery.progress import report_progress
-from ringcast._delivery.replays import Replays, ReplayTaker
 from ringcast._protocol.assignment import Assignment
 from ringcast._protocol.hearing import share_out
-from ringcast._protocol.membership import Trigger
+from ringcast._worker.demand import Demand
 from ringcast._worker.metrics_endpoint import endpoint
+from ringcast._worker.participation import Participation
+from ringcast._worker.progress import report_progress
+from ringcast._worker.replays import Replays, ReplayTaker
 from ringcast._worker.routes import Routes
 from ringcast._worker.samples import CacheSamples, WorkerSamples
 from ringcast._worker.session import KeySession

@@ -20,9 +20,11 @@ from ringcast._common.change import Change
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import Log
 from ringcast._common.measures import KeyMeasures
+from ringcast._common.stats import Trigger
 from ringcast._common.waiters import Waiters
 from ringcast._delivery.deliveries import Deliveries
 from ringcast._delivery.handler import Applier, Handler, Listener
+from ringcast._delivery.traces import KeyTraces
 from ringcast._protocol.actions import (
     Ack,
     Action,
@@ -41,12 +43,10 @@ from ringcast._protocol.actions import (
 from ringcast._protocol.decode import read_event
 from ringcast._protocol.key import KeyMachine
 from ringcast._protocol.key_history import Refusal
-from ringcast._protocol.membership import Trigger
 from ringcast._protocol.pace import Pace
 from ringcast._protocol.snapshots import CachedPartition, Saving
 from ringcast._worker.fetches import KeyFetches
 from ringcast._worker.heads_check import HeadsCheck
-from ringcast._worker.traces import KeyTraces
 from ringcast._worker.vitals import Vitals
 
 Spawn = Callable[[Coroutine[Any, Any, None]], object]

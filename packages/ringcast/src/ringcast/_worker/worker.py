@@ -23,8 +23,8 @@ from ringcast._common.stats import Stats
 from ringcast._delivery.handler import Handler, Listener
 from ringcast._delivery.iterator import ChangeStream
 from ringcast._delivery.poison import BlockedRow
-from ringcast._delivery.replays import ReplayTaker
 from ringcast._worker.health import Health, cache_health, key_health, staleness_s
+from ringcast._worker.replays import ReplayTaker
 from ringcast._worker.runtime import Runtime
 from ringcast._worker.session import KeySession
 

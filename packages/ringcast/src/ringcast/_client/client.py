@@ -1,0 +1,453 @@
+"""The client: what its calls do. Those about stores and dead letters have modules of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import grpc
+import grpc.aio
+from ringcast_wire import (
+    OutcomeUnknownError,
+    RingcastError,
+    UnavailableError,
+    check_condition,
+    check_row,
+    check_row_id,
+    limits,
+    names,
+)
+from ringcast_wire.grpc import ConfigServiceStub, ServiceLogin, error_from_rpc, pb
+from ringcast_wire.tracing import Tracing, make_tracing
+
+from ringcast._client.bulk_batches import BatchBuilder
+from ringcast._client.bulk_write import BulkWrite, Rows, StatusLostError
+from ringcast._client.change_writer import ChangeWriter
+from ringcast._client.channel import CHANNEL_OPTIONS
+from ringcast._client.dead_letters import DeadLetterCalls
+from ringcast._client.input import (
+    cause,
+    check_address,
+    check_job_id,
+    check_limit,
+    check_mark,
+    check_range,
+    slices,
+    where,
+)
+from ringcast._client.records import (
+    CommittedRow,
+    DeleteResult,
+    KeyedWrite,
+    OnInvalid,
+    PutResult,
+    RevisionRecord,
+    RowRecord,
+    checked_row,
+    row_record,
+)
+from ringcast._client.stores import StoreCalls
+from ringcast._client.sync import (
+    DEFAULT_FIRST_ROWS,
+    DEFAULT_MAX_DELETE_SHARE,
+    Sync,
+    SyncOptions,
+    SyncProgress,
+    SyncResult,
+)
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
+DEFAULT_SERVICE: Final = "127.0.0.1:7420"
+DEFAULT_TIMEOUT_S: Final = 10.0
+MAX_IN_FLIGHT: Final = 64
+MAX_CALLS: Final = 128
+"""Single calls of one client that are under way at once; further ones wait for their turn. The service refuses a
+thousand."""
+
+RowList = list[RowRecord]
+
+
+class ConfigServiceClient(DeadLetterCalls, StoreCalls):
+    """Talks to one config service (or to a name that stands for several) over gRPC.
+
+    The constructor connects to nothing; use it as ``async with ConfigServiceClient(address) as client``. Every method
+    raises an error of ``ringcast_wire``: :class:`~ringcast_wire.InvalidInputError` before anything is sent where the
+    input breaks a rule, :class:`~ringcast_wire.UnavailableError` when the service can't be reached or does not answer
+    within ``timeout_s``, otherwise what the service refused with.
+
+    ``address`` is ``host:port``, or ``tls://host:port`` for TLS with the certificates that the system trusts; by
+    default the environment variable RINGCAST_SERVICE, or 127.0.0.1:7420. ``login`` says by what other certificates and
+    with what token; by default RINGCAST_SERVICE_TLS_CA_FILE, …_TLS_CERT_FILE, …_TLS_KEY_FILE and …_TOKEN_FILE.
+
+    Any number of calls may be made at once: 128 of them are under way, the others wait for their turn, with which their
+    ``timeout_s`` begins.
+
+    Writes are spans of ``tracer_provider``, by default of the one that the process has configured, if any, and go on in
+    the service and in the workers that hear of them.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        login: ServiceLogin | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        tracer_provider: TracerProvider | None = None,
+    ) -> None:
+        self._address = check_address(address or os.environ.get("RINGCAST_SERVICE") or DEFAULT_SERVICE)
+        self._login = login or ServiceLogin.from_environment()
+        self._timeout_s = timeout_s
+        self._tracer_provider = tracer_provider
+        self._tracing: Tracing | None = None
+        self._turns = asyncio.Semaphore(MAX_CALLS)
+        self._channel: grpc.aio.Channel | None = None
+        self._stub: Any = None
+
+    @property
+    def address(self) -> str:
+        """Where the service is."""
+        return self._address
+
+    async def __aenter__(self) -> Self:
+        self._channel = self._login.aio_channel(self._address, CHANNEL_OPTIONS)
+        self._stub = ConfigServiceStub(self._channel)
+        self._tracing = make_tracing("ringcast.admin", self._tracer_provider)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._channel is not None:
+            channel, self._channel, self._stub = self._channel, None, None
+            await channel.close()
+
+    async def put(
+        self,
+        store: str,
+        key: str,
+        row_id: str,
+        value: str,
+        metadata: Mapping[str, str] | None = None,
+        *,
+        if_version: int | None = None,
+        if_absent: bool = False,
+        idempotency_key: str | None = None,
+    ) -> PutResult:
+        """Writes a row; the first write to a config key creates the key.
+
+        ``if_version``: only if the live row has this version; ``if_absent``: only if there is none. With an
+        ``idempotency_key`` (1 to 128 bytes) the same put again returns what it returned the first time, and writes
+        nothing: so one whose outcome is not known can be repeated.
+
+        Raises:
+            UnknownStoreError: there is no such store.
+            LimitExceededError: the partition would outgrow 8 MiB, or the store 100 keys.
+            ConditionFailedError: the condition does not hold; ``found_version`` says which version the row has.
+            OutcomeUnknownError: the service did not answer in time, and may have written the row.
+        """
+        check_row(row_id, value, metadata)
+        check_condition(if_version, if_absent)
+        request = pb.PutRequest(
+            **where(store, key),
+            row_id=row_id,
+            value=value,
+            metadata=metadata,
+            if_version=if_version,
+            if_absent=if_absent,
+            idempotency_key=check_mark(idempotency_key),
+        )
+        reply = await self._write("config.put", self._rpc().Put, request)
+        return PutResult(reply.partition, reply.version)
+
+    async def delete(
+        self, store: str, key: str, row_id: str, *, if_version: int | None = None, idempotency_key: str | None = None
+    ) -> DeleteResult:
+        """Deletes a row, if it is there; ``if_version`` and ``idempotency_key`` as for :meth:`put`.
+
+        Raises:
+            UnknownStoreError: there is no such store.
+            UnknownKeyError: nothing was ever written to the key.
+            ConditionFailedError, OutcomeUnknownError: as for :meth:`put`.
+        """
+        check_condition(if_version, if_absent=False)
+        request = pb.DeleteRequest(
+            **where(store, key),
+            row_id=check_row_id(row_id),
+            if_version=if_version,
+            idempotency_key=check_mark(idempotency_key),
+        )
+        reply = await self._write("config.delete", self._rpc().Delete, request)
+        return DeleteResult(reply.existed, reply.partition, reply.version)
+
+    async def commit(
+        self, store: str, writes: Sequence[KeyedWrite], *, idempotency_key: str | None = None
+    ) -> list[CommittedRow]:
+        """Writes rows of any keys of a store in one transaction: all of them, or none where one is refused.
+
+        Up to 1,000 rows and 3 MiB, no row twice. Workers hear of each partition by an event of its own, as ever.
+
+        Raises:
+            InvalidInputError: there are none or too many, one breaks a rule, or comes twice; nothing was sent.
+            ConditionFailedError: a condition of one of them does not hold.
+            UnknownStoreError, UnknownKeyError, LimitExceededError, OutcomeUnknownError: as for :meth:`put`.
+        """
+        request = pb.CommitRequest(store=names.check_name("store", store), idempotency_key=check_mark(idempotency_key))
+        check_range("writes", len(writes), 1, limits.MAX_BATCH_ROWS)
+        total = 0
+        for write in writes:
+            message, size = checked_row(write)
+            request.writes.append(pb.KeyedWrite(key=names.check_name("key", write.key), row=message))
+            total += size
+        check_range("bytes of writes", total, 0, limits.MAX_BATCH_BYTES)
+        reply = await self._write("config.commit", self._rpc().Commit, request)
+        return [
+            CommittedRow(write.key, write.row_id, row.partition, row.version)
+            for write, row in zip(writes, reply.rows, strict=True)
+        ]
+
+    async def get(self, store: str, key: str, row_ids: Sequence[str]) -> RowList:
+        """The live rows among those named, in the order asked for.
+
+        Raises:
+            UnknownStoreError: there is no such store.
+            UnknownKeyError: nothing was ever written to the key.
+        """
+        wanted = [check_row_id(row_id) for row_id in row_ids]
+        rows: RowList = []
+        for part in slices(wanted, limits.MAX_BATCH_ROWS):
+            reply = await self._unary(self._rpc().Get, pb.GetRequest(**where(store, key), row_ids=part))
+            rows.extend(map(row_record, reply.rows))
+        return rows
+
+    async def list(
+        self,
+        store: str,
+        key: str,
+        *,
+        partition: int | None = None,
+        include_deleted: bool = False,
+        limit: int | None = None,
+    ) -> AsyncGenerator[RowRecord, None]:
+        """The rows of a key, or of one partition of it; with ``include_deleted`` the tombstones too.
+
+        Raises:
+            UnknownStoreError: there is no such store.
+            UnknownKeyError: nothing was ever written to the key.
+        """
+        request = pb.ListRequest(**where(store, key), include_deleted=include_deleted, limit=check_limit(limit))
+        if partition is not None:
+            request.partition = names.check_partition(partition, limits.MAX_PARTITIONS)
+        async with aclosing(self._stream(self._rpc().List, request)) as replies:
+            async for reply in replies:
+                for row in reply.rows:
+                    yield row_record(row)
+
+    async def history(
+        self,
+        store: str,
+        key: str,
+        row_id: str | None = None,
+        *,
+        partition: int | None = None,
+        since: int = 0,
+        limit: int | None = None,
+    ) -> AsyncGenerator[RevisionRecord, None]:
+        """The writes to a row, or to every row; ``since`` leaves out revisions up to that one.
+
+        Raises:
+            UnknownStoreError: there is no such store.
+            UnknownKeyError: nothing was ever written to the key.
+        """
+        request = pb.HistoryRequest(**where(store, key), limit=check_limit(limit))
+        request.since = check_range("since", since, 0, 2**63 - 1)
+        if row_id is not None:
+            request.row_id = check_row_id(row_id)
+        if partition is not None:
+            request.partition = names.check_partition(partition, limits.MAX_PARTITIONS)
+        async with aclosing(self._stream(self._rpc().History, request)) as replies:
+            async for reply in replies:
+                for revision in reply.revisions:
+                    yield RevisionRecord(row_record(revision.row), revision.written_at_ms)
+
+    async def heads(self, store: str, key: str) -> tuple[int, ...]:
+        """The revision of each partition, by partition number.
+
+        Raises:
+            UnknownStoreError: there is no such store.
+            UnknownKeyError: nothing was ever written to the key.
+        """
+        reply = await self._unary(self._rpc().Heads, pb.HeadsRequest(**where(store, key)))
+        return tuple(reply.heads)
+
+    def changes(self, store: str, key: str, *, max_in_flight: int = limits.MAX_BATCH_ROWS) -> ChangeWriter:
+        """Puts and deletes over one stream: ``async with client.changes(store, key) as writer: await writer.put(…)``.
+
+        At most ``max_in_flight`` of them (1 to 1,000) wait for an answer at once.
+        """
+        return ChangeWriter(
+            self._rpc().Change,
+            names.check_name("store", store),
+            names.check_name("key", key),
+            max_in_flight=check_range("max_in_flight", max_in_flight, 1, limits.MAX_BATCH_ROWS),
+            timeout_s=self._timeout_s,
+            to_error=self._error,
+            silent=self._silent,
+            unknown=self._unknown,
+            tracing=self._tracing,
+        )
+
+    def bulk_write(
+        self,
+        store: str,
+        key: str,
+        rows: Rows,
+        *,
+        on_invalid: OnInvalid = OnInvalid.REJECT_BATCH,
+        skip_unchanged: bool = False,
+        batch_rows: int = limits.MAX_BATCH_ROWS,
+        batch_bytes: int = limits.MAX_BATCH_BYTES,
+        max_in_flight: int = 4,
+        job_id: str | None = None,
+    ) -> BulkWrite:
+        """Writes many rows; iterate over the result to make it happen: it yields each batch once it is committed.
+
+        With ``skip_unchanged`` a row whose value and metadata are already those given is left alone: it gets no new
+        version, and workers hear nothing. With a ``job_id`` (1 to 100 bytes) each batch has an idempotency key, made of
+        it and of the batch's number: the same rows in the same order with the same settings may be sent again, and the
+        batches that are committed already are not written again. A plain iterable is read in a thread, so it may block.
+        At most ``max_in_flight`` batches wait for an answer.
+
+        Raises (while iterating):
+            InvalidRowError: a row breaks a rule and ``on_invalid`` is ``REJECT_BATCH``. Its ``index`` says which; the
+                batches before it are written, its own and everything after it is not.
+            UnknownStoreError, LimitExceededError, UnavailableError: as for :meth:`put`.
+        """
+        builder = BatchBuilder(
+            names.check_name("store", store),
+            names.check_name("key", key),
+            on_invalid,
+            max_rows=check_range("batch_rows", batch_rows, 1, limits.MAX_BATCH_ROWS),
+            max_bytes=check_range("batch_bytes", batch_bytes, 1, limits.MAX_BATCH_BYTES),
+            skip_unchanged=skip_unchanged,
+            job_id=check_job_id(job_id),
+        )
+        return BulkWrite(
+            partial(self._rpc().Write, metadata=self._here()),
+            rows,
+            builder,
+            max_in_flight=check_range("max_in_flight", max_in_flight, 1, MAX_IN_FLIGHT),
+            timeout_s=self._timeout_s,
+            to_error=self._error,
+        )
+
+    async def sync(
+        self,
+        store: str,
+        key: str,
+        rows: Rows,
+        *,
+        dry_run: bool = False,
+        max_delete_share: float = DEFAULT_MAX_DELETE_SHARE,
+        allow_empty: bool = False,
+        first_rows: int = DEFAULT_FIRST_ROWS,
+        on_progress: Callable[[SyncProgress], None] = lambda _: None,
+    ) -> SyncResult:
+        """Makes a key equal to ``rows``: adds, changes and deletes what differs, and leaves the rest alone.
+
+        Both sides are compared on disk, in about twice the size of the rows, before anything is written; with
+        ``dry_run`` nothing is. Of two rows with one id the later counts. A plain iterable is read in a thread. A sync
+        that was broken off is finished by running it again. A row that somebody else changes between the comparison and
+        the write is left as it is, and reported (``SyncResult.conflicts``).
+
+        Args:
+            max_delete_share: the share of the key's rows (0 to 1) that may be deleted.
+            allow_empty: whether no rows at all may empty the key; ``max_delete_share`` does not count then.
+            first_rows: how many row ids of each kind the result names.
+
+        Raises:
+            InvalidRowError: a row breaks a rule; nothing is written.
+            SyncRefusedError: more would be deleted than is allowed; nothing is written.
+            UnknownStoreError, LimitExceededError, UnavailableError: as for :meth:`put`.
+        """
+        options = SyncOptions(dry_run, max_delete_share, allow_empty, first_rows)
+        return await Sync(self, **where(store, key), options=options, on_progress=on_progress).run(rows)
+
+    def _rpc(self) -> Any:
+        if self._stub is None:
+            raise RuntimeError("the client is not open: use it as `async with ConfigServiceClient() as client`")
+        return self._stub
+
+    def _here(self) -> tuple[tuple[str, str], ...] | None:
+        """What tells the service of the current span, if there is one."""
+        span = self._tracing.here() if self._tracing is not None else None
+        return tuple(self._tracing.headers(span).items()) if self._tracing is not None and span is not None else None
+
+    async def _write(self, span: str, method: Callable[..., Awaitable[Any]], request: Any) -> Any:
+        """A write, in a span of its own below the current one."""
+        if self._tracing is None:
+            return await self._unary(method, request, late=self._unknown)
+        facts = {"store": request.store, "key": getattr(request, "key", "")}
+        with self._tracing.current(span, facts, kind="CLIENT"):
+            return await self._unary(method, request, self._here(), late=self._unknown)
+
+    async def _unary(
+        self,
+        method: Callable[..., Awaitable[Any]],
+        request: Any,
+        metadata: tuple[tuple[str, str], ...] | None = None,
+        *,
+        late: Callable[[], UnavailableError] | None = None,
+    ) -> Any:
+        """One call; ``late`` makes what is raised when it is not answered in time."""
+        try:
+            async with self._turns:  # the time-out begins with the call's turn
+                return await method(request, timeout=self._timeout_s, metadata=metadata)
+        except grpc.aio.AioRpcError as error:
+            if late is not None and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise late() from error
+            raise self._error(error) from error
+
+    async def _stream(self, method: Callable[..., Any], request: object) -> AsyncGenerator[Any, None]:
+        """The messages of a streamed answer, each within the time-out."""
+        call = method(request)
+        try:
+            while True:
+                async with asyncio.timeout(self._timeout_s):
+                    message = await call.read()
+                if message is grpc.aio.EOF:
+                    return
+                yield message
+        except grpc.aio.AioRpcError as error:
+            raise self._error(error) from error
+        except TimeoutError:
+            raise self._silent() from None
+        finally:
+            call.cancel()
+
+    def _unknown(self) -> OutcomeUnknownError:
+        return OutcomeUnknownError(
+            f"config service {self._address} did not answer within {self._timeout_s:g} s: whether the write was stored "
+            "is not known"
+        )
+
+    def _silent(self) -> UnavailableError:
+        return UnavailableError(f"config service {self._address} did not answer within {self._timeout_s:g} s")
+
+    def _error(self, error: grpc.aio.AioRpcError) -> RingcastError:
+        """What the service refused with, or a sentence that says it can't be reached."""
+        if error.details() == StatusLostError.SAID:
+            return StatusLostError()
+        if any(key == names.GRPC_ERROR_KEY for key, _ in error.trailing_metadata() or ()):
+            return error_from_rpc(error)
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return self._silent()
+        if error.code() is grpc.StatusCode.UNAVAILABLE:
+            return UnavailableError(f"config service {self._address} can't be reached: {cause(error.details())}")
+        return error_from_rpc(error)

@@ -25,6 +25,26 @@ MAY_IMPORT = (
     (_AGENT, (_SDK, _CORE, _WIRE)),
 )
 
+# The rooms of the larger distributions, from the ground up: what each imports besides itself. Modules at the top of the
+# import package are its faces: they import every room, and a room imports the faces that stand here.
+ROOMS = (
+    (
+        _SDK,
+        (
+            ("_common", ()),
+            ("metrics", ("_common",)),
+            ("_protocol", ("_common",)),
+            ("_bus", ("_protocol", "_common")),
+            ("_cache", ("_protocol", "_common")),
+            ("_coordination", ("_bus", "_protocol", "_common")),
+            ("_delivery", ("_bus", "_protocol", "_common")),
+            ("_worker", ("_coordination", "_delivery", "_cache", "_bus", "_protocol", "_common", "metrics")),
+            ("_dapr", ("_worker", "_bus", "_common")),
+            ("_client", ()),
+        ),
+    ),
+)
+
 # `ringcast up` starts the config service as a process of its own: an optional extra in pyproject.toml, never an import.
 MAY_LAUNCH = ((_CLI, (_CONFIG,)),)
 

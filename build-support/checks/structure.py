@@ -2,8 +2,9 @@
 
 Usage: structure.py [ROOT]. The one table is MAY_IMPORT in build-support/prelude.py, by which Pants goes as well. Here
 it is compared with every import statement, wherever it stands in a file, and with every pyproject.toml; and each
-distribution must have what a distribution has. Exit status 1 with one line a finding, or when nothing was there to
-check.
+distribution must have what a distribution has. ROOMS beside it says the same of the rooms within a distribution, where
+an arrow leads to the rooms before it only, so that there is no circle. Exit status 1 with one line a finding, or when
+nothing was there to check.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Distribution:
     directory: str
     may_import: tuple[str, ...]
     may_launch: tuple[str, ...]
+    rooms: Mapping[str, tuple[str, ...]]
 
     @property
     def path(self) -> Path:
@@ -78,12 +80,15 @@ def normalised(requirement: str) -> str:
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
-    """Line and top-level name of every absolute import in a file, in functions and type checking blocks too."""
+    """Line and name of every absolute import in a file, in functions and type checking blocks too.
+
+    ``from a import b`` counts as ``a.b``, since ``b`` may be a module.
+    """
     for node in ast.walk(ast.parse(path.read_text(), filename=str(path))):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name.split(".")[0]) for alias in node.names)
+            yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            yield node.lineno, node.module.split(".")[0]
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
 class Structure:
@@ -92,10 +97,11 @@ class Structure:
     def __init__(self, root: Path) -> None:
         table = runpy.run_path(str(root / "build-support/prelude.py"))
         launch = dict(table["MAY_LAUNCH"])
+        rooms = {directory: dict(found) for directory, found in table.get("ROOMS", ())}
         self._root = root
         # Some of the table is written before the distribution is.
         self._all = {
-            directory: Distribution(root, directory, allowed, launch.get(directory, ()))
+            directory: Distribution(root, directory, allowed, launch.get(directory, ()), rooms.get(directory, {}))
             for directory, allowed in table["MAY_IMPORT"]
             if (root / directory / "pyproject.toml").is_file()
         }
@@ -113,6 +119,9 @@ class Structure:
             yield from self._missing_parts(item)
             yield from self._forbidden_dependencies(item)
             yield from self._forbidden_imports(item)
+            if item.rooms:
+                yield from self._wrong_rooms(item)
+                yield from self._forbidden_ways(item)
 
     def _missing_parts(self, item: Distribution) -> Iterator[str]:
         for name in REQUIRED_FILES:
@@ -149,7 +158,7 @@ class Structure:
     def _problems_in(self, path: Path, allowed: set[str], declared: set[str] | None) -> Iterator[str]:
         """Imports of one file that lead where they may not; `declared` None leaves other people's packages alone."""
         self.files_read += 1
-        for line, module in imports(path):
+        for line, module in sorted({(line, name.partition(".")[0]) for line, name in imports(path)}):
             where = f"{path.relative_to(self._root)}:{line}"
             owner = self._owner.get(module)
             if owner is not None and owner not in allowed:
@@ -159,6 +168,37 @@ class Structure:
             providers = {normalised(self._all[owner].name)} if owner else self._providers_of(module)
             if not providers & declared:
                 yield f"{where}: imports {module}, which no dependency in pyproject.toml provides"
+
+    def _wrong_rooms(self, item: Distribution) -> Iterator[str]:
+        """A room that the table forgot, or has twice, or from which an arrow leads up."""
+        (package,) = item.modules
+        for path in sorted((item.source_dir / package).glob("_*")):
+            if path.suffix == ".py" and path.name != "__init__.py":
+                yield f"{path.relative_to(self._root)}: is in no room"
+            if path.name not in item.rooms and any(path.glob("*.py")):
+                yield f"{path.relative_to(self._root)}: is missing in ROOMS of build-support/prelude.py"
+        before: set[str] = set()
+        for room, allowed in item.rooms.items():
+            for other in allowed:
+                if other not in before:
+                    yield f"{item.directory}: ROOMS lets {room} import {other}, which does not stand before it"
+            if not list((item.source_dir / package).glob(f"{room}*")):
+                yield f"{item.directory}: ROOMS has {room}, which is not there"
+            before.add(room)
+
+    def _forbidden_ways(self, item: Distribution) -> Iterator[str]:
+        """Imports from a room into one that it may not know."""
+        (package,) = item.modules
+        for path in sorted((item.source_dir / package).rglob("*.py")):
+            room = path.relative_to(item.source_dir / package).parts[0].removesuffix(".py")
+            if room not in item.rooms:
+                continue  # a face
+            for line, name in imports(path):
+                top, _, rest = name.partition(".")
+                other = rest.partition(".")[0]
+                if top == package and other not in (room, *item.rooms[room]):
+                    where = f"{path.relative_to(self._root)}:{line}"
+                    yield f"{where}: {room} must not import {package}.{other}: see ROOMS in build-support/prelude.py"
 
     def _providers_of(self, module: str) -> set[str]:
         return {normalised(name) for name in self._providers.get(module, ())}

@@ -77,6 +77,56 @@ def test_an_import_against_the_arrows_is_refused(tree: Path, statement: str) -> 
     assert "must not import high, which packages/high owns" in result.stderr
 
 
+@pytest.fixture
+def rooms(tree: Path) -> Path:
+    """A distribution of two rooms and a face."""
+    prelude = tree / "build-support/prelude.py"
+    prelude.write_text(PRELUDE + 'ROOMS = (("packages/high", (("_ground", ()), ("_upper", ("_ground",)))),)\n')
+    package = tree / "packages/high/src/high"
+    (package / "more.py").write_text("import low\nimport msgspec\nfrom high._upper import x\n")
+    for room, words in (("_ground", "import os\n"), ("_upper", "from high._ground.y import z\nimport low\n")):
+        (package / room).mkdir()
+        (package / room / "__init__.py").write_text("")
+        (package / room / "x.py").write_text(words)
+    return tree
+
+
+def test_rooms_that_follow_their_arrows_pass(rooms: Path) -> None:
+    result = check(rooms)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("statement", "other"),
+    [
+        ("from high._upper.x import z", "_upper"),
+        ("import high._upper.x", "_upper"),
+        ("from high import _upper", "_upper"),
+        ("from high.more import z", "more"),
+        ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from high._upper import z", "_upper"),
+    ],
+)
+def test_a_way_that_no_room_has_is_refused(rooms: Path, statement: str, other: str) -> None:
+    (rooms / "packages/high/src/high/_ground/planted.py").write_text(statement + "\n")
+    result = check(rooms)
+    assert result.returncode == 1
+    assert f"planted.py:{statement.count(chr(10)) + 1}: _ground must not import high.{other}" in result.stderr
+
+
+def test_rooms_and_their_table_agree(rooms: Path) -> None:
+    package = rooms / "packages/high/src/high"
+    (package / "_attic").mkdir()
+    (package / "_attic/things.py").write_text("")
+    (package / "_alone.py").write_text("")
+    prelude = rooms / "build-support/prelude.py"
+    prelude.write_text(prelude.read_text().replace('("_ground", ())', '("_ground", ("_upper",)), ("_cellar", ())'))
+    told = check(rooms).stderr
+    assert "high/_attic: is missing in ROOMS" in told
+    assert "high/_alone.py: is in no room" in told
+    assert "ROOMS lets _ground import _upper, which does not stand before it" in told
+    assert "ROOMS has _cellar, which is not there" in told
+
+
 def test_what_may_be_launched_may_not_be_imported(tree: Path) -> None:
     (tree / "packages/app/src/app/planted.py").write_text("import high\n")
     assert "must not import high" in check(tree).stderr

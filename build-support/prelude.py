@@ -40,7 +40,23 @@ ROOMS = (
             ("_delivery", ("_bus", "_protocol", "_common")),
             ("_worker", ("_coordination", "_delivery", "_cache", "_bus", "_protocol", "_common", "metrics")),
             ("_dapr", ("_worker", "_bus", "_common")),
+            ("aio", ("_dapr",)),
             ("_client", ()),
+        ),
+    ),
+    (
+        _AGENT,
+        (
+            ("_proto", ()),
+            ("errors", ()),
+            ("clients", ()),
+            ("config", ("errors",)),
+            ("followers", ("clients", "config")),
+            ("leases", ("config", "errors")),
+            ("telemetry", ("leases",)),
+            ("dispatch", ("telemetry", "followers", "config", "clients", "errors", "_proto")),
+            ("status", ("dispatch", "leases", "followers", "config")),
+            ("dapr", ("status", "dispatch", "telemetry", "followers", "config", "clients", "errors", "_proto")),
         ),
     ),
 )

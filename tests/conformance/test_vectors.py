@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 import ringcast_core
 from ringcast import Change
-from ringcast_heartbeat_agent.routing import routing_of
+from ringcast_heartbeat_agent.dispatch.routing import routing_of
 
 from tests.conformance import generate_vectors
 

@@ -18,13 +18,13 @@ from dapr.clients import DaprClient
 from dapr.proto.runtime.v1 import configuration_pb2, dapr_pb2_grpc
 from ringcast import Change
 from ringcast_core import row_partition
-from ringcast_heartbeat_agent.callbacks import CallbackSender
 from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.dapr.callbacks import CallbackSender
+from ringcast_heartbeat_agent.dapr.handlers import Handlers
+from ringcast_heartbeat_agent.dapr.items import Wanted, item_of
+from ringcast_heartbeat_agent.dapr.observers import Observers
+from ringcast_heartbeat_agent.dapr.subscription import Subscription
 from ringcast_heartbeat_agent.followers import Followers
-from ringcast_heartbeat_agent.handlers import Handlers
-from ringcast_heartbeat_agent.items import Wanted, item_of
-from ringcast_heartbeat_agent.observers import Observers
-from ringcast_heartbeat_agent.subscription import Subscription
 from ringcast_heartbeat_agent.telemetry import Measures
 from ringcast_testkit import PATIENCE_S, AgentProcess, NatsServer
 

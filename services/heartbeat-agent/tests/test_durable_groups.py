@@ -13,10 +13,10 @@ from dapr.clients import DaprClient
 from ringcast import Change
 from ringcast_heartbeat_agent.client import Delivery
 from ringcast_heartbeat_agent.config import Config
-from ringcast_heartbeat_agent.groups import Surroundings
-from ringcast_heartbeat_agent.positions import Away, Position, Positions
-from ringcast_heartbeat_agent.progress import History
-from ringcast_heartbeat_agent.shared_group import SharedGroup
+from ringcast_heartbeat_agent.dispatch.group import Surroundings
+from ringcast_heartbeat_agent.dispatch.key_shared import SharedGroup
+from ringcast_heartbeat_agent.dispatch.positions import Away, Position, Positions
+from ringcast_heartbeat_agent.dispatch.progress import History
 from ringcast_testkit import PATIENCE_S, AgentProcess, NatsServer
 from ringcast_testkit.dispatch import Followed, OwnsAll, following, status_until
 from ringcast_wire import WIRE_VERSION, PartitionRows, ReplayAnswer, ReplayOutcome, ReplayRequest, Row

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from ringcast.hosting import KeyReader
 from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.dapr.items import Wanted
+from ringcast_heartbeat_agent.dapr.observer import Position
+from ringcast_heartbeat_agent.dapr.observers import Observers
+from ringcast_heartbeat_agent.dapr.subscription import Subscription
+from ringcast_heartbeat_agent.dispatch.feeds import KeyFeed
 from ringcast_heartbeat_agent.errors import StoppedError
-from ringcast_heartbeat_agent.feeds import KeyFeed
 from ringcast_heartbeat_agent.followers import Followers
-from ringcast_heartbeat_agent.items import Wanted
-from ringcast_heartbeat_agent.observer import Position
-from ringcast_heartbeat_agent.observers import Observers
-from ringcast_heartbeat_agent.subscription import Subscription
 from ringcast_testkit import PATIENCE_S, NatsServer
 from ringcast_wire import names
 

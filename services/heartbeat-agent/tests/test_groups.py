@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 from ringcast import Change
 from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.dispatch.consumer_session import Delivery, Member
+from ringcast_heartbeat_agent.dispatch.group import Surroundings
+from ringcast_heartbeat_agent.dispatch.key_shared import SharedGroup
 from ringcast_heartbeat_agent.errors import BehindError
-from ringcast_heartbeat_agent.groups import Surroundings
-from ringcast_heartbeat_agent.members import Delivery, Member
-from ringcast_heartbeat_agent.shared_group import SharedGroup
 from ringcast_testkit import PATIENCE_S
 from ringcast_testkit.dispatch import OwnsAll
 

@@ -20,10 +20,10 @@ from ringcast import LimitExceededError
 from ringcast.hosting import KeyReader
 from ringcast_heartbeat_agent.client import Consumer, ConsumerError
 from ringcast_heartbeat_agent.config import Config
-from ringcast_heartbeat_agent.dispatch import Registration
+from ringcast_heartbeat_agent.dapr.handlers import Handlers
+from ringcast_heartbeat_agent.dapr.subscription import Subscription
+from ringcast_heartbeat_agent.dispatch.groups import Registration
 from ringcast_heartbeat_agent.errors import DaprError
-from ringcast_heartbeat_agent.handlers import Handlers
-from ringcast_heartbeat_agent.subscription import Subscription
 from ringcast_heartbeat_agent.telemetry import Measures
 from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, NatsServer
 from ringcast_wire import limits, names

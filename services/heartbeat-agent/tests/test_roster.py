@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 from ringcast import InUseError, LimitExceededError
-from ringcast_heartbeat_agent.roster import CLOSED, NOT_BACK, RETURN_S, SILENCE_S, SILENT, TICK_S, Registration, Roster
+from ringcast_heartbeat_agent.leases.registry import (
+    CLOSED,
+    NOT_BACK,
+    RETURN_S,
+    SILENCE_S,
+    SILENT,
+    TICK_S,
+    Registration,
+    Roster,
+)
 
 SILENCE_TICKS = round(SILENCE_S / TICK_S)
 RETURN_TICKS = round(RETURN_S / TICK_S)

@@ -15,11 +15,11 @@ from dapr.proto.runtime.v1 import configuration_pb2, dapr_pb2_grpc
 from ringcast import Change
 from ringcast_heartbeat_agent.client import Consumer, ConsumerError, Delivery
 from ringcast_heartbeat_agent.config import Config
-from ringcast_heartbeat_agent.groups import Surroundings
-from ringcast_heartbeat_agent.members import Delivery as Given
-from ringcast_heartbeat_agent.members import Member
-from ringcast_heartbeat_agent.routing import ByMetadata, routing_of
-from ringcast_heartbeat_agent.shared_group import SharedGroup
+from ringcast_heartbeat_agent.dispatch.consumer_session import Delivery as Given
+from ringcast_heartbeat_agent.dispatch.consumer_session import Member
+from ringcast_heartbeat_agent.dispatch.group import Surroundings
+from ringcast_heartbeat_agent.dispatch.key_shared import SharedGroup
+from ringcast_heartbeat_agent.dispatch.routing import ByMetadata, routing_of
 from ringcast_testkit import PATIENCE_S, AgentProcess
 from ringcast_testkit.dispatch import OwnsAll, following, hold, status_until
 from ringcast_wire import InvalidInputError, Row

@@ -8,9 +8,9 @@ import pytest
 from ringcast import Change, InvalidInputError, UnavailableError
 from ringcast_core import row_partition
 from ringcast_heartbeat_agent._proto import dapr_messages_pb2 as pb
+from ringcast_heartbeat_agent.dapr.items import Item, Wanted, deleted_item, item_of, wire_size
+from ringcast_heartbeat_agent.dapr.subscription import Changed, Place, Since, Subscription, Update
 from ringcast_heartbeat_agent.errors import StoppedError
-from ringcast_heartbeat_agent.items import Item, Wanted, deleted_item, item_of, wire_size
-from ringcast_heartbeat_agent.subscription import Changed, Place, Since, Subscription, Update
 from ringcast_testkit import PATIENCE_S
 from ringcast_wire import limits
 
@@ -165,7 +165,7 @@ async def test_a_deletion_that_a_read_of_the_whole_partition_left_out_is_read() 
 
 async def test_an_answer_that_is_older_than_an_earlier_one_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """An instance whose database lags has answered: no row goes back, and none that it lacks is told to be deleted."""
-    monkeypatch.setattr("ringcast_heartbeat_agent.subscription._RETRY_FIRST_S", 0.001)
+    monkeypatch.setattr("ringcast_heartbeat_agent.dapr.subscription._RETRY_FIRST_S", 0.001)
     key = Key()
     one = subscription(key)
     batches = one.batches()

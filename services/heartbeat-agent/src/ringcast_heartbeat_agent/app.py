@@ -22,28 +22,28 @@ from ringcast.metrics import PrometheusMetrics
 from ringcast_wire import InvalidInputError, UnavailableError, names, without_passwords
 from ringcast_wire.prometheus import OFF, MetricsServer, TableCollector, process_registry
 
-from ringcast_heartbeat_agent.callbacks import CallbackSender
 from ringcast_heartbeat_agent.clients import Here
 from ringcast_heartbeat_agent.config import Config
-from ringcast_heartbeat_agent.dispatch import Dispatch
+from ringcast_heartbeat_agent.dapr.callbacks import CallbackSender
+from ringcast_heartbeat_agent.dapr.handlers import Handlers
+from ringcast_heartbeat_agent.dapr.observers import Observers
+from ringcast_heartbeat_agent.dapr.transport_grpc import GrpcServer
+from ringcast_heartbeat_agent.dapr.transport_http import HttpServer
+from ringcast_heartbeat_agent.dispatch.dead_letters import Letters
+from ringcast_heartbeat_agent.dispatch.feeds import Feeds
+from ringcast_heartbeat_agent.dispatch.group import LOSSY, RELIABLE
+from ringcast_heartbeat_agent.dispatch.groups import Dispatch
+from ringcast_heartbeat_agent.dispatch.positions import Positions
+from ringcast_heartbeat_agent.dispatch.progress import History
+from ringcast_heartbeat_agent.dispatch.transport import DispatchServicer
 from ringcast_heartbeat_agent.errors import ConfigError
-from ringcast_heartbeat_agent.feeds import Feeds
 from ringcast_heartbeat_agent.followers import Followers
-from ringcast_heartbeat_agent.groups import LOSSY, RELIABLE
-from ringcast_heartbeat_agent.handlers import Handlers
-from ringcast_heartbeat_agent.host_leases import HostLeases
-from ringcast_heartbeat_agent.lease_state import SocketPlace
-from ringcast_heartbeat_agent.letters import Letters
-from ringcast_heartbeat_agent.observers import Observers
-from ringcast_heartbeat_agent.positions import Positions
-from ringcast_heartbeat_agent.progress import History
+from ringcast_heartbeat_agent.leases.host import HostLeases
+from ringcast_heartbeat_agent.leases.state import SocketPlace
+from ringcast_heartbeat_agent.leases.transport import lease_service
 from ringcast_heartbeat_agent.status import Status
 from ringcast_heartbeat_agent.telemetry import AGENT, Measures
 from ringcast_heartbeat_agent.token_file import with_token
-from ringcast_heartbeat_agent.transport_dispatch import DispatchServicer
-from ringcast_heartbeat_agent.transport_grpc import GrpcServer
-from ringcast_heartbeat_agent.transport_http import HttpServer
-from ringcast_heartbeat_agent.transport_leases import lease_service
 
 log = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ import pwd
 import re
 import socket
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -25,6 +26,7 @@ POLICIES = tuple(policy.value for policy in PoisonPolicy)
 _ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>\d{1,5})", re.ASCII)
 _SECONDS = ("start_timeout_s", "stop_timeout_s", "subscribe_timeout_s", "stale_after_s", "callback_timeout_s")
 _DISPATCH_SECONDS = ("ack_timeout_s", "retry_first_s", "retry_most_s", "evict_after_s", "orphan_hold_s")
+VERSION = version("ringcast-heartbeat-agent")
 _MAX_DISPATCH_S = 86_400.0
 _MAX_DELIVERIES = 1_000
 _MAX_WORKERS = 4_096

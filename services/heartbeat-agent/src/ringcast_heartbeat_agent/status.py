@@ -7,11 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ringcast_heartbeat_agent.config import Config
-from ringcast_heartbeat_agent.dispatch import Dispatch
+from ringcast_heartbeat_agent.config import VERSION, Config
+from ringcast_heartbeat_agent.dispatch.groups import Dispatch
 from ringcast_heartbeat_agent.followers import Followers
-from ringcast_heartbeat_agent.handlers import VERSION
-from ringcast_heartbeat_agent.host_leases import HostLeases
+from ringcast_heartbeat_agent.leases.host import HostLeases
 
 
 class Status:

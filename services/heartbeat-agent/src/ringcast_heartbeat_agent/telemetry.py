@@ -8,7 +8,7 @@ from typing import Final, Literal, Protocol
 
 from ringcast_wire.metrics import Histogram, Metric, Sample
 
-from ringcast_heartbeat_agent.roster import CLOSED, NOT_BACK, SILENT
+from ringcast_heartbeat_agent.leases.registry import CLOSED, NOT_BACK, SILENT
 
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _CALL: Final = ("api", "method")

@@ -12,10 +12,10 @@ from ringcast.metrics import PrometheusMetrics
 from ringcast_wire import UnknownKeyError
 
 from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.dapr.items import row_item
+from ringcast_heartbeat_agent.dapr.observer import KeyObserver, Position
+from ringcast_heartbeat_agent.dapr.subscription import Changed, Place, Since, Subscription, Update
 from ringcast_heartbeat_agent.followers import Followers
-from ringcast_heartbeat_agent.items import row_item
-from ringcast_heartbeat_agent.observer import KeyObserver, Position
-from ringcast_heartbeat_agent.subscription import Changed, Place, Since, Subscription, Update
 
 _READS_AT_ONCE: Final = 8
 """Reads of what subscribers are behind with: each has a partition in memory, 8 MiB at most."""

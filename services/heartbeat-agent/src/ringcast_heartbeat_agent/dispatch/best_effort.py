@@ -8,9 +8,9 @@ from typing import Any
 from ringcast import Change
 from ringcast_core import Router
 
-from ringcast_heartbeat_agent.groups import LOSSY, Group, Rejected, Source, Surroundings, milliseconds
-from ringcast_heartbeat_agent.members import Delivery, Member, size_of
-from ringcast_heartbeat_agent.routing import ROWS, Routing
+from ringcast_heartbeat_agent.dispatch.consumer_session import Delivery, Member, size_of
+from ringcast_heartbeat_agent.dispatch.group import LOSSY, Group, Rejected, Source, Surroundings, milliseconds
+from ringcast_heartbeat_agent.dispatch.routing import ROWS, Routing
 
 
 class LossyGroup(Group):

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from ringcast_heartbeat_agent.errors import ConfigError
-from ringcast_heartbeat_agent.roster import Registration
+from ringcast_heartbeat_agent.leases.registry import Registration
 
 _POLL_S: Final = 0.05
 _LEASE: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\.[0-9a-f]{16}", re.ASCII)

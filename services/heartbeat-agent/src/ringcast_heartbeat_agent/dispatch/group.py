@@ -13,12 +13,12 @@ from ringcast import Change, InvalidInputError
 from ringcast_wire import AlreadyExistsError, ReplayAnswer, ReplayOutcome, ReplayRequest, names
 
 from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.dispatch.consumer_session import Member
+from ringcast_heartbeat_agent.dispatch.dead_letters import Letters
+from ringcast_heartbeat_agent.dispatch.progress import History
+from ringcast_heartbeat_agent.dispatch.replays import nothing, tell
+from ringcast_heartbeat_agent.dispatch.routing import Routing, RowMetadata
 from ringcast_heartbeat_agent.errors import EvictedError, StoppedError, StoppingError
-from ringcast_heartbeat_agent.letters import Letters
-from ringcast_heartbeat_agent.members import Member
-from ringcast_heartbeat_agent.progress import History
-from ringcast_heartbeat_agent.replays import nothing, tell
-from ringcast_heartbeat_agent.routing import Routing, RowMetadata
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ringcast_heartbeat_agent.errors import ConfigError
-from ringcast_heartbeat_agent.lease_state import SocketPlace
+from ringcast_heartbeat_agent.leases.state import SocketPlace
 
 log = logging.getLogger(__name__)
 

@@ -23,10 +23,10 @@ from ringcast.metrics import PrometheusMetrics
 from ringcast_wire import names
 
 from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.dapr.items import item_of
+from ringcast_heartbeat_agent.dapr.subscription import Since, Subscription
 from ringcast_heartbeat_agent.errors import StoppedError
 from ringcast_heartbeat_agent.followers import Follower
-from ringcast_heartbeat_agent.items import item_of
-from ringcast_heartbeat_agent.subscription import Since, Subscription
 
 log = logging.getLogger(__name__)
 

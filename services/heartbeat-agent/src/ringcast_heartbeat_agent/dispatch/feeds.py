@@ -17,10 +17,10 @@ from ringcast_core import row_partition
 from ringcast_wire import ReplayAnswer, ReplayOutcome, ReplayRequest, Row, names
 
 from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.dispatch.group import Group
+from ringcast_heartbeat_agent.dispatch.replays import nothing, tell
 from ringcast_heartbeat_agent.errors import StoppedError
 from ringcast_heartbeat_agent.followers import Follower, Followers
-from ringcast_heartbeat_agent.groups import Group
-from ringcast_heartbeat_agent.replays import nothing, tell
 
 log = logging.getLogger(__name__)
 

@@ -18,10 +18,10 @@ from ringcast_wire.grpc import STATUS, error_trailers
 from ringcast_heartbeat_agent._proto import dispatch_pb2 as pb
 from ringcast_heartbeat_agent._proto.dispatch_pb2_grpc import DispatchServicer as Servicer
 from ringcast_heartbeat_agent.clients import Here, enter
-from ringcast_heartbeat_agent.dispatch import Dispatch, Registration
+from ringcast_heartbeat_agent.dispatch.consumer_session import Frame, Member
+from ringcast_heartbeat_agent.dispatch.group import LOSSY, RELIABLE, Group
+from ringcast_heartbeat_agent.dispatch.groups import Dispatch, Registration
 from ringcast_heartbeat_agent.errors import StoppedError
-from ringcast_heartbeat_agent.groups import LOSSY, RELIABLE, Group
-from ringcast_heartbeat_agent.members import Frame, Member
 from ringcast_heartbeat_agent.telemetry import Measures
 
 log = logging.getLogger(__name__)

@@ -14,15 +14,15 @@ from ringcast_wire import names, shown
 
 from ringcast_heartbeat_agent.clients import check_share
 from ringcast_heartbeat_agent.config import POLICIES, Config
+from ringcast_heartbeat_agent.dispatch.best_effort import LossyGroup
+from ringcast_heartbeat_agent.dispatch.consumer_session import Member
+from ringcast_heartbeat_agent.dispatch.dead_letters import Letters
+from ringcast_heartbeat_agent.dispatch.feeds import Feeds, KeyFeed
+from ringcast_heartbeat_agent.dispatch.group import LOSSY, RELIABLE, Group, Surroundings, total
+from ringcast_heartbeat_agent.dispatch.key_shared import SharedGroup
+from ringcast_heartbeat_agent.dispatch.progress import History
+from ringcast_heartbeat_agent.dispatch.routing import Routing, routing_of
 from ringcast_heartbeat_agent.errors import StoppingError
-from ringcast_heartbeat_agent.feeds import Feeds, KeyFeed
-from ringcast_heartbeat_agent.groups import LOSSY, RELIABLE, Group, Surroundings, total
-from ringcast_heartbeat_agent.letters import Letters
-from ringcast_heartbeat_agent.lossy_group import LossyGroup
-from ringcast_heartbeat_agent.members import Member
-from ringcast_heartbeat_agent.progress import History
-from ringcast_heartbeat_agent.routing import Routing, routing_of
-from ringcast_heartbeat_agent.shared_group import SharedGroup
 
 _STOPPING: Final = "the agent is stopping"
 

@@ -8,7 +8,7 @@ from itertools import islice
 
 from ringcast import Change
 
-from ringcast_heartbeat_agent.shares import Shares
+from ringcast_heartbeat_agent.dispatch.shares import Shares
 
 
 class Backlog:

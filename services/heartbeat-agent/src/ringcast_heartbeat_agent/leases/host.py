@@ -15,8 +15,8 @@ from ringcast import LimitExceededError, UnavailableError
 from ringcast.hosting import Backoff, HostBus, HostLease, HostRecords
 from ringcast_wire import limits
 
-from ringcast_heartbeat_agent.lease_state import SocketPlace, State
-from ringcast_heartbeat_agent.roster import TICK_S, Held, Registration, Roster
+from ringcast_heartbeat_agent.leases.registry import TICK_S, Held, Registration, Roster
+from ringcast_heartbeat_agent.leases.state import SocketPlace, State
 
 log = logging.getLogger(__name__)
 

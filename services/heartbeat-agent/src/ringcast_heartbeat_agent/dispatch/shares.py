@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from ringcast_core import KeyFilter, Ring
 
-from ringcast_heartbeat_agent.members import Member
-from ringcast_heartbeat_agent.routing import ROWS, Routing
+from ringcast_heartbeat_agent.dispatch.consumer_session import Member
+from ringcast_heartbeat_agent.dispatch.routing import ROWS, Routing
 
 
 class Filters:

@@ -21,10 +21,10 @@ from ringcast_wire.grpc import STATUS, error_trailers
 
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.errors import ConfigError
-from ringcast_heartbeat_agent.host_leases import HostLeases
-from ringcast_heartbeat_agent.lease_state import SocketPlace
-from ringcast_heartbeat_agent.roster import SILENCE_S, Held, Registration
-from ringcast_heartbeat_agent.socket_front import SocketFront
+from ringcast_heartbeat_agent.leases.host import HostLeases
+from ringcast_heartbeat_agent.leases.registry import SILENCE_S, Held, Registration
+from ringcast_heartbeat_agent.leases.socket_front import SocketFront
+from ringcast_heartbeat_agent.leases.state import SocketPlace
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from ringcast import Change
 
-from ringcast_heartbeat_agent.routing import ROWS, Routing
-from ringcast_heartbeat_agent.shares import Filters
+from ringcast_heartbeat_agent.dispatch.routing import ROWS, Routing
+from ringcast_heartbeat_agent.dispatch.shares import Filters
 
 
 class _Away(NamedTuple):

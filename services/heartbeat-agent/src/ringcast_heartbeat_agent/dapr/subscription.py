@@ -13,8 +13,8 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 from ringcast_core import row_partition
 
 from ringcast_heartbeat_agent.clients import current
+from ringcast_heartbeat_agent.dapr.items import METADATA_DELETED, Item, Wanted, deleted_item
 from ringcast_heartbeat_agent.errors import StoppedError
-from ringcast_heartbeat_agent.items import METADATA_DELETED, Item, Wanted, deleted_item
 
 log = logging.getLogger(__name__)
 

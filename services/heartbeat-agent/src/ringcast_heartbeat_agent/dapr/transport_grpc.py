@@ -16,11 +16,11 @@ from ringcast_heartbeat_agent._proto import dapr_messages_pb2 as pb
 from ringcast_heartbeat_agent._proto.dispatch_pb2_grpc import add_DispatchServicer_to_server
 from ringcast_heartbeat_agent.clients import Here, Trusted, enter
 from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.dapr.handlers import Handlers
+from ringcast_heartbeat_agent.dapr.items import Item
+from ringcast_heartbeat_agent.dispatch.transport import DispatchServicer
 from ringcast_heartbeat_agent.errors import DaprError, StoppedError, no_shutdown, unsubscribe_message
-from ringcast_heartbeat_agent.handlers import Handlers
-from ringcast_heartbeat_agent.items import Item
 from ringcast_heartbeat_agent.telemetry import Measures
-from ringcast_heartbeat_agent.transport_dispatch import DispatchServicer
 
 SERVICE: Final = "dapr.proto.runtime.v1.Dapr"
 _TOKEN: Final = "dapr-api-token"  # noqa: S105  # the name of the header

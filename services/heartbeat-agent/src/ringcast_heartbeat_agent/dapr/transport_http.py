@@ -12,16 +12,16 @@ import msgspec
 from aiohttp import web
 from ringcast_wire import limits, shown
 
-from ringcast_heartbeat_agent.callbacks import CallbackSender
 from ringcast_heartbeat_agent.clients import Here, Trusted, enter, peer_of
 from ringcast_heartbeat_agent.config import Config
-from ringcast_heartbeat_agent.dispatch import Dispatch
+from ringcast_heartbeat_agent.dapr.callbacks import CallbackSender
+from ringcast_heartbeat_agent.dapr.handlers import Handlers
+from ringcast_heartbeat_agent.dapr.items import Item
+from ringcast_heartbeat_agent.dapr.web_pages import PageGuard
+from ringcast_heartbeat_agent.dispatch.groups import Dispatch
 from ringcast_heartbeat_agent.errors import DaprError, no_shutdown, unsubscribe_message
-from ringcast_heartbeat_agent.handlers import Handlers
-from ringcast_heartbeat_agent.items import Item
 from ringcast_heartbeat_agent.status import Status
 from ringcast_heartbeat_agent.telemetry import Measures
-from ringcast_heartbeat_agent.web_pages import PageGuard
 
 _VERSIONS: Final = ("v1.0", "v1.0-alpha1")
 _METHODS: Final = frozenset(

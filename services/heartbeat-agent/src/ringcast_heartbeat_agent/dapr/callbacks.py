@@ -10,10 +10,10 @@ import aiohttp
 from yarl import URL
 
 from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.dapr.handlers import Handlers
+from ringcast_heartbeat_agent.dapr.items import METADATA_KEY, Item
+from ringcast_heartbeat_agent.dapr.subscription import Subscription
 from ringcast_heartbeat_agent.errors import StoppedError
-from ringcast_heartbeat_agent.handlers import Handlers
-from ringcast_heartbeat_agent.items import METADATA_KEY, Item
-from ringcast_heartbeat_agent.subscription import Subscription
 from ringcast_heartbeat_agent.telemetry import Measures
 
 log = logging.getLogger(__name__)

@@ -10,11 +10,11 @@ import asyncio
 from functools import partial
 from typing import Final
 
+from ringcast_heartbeat_agent.dapr.items import item_of
+from ringcast_heartbeat_agent.dapr.subscription import Subscription
+from ringcast_heartbeat_agent.dispatch.consumer_session import Delivery, Member
+from ringcast_heartbeat_agent.dispatch.group import Group
 from ringcast_heartbeat_agent.errors import StoppedError
-from ringcast_heartbeat_agent.groups import Group
-from ringcast_heartbeat_agent.items import item_of
-from ringcast_heartbeat_agent.members import Delivery, Member
-from ringcast_heartbeat_agent.subscription import Subscription
 
 GROUP: Final = "ringcast.group"
 """Name in the metadata of a subscription: the group to share rows with."""

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 from ringcast import Change
 from ringcast_wire import PartitionRows, UnknownKeyError
 
-from ringcast_heartbeat_agent.positions import Away, Place, Position, Positions
+from ringcast_heartbeat_agent.dispatch.positions import Away, Place, Position, Positions
 
 log = logging.getLogger(__name__)
 

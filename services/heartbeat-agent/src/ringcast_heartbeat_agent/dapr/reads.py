@@ -15,7 +15,7 @@ from ringcast.hosting import Budget, KeyReader
 from ringcast_wire import PartitionRows, Row, UnknownKeyError, check_row_id, limits, names, shown
 
 from ringcast_heartbeat_agent.config import Config
-from ringcast_heartbeat_agent.items import Item, row_item
+from ringcast_heartbeat_agent.dapr.items import Item, row_item
 
 LIMIT: Final = "ringcast.limit"
 """Name in the metadata of a read: answer in pages of so many rows."""

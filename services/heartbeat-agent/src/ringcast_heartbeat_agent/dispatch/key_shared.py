@@ -14,16 +14,16 @@ from ringcast import Change
 from ringcast_core import Action, Dispatcher
 from ringcast_wire import ReplayAnswer, ReplayOutcome, ReplayRequest
 
-from ringcast_heartbeat_agent.absent import Absent
+from ringcast_heartbeat_agent.dispatch.absent import Absent
+from ringcast_heartbeat_agent.dispatch.consumer_session import Delivery, Member
+from ringcast_heartbeat_agent.dispatch.group import RELIABLE, Group, Rejected, Source, Surroundings, milliseconds
+from ringcast_heartbeat_agent.dispatch.intake import AT_ONCE, Intake
+from ringcast_heartbeat_agent.dispatch.positions import Away
+from ringcast_heartbeat_agent.dispatch.progress import Progress
+from ringcast_heartbeat_agent.dispatch.replays import GroupReplays, tell
+from ringcast_heartbeat_agent.dispatch.routing import ROWS, Routing
+from ringcast_heartbeat_agent.dispatch.shares import Shares
 from ringcast_heartbeat_agent.errors import BehindError, StoppedError, StoppingError
-from ringcast_heartbeat_agent.groups import RELIABLE, Group, Rejected, Source, Surroundings, milliseconds
-from ringcast_heartbeat_agent.intake import AT_ONCE, Intake
-from ringcast_heartbeat_agent.members import Delivery, Member
-from ringcast_heartbeat_agent.positions import Away
-from ringcast_heartbeat_agent.progress import Progress
-from ringcast_heartbeat_agent.replays import GroupReplays, tell
-from ringcast_heartbeat_agent.routing import ROWS, Routing
-from ringcast_heartbeat_agent.shares import Shares
 
 log = logging.getLogger(__name__)
 

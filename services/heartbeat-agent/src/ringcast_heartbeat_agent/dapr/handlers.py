@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import version
 from typing import Final, Literal
 
 import nats.errors
@@ -16,9 +15,14 @@ from ringcast.hosting import KeyReader
 from ringcast_wire import ProtocolError, names, shown
 
 from ringcast_heartbeat_agent.clients import check_share, current
-from ringcast_heartbeat_agent.config import Config
-from ringcast_heartbeat_agent.dapr_group import CONSUMER, GROUP, ROUTING_KEY, DaprMember
-from ringcast_heartbeat_agent.dispatch import Dispatch, Registration
+from ringcast_heartbeat_agent.config import VERSION, Config
+from ringcast_heartbeat_agent.dapr.group_member import CONSUMER, GROUP, ROUTING_KEY, DaprMember
+from ringcast_heartbeat_agent.dapr.items import Item, Wanted, wire_size
+from ringcast_heartbeat_agent.dapr.observers import Observers
+from ringcast_heartbeat_agent.dapr.reads import ADVICE, Entry, Measure, Reads, entries_of, page_of
+from ringcast_heartbeat_agent.dapr.subscription import Subscription
+from ringcast_heartbeat_agent.dispatch.groups import Dispatch, Registration
+from ringcast_heartbeat_agent.dispatch.routing import ROW, routing_of
 from ringcast_heartbeat_agent.errors import (
     DaprError,
     StoppingError,
@@ -28,16 +32,10 @@ from ringcast_heartbeat_agent.errors import (
     store_not_found,
     subscribe_failed,
 )
-from ringcast_heartbeat_agent.items import Item, Wanted, wire_size
-from ringcast_heartbeat_agent.observers import Observers
-from ringcast_heartbeat_agent.reads import ADVICE, Entry, Measure, Reads, entries_of, page_of
-from ringcast_heartbeat_agent.routing import ROW, routing_of
-from ringcast_heartbeat_agent.subscription import Subscription
 from ringcast_heartbeat_agent.telemetry import Measures
 
 log = logging.getLogger(__name__)
 
-VERSION: Final = version("ringcast-heartbeat-agent")
 CALLBACK_URL: Final = "ringcast.callback_url"
 """Name in the metadata of an HTTP subscription: where its callbacks go."""
 ROWS: Final = "ringcast.rows"

@@ -8,11 +8,11 @@ from typing import Final, Protocol
 
 from ringcast import Change
 
-from ringcast_heartbeat_agent.backlog import Backlog
-from ringcast_heartbeat_agent.lines import Lines
-from ringcast_heartbeat_agent.members import size_of
-from ringcast_heartbeat_agent.routing import ROW, ROWS, Routing
-from ringcast_heartbeat_agent.shares import Shares
+from ringcast_heartbeat_agent.dispatch.backlog import Backlog
+from ringcast_heartbeat_agent.dispatch.consumer_session import size_of
+from ringcast_heartbeat_agent.dispatch.lines import Lines
+from ringcast_heartbeat_agent.dispatch.routing import ROW, ROWS, Routing
+from ringcast_heartbeat_agent.dispatch.shares import Shares
 
 AT_ONCE: Final = 1_024
 """Rows that one batch looks at beside those that have just come: other tasks run in between."""

@@ -1,0 +1,1 @@
+"""Dapr's Configuration API."""

@@ -1,0 +1,1 @@
+"""Changes shared out to the consumers of a group."""

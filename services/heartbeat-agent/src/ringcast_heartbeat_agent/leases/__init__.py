@@ -1,0 +1,1 @@
+"""Leases of the workers of a host."""

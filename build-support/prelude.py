@@ -45,6 +45,18 @@ ROOMS = (
         ),
     ),
     (
+        _SPARK,
+        (
+            ("_common", ()),
+            ("_client", ("_common",)),
+            ("_batch", ("_client", "_common")),
+            ("_stream", ("_batch", "_client", "_common")),
+            ("_source", ("_stream", "_batch", "_common")),
+            ("_defaults", ("_source", "_common")),
+            ("pipeline", ("_batch", "_client", "_common")),
+        ),
+    ),
+    (
         _AGENT,
         (
             ("_proto", ()),

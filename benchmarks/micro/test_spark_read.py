@@ -16,11 +16,11 @@ from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
-from pyspark_ringcast import _read
-from pyspark_ringcast._columns import SCHEMA
-from pyspark_ringcast._fetch import Request
-from pyspark_ringcast._options import parse_options
-from pyspark_ringcast._read import ReadTask, Snapshot
+from pyspark_ringcast._batch import read as _read
+from pyspark_ringcast._batch.read import ReadTask, Snapshot
+from pyspark_ringcast._client.fetch import Request
+from pyspark_ringcast._common.columns import SCHEMA
+from pyspark_ringcast._common.options import parse_options
 from pytest_benchmark.fixture import BenchmarkFixture
 from ringcast_wire import FetchReply, PartitionRows, Row, encode
 

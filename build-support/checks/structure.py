@@ -173,7 +173,7 @@ class Structure:
         """A room that the table forgot, or has twice, or from which an arrow leads up."""
         (package,) = item.modules
         for path in sorted((item.source_dir / package).iterdir()):
-            if path.suffix == ".py" and path.name.startswith("_") and not path.name.startswith("__"):
+            if path.stem not in item.rooms and path.suffix == ".py" and path.match("_[!_]*"):
                 yield f"{path.relative_to(self._root)}: is in no room"
             if path.name not in item.rooms and any(path.glob("*.py")):
                 yield f"{path.relative_to(self._root)}: is missing in ROOMS of build-support/prelude.py"

@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
-from pyspark_ringcast import _service
-from pyspark_ringcast._service import BulkWrite
+from pyspark_ringcast._client import service as _service
+from pyspark_ringcast._client.service import BulkWrite
 from ringcast_wire import LimitExceededError, RingcastError
 from ringcast_wire._proto import retry_info_pb2
 from ringcast_wire.grpc import ConfigServiceServicer, ConfigServiceStub, add_ConfigServiceServicer_to_server, pb

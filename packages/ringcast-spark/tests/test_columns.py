@@ -13,7 +13,7 @@ import pytest
 import ringcast_core
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark_ringcast._columns import SCHEMA, read_reply
+from pyspark_ringcast._common.columns import SCHEMA, read_reply
 from ringcast_wire import WIRE_VERSION, FetchReply, PartitionRows, ProtocolError, Row, decode_fetch_reply, encode
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)

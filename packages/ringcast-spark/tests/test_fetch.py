@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import trustme
-from pyspark_ringcast._batches import BatchMaker
-from pyspark_ringcast._fetch import FetchClient, batch_request, partition_request, shared_client
-from pyspark_ringcast._options import Options, parse_options
-from pyspark_ringcast._service import BulkWrite, find_store, read_heads, shared_stub
+from pyspark_ringcast._client.fetch import FetchClient, batch_request, partition_request, shared_client
+from pyspark_ringcast._client.service import BulkWrite, find_store, read_heads, shared_stub
+from pyspark_ringcast._common.batches import BatchMaker
+from pyspark_ringcast._common.options import Options, parse_options
 from ringcast_testkit import ConfigServiceProcess, NatsServer
 from ringcast_wire import (
     KeyDeletedError,

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 from pyspark_ringcast import prepare
-from pyspark_ringcast._options import parse_options
-from pyspark_ringcast._repeated import RowsBefore
-from pyspark_ringcast._write import RingcastWriter, Written
+from pyspark_ringcast._batch.repeated import RowsBefore
+from pyspark_ringcast._batch.write import RingcastWriter, Written
+from pyspark_ringcast._common.options import parse_options
 from ringcast_testkit import PATIENCE_S
 from ringcast_wire.grpc import ConfigServiceStub, pb
 

@@ -11,9 +11,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 from pyspark_ringcast import prepare, register
-from pyspark_ringcast._batches import Rejected
-from pyspark_ringcast._mapping import WriteColumns
-from pyspark_ringcast._options import parse_options
+from pyspark_ringcast._common.batches import Rejected
+from pyspark_ringcast._common.mapping import WriteColumns
+from pyspark_ringcast._common.options import parse_options
 from ringcast_wire import InvalidInputError
 
 Store = Any  # of conftest.py

@@ -7,7 +7,8 @@ import pickle
 from pathlib import Path
 
 import pytest
-from pyspark_ringcast._options import (
+from pyspark_ringcast._client.service import shared_stub
+from pyspark_ringcast._common.options import (
     MAX_ROW_IDS,
     Changes,
     Malformed,
@@ -19,8 +20,7 @@ from pyspark_ringcast._options import (
     parse_options,
     with_defaults,
 )
-from pyspark_ringcast._service import shared_stub
-from pyspark_ringcast._since import Since
+from pyspark_ringcast._common.since import Since
 from ringcast_wire import InvalidInputError
 
 NEEDED = {"store": "gateway", "key": "blocklist"}

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from pyspark_ringcast import pipeline
-from pyspark_ringcast._options import _LOGIN, SERVICE_FILES
+from pyspark_ringcast._common.options import _LOGIN, SERVICE_FILES
 from pyspark_ringcast.pipeline import _rules as rules
 from pyspark_ringcast.pipeline._cli import cli, run
 from pyspark_ringcast.pipeline._plan import Content, InputReport, PartitionPlan, decode_plan, encode_plan, skew

@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark_ringcast import pipeline, revisions_of
-from pyspark_ringcast._options import parse_options
-from pyspark_ringcast._read import ReadTask, RingcastReader, Snapshot, _TaskRead, take_snapshot
+from pyspark_ringcast._batch.read import ReadTask, RingcastReader, Snapshot, _TaskRead, take_snapshot
+from pyspark_ringcast._common.options import parse_options
 from ringcast_core import row_partition
 from ringcast_wire import FetchReply, PartitionRows, ProtocolError, encode
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark_ringcast._options import _BY_PLAIN_NAME
+from pyspark_ringcast._common.options import _BY_PLAIN_NAME
 from ringcast_testkit import run_readme_examples
 from ringcast_wire.grpc import pb
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 from pyspark_ringcast import pipeline, revisions_of, version_now
-from pyspark_ringcast._options import parse_options
-from pyspark_ringcast._read import RingcastReader, take_snapshot
-from pyspark_ringcast._since import since_text
+from pyspark_ringcast._batch.read import RingcastReader, take_snapshot
+from pyspark_ringcast._common.options import parse_options
+from pyspark_ringcast._common.since import since_text
 from ringcast_core import row_partition
 from ringcast_testkit import PATIENCE_S
 from ringcast_wire import RevisionGoneError

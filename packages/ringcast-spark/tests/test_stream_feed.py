@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as sql
-from pyspark_ringcast._options import parse_options
-from pyspark_ringcast._stream_feed import FEED_SCHEMA, feed_batch
-from pyspark_ringcast._stream_offsets import ChangesLostError, Range
+from pyspark_ringcast._common.columns import FEED_SCHEMA
+from pyspark_ringcast._common.offsets import ChangesLostError, Range
+from pyspark_ringcast._common.options import parse_options
+from pyspark_ringcast._stream.feed import feed_batch
 from ringcast_wire import InvalidInputError
 from ringcast_wire.grpc import pb
 

@@ -18,9 +18,9 @@ import grpc
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from pyspark_ringcast._columns import SCHEMA
-from pyspark_ringcast._stream import RingcastStreamReader, StreamTask
-from pyspark_ringcast._stream_offsets import ChangesLostError
+from pyspark_ringcast._common.columns import SCHEMA
+from pyspark_ringcast._common.offsets import ChangesLostError
+from pyspark_ringcast._stream.source import RingcastStreamReader, StreamTask
 from ringcast_core import row_partition
 from ringcast_testkit import ConfigServiceProcess, NatsServer
 from ringcast_wire import RingcastError, UnavailableError

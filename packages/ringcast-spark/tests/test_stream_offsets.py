@@ -7,7 +7,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark_ringcast._stream_offsets import (
+from pyspark_ringcast._common.offsets import (
     ChangesLostError,
     Offset,
     Range,

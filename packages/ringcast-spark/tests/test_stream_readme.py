@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark_ringcast._options import Changes, OnGap, Options
-from pyspark_ringcast._sink_notes import LEDGER_KEY
+from pyspark_ringcast._client.sink_notes import LEDGER_KEY
+from pyspark_ringcast._common.options import Changes, OnGap, Options
 from ringcast_testkit import run_readme_examples
 from ringcast_wire.grpc import pb
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark_ringcast._sink import _last_of_each
-from pyspark_ringcast._sink_notes import KEPT_S, LEDGER_KEY
+from pyspark_ringcast._client.sink_notes import KEPT_S, LEDGER_KEY
+from pyspark_ringcast._stream.sink import _last_of_each
 from ringcast_testkit import PATIENCE_S
 from ringcast_wire import limits
 from ringcast_wire.grpc import pb

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from pyspark_ringcast._sink_notes import LEDGER_KEY
-from pyspark_ringcast._throttle import Reserved, Throttle, Turn
+from pyspark_ringcast._batch.throttle import Reserved, Throttle, Turn
+from pyspark_ringcast._client.sink_notes import LEDGER_KEY
 from ringcast_testkit import PATIENCE_S
 from ringcast_wire.grpc import pb
 

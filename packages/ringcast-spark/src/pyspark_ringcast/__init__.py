@@ -11,11 +11,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pyspark_ringcast._batch.lookup import lookup
+    from pyspark_ringcast._batch.prepare import partition_count, prepare, with_reasons
+    from pyspark_ringcast._batch.read import version_now
+    from pyspark_ringcast._common.since import revisions_of
     from pyspark_ringcast._defaults import register
-    from pyspark_ringcast._lookup import lookup
-    from pyspark_ringcast._prepare import partition_count, prepare, with_reasons
-    from pyspark_ringcast._read import version_now
-    from pyspark_ringcast._since import revisions_of
     from pyspark_ringcast._source import DefaultSource
 
 __all__ = [
@@ -31,13 +31,13 @@ __all__ = [
 
 _HOMES = {
     "DefaultSource": "_source",
-    "lookup": "_lookup",
-    "partition_count": "_prepare",
-    "prepare": "_prepare",
+    "lookup": "_batch.lookup",
+    "partition_count": "_batch.prepare",
+    "prepare": "_batch.prepare",
     "register": "_defaults",
-    "revisions_of": "_since",
-    "version_now": "_read",
-    "with_reasons": "_prepare",
+    "revisions_of": "_common.since",
+    "version_now": "_batch.read",
+    "with_reasons": "_batch.prepare",
 }
 
 

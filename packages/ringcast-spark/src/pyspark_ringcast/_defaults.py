@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from ringcast_wire import InvalidInputError
 
-from pyspark_ringcast._options import check_option
+from pyspark_ringcast._common.options import check_option
 from pyspark_ringcast._source import DefaultSource
 
 if TYPE_CHECKING:

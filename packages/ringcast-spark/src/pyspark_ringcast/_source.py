@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-    from pyspark_ringcast._read import Snapshot
+    from pyspark_ringcast._batch.read import Snapshot
 
 
 class DefaultSource(DataSource):
@@ -34,7 +34,7 @@ class DefaultSource(DataSource):
     def __init__(self, options: dict[str, str]) -> None:
         """Only keeps them."""
         if self.defaults:
-            from pyspark_ringcast._options import with_defaults
+            from pyspark_ringcast._common.options import with_defaults
 
             options = with_defaults(options, self.defaults)
         super().__init__(options)
@@ -46,7 +46,7 @@ class DefaultSource(DataSource):
 
     def schema(self) -> str:
         """The columns of a read; looks at the store, so that an unknown one is an error here and not in a task."""
-        from pyspark_ringcast._column_options import read_schema
+        from pyspark_ringcast._common.column_options import read_schema
 
         self._snapshot = self._pinned()
         return read_schema(self._snapshot.options)
@@ -55,7 +55,7 @@ class DefaultSource(DataSource):
         """A reader of the snapshot that was taken with the schema, or of one taken now."""
         from ringcast_wire import InvalidInputError
 
-        from pyspark_ringcast._read import RingcastReader
+        from pyspark_ringcast._batch.read import RingcastReader
 
         snapshot = self._pinned()
         if snapshot.options.read_change_feed:
@@ -66,25 +66,25 @@ class DefaultSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A writer, once the columns are checked and the store was found."""
-        from pyspark_ringcast._options import parse_options
-        from pyspark_ringcast._write import RingcastWriter
+        from pyspark_ringcast._batch.write import RingcastWriter
+        from pyspark_ringcast._common.options import parse_options
 
         return RingcastWriter(parse_options(self.options), schema, overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A reader of the changes."""
-        from pyspark_ringcast._stream import RingcastStreamReader
+        from pyspark_ringcast._stream.source import RingcastStreamReader
 
         return RingcastStreamReader(dict(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """A writer of micro-batches; ``overwrite`` is Spark's output mode ``complete``."""
-        from pyspark_ringcast._sink import RingcastStreamWriter
+        from pyspark_ringcast._stream.sink import RingcastStreamWriter
 
         return RingcastStreamWriter(dict(self.options), schema, overwrite)
 
     def _pinned(self) -> Snapshot:
-        from pyspark_ringcast._options import parse_options
-        from pyspark_ringcast._read import take_snapshot
+        from pyspark_ringcast._batch.read import take_snapshot
+        from pyspark_ringcast._common.options import parse_options
 
         return self._snapshot or take_snapshot(parse_options(self.options))

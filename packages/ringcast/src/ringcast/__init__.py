@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 # The client of NATS takes longer to import than all else: tools that only call the config service don't pay for it.
 _ON_FIRST_USE: Final = {
-    "BlockedRow": "_poison",
-    "CacheHealth": "_health",
-    "DaprClient": "_dapr",
-    "Handler": "_apply",
-    "Health": "_health",
-    "KeyHealth": "_health",
-    "Listener": "_apply",
-    "Worker": "_worker",
+    "BlockedRow": "_delivery.poison",
+    "CacheHealth": "_worker.health",
+    "DaprClient": "_dapr.sync",
+    "Handler": "_delivery.handler",
+    "Health": "_worker.health",
+    "KeyHealth": "_worker.health",
+    "Listener": "_delivery.handler",
+    "Worker": "_worker.worker",
 }
 
 __all__ = [

@@ -11,7 +11,7 @@ import msgspec
 from pyspark.sql import functions as sql
 from ringcast_wire import ErrorCode, RingcastError
 
-from pyspark_ringcast import prepare
+from pyspark_ringcast._batch.prepare import prepare
 from pyspark_ringcast.pipeline import _expressions as expressions
 from pyspark_ringcast.pipeline._difference import Planned
 from pyspark_ringcast.pipeline._plan import Content, Plan, StalePlanError, check_plan

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from ringcast_wire import InvalidInputError
 
-from pyspark_ringcast._since import vector_text
+from pyspark_ringcast._common.since import vector_text
 from pyspark_ringcast.pipeline._files import absolute, check_free, read_file, write_file
 from pyspark_ringcast.pipeline._target import State, Target, load_live, read_state
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from pyspark_ringcast._options import Service
+    from pyspark_ringcast._common.options import Service
 
 MAX_EXPORT_BYTES: Final = 1024 * 1024
 _PAGE_ROWS: Final = 10_000
@@ -86,7 +86,7 @@ def export_history(spark: SparkSession, target: Target, path: str, *, since: Seq
         InvalidInputError: something is at ``path``, or ``since`` has another number of partitions.
         UnavailableError: the config service did not answer in time.
     """
-    from pyspark_ringcast._options import parse_options
+    from pyspark_ringcast._common.options import parse_options
 
     path = absolute(path)
     check_free("path", path)
@@ -128,7 +128,7 @@ def _revisions(
     """Pages, so that a call that breaks is asked again from the last revision that came."""
     from ringcast_wire.grpc import pb
 
-    from pyspark_ringcast._service import retried, shared_stub
+    from pyspark_ringcast._client.service import retried, shared_stub
 
     stub = shared_stub(service)
     while low < high:

@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 import msgspec
 from ringcast_wire import ErrorCode, InvalidInputError, ProtocolError, RingcastError, limits
 
-from pyspark_ringcast._guards import Replacement, replacement_refusals
+from pyspark_ringcast._common.guards import Replacement, replacement_refusals
 from pyspark_ringcast.pipeline._spec import Guards
 from pyspark_ringcast.pipeline._target import Target
 

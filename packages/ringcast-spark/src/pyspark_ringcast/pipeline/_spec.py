@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 import msgspec
 from ringcast_wire import InvalidInputError, limits, names, shown
 
-from pyspark_ringcast._options import parse_servers
+from pyspark_ringcast._common.options import parse_servers
 from pyspark_ringcast.pipeline._csv_options import parse_csv_options
 from pyspark_ringcast.pipeline._files import absolute
 from pyspark_ringcast.pipeline._rules import NORMALISERS, VALIDATORS, Rule, parse_rules

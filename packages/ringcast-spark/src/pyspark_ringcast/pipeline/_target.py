@@ -60,7 +60,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Raises:
             InvalidInputError: one of them breaks a rule.
         """
-        from pyspark_ringcast._options import parse_options
+        from pyspark_ringcast._common.options import parse_options
 
         given = {name: getattr(self, name) for name in self.__struct_fields__ if name != "mode"}
         options = {name: str(value) for name, value in given.items() if value is not None}
@@ -91,9 +91,9 @@ def read_state(target: Target) -> State:
         UnknownStoreError: there is no such store.
         UnavailableError: nobody answered in time.
     """
-    from pyspark_ringcast._options import parse_options
-    from pyspark_ringcast._read import take_snapshot
-    from pyspark_ringcast._service import find_store
+    from pyspark_ringcast._batch.read import take_snapshot
+    from pyspark_ringcast._client.service import find_store
+    from pyspark_ringcast._common.options import parse_options
 
     options = parse_options(target.options())
     count = find_store(options.service, options.store, options.timeout_s).partition_count
@@ -110,9 +110,9 @@ def load_live(spark: SparkSession, target: Target, **options: str) -> tuple[Stat
         UnknownStoreError: there is no such store.
         UnavailableError: nobody answered in time.
     """
-    from pyspark_ringcast._column_options import read_schema
-    from pyspark_ringcast._options import parse_options
-    from pyspark_ringcast._since import vector_text
+    from pyspark_ringcast._common.column_options import read_schema
+    from pyspark_ringcast._common.options import parse_options
+    from pyspark_ringcast._common.since import vector_text
 
     state = read_state(target)
     if not state.written:

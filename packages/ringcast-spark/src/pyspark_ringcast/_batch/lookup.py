@@ -11,12 +11,12 @@ from pyspark.sql.types import StructField, StructType
 from ringcast_core import row_partitions
 from ringcast_wire import InvalidInputError, limits, shown
 
-from pyspark_ringcast._batches import column_of
-from pyspark_ringcast._column_options import read_schema
-from pyspark_ringcast._mapping import ReadColumns
-from pyspark_ringcast._options import Options, parse_options
-from pyspark_ringcast._prepare import home
-from pyspark_ringcast._read import ReadTask, Snapshot, read_task, take_snapshot
+from pyspark_ringcast._batch.prepare import home
+from pyspark_ringcast._batch.read import ReadTask, Snapshot, read_task, take_snapshot
+from pyspark_ringcast._common.batches import column_of
+from pyspark_ringcast._common.column_options import read_schema
+from pyspark_ringcast._common.mapping import ReadColumns
+from pyspark_ringcast._common.options import Options, parse_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

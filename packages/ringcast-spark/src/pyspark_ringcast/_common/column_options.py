@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ringcast_wire import InvalidInputError, shown
 
 if TYPE_CHECKING:
-    from pyspark_ringcast._options import Options
+    from pyspark_ringcast._common.options import Options
 
 MAX_COLUMNS: Final = 1_000
 _BRACKETS: Final = {"<": 1, "(": 1, ">": -1, ")": -1}

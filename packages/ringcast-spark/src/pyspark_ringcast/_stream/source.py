@@ -13,13 +13,13 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from ringcast_wire import InvalidInputError, names
 
-from pyspark_ringcast._fetch import shared_client
-from pyspark_ringcast._mapping import ReadColumns
-from pyspark_ringcast._options import OnChange, OnGap, Options, parse_options
-from pyspark_ringcast._service import find_store
-from pyspark_ringcast._stream_history import revisions_before
-from pyspark_ringcast._stream_offsets import Offset, Range, first_offset, next_offset, ranges, shared_out
-from pyspark_ringcast._stream_read import read_ranges
+from pyspark_ringcast._client.fetch import shared_client
+from pyspark_ringcast._client.service import find_store
+from pyspark_ringcast._common.mapping import ReadColumns
+from pyspark_ringcast._common.offsets import Offset, Range, first_offset, next_offset, ranges, shared_out
+from pyspark_ringcast._common.options import OnChange, OnGap, Options, parse_options
+from pyspark_ringcast._stream.history import revisions_before
+from pyspark_ringcast._stream.read import read_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

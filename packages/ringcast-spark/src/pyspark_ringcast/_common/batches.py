@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from ringcast_wire import InvalidInputError, RowRule, check_row, check_row_id, limits, shown
 from ringcast_wire.grpc import pb
 
-from pyspark_ringcast._options import Operation, Options
+from pyspark_ringcast._common.options import Operation, Options
 
 
 class Rejected(NamedTuple):

@@ -11,8 +11,8 @@ import msgspec
 from ringcast_wire import ConditionFailedError, InvalidInputError, LimitExceededError, UnknownKeyError, limits
 from ringcast_wire.grpc import pb
 
-from pyspark_ringcast._options import Options
-from pyspark_ringcast._service import retried, shared_stub
+from pyspark_ringcast._client.service import retried, shared_stub
+from pyspark_ringcast._common.options import Options
 
 log = logging.getLogger(__name__)
 

@@ -16,10 +16,9 @@ import pyarrow.compute as pc
 from pyspark.sql import types as spark
 from ringcast_wire import InvalidInputError, RowRule, shown
 
-from pyspark_ringcast._batches import Rejected, column_of, in_lower_case
-from pyspark_ringcast._columns import METADATA, SCHEMA
-from pyspark_ringcast._options import Malformed, Options
-from pyspark_ringcast._stream_feed import FEED_SCHEMA
+from pyspark_ringcast._common.batches import Rejected, column_of, in_lower_case
+from pyspark_ringcast._common.columns import FEED_SCHEMA, METADATA, SCHEMA
+from pyspark_ringcast._common.options import Malformed, Options
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField, StructType

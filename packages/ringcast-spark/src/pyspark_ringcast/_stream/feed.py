@@ -8,23 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 from ringcast_wire.grpc import pb
 
-from pyspark_ringcast._columns import SCHEMA
-from pyspark_ringcast._options import Options
-from pyspark_ringcast._stream_history import lose, row_columns
-from pyspark_ringcast._stream_offsets import Range
-
-FEED_SCHEMA: Final = pa.schema(
-    [
-        *SCHEMA,
-        pa.field("change_type", pa.string(), nullable=False),
-        pa.field("written_at", pa.timestamp("us", "UTC"), nullable=False),
-    ]
-)
+from pyspark_ringcast._common.columns import FEED_SCHEMA
+from pyspark_ringcast._common.offsets import Range
+from pyspark_ringcast._common.options import Options
+from pyspark_ringcast._stream.history import lose, row_columns
 
 
 class ChangeType(StrEnum):

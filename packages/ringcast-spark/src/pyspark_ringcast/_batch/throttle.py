@@ -21,8 +21,8 @@ import msgspec
 from ringcast_wire import ConditionFailedError
 from ringcast_wire.grpc import pb
 
-from pyspark_ringcast._options import Options
-from pyspark_ringcast._sink_notes import read_note, write_note
+from pyspark_ringcast._client.sink_notes import read_note, write_note
+from pyspark_ringcast._common.options import Options
 
 _BATCHES_A_SECOND: Final = 20
 """Small batches hold up other clients for less time each than large ones do."""

@@ -20,11 +20,11 @@ from ringcast_wire import (
     names,
 )
 
-from pyspark_ringcast._columns import Entry, Reply, read_reply
-from pyspark_ringcast._fetch import FetchClient, Request, batch_request, partition_request, shared_client
-from pyspark_ringcast._mapping import ReadColumns
-from pyspark_ringcast._options import OnChange, Options, parse_options
-from pyspark_ringcast._since import vector_text
+from pyspark_ringcast._client.fetch import FetchClient, Request, batch_request, partition_request, shared_client
+from pyspark_ringcast._common.columns import Entry, Reply, read_reply
+from pyspark_ringcast._common.mapping import ReadColumns
+from pyspark_ringcast._common.options import OnChange, Options, parse_options
+from pyspark_ringcast._common.since import vector_text
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -136,7 +136,7 @@ class RingcastReader(DataSourceReader):
 
 
 def read_task(snapshot: Snapshot, task: ReadTask) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, in batches of the columns of :data:`pyspark_ringcast._columns.SCHEMA`.
+    """The rows of a task, in batches of the columns of :data:`pyspark_ringcast._common.columns.SCHEMA`.
 
     Raises:
         RevisionGoneError: what was replaced since the snapshot is not kept any more, or the history is another now.

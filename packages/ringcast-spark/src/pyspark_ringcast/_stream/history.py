@@ -10,10 +10,10 @@ from typing import Any, Final
 import pyarrow as pa
 from ringcast_wire.grpc import pb
 
-from pyspark_ringcast._columns import SCHEMA
-from pyspark_ringcast._options import OnGap, Options
-from pyspark_ringcast._service import retried, shared_stub
-from pyspark_ringcast._stream_offsets import ChangesLostError, Range
+from pyspark_ringcast._client.service import retried, shared_stub
+from pyspark_ringcast._common.columns import SCHEMA
+from pyspark_ringcast._common.offsets import ChangesLostError, Range
+from pyspark_ringcast._common.options import OnGap, Options
 
 _log = logging.getLogger(__name__)
 

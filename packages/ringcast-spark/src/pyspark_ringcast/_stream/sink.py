@@ -20,11 +20,11 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
-from pyspark_ringcast._counts import Counts
-from pyspark_ringcast._mapping import WriteColumns
-from pyspark_ringcast._options import Options, parse_options
-from pyspark_ringcast._sink_notes import check_room, read_note, remove_old_notes, write_note
-from pyspark_ringcast._write import RingcastWriter, Written
+from pyspark_ringcast._batch.counts import Counts
+from pyspark_ringcast._batch.write import RingcastWriter, Written
+from pyspark_ringcast._client.sink_notes import check_room, read_note, remove_old_notes, write_note
+from pyspark_ringcast._common.mapping import WriteColumns
+from pyspark_ringcast._common.options import Options, parse_options
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -20,6 +20,14 @@ SCHEMA: Final = pa.schema(
     ]
 )
 """What Spark makes of the schema of a read without options; it compares the two strictly."""
+FEED_SCHEMA: Final = pa.schema(
+    [
+        *SCHEMA,
+        pa.field("change_type", pa.string(), nullable=False),
+        pa.field("written_at", pa.timestamp("us", "UTC"), nullable=False),
+    ]
+)
+"""The same for a change feed."""
 
 
 class Entry(NamedTuple):

@@ -15,7 +15,7 @@ import grpc
 from ringcast_wire import InvalidInputError, RingcastError, UnavailableError, limits
 from ringcast_wire.grpc import ConfigServiceStub, ServiceLogin, error_from_rpc, pb
 
-from pyspark_ringcast._options import Service
+from pyspark_ringcast._common.options import Service
 
 T = TypeVar("T")
 

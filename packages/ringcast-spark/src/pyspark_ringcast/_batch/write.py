@@ -32,16 +32,16 @@ from ringcast_wire import (
 )
 from ringcast_wire.grpc import pb
 
-from pyspark_ringcast._batches import BatchMaker, Rejected
-from pyspark_ringcast._counts import Counts, log_counts
-from pyspark_ringcast._guards import OverwriteRefusedError, Replacement, replacement_refusals
-from pyspark_ringcast._mapping import WriteColumns, check_value_column
-from pyspark_ringcast._options import Operation, Options
-from pyspark_ringcast._repeated import RowsBefore
-from pyspark_ringcast._reports import check_paths, write_counts, write_rejects
-from pyspark_ringcast._service import BulkWrite, find_store, list_row_ids, read_heads, shared_stub
-from pyspark_ringcast._sink_notes import check_room
-from pyspark_ringcast._throttle import StoreNotes, Throttle
+from pyspark_ringcast._batch.counts import Counts, log_counts
+from pyspark_ringcast._batch.repeated import RowsBefore
+from pyspark_ringcast._batch.reports import check_paths, write_counts, write_rejects
+from pyspark_ringcast._batch.throttle import StoreNotes, Throttle
+from pyspark_ringcast._client.service import BulkWrite, find_store, list_row_ids, read_heads, shared_stub
+from pyspark_ringcast._client.sink_notes import check_room
+from pyspark_ringcast._common.batches import BatchMaker, Rejected
+from pyspark_ringcast._common.guards import OverwriteRefusedError, Replacement, replacement_refusals
+from pyspark_ringcast._common.mapping import WriteColumns, check_value_column
+from pyspark_ringcast._common.options import Operation, Options
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

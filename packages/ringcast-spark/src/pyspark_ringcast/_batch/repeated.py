@@ -8,8 +8,8 @@ from typing import Protocol
 from ringcast_wire import InvalidInputError, UnknownKeyError
 from ringcast_wire.grpc import pb
 
-from pyspark_ringcast._options import Options
-from pyspark_ringcast._service import retried, shared_stub
+from pyspark_ringcast._client.service import retried, shared_stub
+from pyspark_ringcast._common.options import Options
 
 
 class Counted(Protocol):

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 from ringcast_wire import InvalidInputError
 
-from pyspark_ringcast._batches import Rejected
-from pyspark_ringcast._counts import Counts
-from pyspark_ringcast._options import Options
+from pyspark_ringcast._batch.counts import Counts
+from pyspark_ringcast._common.batches import Rejected
+from pyspark_ringcast._common.options import Options
 
 REJECTS: Final = pa.schema(
     [

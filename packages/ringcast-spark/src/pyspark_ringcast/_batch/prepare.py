@@ -10,8 +10,8 @@ from pyspark.sql.types import StringType, StructType
 from pyspark.sql.window import Window
 from ringcast_wire import InvalidInputError, names
 
-from pyspark_ringcast._options import DEFAULT_SERVICE, Service
-from pyspark_ringcast._service import find_store
+from pyspark_ringcast._client.service import find_store
+from pyspark_ringcast._common.options import DEFAULT_SERVICE, Service
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -121,7 +121,7 @@ _REASON_COLUMNS: Final = ("code", "field", "reason")
 
 def _reasons(batch: Any) -> list[list[str | None]]:
     """A list for each of these columns."""
-    from pyspark_ringcast._batches import checked_size, in_lower_case, read_rows, refused
+    from pyspark_ringcast._common.batches import checked_size, in_lower_case, read_rows, refused
 
     found: list[list[str | None]] = [[], [], []]
     for row in read_rows(in_lower_case(batch)):

@@ -39,8 +39,8 @@ from ringcast_wire import (
     without_passwords,
 )
 
-from pyspark_ringcast._columns import Reply, read_reply
-from pyspark_ringcast._options import Options
+from pyspark_ringcast._common.columns import Reply, read_reply
+from pyspark_ringcast._common.options import Options
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from ringcast_wire import InvalidInputError, NatsLogin, check_row_id, limits, names, shown
 
-from pyspark_ringcast._column_options import (
+from pyspark_ringcast._common.column_options import (
     ValueColumn,
     all_columns,
     parse_name,
@@ -23,9 +23,9 @@ from pyspark_ringcast._column_options import (
     parse_value_columns,
     with_columns,
 )
-from pyspark_ringcast._guards import DEFAULT_MAX_DELETE_SHARE
-from pyspark_ringcast._since import Since, parse_since
-from pyspark_ringcast._stream_offsets import Starting, parse_starting
+from pyspark_ringcast._common.guards import DEFAULT_MAX_DELETE_SHARE
+from pyspark_ringcast._common.offsets import Starting, parse_starting
+from pyspark_ringcast._common.since import Since, parse_since
 
 DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
 DEFAULT_SERVICE: Final = "127.0.0.1:7420"

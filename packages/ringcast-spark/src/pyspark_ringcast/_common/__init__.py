@@ -1,0 +1,1 @@
+"""What batches and streams share: options, columns, revisions."""

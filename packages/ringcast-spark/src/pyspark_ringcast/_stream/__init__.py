@@ -1,0 +1,1 @@
+"""Structured Streaming: a source of changes, and a sink."""

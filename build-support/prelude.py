@@ -57,6 +57,30 @@ ROOMS = (
         ),
     ),
     (
+        _CONFIG,
+        (
+            ("errors", ()),
+            ("caller", ()),
+            ("permits", ()),
+            ("refusals", ()),
+            ("security", ("errors",)),
+            ("repository", ("permits", "errors")),
+            ("telemetry", ("repository", "refusals")),
+            ("writes", ("telemetry", "repository", "permits", "caller")),
+            ("nats", ("telemetry", "repository")),
+            ("histories", ("nats", "telemetry", "repository")),
+            ("lifecycle", ("nats", "repository")),
+            ("handlers", ("lifecycle", "histories", "nats", "writes", "telemetry", "repository", "permits", "caller")),
+            (
+                "grpc",
+                (
+                    *("handlers", "lifecycle", "nats", "writes", "telemetry", "repository"),
+                    *("security", "refusals", "permits", "caller", "errors"),
+                ),
+            ),
+        ),
+    ),
+    (
         _AGENT,
         (
             ("_proto", ()),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Final
 
-from ringcast_config_service.outgoing import without_changes
+from ringcast_config_service.nats.outgoing import without_changes
 from ringcast_config_service.repository import OutboxRecord, WriteOutcome, WriteRequest
 from ringcast_wire import (
     WIRE_VERSION,

@@ -15,8 +15,8 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from ringcast_config_service import callers
-from ringcast_config_service.admission import LIMITS, MAX_REQUEST_BYTES, CallKind, Limit
+from ringcast_config_service.grpc import callers
+from ringcast_config_service.grpc.admission import LIMITS, MAX_REQUEST_BYTES, CallKind, Limit
 from ringcast_config_service.refusals import Refusals
 from ringcast_config_service.security import Security
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess

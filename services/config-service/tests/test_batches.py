@@ -8,7 +8,7 @@ import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ringcast_config_service.batches import PlainRows, checked_writes, plain_writes
+from ringcast_config_service.writes.batches import PlainRows, checked_writes, plain_writes
 from ringcast_wire import InvalidInputError, limits
 from ringcast_wire.grpc import error_from_rpc, pb
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import grpc
 import pytest
-from ringcast_config_service import transport_input
-from ringcast_config_service.admission import LIMITS, CallKind, Limit
+from ringcast_config_service.grpc import input as transport_input
+from ringcast_config_service.grpc.admission import LIMITS, CallKind, Limit
 from ringcast_testkit import PATIENCE_S
 from ringcast_wire.grpc import pb
 

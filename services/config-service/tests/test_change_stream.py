@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 import pytest
-from ringcast_config_service import change_stream
+from ringcast_config_service.grpc import change_stream
 from ringcast_core import row_partition
 from ringcast_wire import ErrorCode, limits
 from ringcast_wire.grpc import SERVICE_NAME, error_from_rpc, pb

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ringcast_config_service.batches import RowInput
 from ringcast_config_service.permits import Permit, clock_s
 from ringcast_config_service.repository import Deletion, WriteOutcome, WriteRequest, make_repository
-from ringcast_config_service.terms import NO_TERMS, KeyedRow, Terms, bundle, make_mark
+from ringcast_config_service.writes.batches import RowInput
+from ringcast_config_service.writes.terms import NO_TERMS, KeyedRow, Terms, bundle, make_mark
 from ringcast_wire import (
     ConditionFailedError,
     InvalidInputError,

@@ -320,7 +320,7 @@ async def test_whoever_waits_long_gives_the_owner_time(
     service: Running, store_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a machine that has much to do it takes seconds until it says that it is there."""
-    monkeypatch.setattr("ringcast_config_service.replays._ACCEPT_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("ringcast_config_service.nats.replays._ACCEPT_TIMEOUT_S", 0.05)
     await service.create(store_name, PARTITIONS)
     await service.put(store_name, "a")
     await leave(service, letter(store_name, "a"))

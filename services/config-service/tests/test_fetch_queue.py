@@ -8,10 +8,10 @@ from typing import Any
 import nats
 import pytest
 from nats.errors import NoRespondersError
-from ringcast_config_service.fetch_queue import FetchLane, LaneLimits, Request, requester_of, weight_of
 from ringcast_config_service.handlers import Handlers
+from ringcast_config_service.nats.fetch_queue import FetchLane, LaneLimits, Request, requester_of, weight_of
+from ringcast_config_service.nats.fetch_server import FetchServer
 from ringcast_config_service.telemetry import Telemetry
-from ringcast_config_service.transport_nats import FetchServer
 from ringcast_testkit import PATIENCE_S, NatsServer
 from ringcast_wire import ChunkAssembler, limits, names
 

@@ -11,8 +11,8 @@ from typing import Any
 import asyncpg
 import grpc
 import pytest
-from ringcast_config_service import lists
-from ringcast_config_service.lists import parts
+from ringcast_config_service.grpc import lists
+from ringcast_config_service.grpc.lists import parts
 from ringcast_testkit import PATIENCE_S
 from ringcast_wire.grpc import ConfigServiceStub, pb
 

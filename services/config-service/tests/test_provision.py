@@ -14,9 +14,9 @@ import nats
 import pytest
 from nats.js.api import StreamConfig
 from nats.js.errors import APIError
-from ringcast_config_service.provision import Provisioner
-from ringcast_config_service.relay import Relay
-from ringcast_config_service.streams import StreamSizes, differences, leases, of_store
+from ringcast_config_service.nats.provisioner import Provisioner
+from ringcast_config_service.nats.relay import Relay
+from ringcast_config_service.nats.streams import StreamSizes, differences, leases, of_store
 from ringcast_config_service.telemetry import Telemetry
 from ringcast_testkit import PATIENCE_S, NatsServer
 from ringcast_wire import UnavailableError, limits, names

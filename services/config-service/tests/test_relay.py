@@ -14,9 +14,9 @@ import grpc
 import nats
 import pytest
 from nats.js.errors import NotFoundError
-from ringcast_config_service import relay as relay_module
-from ringcast_config_service.provision import Provisioner
-from ringcast_config_service.relay import Relay
+from ringcast_config_service.nats import relay as relay_module
+from ringcast_config_service.nats.provisioner import Provisioner
+from ringcast_config_service.nats.relay import Relay
 from ringcast_testkit import PATIENCE_S, NatsServer
 from ringcast_wire import MismatchError, RingcastError, StoreSettings, UnavailableError, decode_event, names
 from ringcast_wire.grpc import error_from_rpc, pb

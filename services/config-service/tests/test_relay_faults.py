@@ -13,12 +13,12 @@ from typing import Any
 import nats
 import pytest
 from nats.js.api import StreamConfig
-from ringcast_config_service import lane as lane_module
-from ringcast_config_service.bus_client import BusClient
-from ringcast_config_service.outgoing import UnpublishableError, header_bytes, shape
-from ringcast_config_service.provision import Provisioner
-from ringcast_config_service.publisher import EventPublisher
-from ringcast_config_service.relay import Relay
+from ringcast_config_service.nats import lane as lane_module
+from ringcast_config_service.nats.bus_client import BusClient
+from ringcast_config_service.nats.outgoing import UnpublishableError, header_bytes, shape
+from ringcast_config_service.nats.provisioner import Provisioner
+from ringcast_config_service.nats.publisher import EventPublisher
+from ringcast_config_service.nats.relay import Relay
 from ringcast_config_service.repository import OutboxRecord
 from ringcast_config_service.telemetry import Telemetry
 from ringcast_testkit import PATIENCE_S, NatsServer, TcpProxy

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
-from ringcast_config_service.callers import Caller
+from ringcast_config_service.caller import Caller
 from ringcast_config_service.repository import (
     Chain,
     LockedError,
@@ -17,8 +17,8 @@ from ringcast_config_service.repository import (
     WriteRequest,
     Written,
 )
-from ringcast_config_service.write_queues import Waiting, WriteQueues
-from ringcast_config_service.writer import GroupWriter
+from ringcast_config_service.writes.group_writer import GroupWriter
+from ringcast_config_service.writes.write_queues import Waiting, WriteQueues
 from ringcast_testkit import PATIENCE_S
 from ringcast_wire import StoreSettings, UnavailableError
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pytest
-from ringcast_config_service.callers import Caller
+from ringcast_config_service.caller import Caller
 from ringcast_config_service.repository import (
     Chain,
     OutboxRecord,
@@ -16,7 +16,7 @@ from ringcast_config_service.repository import (
     WriteRequest,
     Written,
 )
-from ringcast_config_service.writer import MAX_GROUP_ROWS, GroupWriter
+from ringcast_config_service.writes.group_writer import MAX_GROUP_ROWS, GroupWriter
 from ringcast_wire import InternalError, LimitExceededError, UnavailableError, limits
 
 Bench = Any  # of conftest.py

@@ -17,10 +17,10 @@ from ringcast_wire import NatsLogin
 
 from ringcast_config_service.app import App
 from ringcast_config_service.config import Config, parse_bytes, parse_duration_ms
-from ringcast_config_service.connections import ConnectionSettings
 from ringcast_config_service.errors import ConfigError
+from ringcast_config_service.grpc.connections import ConnectionSettings
+from ringcast_config_service.nats.streams import StreamSizes
 from ringcast_config_service.security import Security
-from ringcast_config_service.streams import StreamSizes
 
 _PREFIX = "RINGCAST_CONFIG_SERVICE"
 _LEVELS = ("debug", "info", "warning", "error")

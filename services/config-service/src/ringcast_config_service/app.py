@@ -20,23 +20,23 @@ from ringcast_wire.metrics import SERVICE
 from ringcast_wire.prometheus import OFF, MetricsServer, TableCollector, process_registry
 from ringcast_wire.tracing import make_tracing
 
-from ringcast_config_service.bus_client import BusClient
 from ringcast_config_service.config import Config
-from ringcast_config_service.dead_letter_calls import DeadLetterCalls
-from ringcast_config_service.dead_letters import DeadLetterBox
 from ringcast_config_service.errors import ConfigError
+from ringcast_config_service.grpc.dead_letter_calls import DeadLetterCalls
+from ringcast_config_service.grpc.transport import GrpcServer
 from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.histories import Histories
 from ringcast_config_service.lifecycle import Lifecycle
-from ringcast_config_service.provision import Provisioner
+from ringcast_config_service.nats.bus_client import BusClient
+from ringcast_config_service.nats.dead_letters import DeadLetterBox
+from ringcast_config_service.nats.fetch_server import FetchServer
+from ringcast_config_service.nats.provisioner import Provisioner
+from ringcast_config_service.nats.relay import Relay
+from ringcast_config_service.nats.replays import Replays
 from ringcast_config_service.readiness import Readiness
-from ringcast_config_service.relay import Relay
-from ringcast_config_service.replays import Replays
 from ringcast_config_service.repository import Repository, make_repository
 from ringcast_config_service.telemetry import Telemetry
-from ringcast_config_service.transport_grpc import GrpcServer
-from ringcast_config_service.transport_nats import FetchServer
-from ringcast_config_service.writer import GroupWriter
+from ringcast_config_service.writes.group_writer import GroupWriter
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider

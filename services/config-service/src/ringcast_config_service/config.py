@@ -9,11 +9,11 @@ from pathlib import Path
 from ringcast_wire import InvalidInputError, NatsLogin
 from ringcast_wire.prometheus import OFF, parse_listen
 
-from ringcast_config_service.connections import ConnectionSettings
 from ringcast_config_service.errors import ConfigError
+from ringcast_config_service.grpc.connections import ConnectionSettings
+from ringcast_config_service.nats.streams import StreamSizes
 from ringcast_config_service.repository.base import DEFAULT_LOCK_TIMEOUT_MS, DEFAULT_WRITE_CONNECTIONS
 from ringcast_config_service.security import Security
-from ringcast_config_service.streams import StreamSizes
 
 _DURATION = re.compile(r"(\d{1,9})(ms|s|m|h|d)", re.ASCII)
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

@@ -33,12 +33,11 @@ from ringcast_wire import (
     shown,
 )
 
-from ringcast_config_service.batches import CheckedBatch, PlainRows, Rejected, RowInput, checked_writes, plain_writes
-from ringcast_config_service.callers import LOCAL, Caller
+from ringcast_config_service.caller import LOCAL, Caller
 from ringcast_config_service.histories import Histories
 from ringcast_config_service.lifecycle import check_inline
+from ringcast_config_service.nats.provisioner import Provisioner
 from ringcast_config_service.permits import Permit
-from ringcast_config_service.provision import Provisioner
 from ringcast_config_service.repository import (
     Chain,
     HistoryFilter,
@@ -53,8 +52,16 @@ from ringcast_config_service.repository import (
     WriteRequest,
 )
 from ringcast_config_service.telemetry import Telemetry
-from ringcast_config_service.terms import NO_TERMS, KeyedRow, Terms, bundle, make_mark
-from ringcast_config_service.writer import GroupWriter
+from ringcast_config_service.writes.batches import (
+    CheckedBatch,
+    PlainRows,
+    Rejected,
+    RowInput,
+    checked_writes,
+    plain_writes,
+)
+from ringcast_config_service.writes.group_writer import GroupWriter
+from ringcast_config_service.writes.terms import NO_TERMS, KeyedRow, Terms, bundle, make_mark
 
 _STORE_AGE_S = 5.0
 

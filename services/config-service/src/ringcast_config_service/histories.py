@@ -39,7 +39,7 @@ from ringcast_wire import (
     names,
 )
 
-from ringcast_config_service.provision import Provisioner
+from ringcast_config_service.nats.provisioner import Provisioner
 from ringcast_config_service.repository import OutboxRecord, Repository, StoreRecord
 from ringcast_config_service.telemetry import Telemetry
 

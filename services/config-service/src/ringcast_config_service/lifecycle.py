@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from ringcast_wire import InvalidInputError, Mode, RingcastError, Strategy, limits, names
 
-from ringcast_config_service.provision import Provisioner
+from ringcast_config_service.nats.provisioner import Provisioner
 from ringcast_config_service.repository import Deletion, KeyStats, Repository, StoreInfo, StoreRecord
 
 log = logging.getLogger(__name__)

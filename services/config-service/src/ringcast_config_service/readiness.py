@@ -11,7 +11,7 @@ from typing import Final
 from ringcast_wire import RingcastError
 from ringcast_wire.grpc import SERVICE_NAME
 
-from ringcast_config_service.health import Health
+from ringcast_config_service.grpc.health import Health
 from ringcast_config_service.repository import Repository
 from ringcast_config_service.telemetry import Measures
 

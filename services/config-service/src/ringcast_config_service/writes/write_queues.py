@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ringcast_config_service.callers import Caller
+from ringcast_config_service.caller import Caller
 from ringcast_config_service.repository import Bundle, Chain, WriteOutcome, WriteRequest
 
 if TYPE_CHECKING:

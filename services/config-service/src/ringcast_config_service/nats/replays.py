@@ -33,7 +33,7 @@ from ringcast_wire import (
     names,
 )
 
-from ringcast_config_service.dead_letters import DeadLetterBox, StoredLetter, asking
+from ringcast_config_service.nats.dead_letters import DeadLetterBox, StoredLetter, asking
 from ringcast_config_service.repository import Repository, StoreRecord
 from ringcast_config_service.telemetry import Telemetry
 

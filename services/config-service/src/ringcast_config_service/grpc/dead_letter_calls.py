@@ -12,8 +12,8 @@ from ringcast_core import row_partition
 from ringcast_wire import MAX_REPLAY_WAIT_MS, InvalidInputError, ReplayOutcome, check_row_id, limits, names
 from ringcast_wire.grpc import pb
 
-from ringcast_config_service.dead_letters import DeadLetterBox, DeadLetterFilter, Page, StoredLetter
-from ringcast_config_service.replays import Replayed, Replays
+from ringcast_config_service.nats.dead_letters import DeadLetterBox, DeadLetterFilter, Page, StoredLetter
+from ringcast_config_service.nats.replays import Replayed, Replays
 from ringcast_config_service.repository import Repository, StoreRecord
 from ringcast_config_service.telemetry import Telemetry
 

@@ -17,8 +17,8 @@ from nats.js.errors import APIError, NoStreamResponseError
 from ringcast_wire import RingcastError, limits, names
 from ringcast_wire.tracing import end_span
 
-from ringcast_config_service.outgoing import Outgoing, UnpublishableError, is_header_value, shape
-from ringcast_config_service.publisher import EventPublisher, PubAck, Stored
+from ringcast_config_service.nats.outgoing import Outgoing, UnpublishableError, is_header_value, shape
+from ringcast_config_service.nats.publisher import EventPublisher, PubAck, Stored
 from ringcast_config_service.repository import OutboxRecord, Repository
 from ringcast_config_service.telemetry import Telemetry
 

@@ -18,7 +18,7 @@ from typing import Final
 from ringcast_wire import InternalError, RingcastError, UnavailableError, limits
 from ringcast_wire.tracing import end_span
 
-from ringcast_config_service.callers import LOCAL, Caller
+from ringcast_config_service.caller import LOCAL, Caller
 from ringcast_config_service.repository import (
     Chain,
     LockedError,
@@ -28,7 +28,7 @@ from ringcast_config_service.repository import (
     WriteRequest,
 )
 from ringcast_config_service.telemetry import Telemetry
-from ringcast_config_service.write_queues import Lane, Waiting, WriteQueues
+from ringcast_config_service.writes.write_queues import Lane, Waiting, WriteQueues
 
 log = logging.getLogger(__name__)
 

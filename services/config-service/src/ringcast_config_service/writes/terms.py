@@ -11,9 +11,9 @@ import msgspec
 from ringcast_core import row_partitions
 from ringcast_wire import InvalidInputError, check_idempotency_key, check_row, limits, names, shown
 
-from ringcast_config_service.batches import RowInput
 from ringcast_config_service.permits import Permit
 from ringcast_config_service.repository import Bundle, IdempotencyMark, RowWrite, StoreRecord, WriteRequest
+from ringcast_config_service.writes.batches import RowInput
 
 
 class Terms(NamedTuple):

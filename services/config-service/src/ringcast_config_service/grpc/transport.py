@@ -17,18 +17,17 @@ from ringcast_wire.grpc import (
     pb,
 )
 
-from ringcast_config_service.admission import Admission, CallKind
-from ringcast_config_service.bulk_stream import BulkStream
-from ringcast_config_service.callers import caller_of
-from ringcast_config_service.change_stream import ChangeStream
-from ringcast_config_service.connections import ConnectionSettings, channel_options
-from ringcast_config_service.dead_letter_calls import DeadLetterCalls
-from ringcast_config_service.guard import GuardedServer
-from ringcast_config_service.handlers import Handlers
-from ringcast_config_service.health import Health
-from ringcast_config_service.lifecycle import Lifecycle
-from ringcast_config_service.lists import Lists
-from ringcast_config_service.messages import (
+from ringcast_config_service.grpc.admission import Admission, CallKind
+from ringcast_config_service.grpc.bulk_stream import BulkStream
+from ringcast_config_service.grpc.callers import caller_of
+from ringcast_config_service.grpc.change_stream import ChangeStream
+from ringcast_config_service.grpc.connections import ConnectionSettings, channel_options
+from ringcast_config_service.grpc.dead_letter_calls import DeadLetterCalls
+from ringcast_config_service.grpc.guard import GuardedServer
+from ringcast_config_service.grpc.health import Health
+from ringcast_config_service.grpc.input import Context, abort, send
+from ringcast_config_service.grpc.lists import Lists
+from ringcast_config_service.grpc.messages import (
     MODES,
     STRATEGIES,
     choice,
@@ -38,13 +37,14 @@ from ringcast_config_service.messages import (
     row_message,
     store_message,
 )
+from ringcast_config_service.grpc.rows import call_terms, delete_input, keyed_rows, put_input
+from ringcast_config_service.grpc.stream_life import StreamLives
+from ringcast_config_service.handlers import Handlers
+from ringcast_config_service.lifecycle import Lifecycle
 from ringcast_config_service.repository import HistoryFilter, ListedRow, ListFilter, Revision, WriteOutcome
 from ringcast_config_service.security import Security
-from ringcast_config_service.stream_life import StreamLives
 from ringcast_config_service.telemetry import Telemetry
-from ringcast_config_service.transport_input import Context, abort, send
-from ringcast_config_service.transport_rows import call_terms, delete_input, keyed_rows, put_input
-from ringcast_config_service.writer import GroupWriter
+from ringcast_config_service.writes.group_writer import GroupWriter
 
 T = TypeVar("T")
 

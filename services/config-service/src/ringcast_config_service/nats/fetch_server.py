@@ -8,7 +8,7 @@ import itertools
 import logging
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Final
+from typing import Final, Protocol
 
 import nats.errors
 from nats.aio.client import Client
@@ -17,8 +17,7 @@ from nats.aio.subscription import Subscription
 from ringcast_wire import Chunk, InternalError, RingcastError, UnavailableError, limits, names, split_chunks
 from ringcast_wire.tracing import checked_traceparent
 
-from ringcast_config_service.fetch_queue import FetchLane, LaneLimits, Request, requester_of, weight_of
-from ringcast_config_service.handlers import Handlers
+from ringcast_config_service.nats.fetch_queue import FetchLane, LaneLimits, Request, requester_of, weight_of
 from ringcast_config_service.telemetry import Telemetry, fetch_kind
 
 log = logging.getLogger(__name__)
@@ -33,6 +32,13 @@ _LARGE_REPLIES: Final = 2
 """Answers of several chunks that each lane sends at once; between two chunks of one, small answers go."""
 
 
+class FetchHandlers(Protocol):
+    """Answers fetches."""
+
+    async def fetch(self, subject: str, payload: bytes) -> bytes:
+        """The encoded answer; raises an error of :mod:`ringcast_wire` that goes back to whoever asked."""
+
+
 class FetchServer:
     """A bounded number of fetches at once, a bounded number that wait; one more is told to try again.
 
@@ -42,7 +48,7 @@ class FetchServer:
     """
 
     def __init__(
-        self, nc: Client, handlers: Handlers, *, at_once: int, waiting: int, telemetry: Telemetry | None = None
+        self, nc: Client, handlers: FetchHandlers, *, at_once: int, waiting: int, telemetry: Telemetry | None = None
     ) -> None:
         self._nc = nc
         self._handlers = handlers

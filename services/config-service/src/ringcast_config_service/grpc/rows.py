@@ -7,10 +7,10 @@ import math
 from ringcast_wire import check_condition
 from ringcast_wire.grpc import pb
 
-from ringcast_config_service.batches import RowInput
+from ringcast_config_service.grpc.input import Context
 from ringcast_config_service.permits import clock_s
-from ringcast_config_service.terms import KeyedRow, Terms
-from ringcast_config_service.transport_input import Context
+from ringcast_config_service.writes.batches import RowInput
+from ringcast_config_service.writes.terms import KeyedRow, Terms
 
 
 def row_input(row: pb.RowChange | pb.RowWrite) -> RowInput:

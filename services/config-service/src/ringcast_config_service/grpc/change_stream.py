@@ -12,14 +12,14 @@ from ringcast_wire import ConditionFailedError, InvalidInputError, RingcastError
 from ringcast_wire.grpc import pb
 from ringcast_wire.tracing import checked_traceparent
 
-from ringcast_config_service.callers import caller_of
+from ringcast_config_service.grpc.callers import caller_of
+from ringcast_config_service.grpc.input import Context, Unreadable, send
+from ringcast_config_service.grpc.rows import change_terms, row_input
+from ringcast_config_service.grpc.stream_life import GOODBYE_S
 from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.permits import clock_s
 from ringcast_config_service.repository import WriteOutcome
-from ringcast_config_service.stream_life import GOODBYE_S
-from ringcast_config_service.transport_input import Context, Unreadable, send
-from ringcast_config_service.transport_rows import change_terms, row_input
-from ringcast_config_service.writer import GroupWriter
+from ringcast_config_service.writes.group_writer import GroupWriter
 
 log = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from typing import Final
 from nats.aio.client import Client
 from ringcast_wire import RingcastError, limits
 
-from ringcast_config_service.lane import Lane
-from ringcast_config_service.provision import Provisioner
-from ringcast_config_service.publisher import EventPublisher, PubAck
+from ringcast_config_service.nats.lane import Lane
+from ringcast_config_service.nats.provisioner import Provisioner
+from ringcast_config_service.nats.publisher import EventPublisher, PubAck
 from ringcast_config_service.repository import OutboxRecord, OutboxSpan, Repository
 from ringcast_config_service.telemetry import Telemetry
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from ringcast_wire import limits
 
-from ringcast_config_service.admission import MAX_REQUEST_BYTES
 from ringcast_config_service.errors import ConfigError
+from ringcast_config_service.grpc.admission import MAX_REQUEST_BYTES
 
 _MAX_CONNECTIONS: Final = 8_192
 _MAX_STREAMS_OF_CONNECTION: Final = 1_024

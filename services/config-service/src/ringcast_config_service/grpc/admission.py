@@ -11,12 +11,12 @@ from typing import Final, NamedTuple
 
 from ringcast_wire import LimitExceededError, UnauthenticatedError, limits
 
-from ringcast_config_service import callers
-from ringcast_config_service.callers import Caller
+from ringcast_config_service.caller import Caller
+from ringcast_config_service.grpc import callers
+from ringcast_config_service.grpc.input import Context
+from ringcast_config_service.grpc.turns import Turns
 from ringcast_config_service.refusals import Refusals
 from ringcast_config_service.security import Tokens
-from ringcast_config_service.transport_input import Context
-from ringcast_config_service.turns import Turns
 
 MAX_REQUEST_BYTES: Final = 2 * limits.MAX_BATCH_BYTES
 """Above every legal request, so that an oversized row is refused with a sentence and not by the transport."""

@@ -10,9 +10,10 @@ from typing import Final, TypeVar
 from ringcast_wire import UnavailableError, limits
 from ringcast_wire.grpc import pb
 
-from ringcast_config_service.callers import Caller, caller_of
-from ringcast_config_service.transport_input import Context, send
-from ringcast_config_service.turns import Turns
+from ringcast_config_service.caller import Caller
+from ringcast_config_service.grpc.callers import caller_of
+from ringcast_config_service.grpc.input import Context, send
+from ringcast_config_service.grpc.turns import Turns
 
 T = TypeVar("T")
 P = TypeVar("P")

@@ -12,16 +12,16 @@ import grpc.aio
 from ringcast_wire import InvalidInputError, RingcastError, UnavailableError
 from ringcast_wire.grpc import pb
 
-from ringcast_config_service.batches import CheckedBatch, PlainRows, RowInput
-from ringcast_config_service.callers import caller_of
+from ringcast_config_service.grpc.callers import caller_of
+from ringcast_config_service.grpc.input import Context, Unreadable, send, unforeseen
+from ringcast_config_service.grpc.messages import SKIP_INVALID, choice
+from ringcast_config_service.grpc.rows import row_input
+from ringcast_config_service.grpc.stream_life import GOODBYE_S
 from ringcast_config_service.handlers import Handlers
-from ringcast_config_service.messages import SKIP_INVALID, choice
 from ringcast_config_service.repository import Chain, WriteOutcome
-from ringcast_config_service.stream_life import GOODBYE_S
-from ringcast_config_service.terms import Terms
-from ringcast_config_service.transport_input import Context, Unreadable, send, unforeseen
-from ringcast_config_service.transport_rows import row_input
-from ringcast_config_service.writer import GroupWriter
+from ringcast_config_service.writes.batches import CheckedBatch, PlainRows, RowInput
+from ringcast_config_service.writes.group_writer import GroupWriter
+from ringcast_config_service.writes.terms import Terms
 
 log = logging.getLogger(__name__)
 

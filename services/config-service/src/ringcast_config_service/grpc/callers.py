@@ -1,4 +1,4 @@
-"""Who makes a call, as far as its connection tells: what limits and fair queues count by."""
+"""Who makes a call, as far as its connection tells."""
 
 from __future__ import annotations
 
@@ -7,25 +7,13 @@ import ipaddress
 import urllib.parse
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
-from ringcast_config_service.transport_input import Context
+from ringcast_config_service.caller import Caller
+from ringcast_config_service.grpc.input import Context
 
 _SCHEME: Final = "bearer "
 
-
-class Caller(NamedTuple):
-    """``principal``: whose credential it is (a digest of the token, the name in the certificate, or the host of one
-    without either); ``connection``: which of the principal's connections, since several clients may share a token;
-    ``host``: where the connection comes from (of IPv6 the /64, which one host may have whole)."""
-
-    principal: str
-    connection: str
-    host: str = ""
-
-
-LOCAL: Final = Caller("local", "local", "local")
-"""The service itself."""
 
 _ADMITTED: ContextVar[Caller] = ContextVar("ringcast_caller")
 

@@ -13,9 +13,9 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 from ringcast_wire import InvalidInputError, RingcastError, UnavailableError
 
-from ringcast_config_service.admission import Admission, CallKind
-from ringcast_config_service.callers import caller_of
-from ringcast_config_service.transport_input import Context, Unreadable, abort, send
+from ringcast_config_service.grpc.admission import Admission, CallKind
+from ringcast_config_service.grpc.callers import caller_of
+from ringcast_config_service.grpc.input import Context, Unreadable, abort, send
 
 _READ_TIMEOUT_S: Final = 10.0
 """How long the one request of a call may be on its way."""

@@ -20,10 +20,10 @@ from nats.js.errors import APIError, KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 from ringcast_wire import MismatchError, RingcastError, UnavailableError, names
 
-from ringcast_config_service import streams
-from ringcast_config_service.bus_removal import clear_deletion, mark_deletion, remove_store
+from ringcast_config_service.nats import streams
+from ringcast_config_service.nats.bus_removal import clear_deletion, mark_deletion, remove_store
+from ringcast_config_service.nats.streams import StreamSizes
 from ringcast_config_service.repository import Repository, StoreRecord
-from ringcast_config_service.streams import StreamSizes
 from ringcast_config_service.telemetry import Telemetry
 
 log = logging.getLogger(__name__)

@@ -1,0 +1,1 @@
+"""The gRPC API: who may call, and what goes in and out."""

@@ -1,0 +1,1 @@
+"""Writes on their way to the database, many in one transaction."""

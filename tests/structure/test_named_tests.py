@@ -1,4 +1,4 @@
-"""The tests that the documentation names are there."""
+"""The tests and files that the documentation names are there."""
 
 from __future__ import annotations
 
@@ -19,4 +19,15 @@ def test_each_test_that_the_documentation_names_exists() -> None:
         for path in (ROOT / folder).rglob("test_*.py"):
             found.update(re.findall(r"^ *(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE))
     assert named.keys() <= found, {name: page for name, page in named.items() if name not in found}
+    assert len(named) >= 15
+
+
+def test_each_file_of_code_that_the_map_names_exists() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    named = set(re.findall(r"`((?:ringcast\w*|pyspark_ringcast|crates)/[\w/-]+\.(?:py|rs))`", page))
+    there = {path.as_posix() for path in (ROOT / "crates").rglob("*.rs")}
+    for folder in ("packages", "services"):
+        there.update(path.as_posix() for path in (ROOT / folder).glob("*/src/**/*.py"))
+    missing = {name for name in named if not any(path.endswith(f"/{name}") for path in there)}
+    assert missing == set()
     assert len(named) >= 15

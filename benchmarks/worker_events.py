@@ -16,7 +16,7 @@ from typing import Any, cast
 from opentelemetry.sdk.trace import TracerProvider
 from prometheus_client import CollectorRegistry
 from ringcast import Change
-from ringcast._bus.parser import Delivery
+from ringcast._bus.bus import Delivery
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import Log
 from ringcast._common.measures import KeyMeasures, Metrics, NoMetrics
@@ -110,7 +110,7 @@ async def measure(variant: Variant, events: int, at_once: int) -> float:
             "k",
             config,
             settings,
-            connection=connection,
+            bus=connection,
             spawn=tasks.create_task,
             want=confirm,
             doubt=_no_doubt,

@@ -97,6 +97,9 @@ ROOMS = (
     ),
 )
 
+# Packages of others that only one room knows, so that the rest does without them, as the simulation does without NATS.
+SEAMS = ((_SDK, "nats", "_bus"),)
+
 # `ringcast up` starts the config service as a process of its own: an optional extra in pyproject.toml, never an import.
 MAY_LAUNCH = ((_CLI, (_CONFIG,)),)
 

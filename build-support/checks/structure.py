@@ -3,7 +3,8 @@
 Usage: structure.py [ROOT]. The one table is MAY_IMPORT in build-support/prelude.py, by which Pants goes as well. Here
 it is compared with every import statement, wherever it stands in a file, and with every pyproject.toml; and each
 distribution must have what a distribution has. ROOMS beside it says the same of the rooms within a distribution, where
-an arrow leads to the rooms before it only, so that there is no circle. Exit status 1 with one line a finding, or when
+an arrow leads to the rooms before it only, so that there is no circle; SEAMS names packages of others that one room
+alone may import. Exit status 1 with one line a finding, or when
 nothing was there to check.
 """
 
@@ -98,6 +99,7 @@ class Structure:
         table = runpy.run_path(str(root / "build-support/prelude.py"))
         launch = dict(table["MAY_LAUNCH"])
         rooms = {directory: dict(found) for directory, found in table.get("ROOMS", ())}
+        self._seams: tuple[tuple[str, str, str], ...] = table.get("SEAMS", ())
         self._root = root
         # Some of the table is written before the distribution is.
         self._all = {
@@ -122,6 +124,8 @@ class Structure:
             if item.rooms:
                 yield from self._wrong_rooms(item)
                 yield from self._forbidden_ways(item)
+        for directory, foreign, room in self._seams:
+            yield from self._known_elsewhere(self._all[directory], foreign, room)
 
     def _missing_parts(self, item: Distribution) -> Iterator[str]:
         for name in REQUIRED_FILES:
@@ -199,6 +203,17 @@ class Structure:
                 if top == package and other not in (room, *item.rooms[room]):
                     where = f"{path.relative_to(self._root)}:{line}"
                     yield f"{where}: {room} must not import {package}.{other}: see ROOMS in build-support/prelude.py"
+
+    def _known_elsewhere(self, item: Distribution, foreign: str, room: str) -> Iterator[str]:
+        """Imports of a package of others outside the one room that may know it."""
+        (package,) = item.modules
+        for path in sorted((item.source_dir / package).rglob("*.py")):
+            if path.relative_to(item.source_dir / package).parts[0].removesuffix(".py") == room:
+                continue
+            for line, name in imports(path):
+                if name.partition(".")[0] == foreign:
+                    where = f"{path.relative_to(self._root)}:{line}"
+                    yield f"{where}: only {room} may import {foreign}: see SEAMS in build-support/prelude.py"
 
     def _providers_of(self, module: str) -> set[str]:
         return {normalised(name) for name in self._providers.get(module, ())}

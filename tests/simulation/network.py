@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
-from ringcast._bus.connection import RECONNECT_MOST_S
+from ringcast._bus.bus import RECONNECT_MOST_S
 from ringcast._common.backoff import Backoff
 
 from tests.simulation.engine import Future, Process, Scheduler, Steps

@@ -127,6 +127,18 @@ def test_rooms_and_their_table_agree(rooms: Path) -> None:
     assert "ROOMS has _cellar, which is not there" in told
 
 
+@pytest.mark.parametrize("where", ["more.py", "_ground/x.py"])
+def test_a_package_that_one_room_alone_may_know_is_refused_elsewhere(rooms: Path, where: str) -> None:
+    prelude = rooms / "build-support/prelude.py"
+    prelude.write_text(prelude.read_text() + 'SEAMS = (("packages/high", "msgspec", "_upper"),)\n')
+    package = rooms / "packages/high/src/high"
+    (package / "more.py").write_text("import low\n")
+    (package / "_upper/x.py").write_text("import low\nimport msgspec\n")
+    assert check(rooms).stderr == ""
+    (package / where).write_text("from msgspec import Struct\n")
+    assert f"{where}:1: only _upper may import msgspec" in check(rooms).stderr
+
+
 def test_what_may_be_launched_may_not_be_imported(tree: Path) -> None:
     (tree / "packages/app/src/app/planted.py").write_text("import high\n")
     assert "must not import high" in check(tree).stderr

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 from nats.aio.client import Client
-from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import ProtocolError
-from ringcast._bus.parser import Delivery, burst_client, end_bursts, take_bursts
+from ringcast._bus.bus import Delivery, Message
+from ringcast._bus.parser import burst_client, end_bursts, take_bursts
 
 INBOX = "_INBOX_w.abc"
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -31,7 +31,7 @@ class Taken:
             self.names.append(delivery.reply)
             self.traces[delivery.reply] = delivery.trace
 
-    def other(self, msg: Msg) -> None:
+    def other(self, msg: Message) -> None:
         if msg.reply:
             trace = (msg.headers or {}).get("traceparent")
             self.take([Delivery(msg.subject, msg.reply, msg.data, trace)])

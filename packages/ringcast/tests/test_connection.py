@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 from ringcast import UnavailableError, Worker
-from ringcast._bus.connection import heeding
+from ringcast._bus.nats_bus import heeding
 
 _INFO = {"server_id": "one", "version": "2.10.0", "max_payload": 1_048_576, "proto": 1, "headers": True}
 

@@ -16,7 +16,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from ringcast import Change, InvalidInputError, Mode, UnavailableError, Worker
-from ringcast._common.measures import NoMetrics, read_delivery
+from ringcast._common.measures import NoMetrics
+from ringcast._common.place import read_place
 from ringcast.metrics import PrometheusMetrics
 from ringcast_testkit import PATIENCE_S, History, WorkerProcess
 from ringcast_wire import names
@@ -298,15 +299,15 @@ async def test_the_environment_can_turn_the_endpoint_on(store: Store, monkeypatc
 @pytest.mark.parametrize(
     ("reply", "expected"),
     [
-        ("$JS.ACK.stream.consumer.1.10.9.1700000000000000000.7", (1_700_000_000_000_000_000, 7)),
-        ("$JS.ACK._.hash.stream.consumer.1.10.9.1700000000000000000.7.token", (1_700_000_000_000_000_000, 7)),
+        ("$JS.ACK.stream.consumer.1.10.9.1700000000000000000.7", (10, 9, 1_700_000_000_000_000_000, 7)),
+        ("$JS.ACK._.hash.stream.consumer.1.10.9.1700000000000000000.7.token", (10, 9, 1_700_000_000_000_000_000, 7)),
         ("", None),
         ("_R_.abc.def", None),
         ("$JS.ACK.stream.consumer.1.10.9.soon.7", None),
     ],
 )
 def test_what_a_delivery_says_of_itself(reply: str, expected: Any) -> None:
-    assert read_delivery(reply) == expected
+    assert read_place(reply) == expected
 
 
 def test_a_worker_without_metrics_or_traces_does_not_pay_for_them() -> None:

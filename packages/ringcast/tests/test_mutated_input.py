@@ -12,7 +12,7 @@ import nats
 import pytest
 from nats.js.errors import NoStreamResponseError
 from ringcast import Worker
-from ringcast._bus.parser import Delivery
+from ringcast._bus.bus import Delivery
 from ringcast._protocol.decode import read_batch, read_event, read_full, read_heads, read_partition
 from ringcast._protocol.membership import Entry, Membership
 from ringcast_core import row_partition

@@ -16,11 +16,11 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 import msgspec
-from nats.js import errors as js_errors
 from ringcast_wire import LeaseRecord, NatsLogin, ProtocolError, UnknownStoreError, decode_record, names
 
-from ringcast._bus.connection import TRANSIENT, Connection, translated
+from ringcast._bus.bus import TRANSIENT, Bus, NotFoundError, translated
 from ringcast._bus.kv import Bucket, BucketWatch, ConflictError
+from ringcast._bus.nats_bus import NatsBus
 from ringcast._bus.nats_client import WorkerClient
 from ringcast._common.backoff import Backoff
 from ringcast._common.config import WorkerConfig
@@ -48,8 +48,8 @@ def take_replays(worker: Worker, taker: ReplayTaker) -> None:
 class HostBus:
     """The connection of an agent for its lease and the records of its workers."""
 
-    def __init__(self, connection: Connection, agent_id: str, servers: Sequence[str], log: Log) -> None:
-        self.connection = connection
+    def __init__(self, bus: Bus, agent_id: str, servers: Sequence[str], log: Log) -> None:
+        self.bus = bus
         self.agent_id = agent_id
         self.servers = tuple(servers)
         self.log = log
@@ -82,8 +82,8 @@ class HostBus:
             connect_timeout_s=connect_timeout_s,
             **msgspec.structs.asdict(login),
         )
-        async with Connection.open(config, log) as connection:
-            yield cls(connection, agent_id, servers, log)
+        async with NatsBus.open(config, log) as bus:
+            yield cls(bus, agent_id, servers, log)
 
     async def check_store(self, store: str) -> None:
         """Looks whether there is a store.
@@ -92,11 +92,11 @@ class HostBus:
             UnknownStoreError: there is none.
             UnavailableError: JetStream does not answer.
         """
-        bucket = Bucket(self.connection, names.meta_bucket(store))
+        bucket = Bucket(self.bus, names.meta_bucket(store))
         with translated(f"looking for store {store}"):
             try:
-                await self.connection.check_stream(bucket.stream)
-            except js_errors.NotFoundError:
+                await self.bus.check_stream(bucket.stream)
+            except NotFoundError:
                 raise UnknownStoreError(f"store {store!r} does not exist on this NATS", field="store") from None
 
 
@@ -106,7 +106,7 @@ class HostLease:
     def __init__(self, bus: HostBus, lease_id: str, incarnation: str, lost: Callable[[], None]) -> None:
         self.id = lease_id
         self._holder = LeaseHolder(
-            bus.connection,
+            bus.bus,
             lease_id,
             LeaseRecord(
                 incarnation=incarnation,
@@ -129,7 +129,7 @@ class HostLease:
             UnavailableError: the bucket can't be reached.
         """
         with translated(f"reading the lease {lease_id}"):
-            entry = await Bucket(bus.connection, names.LEASES_BUCKET).get(lease_id)
+            entry = await Bucket(bus.bus, names.LEASES_BUCKET).get(lease_id)
         try:
             held = decode_record(entry.value, LeaseRecord) if entry is not None and entry.value is not None else None
         except ProtocolError:
@@ -184,12 +184,12 @@ class HostRecords:
         self._lease_id = lease_id
         self._living = living
         self._log = bus.log.bind(store=store)
-        self._bucket = Bucket(bus.connection, names.nodes_bucket(store))
+        self._bucket = Bucket(bus.bus, names.nodes_bucket(store))
         self._mirror = Mirror()
         self._dirty = asyncio.Event()
         watch = names.watch_name(store, bus.agent_id)
         self._watch = BucketWatch(
-            bus.connection,
+            bus.bus,
             self._bucket,
             watch,
             [">"],

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import nats.errors
 from ringcast_wire import (
     ErrorCode,
     LeaseRecord,
@@ -26,7 +25,7 @@ from ringcast_wire import (
     without_passwords,
 )
 
-from ringcast._bus.tools import open_bus, read_bucket
+from ringcast._bus.tools import ask, open_bus, read_bucket
 from ringcast._protocol.assignment import owners
 from ringcast._protocol.membership import Entry, Membership
 
@@ -114,11 +113,8 @@ async def _read(
 async def _require_key(servers: Sequence[str], store: str, key: str, timeout_s: float) -> None:
     """Raises if the config service does not know the key. A service that is away can't tell, which is no error here."""
     async with open_bus(servers, timeout_s=timeout_s, name="ringcast-topology") as client:
-        try:
-            reply = await client.request(names.fetch_subject(store, key, names.FETCH_HEADS), timeout=timeout_s)
-        except (nats.errors.NoRespondersError, nats.errors.TimeoutError):
-            return
-    if (reply.headers or {}).get(names.HEADER_ERROR) == ErrorCode.UNKNOWN_KEY:
+        reply = await ask(client, names.fetch_subject(store, key, names.FETCH_HEADS), timeout_s=timeout_s)
+    if reply is not None and (reply.headers or {}).get(names.HEADER_ERROR) == ErrorCode.UNKNOWN_KEY:
         raise UnknownKeyError(reply.data.decode(), field="key")
 
 

@@ -1,1 +1,1 @@
-"""NATS: the connection, and everything that is said and heard over it. No other room knows the client."""
+"""The bus: what is said and heard over it. No other room knows a client of NATS."""

@@ -8,13 +8,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
-from nats.js import api
-from nats.js import errors as js_errors
 from ringcast_wire import UnavailableError, names
 from ringcast_wire.metrics import Histogram
 
-from ringcast._bus.connection import TRANSIENT, Connection, translated
-from ringcast._bus.parser import Delivery
+from ringcast._bus.bus import TRANSIENT, Bus, Delivery, EventConsumer, RejectedError, translated
 from ringcast._bus.pull import PullLoop
 from ringcast._bus.refusals import RefusedError
 from ringcast._common.backoff import Backoff
@@ -47,7 +44,7 @@ class Consumers:
 
     def __init__(
         self,
-        connection: Connection,
+        bus: Bus,
         config: WorkerConfig,
         *,
         deliver: Callable[[Sequence[Delivery]], None],
@@ -57,7 +54,7 @@ class Consumers:
         failing: Callable[[frozenset[str], str], None],
         log: Log,
     ) -> None:
-        self._connection = connection
+        self._bus = bus
         self._config = config
         self._stream = names.notify_stream(config.store)
         self._deliver = deliver
@@ -81,7 +78,7 @@ class Consumers:
         self.update_duration = Histogram.of("config_consumer_update_duration_seconds")
         self.update_failures = 0
         self.updates_skipped = 0
-        connection.on_back(self.hurry)
+        bus.on_back(self.hurry)
 
     def subject_counts(self) -> dict[str, int]:
         """How many filters the server has confirmed for each consumer, by its name."""
@@ -90,8 +87,8 @@ class Consumers:
     @property
     def refused(self) -> tuple[str, ...]:
         """The consumers that NATS does not let this user pull from, by name; may be asked from any thread."""
-        head = self._connection.api(f"CONSUMER.MSG.NEXT.{self._stream}.")
-        refused = self._connection.refusals.subjects()
+        head = self._bus.api(f"CONSUMER.MSG.NEXT.{self._stream}.")
+        refused = self._bus.refusals.subjects()
         return tuple(subject.removeprefix(head) for subject in refused if subject.startswith(head))
 
     def want(self, key: str, subjects: frozenset[str]) -> None:
@@ -159,7 +156,7 @@ class Consumers:
 
         Raises:
             UnavailableError: the lease may have ended.
-            nats.errors.Error: NATS does not answer.
+            BusError: NATS does not answer.
         """
         if not self._holds():  # the consumers may be another process's by now
             raise UnavailableError("the lease may have ended: consumers stay as they are until it is held again")
@@ -177,7 +174,7 @@ class Consumers:
                 continue
             try:
                 await self._update_one(index, filters)
-            except (RefusedError, js_errors.APIError) as error:
+            except (RefusedError, RejectedError) as error:
                 self._log.warning(
                     "consumer update failed: the last filters stay", consumer=self._name(index), error=_words(error)
                 )
@@ -198,7 +195,7 @@ class Consumers:
         asked_at = asyncio.get_running_loop().time()
         self._plan.asked(index, filters)
         if filters:
-            await self._connection.put_consumer(self._stream, self._consumer(index, filters))
+            await self._bus.put_consumer(self._stream, self._consumer(index, filters))
         else:
             with suppress(RefusedError):  # as in `_clear`
                 await self._delete(index)
@@ -210,7 +207,7 @@ class Consumers:
 
     def _failed(self, index: int, filters: frozenset[str], error: Exception) -> None:
         self.update_failures += 1
-        if not self._connection.is_connected:
+        if not self._bus.is_connected:
             return  # that is told elsewhere, and goes for all workers
         pause = self._pauses.setdefault(index, Backoff(random.random, first_s=_FIRST_PAUSE_S, most_s=_MOST_PAUSE_S))
         self._retry_at[index] = asyncio.get_running_loop().time() + pause.next_s()
@@ -228,7 +225,7 @@ class Consumers:
                 found[1].cancel()
         elif wanted and not self._closed:
             loop = PullLoop(
-                self._connection,
+                self._bus,
                 self._stream,
                 self._name(index),
                 deliver=self._deliver,
@@ -246,17 +243,13 @@ class Consumers:
         self._plan.lost(index)
         self._dirty.set()
 
-    def _consumer(self, index: int, filters: frozenset[str]) -> api.ConsumerConfig:
-        name = self._name(index)
-        return api.ConsumerConfig(
-            name=name,
-            durable_name=name,
-            deliver_policy=api.DeliverPolicy.LAST_PER_SUBJECT,
-            ack_policy=api.AckPolicy.EXPLICIT,
-            ack_wait=self._config.ack_wait_s,
+    def _consumer(self, index: int, filters: frozenset[str]) -> EventConsumer:
+        return EventConsumer(
+            self._name(index),
+            sorted(filters),
+            ack_wait_s=self._config.ack_wait_s,
             max_ack_pending=self._config.max_ack_pending,
-            filter_subjects=sorted(filters),
-            inactive_threshold=self._config.inactive_threshold_s,
+            inactive_threshold_s=self._config.inactive_threshold_s,
         )
 
     def _name(self, index: int) -> str:
@@ -269,7 +262,7 @@ class Consumers:
                 index += 1
 
     async def _delete(self, index: int) -> bool:
-        return await self._connection.delete_consumer(self._stream, self._name(index))
+        return await self._bus.delete_consumer(self._stream, self._name(index))
 
 
 def _words(error: BaseException) -> str:

@@ -7,19 +7,19 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from nats.aio.msg import Msg
-from nats.js import api
-from nats.js import errors as js_errors
-
-from ringcast._bus.connection import TRANSIENT, Connection
+from ringcast._bus.bus import TRANSIENT, Bus, Message, NotFoundError, RejectedError, WatchConsumer
 from ringcast._common.backoff import Backoff
 from ringcast._common.log import Log
+from ringcast._common.place import read_place
 from ringcast._protocol.membership import Entry, Mirror
 
 _HEARTBEAT_S: Final = 1.0
 _SILENT_S: Final = 3.5
+_INACTIVE_S: Final = 30.0
+_ACK_PREFIX: Final = "$JS.ACK."
 _MARKER: Final = "Nats-Marker-Reason"
 _OPERATION: Final = "KV-Operation"
+_EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 _WRONG_SEQUENCE: Final = (10071, 10164)
 
 
@@ -30,21 +30,19 @@ class ConflictError(Exception):
 class Bucket:
     """One bucket, without the stream look-up that the client's own class needs."""
 
-    def __init__(self, connection: Connection, name: str) -> None:
+    def __init__(self, bus: Bus, name: str) -> None:
         self.name = name
         self.stream = f"KV_{name}"
         self.prefix = f"$KV.{name}."
-        self._connection = connection
+        self._bus = bus
 
     async def get(self, key: str) -> Entry | None:
         """What stands under a key; ``None`` if nothing ever did, an entry without value for a marker."""
         try:
-            message = await self._connection.last_message(self.stream, self.prefix + key)
-        except js_errors.NotFoundError:
+            message = await self._bus.last_message(self.stream, self.prefix + key)
+        except NotFoundError:
             return None
-        assert message.seq is not None
-        gone = message.headers is not None and is_marker(message.headers)
-        return Entry(message.seq, None if gone else message.data or b"")
+        return Entry(message.sequence, None if is_marker(message.headers) else message.data)
 
     async def put(self, key: str, value: bytes, *, last: int) -> int:
         """Writes if the key is at revision ``last`` (0: it never was), and returns the new revision.
@@ -63,11 +61,11 @@ class Bucket:
         await self._publish(key, b"", last, {_OPERATION: "DEL"})
 
     async def _publish(self, key: str, value: bytes, last: int, headers: dict[str, str]) -> int:
-        headers[str(api.Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value)] = str(last)
+        headers[_EXPECTED] = str(last)
         try:
-            return await self._connection.store(self.prefix + key, value, headers)
-        except js_errors.APIError as error:
-            if error.err_code in _WRONG_SEQUENCE:
+            return await self._bus.store(self.prefix + key, value, headers)
+        except RejectedError as error:
+            if error.code in _WRONG_SEQUENCE:
                 raise ConflictError(key) from error
             raise
 
@@ -82,7 +80,7 @@ class BucketWatch:
 
     def __init__(
         self,
-        connection: Connection,
+        bus: Bus,
         bucket: Bucket,
         name: str,
         patterns: list[str],
@@ -90,7 +88,7 @@ class BucketWatch:
         changed: Callable[[], None],
         log: Log,
     ) -> None:
-        self._connection = connection
+        self._bus = bus
         self._bucket = bucket
         self._name = name
         self._patterns = [bucket.prefix + pattern for pattern in patterns]
@@ -101,7 +99,7 @@ class BucketWatch:
         self._snapshot: dict[str, Entry] | None = None
         self._sequence = 0
         self._heard_at = 0.0
-        connection.on_back(self._broken.set)
+        bus.on_back(self._broken.set)
 
     async def run(self) -> None:
         """Watches until cancelled."""
@@ -116,32 +114,22 @@ class BucketWatch:
 
     async def _watch_once(self, backoff: Backoff) -> None:
         self._snapshot, self._sequence = {}, 0
-        inbox = self._connection.new_inbox()
-        async with self._connection.subscribed(inbox, self._on_message):
+        inbox = self._bus.new_inbox()
+        async with self._bus.subscribed(inbox, self._on_message):
             await self._delete()
-            info = await self._connection.put_consumer(self._bucket.stream, self._consumer(inbox))
-            if not info.num_pending and not (info.delivered and info.delivered.consumer_seq):
+            state = await self._bus.put_consumer(self._bucket.stream, self._consumer(inbox))
+            if not state.pending and not state.delivered:
                 self._complete()
             backoff.reset()
             await self._until_broken()
-            if self._connection.is_connected:
+            if self._bus.is_connected:
                 await self._delete()
 
     async def _delete(self) -> None:
-        await self._connection.delete_consumer(self._bucket.stream, self._name)
+        await self._bus.delete_consumer(self._bucket.stream, self._name)
 
-    def _consumer(self, inbox: str) -> api.ConsumerConfig:
-        return api.ConsumerConfig(
-            name=self._name,
-            deliver_subject=inbox,
-            deliver_policy=api.DeliverPolicy.LAST_PER_SUBJECT,
-            ack_policy=api.AckPolicy.NONE,
-            filter_subjects=self._patterns,
-            idle_heartbeat=_HEARTBEAT_S,
-            inactive_threshold=30.0,
-            mem_storage=True,
-            num_replicas=1,
-        )
+    def _consumer(self, inbox: str) -> WatchConsumer:
+        return WatchConsumer(self._name, inbox, self._patterns, _HEARTBEAT_S, _INACTIVE_S)
 
     async def _until_broken(self) -> None:
         loop = asyncio.get_running_loop()
@@ -154,24 +142,24 @@ class BucketWatch:
                 continue
             return
 
-    async def _on_message(self, msg: Msg) -> None:
+    async def _on_message(self, msg: Message) -> None:
         self._heard_at = asyncio.get_running_loop().time()
         if not msg.reply:
             last = (msg.headers or {}).get("Nats-Last-Consumer")
             if last is not None and int(last) != self._sequence:
                 self._broken.set()
             return
-        if not msg.reply.startswith("$JS.ACK."):
+        place = read_place(msg.reply) if msg.reply.startswith(_ACK_PREFIX) else None
+        if place is None:
             return
-        meta = msg.metadata
-        if meta.sequence.consumer != self._sequence + 1:
+        if place.consumer_sequence != self._sequence + 1:
             self._broken.set()
             return
         self._sequence += 1
         gone = is_marker(msg.headers or {})
-        entry = Entry(meta.sequence.stream, None if gone else msg.data)
+        entry = Entry(place.stream_sequence, None if gone else msg.data)
         self._take(msg.subject.removeprefix(self._bucket.prefix), entry)
-        if meta.num_pending == 0 and self._snapshot is not None:
+        if place.pending == 0 and self._snapshot is not None:
             self._complete()
 
     def _take(self, key: str, entry: Entry) -> None:

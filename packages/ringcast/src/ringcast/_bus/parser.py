@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
-import msgspec
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
@@ -19,6 +18,7 @@ from nats.errors import ProtocolError
 from nats.protocol.parser import AWAITING_CONTROL_LINE, AWAITING_MSG_PAYLOAD, Parser
 from ringcast_wire import names
 
+from ringcast._bus.bus import Delivery, Message
 from ringcast._bus.nats_client import WorkerClient
 
 _END: Final = b"\r\n"
@@ -29,17 +29,8 @@ _FIELDS: Final = 5
 """``MSG subject sid reply size``; a message with headers (``HMSG``) has the size of those before the whole size."""
 
 
-class Delivery(msgspec.Struct, frozen=True, gc=False):
-    """A message that has to be acknowledged: ``reply`` is where. ``trace``: its trace header, if it has one."""
-
-    subject: str
-    reply: str
-    data: bytes
-    trace: str | None = None
-
-
 Take = Callable[[Sequence[Delivery]], None]
-Other = Callable[[Msg], None]
+Other = Callable[[Message], None]
 
 
 class BurstParser(Parser):

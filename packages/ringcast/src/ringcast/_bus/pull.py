@@ -14,11 +14,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from nats.aio.msg import Msg
 from ringcast_wire import names
 
-from ringcast._bus.connection import TRANSIENT, Connection
-from ringcast._bus.parser import Delivery
+from ringcast._bus.bus import TRANSIENT, Bus, Delivery, Message
 from ringcast._common.backoff import Backoff
 from ringcast._common.log import Log
 from ringcast._common.measures import ConsumerCounters
@@ -39,7 +37,7 @@ class PullLoop:
 
     def __init__(
         self,
-        connection: Connection,
+        bus: Bus,
         stream: str,
         consumer: str,
         *,
@@ -49,8 +47,8 @@ class PullLoop:
         counters: ConsumerCounters,
         log: Log,
     ) -> None:
-        self._connection = connection
-        self._subject = connection.api(f"CONSUMER.MSG.NEXT.{stream}.{consumer}")
+        self._bus = bus
+        self._subject = bus.api(f"CONSUMER.MSG.NEXT.{stream}.{consumer}")
         self._deliver = deliver
         self._demand = demand
         self._missing = missing
@@ -65,13 +63,13 @@ class PullLoop:
         self._heard_at = 0.0
         self._delay_s = 0.0
         self._waited_enough = asyncio.Event()
-        connection.on_back(self._hurry)
+        bus.on_back(self._hurry)
 
     async def run(self) -> None:
         """Pulls until cancelled."""
         loop = asyncio.get_running_loop()
-        self._inbox = self._connection.new_inbox()
-        async with self._connection.delivered(self._inbox, self._on_burst, self._on_other):
+        self._inbox = self._bus.new_inbox()
+        async with self._bus.delivered(self._inbox, self._on_burst, self._on_other):
             while True:
                 await self._ask()
                 self._heard_at = loop.time()
@@ -88,9 +86,7 @@ class PullLoop:
             "idle_heartbeat": int(_HEARTBEAT_S * _NANOSECONDS),
         }
         try:
-            await self._connection.publish(
-                self._subject, json.dumps(wanted).encode(), reply=f"{self._inbox}.{self._request}"
-            )
+            await self._bus.publish(self._subject, json.dumps(wanted).encode(), reply=f"{self._inbox}.{self._request}")
         except TRANSIENT as error:
             self._log.debug("pull request failed", error=str(error))
 
@@ -125,7 +121,7 @@ class PullLoop:
             self._again.set()
         self._deliver(burst)
 
-    def _on_other(self, msg: Msg) -> None:
+    def _on_other(self, msg: Message) -> None:
         if msg.reply and not msg.subject.startswith(self._inbox):
             trace = (msg.headers or {}).get(names.HEADER_TRACE)
             self._on_burst([Delivery(msg.subject, msg.reply, msg.data, trace)])
@@ -133,7 +129,7 @@ class PullLoop:
             self._heard_at = asyncio.get_running_loop().time()
             self._on_status(msg)
 
-    def _on_status(self, msg: Msg) -> None:
+    def _on_status(self, msg: Message) -> None:
         headers = msg.headers or {}
         status, description = headers.get("Status"), headers.get("Description", "")
         if status == "100" or not msg.subject.endswith(f".{self._request}"):

@@ -9,7 +9,6 @@ from typing import Final
 
 from ringcast_wire import UnavailableError
 
-from ringcast._bus.nats_client import SubjectRefusedError
 from ringcast._common.log import Log
 
 SHOWN_FOR_S: Final = 60.0
@@ -31,18 +30,18 @@ class Refusals:
         self._at: dict[str, float] = {}
         self._waiting: dict[asyncio.Timeout, str] = {}
 
-    def add(self, error: SubjectRefusedError) -> None:
-        """The server has refused something."""
+    def add(self, action: str, refused: str) -> None:
+        """The server has refused to let this user publish, or subscribe (``action``), to a subject."""
         now = self._loop.time()
         self.count += 1
-        known = self._at.pop(error.subject, None)
-        self._at[error.subject] = now
+        known = self._at.pop(refused, None)
+        self._at[refused] = now
         if len(self._at) > _MOST:
             del self._at[next(iter(self._at))]
         if known is None or now - known > SHOWN_FOR_S:
-            self._log.warning("NATS refuses a subject to this user", action=error.action, subject=error.subject)
+            self._log.warning("NATS refuses a subject to this user", action=action, subject=refused)
         for timeout, subject in self._waiting.items():
-            if _is_below(error.subject, subject) and not timeout.expired():
+            if _is_below(refused, subject) and not timeout.expired():
                 timeout.reschedule(now)
 
     def clear(self) -> None:

@@ -7,11 +7,10 @@ import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from nats.aio.msg import Msg
 from ringcast_wire import ChunkAssembler, RingcastError, UnavailableError, error_from_code, limits, names
 
 from ringcast._bus.budget import FetchBudget
-from ringcast._bus.connection import TRANSIENT, Connection, translated
+from ringcast._bus.bus import TRANSIENT, Bus, Message, translated
 
 
 class UnfinishedFetchError(UnavailableError):
@@ -32,8 +31,8 @@ class _Pending:
 class FetchClient:
     """Sends fetches; one wildcard subscription takes all answers. Any number may be under way."""
 
-    def __init__(self, connection: Connection, timeout_s: float) -> None:
-        self._connection = connection
+    def __init__(self, bus: Bus, timeout_s: float) -> None:
+        self._bus = bus
         self._timeout_s = timeout_s
         self._more = {names.HEADER_PATIENCE: str(int(timeout_s * 1000))}
         self._inbox = ""
@@ -44,12 +43,12 @@ class FetchClient:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, connection: Connection, timeout_s: float) -> AsyncIterator[FetchClient]:
+    async def open(cls, bus: Bus, timeout_s: float) -> AsyncIterator[FetchClient]:
         """Subscribes to the answers, and unsubscribes in the end."""
-        client = cls(connection, timeout_s)
-        client._inbox = connection.new_inbox()
-        connection.on_lost(client._fail_all)
-        async with connection.subscribed(f"{client._inbox}.*", client._on_message):
+        client = cls(bus, timeout_s)
+        client._inbox = bus.new_inbox()
+        bus.on_lost(client._fail_all)
+        async with bus.subscribed(f"{client._inbox}.*", client._on_message):
             try:
                 yield client
             finally:
@@ -79,19 +78,19 @@ class FetchClient:
         return body
 
     async def _request(self, subject: str, payload: bytes, headers: dict[str, str] | None, max_bytes: int) -> bytes:
-        if not self._connection.is_connected:
+        if not self._bus.is_connected:
             raise UnavailableError(f"fetch {subject}: there is no connection to NATS")
         token = str(next(self._numbers))
         pending = self._pending[token] = _Pending(max_bytes)
         try:
             async with (
-                self._connection.refusals.heeded(subject),
+                self._bus.refusals.heeded(subject),
                 asyncio.timeout(self._timeout_s) as pending.patience,
             ):
                 with translated(f"fetch {subject}"):
                     reply = f"{self._inbox}.{token}"
                     more = (headers or {}) | self._more | {names.HEADER_FETCH_ID: reply}
-                    await self._connection.publish(subject, payload, reply=reply, headers=more)
+                    await self._bus.publish(subject, payload, reply=reply, headers=more)
                 return await pending.done
         except TimeoutError as error:
             missing = pending.assembler.missing
@@ -104,10 +103,10 @@ class FetchClient:
 
     def _give_up(self, subject: str, fetch_id: str) -> None:
         """Tells the services that nobody waits for an answer any more, so that they make and send none."""
-        if not self._connection.is_connected:
+        if not self._bus.is_connected:
             return
         cancel = f"{subject.rpartition('.')[0]}.{names.FETCH_CANCEL}"
-        task = asyncio.ensure_future(self._connection.publish(cancel, fetch_id.encode()))
+        task = asyncio.ensure_future(self._bus.publish(cancel, fetch_id.encode()))
         self._cancels.add(task)
         task.add_done_callback(self._cancelled)
 
@@ -116,7 +115,7 @@ class FetchClient:
         if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, TRANSIENT):
             raise error
 
-    async def _on_message(self, msg: Msg) -> None:
+    async def _on_message(self, msg: Message) -> None:
         pending = self._pending.get(msg.subject.rpartition(".")[2])
         if pending is None or pending.done.done():
             return

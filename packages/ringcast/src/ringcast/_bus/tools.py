@@ -14,6 +14,7 @@ import nats.js.errors
 from nats.aio.client import Client
 from ringcast_wire import UnavailableError, names, without_passwords
 
+from ringcast._bus.bus import Message
 from ringcast._common.config import resolve_jetstream_api, resolve_login
 
 _PAGE: Final = 500
@@ -82,6 +83,14 @@ async def read_bucket(nc: Client, bucket: str, keys: str = ">", *, timeout_s: fl
         asked = {"seq": sequence, "next_by_subj": prefix + keys, "batch": _PAGE}
         sequence = await _read_page(nc, f"{api}.DIRECT.GET.{stream}", asked, prefix, entries)
     return entries
+
+
+async def ask(nc: Client, subject: str, *, timeout_s: float) -> Message | None:
+    """The answer to a request without a body; ``None`` if nothing answers."""
+    try:
+        return await nc.request(subject, timeout=timeout_s)
+    except (nats.errors.NoRespondersError, nats.errors.TimeoutError):
+        return None
 
 
 async def _read_page(nc: Client, subject: str, asked: dict[str, object], prefix: str, entries: dict[str, bytes]) -> int:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from ringcast_wire.metrics import MAX_PARTITIONS_AS_LABEL, Histogram, Source
 
+from ringcast._common.place import read_place
 from ringcast._common.stats import Trigger
-
-_JS_ACK_TOKENS = 9
-_JS_ACK_TOKENS_WITH_DOMAIN = 11
 
 
 class Metrics(Protocol):
@@ -42,22 +40,6 @@ class NoMetrics:
         pass
 
 
-class Delivery(NamedTuple):
-    """What a delivery says of itself: when the broker stored it (wall clock), and how many wait behind it."""
-
-    stored_ns: int
-    pending: int
-
-
-def read_delivery(reply: str) -> Delivery | None:
-    """Reads the subject that acknowledges a delivery; ``None`` if it is of no form that is known."""
-    tokens = reply.split(".")
-    at = 9 if len(tokens) >= _JS_ACK_TOKENS_WITH_DOMAIN else 7
-    if len(tokens) < _JS_ACK_TOKENS or not (tokens[at].isdecimal() and tokens[at + 1].isdecimal()):
-        return None
-    return Delivery(int(tokens[at]), int(tokens[at + 1]))
-
-
 class ConsumerCounters:
     """Of one durable consumer, over all its pull loops."""
 
@@ -85,9 +67,9 @@ class KeyMeasures:
         """The rows of these events go to the application now."""
         now_ns = time.time_ns()
         for reply in replies:
-            delivery = read_delivery(reply)
-            if delivery is not None:
-                self.lag.observe(max(0, now_ns - delivery.stored_ns) / 1e9)
+            place = read_place(reply)
+            if place is not None:
+                self.lag.observe(max(0, now_ns - place.stored_ns) / 1e9)
 
     def bootstrapped(self, partition: int | None, seconds: float) -> None:
         """A whole partition has come, or (``None``) a whole key."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from ringcast_wire import InUseError, RingcastError
 
-from ringcast._bus.connection import TRANSIENT
+from ringcast._bus.bus import TRANSIENT
 from ringcast._common.backoff import Backoff
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import Log

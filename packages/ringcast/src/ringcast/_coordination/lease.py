@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from ringcast_wire import InUseError, LeaseRecord, ProtocolError, decode_record, encode_record, limits, names
 
-from ringcast._bus.connection import TRANSIENT, Connection, translated
+from ringcast._bus.bus import TRANSIENT, Bus, translated
 from ringcast._bus.kv import Bucket, ConflictError
 from ringcast._common.log import Log
 from ringcast._common.process import this_process
@@ -80,7 +80,7 @@ class LeaseHolder:
 
     def __init__(
         self,
-        connection: Connection,
+        bus: Bus,
         lease_id: str,
         record: LeaseRecord,
         *,
@@ -90,7 +90,7 @@ class LeaseHolder:
         stats: Stats,
         log: Log,
     ) -> None:
-        self._bucket = Bucket(connection, names.LEASES_BUCKET)
+        self._bucket = Bucket(bus, names.LEASES_BUCKET)
         self._id = lease_id
         self._keeper = LeaseKeeper(record, random.random, refresh_s=refresh_s)
         self._value = encode_record(record)
@@ -106,7 +106,7 @@ class LeaseHolder:
         self.failed_writes = 0
         self.taken = False
         """Whether another process has it: then what goes by the worker's id is that process's, too."""
-        connection.on_back(self.check)
+        bus.on_back(self.check)
 
     @property
     def id(self) -> str:

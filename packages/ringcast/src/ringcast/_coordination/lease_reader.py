@@ -9,10 +9,9 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Final
 
-from nats.aio.msg import Msg
 from ringcast_wire import UnavailableError, names
 
-from ringcast._bus.connection import TRANSIENT, Connection
+from ringcast._bus.bus import TRANSIENT, Bus, Message
 from ringcast._bus.kv import Bucket, is_marker
 from ringcast._common.log import Log
 from ringcast._protocol.lease_reading import Lease, LeaseReadings
@@ -30,7 +29,7 @@ class _Answer:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._last = "0"
 
-    def take(self, msg: Msg, prefix: str) -> None:
+    def take(self, msg: Message, prefix: str) -> None:
         headers = msg.headers or {}
         status = headers.get("Status")
         if status in ("204", "404") and not msg.data:
@@ -64,7 +63,7 @@ class LeaseReader:
 
     def __init__(
         self,
-        connection: Connection,
+        bus: Bus,
         readings: LeaseReadings,
         own: Callable[[], str],
         changed: Callable[[], None],
@@ -72,13 +71,13 @@ class LeaseReader:
         told: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self._told = told
-        self._connection = connection
+        self._bus = bus
         self._readings = readings
         self._own = own
         self._changed = changed
         self._log = log
-        self._bucket = Bucket(connection, names.LEASES_BUCKET)
-        self._subject = connection.api(f"DIRECT.GET.{self._bucket.stream}")
+        self._bucket = Bucket(bus, names.LEASES_BUCKET)
+        self._subject = bus.api(f"DIRECT.GET.{self._bucket.stream}")
         self._wake = asyncio.Event()
         self._inbox = ""
         self._number = 0
@@ -113,15 +112,15 @@ class LeaseReader:
 
         Raises:
             UnavailableError: the bucket can't be read, or the answer is not whole.
-            nats.errors.Error, TimeoutError: there is no connection, or no answer.
+            BusError, TimeoutError: there is no connection, or no answer.
         """
         async with self._answers():
             return await self._read(leases)
 
     @asynccontextmanager
     async def _answers(self) -> AsyncIterator[None]:
-        self._inbox = self._connection.new_inbox()
-        async with self._connection.subscribed(f"{self._inbox}.*", self._on_message):
+        self._inbox = self._bus.new_inbox()
+        async with self._bus.subscribed(f"{self._inbox}.*", self._on_message):
             yield
 
     async def _until_due(self) -> None:
@@ -139,16 +138,16 @@ class LeaseReader:
 
         Raises:
             UnavailableError: the bucket can't be read, or the answer is not whole.
-            nats.errors.Error, TimeoutError: there is no connection, or no answer.
+            BusError, TimeoutError: there is no connection, or no answer.
         """
-        if not self._connection.is_connected:
+        if not self._bus.is_connected:
             raise UnavailableError("there is no connection to NATS")
         self._number += 1
         answer = self._answer = _Answer()
         question = {"multi_last": [self._bucket.prefix + lease for lease in leases]}
         try:
-            async with self._connection.refusals.heeded(self._subject), asyncio.timeout(_ANSWER_S):
-                await self._connection.publish(
+            async with self._bus.refusals.heeded(self._subject), asyncio.timeout(_ANSWER_S):
+                await self._bus.publish(
                     self._subject, json.dumps(question).encode(), reply=f"{self._inbox}.{self._number}"
                 )
                 await answer.done
@@ -156,7 +155,7 @@ class LeaseReader:
             self._answer = None
         return answer.found
 
-    async def _on_message(self, msg: Msg) -> None:
+    async def _on_message(self, msg: Message) -> None:
         answer = self._answer
         if answer is None or answer.done.done() or not msg.subject.endswith(f".{self._number}"):
             return
@@ -166,7 +165,7 @@ class LeaseReader:
             answer.fail(f"an answer about leases can't be read: {error!r}")
 
     def _failed(self, error: BaseException) -> None:
-        if self._connection.is_connected:
+        if self._bus.is_connected:
             self.failures += 1
         if self.failures > _FAILURES:
             self._readings.put_off(asyncio.get_running_loop().time())

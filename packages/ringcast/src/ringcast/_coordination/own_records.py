@@ -10,7 +10,7 @@ from typing import Final
 
 from ringcast_wire import NodeRecord, names
 
-from ringcast._bus.connection import TRANSIENT
+from ringcast._bus.bus import TRANSIENT
 from ringcast._bus.kv import Bucket
 from ringcast._common.log import Log
 from ringcast._protocol.membership import Mirror

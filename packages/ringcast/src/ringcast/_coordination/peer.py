@@ -20,7 +20,7 @@ from ringcast_wire import (
     names,
 )
 
-from ringcast._bus.connection import TRANSIENT, Connection
+from ringcast._bus.bus import TRANSIENT, Bus
 from ringcast._bus.kv import Bucket, BucketWatch, ConflictError
 from ringcast._bus.refusals import RefusedError
 from ringcast._common.config import WorkerConfig
@@ -79,7 +79,7 @@ class PeerCoordinator:
 
     def __init__(
         self,
-        connection: Connection,
+        bus: Bus,
         config: WorkerConfig,
         settings: StoreSettings,
         *,
@@ -93,7 +93,7 @@ class PeerCoordinator:
         stats: Stats,
         log: Log,
     ) -> None:
-        self._connection = connection
+        self._bus = bus
         self._config = config
         self._incarnation = incarnation
         self._publish = publish
@@ -102,12 +102,12 @@ class PeerCoordinator:
         self._log = log
         self._peers = Peers(config.keys, config.worker_id, settings, settle_s=config.settle_s, grace_s=config.grace_s)
         self._membership = self._peers.membership
-        self._nodes = Bucket(connection, names.nodes_bucket(config.store))
+        self._nodes = Bucket(bus, names.nodes_bucket(config.store))
         patterns = [*(f"{key}.>" for key in config.keys), names.ENDED_PATTERN]
         watch = names.watch_name(config.store, config.worker_id)
-        self._watch = BucketWatch(connection, self._nodes, watch, patterns, self._membership.nodes, self._changed, log)
+        self._watch = BucketWatch(bus, self._nodes, watch, patterns, self._membership.nodes, self._changed, log)
         self._readings = LeaseReadings(config.keys, self._membership, grace_s=config.grace_s)
-        self._reader = LeaseReader(connection, self._readings, lambda: lease.id, self._changed, log, blind)
+        self._reader = LeaseReader(bus, self._readings, lambda: lease.id, self._changed, log, blind)
         self._membership.called = self._wake_all
         self._reports = Reports(config.worker_id, self._readings, self._membership.nodes, self._write, log)
         self._planned = {
@@ -136,7 +136,7 @@ class PeerCoordinator:
         self._bad_records = 0
         self._rival_since: float | None = None
         lease.on_change(self._wake.set)
-        connection.on_back(self._reconnected)
+        bus.on_back(self._reconnected)
 
     async def run(self) -> None:
         """Takes part until cancelled.
@@ -191,7 +191,7 @@ class PeerCoordinator:
 
         Bounded by a few times the stabilisation window, whatever the others or NATS do.
         """
-        if not self._connection.is_connected or not self._lease.held:
+        if not self._bus.is_connected or not self._lease.held:
             return  # nobody would be told
         now = asyncio.get_running_loop().time()
         for key, planned in self._planned.items():

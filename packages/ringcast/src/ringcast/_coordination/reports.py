@@ -8,7 +8,7 @@ from typing import Final
 
 from ringcast_wire import EndedLeases, encode_record, names
 
-from ringcast._bus.connection import TRANSIENT
+from ringcast._bus.bus import TRANSIENT
 from ringcast._bus.kv import ConflictError
 from ringcast._common.log import Log
 from ringcast._protocol.lease_reading import LeaseReadings

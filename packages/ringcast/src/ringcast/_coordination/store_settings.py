@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 
-from nats.js import errors as js_errors
 from ringcast_wire import StoreDeletedError, StoreSettings, UnavailableError, UnknownStoreError, names
 
-from ringcast._bus.connection import Connection, translated
+from ringcast._bus.bus import Bus, NoJetStreamError, NotFoundError, translated
 from ringcast._bus.kv import Bucket
 from ringcast._common.backoff import Backoff
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import Log
 
 
-async def load_settings(connection: Connection, store: str) -> StoreSettings:
+async def load_settings(bus: Bus, store: str) -> StoreSettings:
     """The settings of a store, from its metadata bucket.
 
     Raises:
@@ -24,14 +23,14 @@ async def load_settings(connection: Connection, store: str) -> StoreSettings:
         UnavailableError: JetStream does not answer.
         MismatchError: the store needs another version of this package.
     """
-    bucket = Bucket(connection, names.meta_bucket(store))
+    bucket = Bucket(bus, names.meta_bucket(store))
     unknown = UnknownStoreError(f"store {store!r} does not exist on this NATS: create it first", field="store")
     with translated(f"reading the settings of store {store}"):
         try:
-            await connection.check_stream(bucket.stream)
-        except js_errors.NotFoundError:
+            await bus.check_stream(bucket.stream)
+        except NotFoundError:
             raise unknown from None
-        except js_errors.ServiceUnavailableError as error:
+        except NoJetStreamError as error:
             raise UnavailableError("JetStream is not enabled on this NATS server") from error
         fields = StoreSettings.__struct_fields__
         deleted, *entries = await asyncio.gather(*(bucket.get(field) for field in (names.META_DELETED, *fields)))
@@ -43,7 +42,7 @@ async def load_settings(connection: Connection, store: str) -> StoreSettings:
     return StoreSettings.from_kv(held)
 
 
-async def find_store(connection: Connection, config: WorkerConfig, *, patient: bool, log: Log) -> StoreSettings:
+async def find_store(bus: Bus, config: WorkerConfig, *, patient: bool, log: Log) -> StoreSettings:
     """Connects and reads the settings; a worker that has rows to serve meanwhile (``patient``) tries until it can.
 
     Raises:
@@ -54,9 +53,9 @@ async def find_store(connection: Connection, config: WorkerConfig, *, patient: b
     backoff = Backoff(random.random)
     while True:
         try:
-            if not connection.is_connected:
-                await connection.connect(config)
-            return await load_settings(connection, config.store)
+            if not bus.is_connected:
+                await bus.connect(config)
+            return await load_settings(bus, config.store)
         except (UnavailableError, UnknownStoreError) as error:
             if not patient:
                 raise

@@ -25,7 +25,8 @@ from ringcast_wire import (
     names,
 )
 
-from ringcast._bus.connection import Connection
+from ringcast._bus.bus import Bus
+from ringcast._bus.nats_bus import NatsBus
 from ringcast._bus.requests import FetchClient, UnfinishedFetchError
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import Log
@@ -79,7 +80,7 @@ class KeyReader:
             self._given.update(connect_timeout_s=timeout_s, fetch_timeout_s=timeout_s)
         self._opening = asyncio.Lock()
         self._stack: AsyncExitStack | None = None
-        self._connection: Connection | None = None
+        self._bus: Bus | None = None
         self._fetches: FetchClient | None = None
 
     async def key(self, store: str, key: str) -> list[PartitionRows]:
@@ -164,7 +165,7 @@ class KeyReader:
 
     async def _client(self, store: str, key: str) -> FetchClient:
         async with self._opening:
-            if self._connection is not None and self._connection.is_closed:
+            if self._bus is not None and self._bus.is_closed:
                 await self._disconnect()
             if self._fetches is None:
                 await self._connect(store, key)
@@ -176,12 +177,12 @@ class KeyReader:
         config = WorkerConfig.resolve(given)
         async with AsyncExitStack() as stack:
             log = Log(logging.getLogger("ringcast.dapr"))
-            self._connection = await stack.enter_async_context(Connection.open(config, log))
-            self._fetches = await stack.enter_async_context(FetchClient.open(self._connection, config.fetch_timeout_s))
+            self._bus = await stack.enter_async_context(NatsBus.open(config, log))
+            self._fetches = await stack.enter_async_context(FetchClient.open(self._bus, config.fetch_timeout_s))
             self._stack = stack.pop_all()
 
     async def _disconnect(self) -> None:
-        stack, self._stack, self._connection, self._fetches = self._stack, None, None, None
+        stack, self._stack, self._bus, self._fetches = self._stack, None, None, None
         if stack is not None:
             await stack.aclose()
 

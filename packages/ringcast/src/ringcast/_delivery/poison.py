@@ -21,7 +21,7 @@ from ringcast_wire import (
     names,
 )
 
-from ringcast._bus.connection import TRANSIENT
+from ringcast._bus.bus import TRANSIENT
 from ringcast._common.backoff import Backoff
 from ringcast._common.change import Change, PoisonPolicy
 from ringcast._common.config import WorkerConfig

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ringcast_wire.tracing import Tracing, checked_traceparent, end_span
 
-from ringcast._bus.parser import Delivery
+from ringcast._bus.bus import Delivery
 from ringcast._protocol.actions import Apply, FetchBatch, FetchFull, FetchPartition
 from ringcast._protocol.batches import Batch
 from ringcast._protocol.partition import Partition, Token

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ringcast._bus.connection import Connection
+from ringcast._bus.bus import Bus
 from ringcast._cache.cache import Cache
 from ringcast._worker.session import KeySession
 
@@ -101,9 +101,9 @@ class Health:
         return heard and self.staleness_s == 0 and good and bool(self.keys)
 
 
-def staleness_s(connection: Connection, sessions: Iterable[KeySession]) -> float:
+def staleness_s(bus: Bus, sessions: Iterable[KeySession]) -> float:
     """Seconds for which changes may have been missed, or have waited to be handed over; 0 if none is known of."""
-    return max([connection.lost_for_s, *(session.staleness_s for session in sessions)])
+    return max([bus.lost_for_s, *(session.staleness_s for session in sessions)])
 
 
 def key_health(session: KeySession) -> KeyHealth:

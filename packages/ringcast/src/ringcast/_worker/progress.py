@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from ringcast._bus.connection import Connection
+from ringcast._bus.bus import Bus
 from ringcast._worker.session import KeySession
 
 _SHARE_OF_ACK_WAIT: Final = 3
@@ -14,7 +14,7 @@ _SHARE_OF_ACK_WAIT: Final = 3
 _AT_ONCE: Final = 256
 
 
-async def report_progress(connection: Connection, sessions: Mapping[str, KeySession], ack_wait_s: float) -> None:
+async def report_progress(bus: Bus, sessions: Mapping[str, KeySession], ack_wait_s: float) -> None:
     """Reports, until cancelled, which events are being worked on; those that are done quickly are never among them.
 
     The worker has what these events say, so another delivery would tell it nothing.
@@ -25,7 +25,7 @@ async def report_progress(connection: Connection, sessions: Mapping[str, KeySess
         held = set(_held(sessions))
         late = [*(before & held)]
         for at in range(0, len(late), _AT_ONCE):
-            await connection.report_progress(late[at : at + _AT_ONCE])
+            await bus.report_progress(late[at : at + _AT_ONCE])
         before = held
 
 

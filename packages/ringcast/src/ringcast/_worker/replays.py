@@ -14,7 +14,6 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final, TypeAlias
 
-from nats.aio.msg import Msg
 from ringcast_wire import (
     Mode,
     ProtocolError,
@@ -27,7 +26,7 @@ from ringcast_wire import (
     names,
 )
 
-from ringcast._bus.connection import TRANSIENT, Connection
+from ringcast._bus.bus import TRANSIENT, Bus, Message
 from ringcast._common.change import Change
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import Log
@@ -49,14 +48,14 @@ class Replays:
 
     def __init__(
         self,
-        connection: Connection,
+        bus: Bus,
         config: WorkerConfig,
         sessions: Mapping[str, KeySession],
         mode: Mode,
         taker: ReplayTaker | None,
         log: Log,
     ) -> None:
-        self._connection = connection
+        self._bus = bus
         self._config = config
         self._sessions = sessions
         self._shares = mode is Mode.PARTITIONED and not config.observe
@@ -72,10 +71,10 @@ class Replays:
             for key, session in self._sessions.items():
                 subject = names.replay_subject(self._config.store, key)
                 take = partial(self._take, tasks, session)
-                await stack.enter_async_context(self._connection.subscribed(subject, take))
+                await stack.enter_async_context(self._bus.subscribed(subject, take))
             await asyncio.Event().wait()
 
-    async def _take(self, tasks: asyncio.TaskGroup, session: KeySession, msg: Msg) -> None:
+    async def _take(self, tasks: asyncio.TaskGroup, session: KeySession, msg: Message) -> None:
         try:
             request = decode_replay_request(msg.data)
         except ProtocolError as error:
@@ -170,8 +169,8 @@ class Replays:
         """Answers once; who asked gives up by itself if this is lost, and the dead letter stays."""
         subject = names.replayed_subject(self._config.store, session.key, self._config.worker_id)
         with contextlib.suppress(*TRANSIENT):
-            if self._connection.is_connected:
-                await self._connection.publish(subject, encode_replay(answer))
+            if self._bus.is_connected:
+                await self._bus.publish(subject, encode_replay(answer))
 
 
 def _is_current(session: KeySession, request: ReplayRequest) -> bool:

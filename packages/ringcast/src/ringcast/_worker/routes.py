@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from ringcast_wire import ProtocolError, names
 
-from ringcast._bus.connection import Connection
-from ringcast._bus.parser import Delivery
+from ringcast._bus.bus import Bus, Delivery
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import Log
 from ringcast._common.stats import Stats
@@ -19,14 +18,14 @@ class Routes:
 
     def __init__(
         self,
-        connection: Connection,
+        bus: Bus,
         config: WorkerConfig,
         sessions: Mapping[str, KeySession],
         partition_count: int,
         stats: Stats,
         log: Log,
     ) -> None:
-        self._connection = connection
+        self._bus = bus
         self._store = config.store
         self._sessions = sessions
         self._partition_count = partition_count
@@ -43,7 +42,7 @@ class Routes:
             if route is None:
                 self._stats.unreadable += 1
                 self._log.error("event is on no subject of this worker", subject=delivery.subject)
-                self._connection.ack([delivery.reply])
+                self._bus.ack([delivery.reply])
                 continue
             session, number = route
             if session.traces is not None:

@@ -21,8 +21,9 @@ from ringcast_wire import (
 )
 from ringcast_wire.tracing import Tracing
 
-from ringcast._bus.connection import TRANSIENT, Connection
+from ringcast._bus.bus import TRANSIENT, Bus
 from ringcast._bus.consumers import Consumers
+from ringcast._bus.nats_bus import NatsBus
 from ringcast._bus.requests import FetchClient
 from ringcast._cache.cache import Cache
 from ringcast._cache.file import Identity
@@ -67,7 +68,7 @@ class Runtime:
         tracing: Tracing | None = None,
     ) -> None:
         self.settings: StoreSettings | None = None
-        self.connection: Connection | None = None
+        self.bus: Bus | None = None
         self.cache: Cache | None = None
         self.lease: LeaseSource | None = None
         self.routes: Routes | None = None
@@ -105,13 +106,13 @@ class Runtime:
             async with (
                 endpoint(self._config.metrics_listen, self._given_metrics) as (self._metrics, self.metrics_address),
                 Cache.open(self._config, self._log) as self.cache,
-                Connection.prepared(self._config, self._log) as self.connection,
+                NatsBus.prepared(self._config, self._log) as self.bus,
                 asyncio.TaskGroup() as self._handlers,
             ):
-                self._measure_cache(self.connection)
+                self._measure_cache(self.bus)
                 if self.cache is not None and self.cache.identity is not None:
                     self._serve_cached(self.cache, self.cache.identity)
-                await self._until_stopped(self._handlers.create_task(self._participate(self.connection)))
+                await self._until_stopped(self._handlers.create_task(self._participate(self.bus)))
         except BaseExceptionGroup as group:
             error = first_error(group)
             raise error from None
@@ -124,10 +125,10 @@ class Runtime:
             for session in self.sessions.values():
                 session.close(error)
 
-    def _measure_cache(self, connection: Connection) -> None:
+    def _measure_cache(self, bus: Bus) -> None:
         if self.cache is not None:
             self._cache_samples = CacheSamples(
-                self._config, connection, self.cache, lambda: self.sessions, lambda: self._joined
+                self._config, bus, self.cache, lambda: self.sessions, lambda: self._joined
             )
             self._metrics.add(self._cache_samples)
 
@@ -157,14 +158,14 @@ class Runtime:
             if not self._joined:
                 await self._revoke_all()
 
-    async def _participate(self, connection: Connection) -> None:
+    async def _participate(self, bus: Bus) -> None:
         """Connects, joins, and takes part until ``stopping`` is set."""
         try:
-            settings = await find_store(connection, self._config, patient=bool(self.sessions), log=self._log)
+            settings = await find_store(bus, self._config, patient=bool(self.sessions), log=self._log)
             self._check(settings)
             await self._adopt(settings)
-            async with FetchClient.open(connection, self._config.fetch_timeout_s) as fetches:
-                await self._take_part(connection, fetches, settings)
+            async with FetchClient.open(bus, self._config.fetch_timeout_s) as fetches:
+                await self._take_part(bus, fetches, settings)
         finally:
             self._begin_to_end_handlers()  # before their tasks are cancelled for a failure in here
 
@@ -206,8 +207,8 @@ class Runtime:
             self._log.error(what, error=str(error))
             raise
 
-    async def _take_part(self, connection: Connection, fetches: FetchClient, settings: StoreSettings) -> None:
-        lease = self.lease = self._make_lease(connection, settings)
+    async def _take_part(self, bus: Bus, fetches: FetchClient, settings: StoreSettings) -> None:
+        lease = self.lease = self._make_lease(bus, settings)
         name = (*self._config.servers, self._config.store, self._config.worker_id)
         if name in this_process.running:
             raise InUseError(
@@ -217,16 +218,16 @@ class Runtime:
         this_process.running.add(name)
         try:
             await lease.take()
-            await self._hold(connection, fetches, settings, lease)
+            await self._hold(bus, fetches, settings, lease)
         finally:
             this_process.running.discard(name)
 
-    def _make_lease(self, connection: Connection, settings: StoreSettings) -> LeaseSource:
+    def _make_lease(self, bus: Bus, settings: StoreSettings) -> LeaseSource:
         """The worker's own lease, or its host's. In mode FULL only its own keeps other processes off its id."""
         if self._config.observe:
             return NoLease()
         own = LeaseHolder(
-            connection,
+            bus,
             self._config.worker_id,
             LeaseRecord(
                 incarnation=this_process.incarnation,
@@ -244,14 +245,12 @@ class Runtime:
             return own
         return AgentLease(self._config, own, incarnation=this_process.incarnation, retaken=self._verify, log=self._log)
 
-    async def _hold(
-        self, connection: Connection, fetches: FetchClient, settings: StoreSettings, lease: LeaseSource
-    ) -> None:
+    async def _hold(self, bus: Bus, fetches: FetchClient, settings: StoreSettings, lease: LeaseSource) -> None:
         count = settings.partition_count
         participation = self.participation = Participation(self.sessions, self._log)
-        routes = self.routes = Routes(connection, self._config, self.sessions, count, self.stats, self._log)
+        routes = self.routes = Routes(bus, self._config, self.sessions, count, self.stats, self._log)
         consumers = self._consumers = Consumers(
-            connection,
+            bus,
             self._config,
             deliver=routes.deliver,
             demand=self._demand,
@@ -263,7 +262,7 @@ class Runtime:
         coordinator = None
         if settings.mode is Mode.PARTITIONED and not self._config.observe:
             coordinator = PeerCoordinator(
-                connection,
+                bus,
                 self._config,
                 settings,
                 incarnation=this_process.incarnation,
@@ -281,29 +280,29 @@ class Runtime:
         try:
             for session in self.sessions.values():
                 session.join(fetches)
-            samples = WorkerSamples(self._config, connection, consumers, lease, self.sessions, self.all_stats)
+            samples = WorkerSamples(self._config, bus, consumers, lease, self.sessions, self.all_stats)
             self._metrics.add(samples)
             try:
-                await self._run_tasks(connection, settings, lease, consumers, coordinator)
+                await self._run_tasks(bus, settings, lease, consumers, coordinator)
             finally:
                 self._metrics.remove(samples)
         finally:
             await self._end_handlers()
             if lease.held:  # else all that goes by our id may be somebody else's by now
                 if coordinator is not None:
-                    await self._release(connection, coordinator.leave)
-                await self._release(connection, lease.release)
-                await self._release(connection, consumers.release)
+                    await self._release(bus, coordinator.leave)
+                await self._release(bus, lease.release)
+                await self._release(bus, consumers.release)
             lease.let_go()
             await self._revoke_all()
 
     def _session(self, key: str, settings: StoreSettings) -> KeySession:
-        assert self.connection is not None
+        assert self.bus is not None
         session = KeySession(
             key,
             self._config,
             settings,
-            connection=self.connection,
+            bus=self.bus,
             spawn=self._spawn,
             want=self._want,
             doubt=self._doubt,
@@ -322,19 +321,19 @@ class Runtime:
 
     async def _run_tasks(
         self,
-        connection: Connection,
+        bus: Bus,
         settings: StoreSettings,
         lease: LeaseSource,
         consumers: Consumers,
         coordinator: PeerCoordinator | None,
     ) -> None:
         async with asyncio.TaskGroup() as self._group:
-            self._spawn(_until_closed(connection))
+            self._spawn(_until_closed(bus))
             self._keep("refreshes the lease", lease.run)
-            self._keep("acknowledges events", connection.run_acks)
-            self._keep("reports progress", lambda: report_progress(connection, self.sessions, self._config.ack_wait_s))
+            self._keep("acknowledges events", bus.run_acks)
+            self._keep("reports progress", lambda: report_progress(bus, self.sessions, self._config.ack_wait_s))
             self._keep("updates the consumers", consumers.run)
-            replays = Replays(connection, self._config, self.sessions, settings.mode, self.replay_taker, self._log)
+            replays = Replays(bus, self._config, self.sessions, settings.mode, self.replay_taker, self._log)
             self._keep("replays dead letters", replays.run)
             for session in self.sessions.values():
                 self._keep(f"compares the heads of key {session.key}", session.run_heads)
@@ -347,7 +346,7 @@ class Runtime:
             await self.stopping.wait()
             if coordinator is not None and self._deletion is None:
                 await coordinator.give_notice()
-            await self._wind_down(connection, consumers)
+            await self._wind_down(bus, consumers)
         if self._deletion is not None:
             raise self._deletion
 
@@ -389,16 +388,16 @@ class Runtime:
     def failing_because(self) -> str:
         """What keeps the worker from its work, as far as that is known, or nothing."""
         told = self.participation.troubles() if self.participation is not None else []
-        if self.connection is not None and (refused := self.connection.refusals.subjects()):
+        if self.bus is not None and (refused := self.bus.refusals.subjects()):
             told.append(f"NATS refuses {', '.join(refused)}")
         return "; ".join(told)
 
-    async def _wind_down(self, connection: Connection, consumers: Consumers) -> None:
+    async def _wind_down(self, bus: Bus, consumers: Consumers) -> None:
         """Takes no more in, waits for the handlers that run, and ends all tasks."""
         consumers.stop_pulling()
         await self._drain()
         await self._end_handlers()
-        await connection.flush_acks()
+        await bus.flush_acks()
         self._ending = True
         for task in list(self._tasks):
             task.cancel()
@@ -424,10 +423,10 @@ class Runtime:
         for session in self.sessions.values():
             session.applier.stopping.begin()
 
-    async def _release(self, connection: Connection, step: Callable[[], Awaitable[None]]) -> None:
+    async def _release(self, bus: Bus, step: Callable[[], Awaitable[None]]) -> None:
         """Gives up something that others wait for; if that fails, it ends by itself later."""
         try:
-            if not connection.is_connected:
+            if not bus.is_connected:
                 raise UnavailableError("there is no connection to NATS")
             async with asyncio.timeout(_RELEASE_TIMEOUT_S):
                 await step()
@@ -489,5 +488,5 @@ class Runtime:
             session.verify()
 
 
-async def _until_closed(connection: Connection) -> None:
-    await asyncio.shield(connection.closed)
+async def _until_closed(bus: Bus) -> None:
+    await asyncio.shield(bus.closed)

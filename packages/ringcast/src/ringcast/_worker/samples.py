@@ -9,11 +9,11 @@ from typing import Final
 from ringcast_wire import limits
 from ringcast_wire.metrics import Sample
 
-from ringcast._bus.connection import Connection
+from ringcast._bus.bus import Bus
 from ringcast._bus.consumers import Consumers
 from ringcast._cache.cache import Cache
 from ringcast._common.config import WorkerConfig
-from ringcast._common.measures import read_delivery
+from ringcast._common.place import read_place
 from ringcast._common.stats import Stats
 from ringcast._coordination.lease import LeaseSource
 from ringcast._worker.health import staleness_s
@@ -42,7 +42,7 @@ class WorkerSamples:
     """The parts of a running worker that have something to tell. Calling it gives the samples."""
 
     config: WorkerConfig
-    connection: Connection
+    bus: Bus
     consumers: Consumers
     lease: LeaseSource
     sessions: Mapping[str, KeySession]
@@ -50,12 +50,12 @@ class WorkerSamples:
 
     def __call__(self) -> Iterator[Sample]:
         worker = (self.config.store, self.config.worker_id)
-        yield Sample("config_staleness_seconds", worker, staleness_s(self.connection, list(self.sessions.values())))
+        yield Sample("config_staleness_seconds", worker, staleness_s(self.bus, list(self.sessions.values())))
         stats = self.stats()
         yield Sample("config_unreadable_events_total", worker, stats.unreadable)
         yield Sample("config_unreadable_replies_total", worker, stats.bad_replies)
         yield Sample("config_unreadable_records_total", worker, stats.bad_records)
-        yield Sample("config_refused_subjects_total", worker, self.connection.refusals.count)
+        yield Sample("config_refused_subjects_total", worker, self.bus.refusals.count)
         yield Sample("config_consumer_update_duration_seconds", worker, self.consumers.update_duration)
         yield Sample("config_consumer_update_failures_total", worker, self.consumers.update_failures)
         yield Sample("config_consumer_update_skipped_total", worker, self.consumers.updates_skipped)
@@ -73,7 +73,7 @@ class WorkerSamples:
         subjects = self.consumers.subject_counts()
         for name, counters in list(self.consumers.counters.items()):
             labels = (self.config.store, self.config.worker_id, name)
-            last = read_delivery(counters.last_reply)
+            last = read_place(counters.last_reply)
             waiting = sum(f".{name}." in token for token in unacknowledged) + (last.pending if last else 0)
             yield Sample("config_consumer_messages_total", labels, counters.messages)
             yield Sample("config_consumer_redeliveries_total", labels, counters.redeliveries)
@@ -112,7 +112,7 @@ class CacheSamples:
     """What there is to tell of a cache, from the start on; before the worker has joined, nothing else tells its age."""
 
     config: WorkerConfig
-    connection: Connection
+    bus: Bus
     cache: Cache
     sessions: Callable[[], Mapping[str, KeySession]]
     joined: Callable[[], bool]
@@ -121,7 +121,7 @@ class CacheSamples:
         worker = (self.config.store, self.config.worker_id)
         sessions = dict(self.sessions())
         if sessions and not self.joined():
-            yield Sample("config_staleness_seconds", worker, staleness_s(self.connection, sessions.values()))
+            yield Sample("config_staleness_seconds", worker, staleness_s(self.bus, sessions.values()))
         for name, session in sessions.items():
             cached = sum(partition.cached for partition in list(session.machine.partitions.values()))
             yield Sample("config_cached_partitions", (self.config.store, name, self.config.worker_id), cached)

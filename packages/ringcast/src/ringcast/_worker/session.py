@@ -12,7 +12,8 @@ from typing import Any
 from ringcast_wire import Mode, ProtocolError, RingcastError, Row, StoreSettings, names
 from ringcast_wire.tracing import Tracing
 
-from ringcast._bus.connection import Connection, JetStreamLetters
+from ringcast._bus.bus import Bus
+from ringcast._bus.dead_letters import DeadLetterPublisher
 from ringcast._bus.requests import FetchClient
 from ringcast._cache.cache import Cache
 from ringcast._cache.file import StoredPartition
@@ -62,7 +63,7 @@ class KeySession:
         config: WorkerConfig,
         settings: StoreSettings,
         *,
-        connection: Connection,
+        bus: Bus,
         spawn: Spawn,
         want: Callable[[str, frozenset[str]], None],
         doubt: Callable[[str], None],
@@ -87,7 +88,7 @@ class KeySession:
         """Why the key was given up: it is deleted."""
         self._config = config
         self._full = settings.mode is Mode.FULL
-        self._connection = connection
+        self._bus = bus
         self._spawn = spawn
         self._want = want
         self._doubt = doubt
@@ -118,7 +119,7 @@ class KeySession:
             on_assigned=on_assigned,
             on_revoked=on_revoked,
             owned=self.machine.partitions.__contains__,
-            letters=JetStreamLetters(connection),
+            letters=DeadLetterPublisher(bus),
             measures=measures,
         )
         self._subject_head = names.notify_subject(config.store, key, 0)[:-1]
@@ -134,7 +135,7 @@ class KeySession:
         self.fetches = KeyFetches(
             self.machine, measures=measures, traces=self.traces, log=self.log, answered=self.pump, deleted=tell
         )
-        connection.on_back(self._reconnected)
+        bus.on_back(self._reconnected)
 
     # ---- inputs
 
@@ -307,7 +308,7 @@ class KeySession:
     def _do(self, action: Action) -> None:
         match action:
             case Ack():
-                self._connection.ack(action.tokens)
+                self._bus.ack(action.tokens)
                 if self.traces is not None:
                     self.traces.acknowledged(action.tokens)
             case Apply() | Announce():
@@ -386,19 +387,19 @@ class KeySession:
     def unanswered_for_s(self) -> float:
         """How long the service has not answered what the revisions are; 0 when it answered the last time."""
         since = self._heads.unanswered_since  # once, for another thread may ask
-        return 0.0 if since is None else self._connection.closed.get_loop().time() - since
+        return 0.0 if since is None else self._bus.closed.get_loop().time() - since
 
     @property
     def unfetched_for_s(self) -> float:
         """For how long changes that were heard of can't be fetched; 0 if none is."""
         since = self.fetches.failing_since
-        return 0.0 if since is None else self._connection.closed.get_loop().time() - since
+        return 0.0 if since is None else self._bus.closed.get_loop().time() - since
 
     @property
     def staleness_s(self) -> float:
         """For how long changes may have been missed, or have not been handed over; 0 if nothing is known of any."""
         return max(
-            self._connection.lost_for_s,
+            self._bus.lost_for_s,
             self.unanswered_for_s,
             self.unfetched_for_s,
             self.cached_age_s,
@@ -413,13 +414,13 @@ class KeySession:
         """For how long the service's history of the key has been refused; 0 if it is not."""
         if self.machine.history.refusal is None:
             return 0.0
-        return self._connection.closed.get_loop().time() - self._refused_at
+        return self._bus.closed.get_loop().time() - self._refused_at
 
     @property
     def cached_age_s(self) -> float:
         """How old the oldest of the partitions is that are still as the disk had them; 0 if none is."""
         as_of = [partition.as_of for partition in list(self.machine.partitions.values()) if partition.cached]
-        return self._connection.closed.get_loop().time() - min(as_of) if as_of else 0.0
+        return self._bus.closed.get_loop().time() - min(as_of) if as_of else 0.0
 
     @property
     def unloaded_for_s(self) -> float:
@@ -427,7 +428,7 @@ class KeySession:
         partitions = list(self.machine.partitions.items())
         waiting = [number for number, partition in partitions if not partition.live and not partition.cached]
         since = [at for number in waiting if (at := self._gained_at.get(number)) is not None]
-        return self._connection.closed.get_loop().time() - min(since) if since else 0.0
+        return self._bus.closed.get_loop().time() - min(since) if since else 0.0
 
     # ---- what callers want to know
 

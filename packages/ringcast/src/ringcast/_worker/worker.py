@@ -264,10 +264,10 @@ class Worker:
         registration nor events fail; meanwhile what is held goes on being served. Rows from the cache are as old as
         they were when they were last known to be current, in an earlier life. It goes on rising after the end.
         """
-        connection = self._runtime.connection if self._runtime is not None else None
-        if connection is None:
+        bus = self._runtime.bus if self._runtime is not None else None
+        if bus is None:
             return 0.0
-        return staleness_s(connection, [self._session(key)] if key is not None else self._sessions().values())
+        return staleness_s(bus, [self._session(key)] if key is not None else self._sessions().values())
 
     def health(self) -> Health:
         """How this worker is now, for probes. Before the start and after the end it is not connected.
@@ -276,18 +276,18 @@ class Worker:
         """
         runtime = self._runtime
         this_process.check(self._forks, f"worker {self.config.worker_id}")
-        if runtime is None or runtime.connection is None or self._task is None:
+        if runtime is None or runtime.bus is None or self._task is None:
             return Health(False, False, 0.0, ())
-        connection, running = runtime.connection, not self._task.done()
+        bus, running = runtime.bus, not self._task.done()
         sessions = list(runtime.sessions.values())
         return Health(
-            connected=connection.is_connected and running,
+            connected=bus.is_connected and running,
             lease_held=runtime.lease is not None and runtime.lease.held and running,
-            staleness_s=staleness_s(connection, sessions),
+            staleness_s=staleness_s(bus, sessions),
             keys=tuple(key_health(session) for session in sessions),
             cache=cache_health(runtime.cache) if runtime.cache is not None else None,
             by_agent=runtime.lease is not None and runtime.lease.by_agent and running,
-            refused_subjects=connection.refusals.subjects(),
+            refused_subjects=bus.refusals.subjects(),
             refused_consumers=runtime.refused_consumers,
         )
 

@@ -1,4 +1,4 @@
-"""The NATS connection of a worker: reconnects for ever, tells who asks, and turns the client's errors into ours."""
+"""The bus over NATS: reconnects for ever, and turns what the client says into our words. No other room knows it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,26 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
-from nats.js import JetStreamContext
+from nats.js import JetStreamContext, api
 from nats.js import errors as js_errors
-from nats.js.api import ConsumerConfig, ConsumerInfo, RawStreamMsg
-from ringcast_wire import RingcastError, UnavailableError, limits, names, without_passwords
+from ringcast_wire import UnavailableError, names, without_passwords
 
+from ringcast._bus.bus import (
+    RECONNECT_MOST_S,
+    TRANSIENT,
+    BusError,
+    ConsumerState,
+    Delivery,
+    EventConsumer,
+    Message,
+    NoJetStreamError,
+    NotFoundError,
+    RejectedError,
+    StoredMessage,
+    WatchConsumer,
+)
 from ringcast._bus.nats_client import LIBRARY_VERSION, SubjectRefusedError, library_is_known
-from ringcast._bus.parser import Delivery, burst_client, end_bursts, publish_to_all, take_bursts
+from ringcast._bus.parser import burst_client, end_bursts, publish_to_all, take_bursts
 from ringcast._bus.refusals import Refusals
 from ringcast._common.backoff import Backoff
 from ringcast._common.config import NatsParser, WorkerConfig
@@ -26,27 +39,27 @@ from ringcast._common.log import Log
 
 T = TypeVar("T")
 
-RECONNECT_MOST_S: Final = 5.0
-"""Between two attempts to connect: for so long a worker may stay away when NATS is back. An attempt costs little."""
 REQUEST_TIMEOUT_S: Final = 5.0
-TRANSIENT: Final = (nats.errors.Error, js_errors.Error, UnavailableError, asyncio.TimeoutError, OSError)
-"""What a call over the connection may fail with and is worth another try."""
-
 _IN_PROGRESS: Final = "+WPI"
 _MANY_ACKS: Final = 64
 _ACK_DELAY_S: Final = 0.005
 """How long fewer acknowledgements wait for others: nobody waits for them, and sending each alone costs both sides."""
+_CLIENT_ERRORS: Final = (*TRANSIENT, nats.errors.Error)
 
 
 @contextmanager
-def translated(what: str) -> Iterator[None]:
-    """Turns errors of the NATS client into :class:`UnavailableError`."""
+def _our_errors() -> Iterator[None]:
+    """Turns the client's errors into those of the bus."""
     try:
         yield
-    except RingcastError:
-        raise
-    except TRANSIENT as error:
-        raise UnavailableError(f"{what} failed: {type(error).__name__} {error}".rstrip()) from error
+    except js_errors.NotFoundError as error:
+        raise NotFoundError(str(error), error.err_code or 0) from error
+    except js_errors.ServiceUnavailableError as error:
+        raise NoJetStreamError(str(error), error.err_code or 0) from error
+    except js_errors.APIError as error:
+        raise RejectedError(str(error), error.err_code or 0) from error
+    except nats.errors.Error as error:
+        raise BusError(str(error) or type(error).__name__) from error
 
 
 async def heeding(request: Awaitable[T]) -> T:
@@ -64,7 +77,7 @@ async def heeding(request: Awaitable[T]) -> T:
             raise asyncio.CancelledError
 
 
-class Connection:
+class NatsBus:
     """An open connection: all that a worker says to NATS, and hears of it, goes through here.
 
     ``closed`` ends with an error if NATS will not have us back.
@@ -98,32 +111,32 @@ class Connection:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, config: WorkerConfig, log: Log) -> AsyncIterator[Connection]:
+    async def open(cls, config: WorkerConfig, log: Log) -> AsyncIterator[NatsBus]:
         """Connects, and closes in the end.
 
         Raises:
             UnavailableError: no server answered within ``connect_timeout_s``.
         """
-        async with cls.prepared(config, log) as connection:
-            await connection.connect(config)
-            yield connection
+        async with cls.prepared(config, log) as bus:
+            await bus.connect(config)
+            yield bus
 
     @classmethod
     @asynccontextmanager
-    async def prepared(cls, config: WorkerConfig, log: Log) -> AsyncIterator[Connection]:
+    async def prepared(cls, config: WorkerConfig, log: Log) -> AsyncIterator[NatsBus]:
         """One that is still to :meth:`connect`; closes it in the end."""
-        connection = cls(log, config.jetstream_api, bursts=config.nats_parser is NatsParser.BURSTS)
+        bus = cls(log, config.jetstream_api, bursts=config.nats_parser is NatsParser.BURSTS)
         try:
-            yield connection
+            yield bus
         finally:
-            connection._lost, connection._back = [], []
-            if connection._lost_at is None:  # from now on changes are missed, for whoever still asks
-                connection._lost_at = asyncio.get_running_loop().time()
-            if not connection.closed.done():
-                connection.closed.set_result(None)
-            if not connection.closed.cancelled():
-                connection.closed.exception()  # it has been seen
-            await connection._close(connection._nc)
+            bus._lost, bus._back = [], []
+            if bus._lost_at is None:  # from now on changes are missed, for whoever still asks
+                bus._lost_at = asyncio.get_running_loop().time()
+            if not bus.closed.done():
+                bus.closed.set_result(None)
+            if not bus.closed.cancelled():
+                bus.closed.exception()  # it has been seen
+            await bus._close(bus._nc)
 
     async def connect(self, config: WorkerConfig) -> None:
         """Connects; after a failure it may be tried again.
@@ -177,7 +190,7 @@ class Connection:
             return  # it was never asked to connect
         try:
             await client.close()
-        except TRANSIENT as error:
+        except _CLIENT_ERRORS as error:
             # The client stops half-way if the server is gone at that moment; what it leaves must not outlive us.
             self._log.debug("closing the connection failed", error=str(error))
             for subscription in list(client._subs.values()):
@@ -211,73 +224,50 @@ class Connection:
     async def publish(
         self, subject: str, payload: bytes = b"", *, reply: str = "", headers: dict[str, str] | None = None
     ) -> None:
-        """Sends a message, and does not wait for anybody to have it.
-
-        Raises:
-            nats.errors.Error, OSError: the connection is closed, or breaks.
-        """
-        await self._nc.publish(subject, payload, reply=reply, headers=headers)
+        """Sends a message, and does not wait for anybody to have it."""
+        with _our_errors():
+            await self._nc.publish(subject, payload, reply=reply, headers=headers)
 
     async def store(self, subject: str, payload: bytes, headers: dict[str, str]) -> int:
-        """Publishes a message that a stream takes in, waits until it has it, and returns its number there.
+        """Publishes a message that a stream takes in, waits until it has it, and returns its number there."""
+        with _our_errors():
+            async with self.refusals.heeded(subject):
+                return (await heeding(self._js.publish(subject, payload, headers=headers))).seq
 
-        Raises:
-            RefusedError: NATS refuses the subject.
-            nats.js.errors.APIError: the stream refuses the message.
-            nats.errors.Error, OSError: there was no answer in time, or the connection breaks.
-        """
-        async with self.refusals.heeded(subject):
-            return (await heeding(self._js.publish(subject, payload, headers=headers))).seq
-
-    async def last_message(self, stream: str, subject: str) -> RawStreamMsg:
-        """The last message of a subject, from any server that has the stream.
-
-        Raises:
-            nats.js.errors.NotFoundError: there is none.
-            RefusedError, nats.errors.Error, OSError: as :meth:`store`.
-        """
-        async with self.refusals.heeded(self.api(f"DIRECT.GET.{stream}.{subject}")):
-            return await heeding(self._js.get_msg(stream, subject=subject, direct=True))
+    async def last_message(self, stream: str, subject: str) -> StoredMessage:
+        """The last message of a subject, from any server that has the stream."""
+        with _our_errors():
+            async with self.refusals.heeded(self.api(f"DIRECT.GET.{stream}.{subject}")):
+                found = await heeding(self._js.get_msg(stream, subject=subject, direct=True))
+        assert found.seq is not None
+        return StoredMessage(found.seq, found.data or b"", found.headers or {})
 
     async def check_stream(self, stream: str) -> None:
-        """Looks whether there is a stream.
+        """Looks whether there is a stream."""
+        with _our_errors():
+            async with self.refusals.heeded(self.api(f"STREAM.INFO.{stream}")):
+                await heeding(self._js.stream_info(stream))
 
-        Raises:
-            nats.js.errors.NotFoundError: there is none.
-            RefusedError, nats.errors.Error, OSError: as :meth:`store`.
-        """
-        async with self.refusals.heeded(self.api(f"STREAM.INFO.{stream}")):
-            await heeding(self._js.stream_info(stream))
-
-    async def put_consumer(self, stream: str, config: ConsumerConfig) -> ConsumerInfo:
-        """Makes a consumer with a name, or changes it, and waits until the server has confirmed that.
-
-        Raises:
-            nats.js.errors.APIError: the server refuses it.
-            RefusedError, nats.errors.Error, OSError: as :meth:`store`.
-        """
-        async with self.refusals.heeded(self.api(f"CONSUMER.CREATE.{stream}.{config.name}")):
-            return await heeding(self._js.add_consumer(stream, config))
+    async def put_consumer(self, stream: str, consumer: EventConsumer | WatchConsumer) -> ConsumerState:
+        """Makes a consumer with a name, or changes it, and waits until the server has confirmed that."""
+        with _our_errors():
+            async with self.refusals.heeded(self.api(f"CONSUMER.CREATE.{stream}.{consumer.name}")):
+                info = await heeding(self._js.add_consumer(stream, _consumer_config(consumer)))
+        delivered = info.delivered.consumer_seq if info.delivered else 0
+        return ConsumerState(info.num_pending or 0, delivered)
 
     async def delete_consumer(self, stream: str, name: str) -> bool:
-        """Deletes a consumer; whether there was one.
-
-        Raises:
-            RefusedError, nats.errors.Error, OSError: as :meth:`store`.
-        """
-        async with self.refusals.heeded(self.api(f"CONSUMER.DELETE.{stream}.{name}")):
-            try:
-                return await heeding(self._js.delete_consumer(stream, name))
-            except js_errors.NotFoundError:
-                return False
+        """Deletes a consumer; whether there was one."""
+        try:
+            with _our_errors():
+                async with self.refusals.heeded(self.api(f"CONSUMER.DELETE.{stream}.{name}")):
+                    return await heeding(self._js.delete_consumer(stream, name))
+        except NotFoundError:
+            return False
 
     @asynccontextmanager
-    async def subscribed(self, subject: str, callback: Callable[[Msg], Awaitable[None]]) -> AsyncIterator[None]:
-        """Subscribes to an inbox for a while, across reconnects. Whoever uses it bounds what may be on its way.
-
-        Raises:
-            nats.errors.Error: the connection is closed.
-        """
+    async def subscribed(self, subject: str, callback: Callable[[Message], Awaitable[None]]) -> AsyncIterator[None]:
+        """Subscribes to an inbox for a while, across reconnects. The user of it bounds what may be on its way."""
         subscription = await self._subscribe(subject, callback)
         try:
             yield
@@ -286,14 +276,11 @@ class Connection:
 
     @asynccontextmanager
     async def delivered(
-        self, inbox: str, take: Callable[[Sequence[Delivery]], None], other: Callable[[Msg], None]
+        self, inbox: str, take: Callable[[Sequence[Delivery]], None], other: Callable[[Message], None]
     ) -> AsyncIterator[None]:
         """Subscribes below an inbox where a consumer delivers; ``take`` gets what came at once, ``other`` the rest.
 
         The rest is what the server says itself, and now and then a delivery that was cut in two on its way.
-
-        Raises:
-            nats.errors.Error: the connection is closed.
         """
 
         async def direct(msg: Msg) -> None:
@@ -311,14 +298,15 @@ class Connection:
 
     async def _subscribe(self, subject: str, callback: Callable[[Msg], Awaitable[None]]) -> Subscription:
         try:
-            return await self._nc.subscribe(subject, cb=callback, pending_bytes_limit=0)
+            with _our_errors():
+                return await self._nc.subscribe(subject, cb=callback, pending_bytes_limit=0)
         except OSError:
             # The connection broke just now. The subscription stands all the same, and is sent when it is back.
             return next(sub for sub in self._nc._subs.values() if sub.subject == subject)
 
     async def _unsubscribe(self, subscription: Subscription) -> None:
         if not self._nc.is_closed:
-            with suppress(*TRANSIENT):
+            with suppress(*_CLIENT_ERRORS):
                 await subscription.unsubscribe()
 
     @property
@@ -357,7 +345,7 @@ class Connection:
             return
         try:
             await publish_to_all(self._nc, tokens)
-        except TRANSIENT as error:
+        except _CLIENT_ERRORS as error:
             self._log.debug("acknowledgements lost", error=str(error))
 
     async def report_progress(self, tokens: Sequence[str]) -> None:
@@ -366,7 +354,7 @@ class Connection:
             return
         try:
             await publish_to_all(self._nc, tokens, _IN_PROGRESS)
-        except TRANSIENT as error:
+        except _CLIENT_ERRORS as error:
             self._log.debug("reports of progress lost", error=str(error))
 
     def _next_server(self, servers: list[Any], _info: dict[str, Any]) -> tuple[Any, float]:
@@ -375,10 +363,10 @@ class Connection:
 
     async def _on_error(self, error: Exception) -> None:
         if isinstance(error, SubjectRefusedError):
-            self.refusals.add(error)
+            self.refusals.add(error.action, error.subject)
             return
         told = str(error) or type(error).__name__
-        if isinstance(error, TRANSIENT):
+        if isinstance(error, _CLIENT_ERRORS):
             self._log.debug("NATS client error", error=told)
         else:  # what came could not be taken in, or the library is at its wits' end
             self._log.warning("NATS client error: it goes on", error=repr(error))
@@ -409,17 +397,28 @@ class Connection:
             self.closed.set_exception(UnavailableError(f"NATS closed the connection for good: {self._last_error}"))
 
 
-class JetStreamLetters:
-    """Publishes dead letters and waits until the stream of their store has them."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    async def publish(self, subject: str, body: bytes, message_id: str) -> None:
-        """Publishes one; one of the same id that is there already will do."""
-        await self._connection.store(subject, body, {names.HEADER_MSG_ID: message_id})
-
-    @property
-    def max_bytes(self) -> int:
-        """What the server takes, less room for the headers."""
-        return self._connection.max_message_bytes - limits.CHUNK_HEADROOM_BYTES
+def _consumer_config(consumer: EventConsumer | WatchConsumer) -> api.ConsumerConfig:
+    match consumer:
+        case EventConsumer():
+            return api.ConsumerConfig(
+                name=consumer.name,
+                durable_name=consumer.name,
+                deliver_policy=api.DeliverPolicy.LAST_PER_SUBJECT,
+                ack_policy=api.AckPolicy.EXPLICIT,
+                ack_wait=consumer.ack_wait_s,
+                max_ack_pending=consumer.max_ack_pending,
+                filter_subjects=list(consumer.filters),
+                inactive_threshold=consumer.inactive_threshold_s,
+            )
+        case WatchConsumer():
+            return api.ConsumerConfig(
+                name=consumer.name,
+                deliver_subject=consumer.inbox,
+                deliver_policy=api.DeliverPolicy.LAST_PER_SUBJECT,
+                ack_policy=api.AckPolicy.NONE,
+                filter_subjects=list(consumer.filters),
+                idle_heartbeat=consumer.heartbeat_s,
+                inactive_threshold=consumer.inactive_threshold_s,
+                mem_storage=True,
+                num_replicas=1,
+            )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 
 import pytest
 from ringcast import InvalidInputError, LimitExceededError, Mode, Worker, WorkerConfig
+from ringcast._common.config import WorkerSettings
 
 GIVEN = {"store": "s", "keys": ["k"]}
 
@@ -19,8 +19,25 @@ def test_defaults() -> None:
 
 
 def test_every_setting_is_an_argument_of_a_worker() -> None:
-    arguments = inspect.signature(Worker).parameters
-    assert [field for field in WorkerConfig.__struct_fields__ if field not in arguments] == []
+    assert set(WorkerSettings.__annotations__) == set(WorkerConfig.__struct_fields__)
+    given: WorkerSettings = {"store": "s", "keys": "k, l", "handler_tries": 5}
+    assert (Worker(**given).config.keys, Worker(**given).config.handler_tries) == (("k", "l"), 5)
+
+
+def test_a_worker_can_be_given_a_whole_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = WorkerConfig.resolve({**GIVEN, "worker_id": "one", "window_s": 0.25, "password": "p", "user": "u"}, {})
+    monkeypatch.setenv("RINGCAST_WINDOW_S", "3")
+    assert Worker(config).config == config
+    other = Worker(config, worker_id="two", heads_s=1.0, window_s=None).config
+    assert (other.worker_id, other.name, other.heads_s, other.window_s) == ("two", "ringcast-worker-two", 1.0, 0.25)
+    assert (other.store, other.password) == ("s", "p")
+    with pytest.raises(InvalidInputError, match="heads_s"):
+        Worker(config, heads_s=0.0)
+
+
+def test_an_argument_that_is_no_setting_is_named() -> None:
+    with pytest.raises(InvalidInputError, match="stoer"):
+        Worker(stoer="s", keys=["k"])  # type: ignore[call-arg]
 
 
 def test_two_workers_of_a_process_get_ids_of_their_own() -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import click
 import pytest
 from ringcast_config_service.__main__ import main
-from ringcast_testkit import ConfigServiceProcess, run_readme_examples
+from ringcast_testkit import ConfigServiceProcess, check_flags, run_readme_examples
 from ringcast_wire import ErrorCode
 from ringcast_wire.grpc import STATUS
 
 README = Path(__file__).parent.parent / "README.md"
-LOGIN = "--nats-"
 
 
 def test_the_examples_run(
@@ -30,19 +28,7 @@ def test_the_command_line_is_accepted() -> None:
 
 
 def test_the_table_of_settings_is_complete() -> None:
-    """Every flag with its default; those for logging in to NATS are left to --help, as the README says."""
-    documented = dict(re.findall(r"^\| `(--[a-z-]+)` \| (?:`(.*?)`)? ?\|", README.read_text(), re.MULTILINE))
-    options = {
-        option.opts[0]: str(option.default).removesuffix(".0")
-        for option in main.params
-        if isinstance(option, click.Option) and option.opts[0] not in ("--version", "--config")
-    }
-    left_out = {name for name in options if name not in documented}
-    assert all(name.startswith(LOGIN) for name in left_out)
-    assert "--nats-replicas" not in left_out
-    for name, default in documented.items():
-        if default:
-            assert options[name] == default
+    check_flags(main, README)
 
 
 def test_the_table_of_errors_is_right() -> None:

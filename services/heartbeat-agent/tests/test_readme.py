@@ -9,16 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from ringcast_heartbeat_agent.__main__ import main
 from ringcast_heartbeat_agent.client import ADDRESS_VARIABLE
 from ringcast_heartbeat_agent.telemetry import AGENT
-from ringcast_testkit import AgentProcess, ConfigServiceProcess, NatsServer, run_readme_examples
+from ringcast_testkit import AgentProcess, ConfigServiceProcess, NatsServer, check_flags, run_readme_examples
 from ringcast_wire import agent_token
 
 README = Path(__file__).parent.parent / "README.md"
-LOGIN = "--nats-"
 
 
 def test_the_example_runs(
@@ -50,18 +48,7 @@ def test_the_command_line_is_accepted() -> None:
 
 
 def test_the_table_of_settings_is_complete() -> None:
-    """Every flag with its default; those for logging in to NATS are left to --help, as the README says."""
-    documented = dict(re.findall(r"^\| `(--[a-z-]+)` \| (?:`(.*?)`)? ?\|", README.read_text(), re.MULTILINE))
-    options = {
-        option.opts[0]: str(option.default).removesuffix(".0")
-        for option in main.params
-        if isinstance(option, click.Option) and option.opts[0] not in ("--version", "--config")
-    }
-    assert {name for name in options if name not in documented and not name.startswith(LOGIN)} == set()
-    assert documented.keys() <= options.keys()
-    for name, default in documented.items():
-        if default:
-            assert options[name] == default, name
+    check_flags(main, README)
 
 
 def test_the_table_of_metrics_is_right() -> None:

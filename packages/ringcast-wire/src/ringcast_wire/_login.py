@@ -23,14 +23,19 @@ class NatsLogin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """
 
     user: str = ""
+    """Needs a ``password``."""
     password: str = ""
+    """Of the ``user``. It is never shown."""
     credentials_file: str = ""
+    """A file with a user's JWT and the seed that belongs to it, as ``nsc`` writes it."""
     nkey_seed_file: str = ""
+    """A file with the seed of a user's nkey."""
     tls_ca_file: str = ""
     """Certificates that may sign the server's; empty: those that the system trusts."""
     tls_cert_file: str = ""
     """A certificate of our own, for a server that asks for one; ``tls_key_file`` is its key."""
     tls_key_file: str = ""
+    """The key of ``tls_cert_file``."""
 
     def __repr__(self) -> str:
         fields = ((name, getattr(self, name)) for name in self.__struct_fields__)

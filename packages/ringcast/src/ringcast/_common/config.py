@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import msgspec
 from ringcast_wire import InvalidInputError, LimitExceededError, Mode, NatsLogin, limits, names, shown
@@ -33,12 +33,65 @@ class NatsParser(StrEnum):
     """The library's own. It is used too where the library is of a version that the other does not know."""
 
 
+class WorkerSettings(TypedDict, total=False):
+    """The settings as arguments of a worker: the fields of :class:`WorkerConfig`, where they say what each is for.
+
+    ``None`` is the same as not given.
+    """
+
+    store: str | None
+    keys: str | Sequence[str] | None
+    servers: str | Sequence[str] | None
+    worker_id: str | None
+    name: str | None
+    mode: Mode | str | None
+    partition_count: int | None
+    observe: bool | None
+    consumer_prefix: str | None
+    jetstream_api: str | None
+    window_s: float | None
+    settle_s: float | None
+    stabilisation_s: float | None
+    grace_s: float | None
+    heads_s: float | None
+    lease_refresh_s: float | None
+    agent: str | os.PathLike[str] | None
+    max_parallel_handlers: int | None
+    handler_tries: int | None
+    handler_timeout_s: float | None
+    poison_policy: PoisonPolicy | None
+    handler_stall_s: float | None
+    connect_timeout_s: float | None
+    start_timeout_s: float | None
+    fetch_timeout_s: float | None
+    drain_timeout_s: float | None
+    update_interval_s: float | None
+    update_tries: int | None
+    inactive_threshold_s: float | None
+    ack_wait_s: float | None
+    max_ack_pending: int | None
+    max_delete_share: float | None
+    cache_dir: str | os.PathLike[str] | None
+    nats_parser: NatsParser | str | None
+    metrics_listen: str | None
+    user: str | None
+    password: str | None
+    credentials_file: str | None
+    nkey_seed_file: str | None
+    tls_ca_file: str | None
+    tls_cert_file: str | None
+    tls_key_file: str | None
+
+
 class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a worker was told; seconds end in ``_s``. Any field can come from ``RINGCAST_<FIELD>`` or the TOML file."""
 
     store: str
+    """The store that it is a worker of."""
     keys: tuple[str, ...]
+    """The config keys that it takes part in; as text, with commas between them."""
     servers: tuple[str, ...] = (DEFAULT_SERVER,)
+    """The NATS servers, any of which will do; as text, with commas between them."""
     worker_id: str = ""
     """Stable over restarts, so that a restarted worker gets its partitions back. Empty: made from host and process."""
     name: str = ""
@@ -51,6 +104,7 @@ class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Follow every partition of the keys and take part in nothing: the other workers go on sharing them out. It has no
     lease and no records, so no two processes may observe under one ``worker_id`` at a time."""
     consumer_prefix: str = "ringcast"
+    """What the names of its consumers begin with: fleets with prefixes of their own can be told apart in NATS."""
     jetstream_api: str = "$JS.API"
     """Where the worker's account has the JetStream API of the account that holds the streams, if that is another."""
     window_s: float = 0.1
@@ -66,15 +120,18 @@ class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=T
     heads_s: float = 10.0
     """How often the worker compares its revisions with the service's."""
     lease_refresh_s: float = limits.LEASE_REFRESH_S
+    """How often the worker refreshes its lease, without which it is taken for dead."""
     agent: str = ""
     """Socket of the host's heartbeat agent, which keeps the lease then; empty: the worker keeps one of its own."""
     max_parallel_handlers: int = 16
     """Calls of the handler under way at once for each key."""
     handler_tries: int = 3
+    """How often the handler is called for a change before the poison policy decides."""
     handler_timeout_s: float = 0.0
     """After how long a call of an ``async`` handler is cancelled, which counts as a failure; 0: never. It does not hold
     for plain functions, nor for :meth:`ringcast.Worker.changes`."""
     poison_policy: PoisonPolicy = PoisonPolicy.DROP
+    """What becomes of a change that the handler has failed on ``handler_tries`` times."""
     handler_stall_s: float = 10.0
     """A call of the handler, or of another function of the application, that takes longer counts as one that does not
     return: the key is stale then, and the worker not ready."""
@@ -94,6 +151,7 @@ class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=T
     inactive_threshold_s: float = 300.0
     """After how long NATS forgets the consumers of a worker that is gone."""
     ack_wait_s: float = 30.0
+    """After how long without an acknowledgement NATS delivers an event again."""
     max_ack_pending: int = 4_096
     """Events that NATS delivers to each consumer before one is acknowledged. The worker asks for fewer while its
     handlers are slow."""
@@ -103,6 +161,7 @@ class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=T
     cache_dir: str = ""
     """Where the worker keeps its last-known-good rows, to start with them; empty: nowhere. Needs a ``worker_id``."""
     nats_parser: NatsParser = NatsParser.BURSTS
+    """What reads the messages of NATS: ``library`` is slower, and knows every version of the library."""
     metrics_listen: str = "off"
     """Where Prometheus finds the metrics, as ``host:port``; needs the extra ``ringcast[metrics]``."""
 
@@ -113,19 +172,18 @@ class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=T
         Raises:
             InvalidInputError: a setting is unknown, missing, malformed or out of range; the message names it.
         """
-        raw = _from_surroundings(cls.__struct_fields__, environ)
-        raw.update((field, value) for field, value in given.items() if value is not None)
-        for field in ("cache_dir", "agent"):
-            if isinstance(raw.get(field), os.PathLike):
-                raw[field] = os.fspath(raw[field])
-        for field in ("keys", "servers"):
-            if isinstance(raw.get(field), str):
-                raw[field] = [part.strip() for part in raw[field].split(",") if part.strip()]
-        try:
-            config = msgspec.convert(raw, cls, strict=False)
-        except msgspec.ValidationError as error:
-            raise InvalidInputError(f"worker settings: {error}") from error
-        return config._checked()
+        return _checked_config(_from_surroundings(cls.__struct_fields__, environ), given)
+
+    def but(self, given: Mapping[str, object]) -> WorkerConfig:
+        """These settings, with others for those that are given; ``None`` means not given.
+
+        Raises:
+            InvalidInputError: as :meth:`resolve`.
+        """
+        raw = msgspec.structs.asdict(self)
+        if self.name == _default_name(self.worker_id):
+            del raw["name"]
+        return _checked_config(raw, given)
 
     def _checked(self) -> WorkerConfig:
         names.check_name("store", self.store)
@@ -153,7 +211,7 @@ class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=T
                 field="worker_id",
             )
         worker_id = names.check_name("worker_id", self.worker_id or _default_worker_id())
-        return msgspec.structs.replace(self, worker_id=worker_id, name=self.name or f"ringcast-worker-{worker_id}")
+        return msgspec.structs.replace(self, worker_id=worker_id, name=self.name or _default_name(worker_id))
 
     def _check_numbers(self) -> None:
         for field in self.__struct_fields__:
@@ -179,6 +237,21 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
     "inactive_threshold_s": (10.0, 86_400.0),
     "max_ack_pending": (1, 65_536),
 }
+
+
+def _checked_config(raw: dict[str, Any], given: Mapping[str, object]) -> WorkerConfig:
+    raw.update((field, value) for field, value in given.items() if value is not None)
+    for field in ("cache_dir", "agent"):
+        if isinstance(raw.get(field), os.PathLike):
+            raw[field] = os.fspath(raw[field])
+    for field in ("keys", "servers"):
+        if isinstance(raw.get(field), str):
+            raw[field] = [part.strip() for part in raw[field].split(",") if part.strip()]
+    try:
+        config = msgspec.convert(raw, WorkerConfig, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidInputError(f"worker settings: {error}") from error
+    return config._checked()
 
 
 def resolve_login(environ: Mapping[str, str] = os.environ) -> NatsLogin:
@@ -235,3 +308,7 @@ def _default_worker_id() -> str:
     host = re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname())[:40] or "worker"
     number = next(_numbers)  # several workers of one process must not share an id
     return f"{host}-{os.getpid()}" if number == 1 else f"{host}-{os.getpid()}-{number}"
+
+
+def _default_name(worker_id: str) -> str:
+    return f"ringcast-worker-{worker_id}"

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from ringcast_core import row_partition
-from ringcast_wire import InvalidInputError, Mode, Row, StoreSettings, UnavailableError, names, shown
+from ringcast_wire import InvalidInputError, Row, StoreSettings, UnavailableError, names, shown
 from ringcast_wire.tracing import make_tracing
 
-from ringcast._common.change import Change, PoisonPolicy
-from ringcast._common.config import WorkerConfig
+from ringcast._common.change import Change
+from ringcast._common.config import WorkerConfig, WorkerSettings
 from ringcast._common.log import Log
 from ringcast._common.measures import Metrics
 from ringcast._common.process import this_process
@@ -43,8 +42,9 @@ class Worker:
     Each change is handed over at least once; the versions of a row only rise. A handler that raises is called again, up
     to ``handler_tries`` times; then the poison policy decides.
 
-    Settings that are not given come from ``RINGCAST_*`` variables, then from the file that ``RINGCAST_CONFIG_FILE``
-    names (TOML, table ``worker``), then from the defaults of :class:`WorkerConfig`.
+    ``settings`` are the fields of :class:`WorkerConfig`, by name. Those that are not given come from ``RINGCAST_*``
+    variables, then from the file that ``RINGCAST_CONFIG_FILE`` names (TOML, table ``worker``), then from the defaults
+    of the class; with a ``config``, all of them come from there.
 
     ``metrics`` takes what it measures: :class:`ringcast.metrics.PrometheusMetrics`, or anything of that shape; with
     ``metrics_listen`` it serves them over HTTP itself. Spans go to ``tracer_provider``, by default to the one that the
@@ -61,58 +61,17 @@ class Worker:
 
     def __init__(
         self,
+        config: WorkerConfig | None = None,
         *,
-        store: str | None = None,
-        keys: Sequence[str] | None = None,
-        servers: str | Sequence[str] | None = None,
-        worker_id: str | None = None,
-        mode: Mode | str | None = None,
-        partition_count: int | None = None,
-        observe: bool | None = None,
         handler: Handler | None = None,
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
-        window_s: float | None = None,
-        settle_s: float | None = None,
-        stabilisation_s: float | None = None,
-        grace_s: float | None = None,
-        heads_s: float | None = None,
-        max_delete_share: float | None = None,
-        lease_refresh_s: float | None = None,
-        agent: str | os.PathLike[str] | None = None,
-        max_parallel_handlers: int | None = None,
-        handler_tries: int | None = None,
-        handler_timeout_s: float | None = None,
-        poison_policy: PoisonPolicy | None = None,
-        handler_stall_s: float | None = None,
-        connect_timeout_s: float | None = None,
-        start_timeout_s: float | None = None,
-        fetch_timeout_s: float | None = None,
-        drain_timeout_s: float | None = None,
-        update_interval_s: float | None = None,
-        update_tries: int | None = None,
-        inactive_threshold_s: float | None = None,
-        ack_wait_s: float | None = None,
-        max_ack_pending: int | None = None,
-        consumer_prefix: str | None = None,
-        jetstream_api: str | None = None,
-        name: str | None = None,
-        user: str | None = None,
-        password: str | None = None,
-        credentials_file: str | None = None,
-        nkey_seed_file: str | None = None,
-        tls_ca_file: str | None = None,
-        tls_cert_file: str | None = None,
-        tls_key_file: str | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
-        nats_parser: str | None = None,
-        metrics_listen: str | None = None,
         metrics: Metrics | None = None,
         tracer_provider: TracerProvider | None = None,
         logger: logging.Logger | None = None,
+        **settings: Unpack[WorkerSettings],
     ) -> None:
-        given = {field: value for field, value in locals().items() if field in WorkerConfig.__struct_fields__}
-        self.config = WorkerConfig.resolve(given)
+        self.config = WorkerConfig.resolve(settings) if config is None else config.but(settings)
         self._log = Log(
             logger or logging.getLogger("ringcast"), store=self.config.store, worker_id=self.config.worker_id
         )

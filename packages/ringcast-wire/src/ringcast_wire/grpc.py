@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from ringcast_wire._errors import ConditionFailedError, ErrorCode, RingcastError, UnavailableError, error_from_code
+from ringcast_wire._messages import Mode, Strategy
 from ringcast_wire._names import GRPC_ERROR_KEY, GRPC_FIELD_KEY, GRPC_FOUND_VERSION_KEY, GRPC_RETRY_AFTER_KEY
 from ringcast_wire._proto import config_pb2 as pb
 from ringcast_wire._proto import retry_info_pb2
@@ -17,6 +19,13 @@ from ringcast_wire._proto.config_pb2_grpc import (
     add_ConfigServiceServicer_to_server,
 )
 from ringcast_wire._service_login import TLS_PREFIX, ServiceLogin, read_login_file, read_tokens
+
+MODES: Final[Mapping[Mode, pb.Mode]] = {mode: getattr(pb, f"MODE_{mode.name}") for mode in Mode}
+"""The number that each mode has in protobuf, under the same name."""
+STRATEGIES: Final[Mapping[Strategy, pb.Strategy]] = {
+    strategy: getattr(pb, f"STRATEGY_{strategy.name}") for strategy in Strategy
+}
+"""The number that each strategy has in protobuf, under the same name."""
 
 SERVICE_NAME: Final = pb.DESCRIPTOR.services_by_name["ConfigService"].full_name
 
@@ -115,8 +124,10 @@ def _error_from_rpc(error: grpc.aio.AioRpcError) -> RingcastError:
 __all__ = [
     "ConfigServiceServicer",
     "ConfigServiceStub",
+    "MODES",
     "SERVICE_NAME",
     "STATUS",
+    "STRATEGIES",
     "ServiceLogin",
     "TLS_PREFIX",
     "add_ConfigServiceServicer_to_server",

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ringcast_wire import Mode, Strategy, check_condition, check_row, check_row_id
-from ringcast_wire.grpc import pb
+from ringcast_wire.grpc import MODES, STRATEGIES, pb
 
-_MODES = {pb.MODE_PARTITIONED: Mode.PARTITIONED, pb.MODE_FULL: Mode.FULL}
-_STRATEGIES = {pb.STRATEGY_JUMP: Strategy.JUMP, pb.STRATEGY_RING: Strategy.RING}
+_MODES = {number: mode for mode, number in MODES.items()}
+_STRATEGIES = {number: strategy for strategy, number in STRATEGIES.items()}
 
 
 class OnInvalid(StrEnum):
@@ -184,16 +184,6 @@ def _deletion_info(owner: pb.Store | pb.KeyInfo) -> DeletionInfo | None:
 def row_record(row: pb.Row) -> RowRecord:
     """From the protobuf message."""
     return RowRecord(row.row_id, row.value, row.version, row.partition, row.deleted, dict(row.metadata))
-
-
-def pb_mode(mode: Mode) -> pb.Mode:
-    """To the protobuf enum."""
-    return next(number for number, value in _MODES.items() if value is mode)
-
-
-def pb_strategy(strategy: Strategy) -> pb.Strategy:
-    """To the protobuf enum."""
-    return next(number for number, value in _STRATEGIES.items() if value is strategy)
 
 
 def checked_row(row: RowWrite | KeyedWrite) -> tuple[pb.RowWrite, int]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ringcast_wire import Mode, Strategy, names
-from ringcast_wire.grpc import pb
+from ringcast_wire.grpc import MODES, STRATEGIES, pb
 
 from ringcast._client.input import check_inline, where
-from ringcast._client.records import KeyInfo, StoreInfo, key_info, pb_mode, pb_strategy, store_info
+from ringcast._client.records import KeyInfo, StoreInfo, key_info, store_info
 
 
 class StoreCalls:
@@ -34,8 +34,8 @@ class StoreCalls:
         request = pb.CreateStoreRequest(
             name=names.check_name("store", name),
             partition_count=names.check_partition_count(partition_count),
-            mode=pb_mode(mode),
-            strategy=pb_strategy(strategy),
+            mode=MODES[mode],
+            strategy=STRATEGIES[strategy],
         )
         if inline_max_bytes is not None:
             request.inline_max_bytes = check_inline(inline_max_bytes)
@@ -90,9 +90,9 @@ class StoreCalls:
         if partition_count is not None:
             request.partition_count = names.check_partition_count(partition_count)
         if mode is not None:
-            request.mode = pb_mode(mode)
+            request.mode = MODES[mode]
         if strategy is not None:
-            request.strategy = pb_strategy(strategy)
+            request.strategy = STRATEGIES[strategy]
         return store_info(await self._unary(self._rpc().UpdateStore, request))
 
     async def delete_store(self, name: str, *, purge: bool = False) -> StoreInfo:

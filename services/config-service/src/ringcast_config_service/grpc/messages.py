@@ -6,29 +6,23 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 from ringcast_wire import InvalidInputError, Mode, Strategy
+from ringcast_wire.grpc import MODES as MODE_NUMBERS
+from ringcast_wire.grpc import STRATEGIES as STRATEGY_NUMBERS
 from ringcast_wire.grpc import pb
 
 from ringcast_config_service.repository import Deletion, KeyStats, ListedRow, Revision, StoreInfo, StoreRecord
 
 T = TypeVar("T")
 
-MODES: Final = {
-    pb.MODE_UNSPECIFIED: Mode.PARTITIONED,
-    pb.MODE_PARTITIONED: Mode.PARTITIONED,
-    pb.MODE_FULL: Mode.FULL,
-}
-STRATEGIES: Final = {
-    pb.STRATEGY_UNSPECIFIED: Strategy.JUMP,
-    pb.STRATEGY_JUMP: Strategy.JUMP,
-    pb.STRATEGY_RING: Strategy.RING,
+MODES: Final = {pb.MODE_UNSPECIFIED: Mode.PARTITIONED} | {number: mode for mode, number in MODE_NUMBERS.items()}
+STRATEGIES: Final = {pb.STRATEGY_UNSPECIFIED: Strategy.JUMP} | {
+    number: strategy for strategy, number in STRATEGY_NUMBERS.items()
 }
 SKIP_INVALID: Final = {
     pb.ON_INVALID_UNSPECIFIED: False,
     pb.ON_INVALID_REJECT_BATCH: False,
     pb.ON_INVALID_SKIP_ROW: True,
 }
-_MODE_TO_PB: Final = {Mode.PARTITIONED: pb.MODE_PARTITIONED, Mode.FULL: pb.MODE_FULL}
-_STRATEGY_TO_PB: Final = {Strategy.JUMP: pb.STRATEGY_JUMP, Strategy.RING: pb.STRATEGY_RING}
 
 
 def choice(field: str, choices: Mapping[Any, T], value: int) -> T:
@@ -42,8 +36,8 @@ def store_message(record: StoreRecord, keys: tuple[KeyStats, ...] = ()) -> pb.St
     return pb.Store(
         name=record.name,
         partition_count=settings.partition_count,
-        mode=_MODE_TO_PB[settings.mode],
-        strategy=_STRATEGY_TO_PB[settings.strategy],
+        mode=MODE_NUMBERS[settings.mode],
+        strategy=STRATEGY_NUMBERS[settings.strategy],
         hash=settings.hash,
         inline_max_bytes=record.inline_max_bytes,
         created_at_ms=record.created_at_ms,

@@ -31,3 +31,21 @@ def test_each_file_of_code_that_the_map_names_exists() -> None:
     missing = {name for name in named if not any(path.endswith(f"/{name}") for path in there)}
     assert missing == set()
     assert len(named) >= 15
+
+
+def test_each_file_that_a_recipe_names_exists() -> None:
+    """Whole paths as they are; a name of a file, or its last folders, somewhere in the tree."""
+    recipes = (ROOT / "CONTRIBUTING.md").read_text().split("## Recipes")[1]
+    named = set(re.findall(r"`([\w./-]+(?:/|\.(?:py|rs|md|json|proto)))`", recipes))
+    there = {
+        path.relative_to(ROOT).as_posix()
+        for folder in ("packages", "services", "crates", "tests", "docs", "infra")
+        for path in (ROOT / folder).rglob("*")
+    }
+    missing = {
+        name
+        for name in named
+        if not any(path == name.rstrip("/") or path.endswith(f"/{name.rstrip('/')}") for path in there)
+    }
+    assert missing == set()
+    assert len(named) >= 15

@@ -10,6 +10,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from ringcast_config_service.grpc.transport import _KINDS, _Servicer
 from ringcast_core import HASH_NAME, row_partition
 from ringcast_wire import ErrorCode, limits
 from ringcast_wire.grpc import SERVICE_NAME, STATUS, error_from_rpc, pb
@@ -363,3 +364,11 @@ async def test_reflection(service: Running) -> None:
     assert SERVICE_NAME in services
     assert "grpc.health.v1.Health" in services
     assert methods == [method.name for method in pb.DESCRIPTOR.services_by_name["ConfigService"].methods]
+
+
+def test_every_method_has_its_work_and_a_stream_its_own_admission() -> None:
+    """A method that is only declared answers UNIMPLEMENTED; a stream that counts as a short call blocks those."""
+    methods = pb.DESCRIPTOR.services_by_name["ConfigService"].methods
+    assert [method.name for method in methods if method.name not in vars(_Servicer)] == []
+    streams = {f"{SERVICE_NAME}/{method.name}" for method in methods if method.server_streaming}
+    assert streams - _KINDS.keys() == set()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -16,6 +18,8 @@ import grpc
 import nats
 import pytest
 from grpc_health.v1 import health_pb2
+from ringcast_config_service.__main__ import main, settings_of
+from ringcast_config_service.config import Config
 from ringcast_config_service.repository import HistoryFilter, ListFilter, make_repository
 from ringcast_testkit import (
     PATIENCE_S,
@@ -88,6 +92,10 @@ async def import_rows(stub: ConfigServiceStub, store: str, prefix: str, batches:
         (("--database", "sqlite:x", "--metrics-listen", "7421"), "metrics_listen '7421' is neither off nor host:port"),
         (("--database", "sqlite:x", "--tombstone-retention", "soon"), "duration 'soon' can't be read"),
         (("--database", "sqlite:x", "--nats-replicas", "9"), "nats_replicas is 9: 1 to 5"),
+        (("--database", "sqlite:x", "--fetches", "0"), "fetches is 0: 1 to 1024"),
+        (("--database", "sqlite:x", "--waiting-fetches", "0"), "waiting_fetches is 0: 1 to 65536"),
+        (("--database", "sqlite:x", "--relay-batch", "10001"), "relay_batch is 10001: 1 to 10000"),
+        (("--database", "sqlite:x", "--provision-interval", "0s"), "provision_interval_s is 0.0: it must be above 0"),
         (("--database", "sqlite:x", "--nats", ","), "nats is empty"),
         (("--config", "none.toml"), "none.toml can't be read"),
         (("--frob",), "No such option"),
@@ -98,6 +106,32 @@ def test_bad_usage(words: Sequence[str], sentence: str) -> None:
     assert code == 2
     assert sentence in said
     assert "Traceback" not in said
+
+
+def numbers(settings: Any) -> dict[str, float]:
+    """Every number of the settings, by its name."""
+    found: dict[str, float] = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            found |= numbers(value)
+        elif isinstance(value, int | float):
+            found[field.name] = value
+    return found
+
+
+def test_every_number_of_the_settings_has_an_option() -> None:
+    """All that have a unit or count are doubled: no number stays as it was."""
+    words = ["--database", "sqlite:x"]
+    for option in main.params:
+        if isinstance(option.default, int | float) and not isinstance(option.default, bool):
+            words += [option.opts[0], str(2 * option.default)]
+        elif found := re.fullmatch(r"(\d+)([a-zA-Z]+)", str(option.default)):
+            words += [option.opts[0], f"{2 * int(found[1])}{found[2]}"]
+    given = main.make_context("ringcast-config-service", words).params
+    before, after = numbers(Config(database="sqlite:x")), numbers(settings_of(given.pop("nats"), given))
+    assert len(before) > 20
+    assert {name: value for name, value in after.items() if value != 2 * before[name]} == {}
 
 
 def test_starts_that_fail(nats_url: str, tmp_path: Path) -> None:

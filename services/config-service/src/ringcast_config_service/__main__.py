@@ -8,6 +8,7 @@ import logging
 import signal
 import sys
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,11 @@ class _Size(click.ParamType[int]):
 @click.option("--compaction-interval", type=_Duration(), default="10m", help="How often these are looked at.")
 @click.option("--lock-timeout", type=_Duration(), default="5s", help="How long a write waits for another's lock.")
 @click.option("--write-connections", type=int, default=4, help="Writes that run at once in PostgreSQL.")
+@click.option("--fetches", type=int, default=32, help="Fetches of workers that are answered at once.")
+@click.option("--waiting-fetches", type=int, default=1_024, help="Fetches that may wait for their turn.")
+@click.option("--relay-poll", type=_Duration(), default="250ms", help="How often unpublished events are looked for.")
+@click.option("--relay-batch", type=int, default=1_000, help="Events that are read from the database at once then.")
+@click.option("--provision-interval", type=_Duration(), default="30s", help="How often streams are checked and mended.")
 @click.option("--nats-user", default="", help="User on NATS.")
 @click.option("--nats-password", default="", help="Best given by the environment, where no process list shows it.")
 @click.option("--nats-credentials", default="", metavar="FILE", help="Credentials file (JWT), instead of a user.")
@@ -120,56 +126,7 @@ def main(config: Path | None, nats: str, **options: Any) -> None:
     """The Ringcast config service: the one process with the database."""
     del config  # its settings came in as defaults
     try:
-        settings = Config(
-            nats=tuple(server.strip() for server in nats.split(",") if server.strip()),
-            database=options["database"],
-            listen=options["listen"],
-            metrics_listen=options["metrics_listen"],
-            ready_file=options["ready_file"],
-            log_level=options["log_level"],
-            start_timeout_s=options["start_timeout"],
-            stop_timeout_s=options["stop_timeout"],
-            change_stream_s=options["change_stream"] / 1000,
-            list_snapshot_s=options["list_snapshot"] / 1000,
-            tombstone_retention_ms=options["tombstone_retention"],
-            history_retention_ms=options["history_retention"],
-            deletion_retention_ms=options["deletion_retention"],
-            idempotency_retention_ms=options["idempotency_retention"],
-            compaction_interval_s=options["compaction_interval"] / 1000,
-            lock_timeout_ms=options["lock_timeout"],
-            write_connections=options["write_connections"],
-            nats_replicas=options["nats_replicas"],
-            streams=StreamSizes(
-                events_max_bytes=options["events_max_bytes"],
-                events_max_age_s=options["events_max_age"] / 1000,
-                dead_letters_max_bytes=options["dead_letters_max_bytes"],
-                members_max_bytes=options["members_max_bytes"],
-                leases_max_bytes=options["leases_max_bytes"],
-                lease_tags=tuple(tag.strip() for tag in options["lease_tags"].split(",") if tag.strip()),
-            ),
-            connections=ConnectionSettings(
-                age_s=options["connection_age"] / 1000,
-                age_grace_s=options["connection_grace"] / 1000,
-                idle_s=options["connection_idle"] / 1000,
-                keepalive_s=options["keepalive"] / 1000,
-                keepalive_timeout_s=options["keepalive_timeout"] / 1000,
-            ),
-            security=Security(
-                tls_cert_file=options["tls_cert"],
-                tls_key_file=options["tls_key"],
-                client_ca_file=options["client_ca"],
-                token_file=options["tokens"],
-            ),
-            nats_login=NatsLogin(
-                user=options["nats_user"],
-                password=options["nats_password"],
-                credentials_file=options["nats_credentials"],
-                nkey_seed_file=options["nats_nkey_seed"],
-                tls_ca_file=options["nats_tls_ca"],
-                tls_cert_file=options["nats_tls_cert"],
-                tls_key_file=options["nats_tls_key"],
-            ),
-        )
+        settings = settings_of(nats, options)
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
     logging.basicConfig(
@@ -187,6 +144,69 @@ def main(config: Path | None, nats: str, **options: Any) -> None:
     except ConfigError as error:
         click.echo(f"ringcast-config-service: {error}", err=True)
         sys.exit(1)
+
+
+def settings_of(nats: str, options: Mapping[str, Any]) -> Config:
+    """The settings that the options are.
+
+    Raises:
+        ConfigError: one breaks a rule.
+    """
+    return Config(
+        nats=tuple(server.strip() for server in nats.split(",") if server.strip()),
+        database=options["database"],
+        listen=options["listen"],
+        metrics_listen=options["metrics_listen"],
+        ready_file=options["ready_file"],
+        log_level=options["log_level"],
+        start_timeout_s=options["start_timeout"],
+        stop_timeout_s=options["stop_timeout"],
+        change_stream_s=options["change_stream"] / 1000,
+        list_snapshot_s=options["list_snapshot"] / 1000,
+        tombstone_retention_ms=options["tombstone_retention"],
+        history_retention_ms=options["history_retention"],
+        deletion_retention_ms=options["deletion_retention"],
+        idempotency_retention_ms=options["idempotency_retention"],
+        compaction_interval_s=options["compaction_interval"] / 1000,
+        lock_timeout_ms=options["lock_timeout"],
+        write_connections=options["write_connections"],
+        fetches=options["fetches"],
+        waiting_fetches=options["waiting_fetches"],
+        relay_poll_s=options["relay_poll"] / 1000,
+        relay_batch=options["relay_batch"],
+        provision_interval_s=options["provision_interval"] / 1000,
+        nats_replicas=options["nats_replicas"],
+        streams=StreamSizes(
+            events_max_bytes=options["events_max_bytes"],
+            events_max_age_s=options["events_max_age"] / 1000,
+            dead_letters_max_bytes=options["dead_letters_max_bytes"],
+            members_max_bytes=options["members_max_bytes"],
+            leases_max_bytes=options["leases_max_bytes"],
+            lease_tags=tuple(tag.strip() for tag in options["lease_tags"].split(",") if tag.strip()),
+        ),
+        connections=ConnectionSettings(
+            age_s=options["connection_age"] / 1000,
+            age_grace_s=options["connection_grace"] / 1000,
+            idle_s=options["connection_idle"] / 1000,
+            keepalive_s=options["keepalive"] / 1000,
+            keepalive_timeout_s=options["keepalive_timeout"] / 1000,
+        ),
+        security=Security(
+            tls_cert_file=options["tls_cert"],
+            tls_key_file=options["tls_key"],
+            client_ca_file=options["client_ca"],
+            token_file=options["tokens"],
+        ),
+        nats_login=NatsLogin(
+            user=options["nats_user"],
+            password=options["nats_password"],
+            credentials_file=options["nats_credentials"],
+            nkey_seed_file=options["nats_nkey_seed"],
+            tls_ca_file=options["nats_tls_ca"],
+            tls_cert_file=options["nats_tls_cert"],
+            tls_key_file=options["nats_tls_key"],
+        ),
+    )
 
 
 async def _run(settings: Config) -> None:

@@ -28,7 +28,21 @@ _TIMES_S = (
     "list_snapshot_s",
     "compaction_interval_s",
     "relay_poll_s",
+    "provision_interval_s",
 )
+_RETENTIONS_MS = (
+    "tombstone_retention_ms",
+    "history_retention_ms",
+    "deletion_retention_ms",
+    "idempotency_retention_ms",
+)
+_COUNTS = {
+    "write_connections": (1, 64),
+    "nats_replicas": (1, 5),
+    "fetches": (1, 1_024),
+    "waiting_fetches": (1, 65_536),
+    "relay_batch": (1, 10_000),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +79,15 @@ class Config:
     security: Security = field(default_factory=Security)
     connections: ConnectionSettings = field(default_factory=ConnectionSettings)
     fetches: int = 32
+    """Fetches of workers that are answered at once."""
     waiting_fetches: int = 1_024
+    """Fetches that wait for their turn; one more is refused."""
     relay_poll_s: float = 0.25
+    """How often the relay looks for events of other instances that nobody has published."""
     relay_batch: int = 1_000
+    """Events that the relay reads from the database at once."""
     provision_interval_s: float = 30.0
+    """How often streams and buckets are compared with the stores, and mended."""
 
     def __post_init__(self) -> None:
         match = _ADDRESS.fullmatch(self.listen)
@@ -81,20 +100,14 @@ class Config:
                 raise ConfigError(str(error)) from error
         if self.deletion_retention_ms > 3_650 * 86_400_000:
             raise ConfigError(f"deletion_retention_ms is {self.deletion_retention_ms}: at most 3650 d are possible")
-        for name in (
-            "tombstone_retention_ms",
-            "history_retention_ms",
-            "deletion_retention_ms",
-            "idempotency_retention_ms",
-        ):
+        for name in _RETENTIONS_MS:
             if getattr(self, name) < 1_000:
                 raise ConfigError(f"{name} is {getattr(self, name)}: at least 1000 ms are needed")
         if not 1 <= self.lock_timeout_ms <= 3_600_000:
             raise ConfigError(f"lock_timeout_ms is {self.lock_timeout_ms}: 1 ms to 1 h are possible")
-        if not 1 <= self.write_connections <= 64:
-            raise ConfigError(f"write_connections is {self.write_connections}: 1 to 64 are possible")
-        if not 1 <= self.nats_replicas <= 5:
-            raise ConfigError(f"nats_replicas is {self.nats_replicas}: 1 to 5 are possible")
+        for name, (least, most) in _COUNTS.items():
+            if not least <= getattr(self, name) <= most:
+                raise ConfigError(f"{name} is {getattr(self, name)}: {least} to {most} are possible")
         if problem := self.streams.problem():
             raise ConfigError(problem)
         if not self.nats:
@@ -105,14 +118,7 @@ class Config:
             raise ConfigError(f"nats: {error}") from error
         self.security.check()
         self.connections.check()
-        for name in (
-            "start_timeout_s",
-            "stop_timeout_s",
-            "change_stream_s",
-            "list_snapshot_s",
-            "compaction_interval_s",
-            "relay_poll_s",
-        ):
+        for name in _TIMES_S:
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it must be above 0")
 

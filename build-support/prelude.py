@@ -9,6 +9,7 @@ _STORE = "packages/ringcast-store"
 _SDK = "packages/ringcast"
 _CLI = "packages/ringcast-cli"
 _SPARK = "packages/ringcast-spark"
+_SERVICE = "packages/ringcast-service"
 _TESTKIT = "packages/ringcast-testkit"
 _CONFIG = "services/config-service"
 _AGENT = "services/heartbeat-agent"
@@ -20,9 +21,10 @@ MAY_IMPORT = (
     (_SDK, (_CORE, _WIRE, _STORE)),
     (_CLI, (_SDK, _WIRE)),
     (_SPARK, (_CORE, _WIRE)),
-    (_TESTKIT, (_CORE, _WIRE, _STORE, _SDK, _CLI, _SPARK, _CONFIG, _AGENT)),
-    (_CONFIG, (_CORE, _WIRE, _STORE)),
-    (_AGENT, (_SDK, _CORE, _WIRE)),
+    (_SERVICE, (_WIRE,)),
+    (_TESTKIT, (_CORE, _WIRE, _STORE, _SDK, _CLI, _SPARK, _SERVICE, _CONFIG, _AGENT)),
+    (_CONFIG, (_CORE, _WIRE, _STORE, _SERVICE)),
+    (_AGENT, (_SDK, _CORE, _WIRE, _SERVICE)),
 )
 
 # The rooms of the larger distributions, from the ground up: what each imports besides itself. Modules at the top of the
@@ -59,12 +61,11 @@ ROOMS = (
     (
         _CONFIG,
         (
-            ("errors", ()),
             ("caller", ()),
             ("permits", ()),
             ("refusals", ()),
-            ("security", ("errors",)),
-            ("repository", ("permits", "errors")),
+            ("security", ()),
+            ("repository", ("permits",)),
             ("telemetry", ("repository", "refusals")),
             ("writes", ("telemetry", "repository", "permits", "caller")),
             ("nats", ("telemetry", "repository")),
@@ -75,7 +76,7 @@ ROOMS = (
                 "grpc",
                 (
                     *("handlers", "lifecycle", "nats", "writes", "telemetry", "repository"),
-                    *("security", "refusals", "permits", "caller", "errors"),
+                    *("security", "refusals", "permits", "caller"),
                 ),
             ),
         ),
@@ -86,9 +87,9 @@ ROOMS = (
             ("_proto", ()),
             ("errors", ()),
             ("clients", ()),
-            ("config", ("errors",)),
+            ("config", ()),
             ("followers", ("clients", "config")),
-            ("leases", ("config", "errors")),
+            ("leases", ("config",)),
             ("telemetry", ("leases",)),
             ("dispatch", ("telemetry", "followers", "config", "clients", "errors", "_proto")),
             ("status", ("dispatch", "leases", "followers", "config")),

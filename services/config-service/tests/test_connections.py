@@ -9,9 +9,9 @@ from typing import Any
 
 import grpc
 import pytest
-from ringcast_config_service.errors import ConfigError
 from ringcast_config_service.grpc.admission import LIMITS, CallKind, Limit
 from ringcast_config_service.grpc.connections import ConnectionSettings
+from ringcast_service import ConfigError
 from ringcast_testkit import PATIENCE_S, TcpProxy
 from ringcast_wire.grpc import ConfigServiceStub, pb
 

@@ -12,7 +12,7 @@ import grpc
 import pytest
 from nats.js.errors import NotFoundError
 from ringcast_config_service.config import Config
-from ringcast_config_service.errors import ConfigError
+from ringcast_service import ConfigError
 from ringcast_testkit import PATIENCE_S
 from ringcast_wire import ErrorCode, KeyDeletedError, PartitionRequest, StoreDeletedError, encode, names
 from ringcast_wire.grpc import error_from_rpc, pb

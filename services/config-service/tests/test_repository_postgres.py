@@ -9,7 +9,6 @@ from typing import Any
 
 import asyncpg
 import pytest
-from ringcast_config_service.errors import ConfigError
 from ringcast_config_service.repository import (
     HistoryFilter,
     Revision,
@@ -21,6 +20,7 @@ from ringcast_config_service.repository import (
     postgres_session,
 )
 from ringcast_core import row_partition
+from ringcast_service import ConfigError
 from ringcast_testkit import PATIENCE_S, PostgresServer
 from ringcast_wire import StoreSettings, UnavailableError
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ringcast_config_service.errors import ConfigError
 from ringcast_config_service.repository import make_repository
+from ringcast_service import ConfigError
 from ringcast_testkit import ManagedProcess
 
 Bench = Any  # of conftest.py

@@ -9,8 +9,8 @@ import grpc
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from ringcast_config_service.errors import ConfigError
 from ringcast_config_service.security import Security
+from ringcast_service import ConfigError
 from ringcast_testkit import ConfigServiceProcess
 from ringcast_wire import InvalidInputError, UnauthenticatedError
 from ringcast_wire.grpc import STATUS, ConfigServiceStub, ServiceLogin, error_from_rpc, pb

@@ -20,9 +20,9 @@ import pytest
 from click.testing import CliRunner
 from ringcast_heartbeat_agent.__main__ import main
 from ringcast_heartbeat_agent.config import Config
-from ringcast_heartbeat_agent.errors import ConfigError
 from ringcast_heartbeat_agent.leases.socket_front import BURST_BYTES, RATE_BYTES_S, Allowance, Peer, SocketFront
 from ringcast_heartbeat_agent.leases.state import SocketPlace, State
+from ringcast_service import ConfigError
 from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, NatsServer
 from ringcast_wire import leases, limits
 

@@ -16,8 +16,8 @@ from dapr.clients import DaprClient
 from dapr.proto.runtime.v1 import configuration_pb2, dapr_pb2_grpc
 from ringcast_heartbeat_agent.__main__ import main
 from ringcast_heartbeat_agent.config import Config, is_loopback
-from ringcast_heartbeat_agent.errors import ConfigError
 from ringcast_heartbeat_agent.telemetry import AGENT
+from ringcast_service import ConfigError
 from ringcast_testkit import AgentProcess, NatsServer
 
 

@@ -18,8 +18,8 @@ from dapr.proto.runtime.v1 import configuration_pb2, dapr_pb2_grpc
 from ringcast_heartbeat_agent.client import Consumer, ConsumerError
 from ringcast_heartbeat_agent.clients import Here, client_of, peer_of
 from ringcast_heartbeat_agent.config import Config
-from ringcast_heartbeat_agent.errors import ConfigError
 from ringcast_heartbeat_agent.token_file import with_token
+from ringcast_service import ConfigError
 from ringcast_testkit import AgentProcess, NatsServer
 from ringcast_wire import agent_token
 

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Collection, Coroutine, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import nats
 import nats.errors
 from nats.aio.client import Client
-from ringcast_wire import InvalidInputError, RingcastError, UnavailableError, names, without_passwords
+from ringcast_service import ConfigError, Lifetime, bounded, end_tasks, ready_file, serving_metrics
+from ringcast_wire import RingcastError, UnavailableError, names, without_passwords
 from ringcast_wire.metrics import SERVICE
-from ringcast_wire.prometheus import OFF, MetricsServer, TableCollector, process_registry
+from ringcast_wire.prometheus import OFF, TableCollector, process_registry
 from ringcast_wire.tracing import make_tracing
 
 from ringcast_config_service.config import Config
-from ringcast_config_service.errors import ConfigError
 from ringcast_config_service.grpc.dead_letter_calls import DeadLetterCalls
 from ringcast_config_service.grpc.transport import GrpcServer
 from ringcast_config_service.handlers import Handlers
@@ -51,45 +50,27 @@ _CANCEL_AGAIN_S = 1.0
 _FORGET_MARKS = 5_000
 
 
-class _StoppedError(Exception):
-    """A stop was asked for before everything had started."""
-
-
-class App:
+class App(Lifetime):
     """One instance of the config service. :meth:`run` serves until :meth:`stop` is called.
 
     Its spans go to ``tracer_provider``, by default to the one that the process has configured, if any.
     """
 
     def __init__(self, config: Config, tracer_provider: TracerProvider | None = None) -> None:
+        super().__init__()
         self._config = config
         self._telemetry = Telemetry(make_tracing("ringcast.config_service", tracer_provider))
-        self._stopping = asyncio.Event()
-        self._lost = False
         self._relay: Relay | None = None
         self._provisioner: Provisioner | None = None
         self._readiness: Readiness | None = None
         self.writer: GroupWriter | None = None
-        self.ready = asyncio.Event()
         self.grpc_address = ""
         self.metrics_address = ""
 
-    def stop(self) -> None:
-        """Asks for an orderly end. Calling it again is harmless."""
-        self._stopping.set()
-
-    async def run(self) -> None:
-        """Starts, serves, and stops in phases.
-
-        Raises:
-            ConfigError: the settings, the database or NATS don't let it start.
-        """
+    async def _run(self) -> None:
         deadline = time.monotonic() + self._config.start_timeout_s
-        with contextlib.suppress(_StoppedError):
-            async with self._repository(deadline) as repository, self._nats(deadline) as nc:
-                await self._serve(repository, nc)
-        if self._lost:
-            raise ConfigError("the NATS server closed the connection for good: see the log before this line")
+        async with self._repository(deadline) as repository, self._nats(deadline) as nc:
+            await self._serve(repository, nc)
 
     async def _serve(self, repository: Repository, nc: Client) -> None:
         config = self._config
@@ -161,12 +142,12 @@ class App:
             try:
                 await replays.start()
                 await self._start(fetches, server, readiness)
-                with self._ready_file():
+                with ready_file(self._config.ready_file, self._addresses()):
                     self.ready.set()
                     await self._stopping.wait()
             finally:
                 await self._shut(fetches, server, writer, relay, nc)
-                await _end(running)
+                await end_tasks(running)
 
     async def _start(self, fetches: FetchServer, server: GrpcServer, readiness: Readiness) -> None:
         try:
@@ -194,13 +175,13 @@ class App:
         if self._readiness is not None:
             self._readiness.stop()
         if nc.is_connected:
-            await _bounded("intake of fetches", fetches.stop(), bound_s)
-        await _bounded("gRPC calls", server.stop(bound_s), bound_s + 1)
-        await _bounded("writes", writer.drain(), bound_s)
+            await bounded("intake of fetches", fetches.stop(), bound_s)
+        await bounded("gRPC calls", server.stop(bound_s), bound_s + 1)
+        await bounded("writes", writer.drain(), bound_s)
         if nc.is_connected:
-            await _bounded("fetches", fetches.drain(), bound_s)
-            await _bounded("outbox", relay.flush(), bound_s)
-        await _bounded("claims on the outbox", relay.withdraw(), bound_s)
+            await bounded("fetches", fetches.drain(), bound_s)
+            await bounded("outbox", relay.flush(), bound_s)
+        await bounded("claims on the outbox", relay.withdraw(), bound_s)
         log.info("stopped")
 
     def _measure(
@@ -225,21 +206,10 @@ class App:
 
     @asynccontextmanager
     async def _metrics_server(self) -> AsyncIterator[None]:
-        """Serves the metrics from before the start until after the end, so that a slow stop can be watched."""
-        if self._config.metrics_listen == OFF:
-            yield
-            return
         collector = TableCollector(SERVICE)
         collector.add(self._telemetry.measures.samples)
-        try:
-            server = MetricsServer(self._config.metrics_listen, process_registry(collector))
-        except UnavailableError as error:
-            raise ConfigError(str(error)) from error
-        self.metrics_address = server.address
-        try:
+        async with serving_metrics(self._config.metrics_listen, process_registry(collector)) as self.metrics_address:
             yield
-        finally:
-            await asyncio.to_thread(server.close)
 
     async def _look_at_outbox(self, repository: Repository) -> None:
         """Keeps the depth and age of the outbox for whoever scrapes; while the database is away they stay, and age."""
@@ -295,60 +265,20 @@ class App:
 
     @asynccontextmanager
     async def _nats(self, deadline: float) -> AsyncIterator[Client]:
-        try:
-            login = self._config.nats_login.connect_options(self._config.nats)
-        except InvalidInputError as error:
-            raise ConfigError(f"nats: {error}") from error
-        nc = BusClient()
-        nc.on_protocol_error = self._on_protocol_error
-        last: list[str] = []
-
-        async def on_error(error: Exception) -> None:
-            text = str(error) or type(error).__name__
-            if last != [text]:  # it comes again with each attempt
-                log.warning("nats: %s", text)
-            last[:] = [text]
-
-        try:
-            async with asyncio.timeout(max(0.1, deadline - time.monotonic())):
-                await self._unless_stopped(
-                    nc.connect(
-                        servers=list(self._config.nats),
-                        name="ringcast-config-service",
-                        inbox_prefix=names.SERVICE_INBOX_PREFIX,
-                        **login,
-                        max_reconnect_attempts=-1,
-                        reconnect_time_wait=0.5,  # type: ignore[arg-type]
-                        connect_timeout=2,
-                        error_cb=on_error,
-                        disconnected_cb=self._on_disconnect,
-                        reconnected_cb=self._on_reconnect,
-                        closed_cb=self._on_closed,
-                    )
-                )
-        except TimeoutError as error:
-            reason = f": {last[0]}" if last else ""
-            raise ConfigError(f"NATS at {without_passwords(self._config.nats)} can't be reached{reason}") from error
-        except (nats.errors.Error, OSError, ValueError) as error:
-            raise ConfigError(f"NATS at {without_passwords(self._config.nats)} can't be used: {error}") from error
-        try:
+        client = BusClient()
+        client.on_protocol_error = self._on_protocol_error
+        async with self._nats_connection(
+            client,
+            self._config.nats,
+            self._config.nats_login,
+            name="ringcast-config-service",
+            inbox_prefix=names.SERVICE_INBOX_PREFIX,
+            timeout_s=max(0.1, deadline - time.monotonic()),
+            on_lost=self._on_disconnect,
+            on_back=self._on_reconnect,
+        ) as nc:
             await self._unless_stopped(_check_jetstream(nc, without_passwords(self._config.nats), deadline))
             yield nc
-        finally:
-            self._stopping.set()
-            await nc.close()
-
-    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
-        """Waits for a part of the start, but not once a stop was asked for."""
-        task, stop = asyncio.create_task(work), asyncio.create_task(self._stopping.wait())
-        try:
-            await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                raise _StoppedError
-            return await task
-        finally:
-            task.cancel()
-            stop.cancel()
 
     async def _on_disconnect(self) -> None:
         if self._readiness is not None:
@@ -367,30 +297,9 @@ class App:
         if self._relay is not None:
             self._relay.protocol_error(text)
 
-    async def _on_closed(self) -> None:
-        """The client gave up (a broken rule of the protocol): without NATS there is nothing to do here."""
-        if not self._stopping.is_set():
-            log.critical("the NATS connection was closed for good")
-            self._lost = True
-            self._stopping.set()
-
-    @contextlib.contextmanager
-    def _ready_file(self) -> Iterator[None]:
-        """Says where this instance listens, for as long as it serves; never a half-written file."""
-        path = self._config.ready_file
-        if path is None:
-            yield
-            return
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        facts: dict[str, object] = {"grpc": self.grpc_address, "pid": os.getpid()}
-        if self.metrics_address:
-            facts["metrics"] = self.metrics_address
-        temporary.write_text(json.dumps(facts))
-        temporary.replace(path)
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
+    def _addresses(self) -> dict[str, str]:
+        found = {"grpc": self.grpc_address}
+        return found | {"metrics": self.metrics_address} if self.metrics_address else found
 
 
 async def _forget_marks(repository: Repository, older_than_ms: int) -> None:
@@ -413,26 +322,3 @@ async def _check_jetstream(nc: Client, servers: str, deadline: float) -> None:
             await asyncio.sleep(_RETRY_S)
         except nats.errors.Error as error:
             raise ConfigError(f"NATS at {servers} has no JetStream: start the server with it enabled") from error
-
-
-async def _end(tasks: Collection[asyncio.Task[None]]) -> None:
-    """Cancels tasks until they have ended.
-
-    Once is not enough: the NATS client uses ``asyncio.wait_for``, which before Python 3.12 loses a cancellation that
-    comes in the same turn of the event loop as an answer.
-    """
-    while tasks:
-        for task in tasks:
-            task.cancel()
-        _, tasks = await asyncio.wait(tasks, timeout=_CANCEL_AGAIN_S)
-
-
-async def _bounded(what: str, work: Awaitable[object], bound_s: float) -> None:
-    """One phase of the shutdown: what hangs or fails must not keep the next from running."""
-    try:
-        async with asyncio.timeout(bound_s):
-            await work
-    except TimeoutError:
-        log.warning("stopping: the %s did not end within %g s", what, bound_s)
-    except (nats.errors.Error, RingcastError) as error:
-        log.warning("stopping: the %s failed: %s", what, error)

@@ -6,19 +6,15 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ringcast_service import ConfigError
 from ringcast_wire import InvalidInputError, NatsLogin
 from ringcast_wire.prometheus import OFF, parse_listen
 
-from ringcast_config_service.errors import ConfigError
 from ringcast_config_service.grpc.connections import ConnectionSettings
 from ringcast_config_service.nats.streams import StreamSizes
 from ringcast_config_service.repository.base import DEFAULT_LOCK_TIMEOUT_MS, DEFAULT_WRITE_CONNECTIONS
 from ringcast_config_service.security import Security
 
-_DURATION = re.compile(r"(\d{1,9})(ms|s|m|h|d)", re.ASCII)
-_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SIZE = re.compile(r"(\d{1,15})(|KiB|MiB|GiB)", re.ASCII)
-_UNIT_BYTES = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _ADDRESS = re.compile(r"(?P<host>[^:\s]+|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})", re.ASCII)
 
 _TIMES_S = (
@@ -121,29 +117,3 @@ class Config:
         for name in _TIMES_S:
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it must be above 0")
-
-
-def parse_bytes(text: str) -> int:
-    """Bytes of ``256MiB``, ``1GiB``, ``512KiB`` or ``1048576``.
-
-    Raises:
-        ConfigError: it is none of these.
-    """
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise ConfigError(f"size {text!r} can't be read: a whole number and KiB, MiB, GiB or nothing is needed")
-    return int(match[1]) * _UNIT_BYTES[match[2]]
-
-
-def parse_duration_ms(text: str) -> int:
-    """Milliseconds of ``24h``, ``7d``, ``90s``, ``500ms`` or ``15m``.
-
-    Raises:
-        ConfigError: it is none of these.
-    """
-    match = _DURATION.fullmatch(text.strip())
-    if match is None:
-        raise ConfigError(
-            f"duration {text!r} can't be read: a whole number and ms, s, m, h or d is needed, such as 24h"
-        )
-    return int(match[1]) * _UNIT_MS[match[2]]

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
+from ringcast_service import ConfigError
 from ringcast_wire import InvalidInputError
 from ringcast_wire.grpc import read_login_file, read_tokens
-
-from ringcast_config_service.errors import ConfigError
 
 log = logging.getLogger(__name__)
 

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import signal
-import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import click
-import uvloop
-from ringcast_wire import NatsLogin, agent_token
+from ringcast_service import (
+    LOG_LEVELS,
+    ConfigError,
+    config_file_option,
+    listed,
+    nats_login,
+    nats_login_options,
+    run_process,
+)
+from ringcast_wire import agent_token
 
 from ringcast_heartbeat_agent.app import App
 from ringcast_heartbeat_agent.config import POLICIES, Config
-from ringcast_heartbeat_agent.errors import ConfigError
 
 _PREFIX = "RINGCAST_AGENT"
-_LEVELS = ("debug", "info", "warning", "error")
 _SECONDS = (
     "start_timeout",
     "stop_timeout",
@@ -68,40 +69,10 @@ _AS_THEY_ARE = (
     "jetstream_api",
 )
 _LISTS = ("trusted_users", "callback_addresses", "allowed_hosts", "groups")
-_LOGIN = ("user", "password")
-_LOGIN_FILES = {
-    "credentials_file": "nats_credentials",
-    "nkey_seed_file": "nats_nkey_seed",
-    "tls_ca_file": "nats_tls_ca",
-    "tls_cert_file": "nats_tls_cert",
-    "tls_key_file": "nats_tls_key",
-}
-
-
-def _from_file(context: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
-    """Makes the settings of a TOML file the defaults of the options that follow."""
-    if path is None:
-        return None
-    try:
-        found = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise click.BadParameter(f"{path} can't be read: {error}") from error
-    known = {parameter.name for parameter in context.command.params} - {"config"}
-    settings = {name.replace("-", "_"): value for name, value in found.items()}
-    if unknown := sorted(set(settings) - known):
-        raise click.BadParameter(f"{path} has unknown settings: {', '.join(unknown)}")
-    context.default_map = {**(context.default_map or {}), **settings}
-    return path
 
 
 @click.command(context_settings={"auto_envvar_prefix": _PREFIX, "show_default": True})
-@click.option(
-    "--config",
-    type=click.Path(dir_okay=False, path_type=Path),
-    callback=_from_file,
-    is_eager=True,
-    help="TOML file with the same settings; flags and environment go before it.",
-)
+@config_file_option
 @click.option("--nats", default="nats://127.0.0.1:4222", help="NATS servers, separated by commas.")
 @click.option("--agent-id", default="", help="Name to take part under; empty: made from host and process.")
 @click.option("--grpc-listen", default="127.0.0.1:50001", help="Dapr's API over gRPC; port 0 takes a free one.")
@@ -133,7 +104,7 @@ def _from_file(context: click.Context, _: click.Parameter, path: Path | None) ->
 @click.option("--groups", default="*", help="Groups that may be joined, as patterns with commas between.")
 @click.option("--client-share", type=float, default=0.5, help="Part of every limit that one user of the host may have.")
 @click.option("--ready-file", type=click.Path(dir_okay=False, path_type=Path), help="Written once everything serves.")
-@click.option("--log-level", type=click.Choice(_LEVELS), default="info")
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info")
 @click.option("--start-timeout", type=float, default=30.0, help="Seconds to wait for NATS.")
 @click.option("--stop-timeout", type=float, default=10.0, help="Seconds that each phase of stopping may take.")
 @click.option("--subscribe-timeout", type=float, default=10.0, help="Seconds that a consumer or key may take to begin.")
@@ -167,15 +138,7 @@ def _from_file(context: click.Context, _: click.Parameter, path: Path | None) ->
 @click.option("--max-workers", type=int, default=256, help="Workers that may register.")
 @click.option("--cache-dir", default="", metavar="DIR", help="Keep rows there, to start with NATS down.")
 @click.option("--jetstream-api", default="$JS.API", help="Where the agent's NATS account has the JetStream API.")
-@click.option("--nats-user", default="", help="User on NATS.")
-@click.option("--nats-password", default="", help="Best given by the environment, where no process list shows it.")
-@click.option("--nats-credentials", default="", metavar="FILE", help="Credentials file (JWT), instead of a user.")
-@click.option("--nats-nkey-seed", default="", metavar="FILE", help="File with an nkey's seed, instead of a user.")
-@click.option(
-    "--nats-tls-ca", default="", metavar="FILE", help="Who may sign NATS's certificate; tls:// in --nats: the system's."
-)
-@click.option("--nats-tls-cert", default="", metavar="FILE", help="Certificate to show to NATS.")
-@click.option("--nats-tls-key", default="", metavar="FILE", help="Its key.")
+@nats_login_options
 @click.version_option(package_name="ringcast-heartbeat-agent")
 def main(config: Path | None, **options: Any) -> None:
     """The Ringcast heartbeat agent: leases of a host's workers, Dapr's Configuration API and key-shared dispatch."""
@@ -184,56 +147,19 @@ def main(config: Path | None, **options: Any) -> None:
         settings = _settings(options)
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
-    logging.basicConfig(
-        level=settings.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        stream=sys.stderr,
-    )
-    logging.getLogger("nats").setLevel(logging.CRITICAL)  # our own callback tells of its errors
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_run(settings))
-    except ConfigError as error:
-        click.echo(f"ringcast-heartbeat-agent: {error}", err=True)
-        sys.exit(1)
+    run_process("ringcast-heartbeat-agent", settings.log_level, lambda: App(settings))
 
 
 def _settings(options: dict[str, Any]) -> Config:
-    lists: dict[str, Any] = {name: _listed(options[name]) for name in _LISTS}
+    lists: dict[str, Any] = {name: listed(options[name]) for name in _LISTS}
     return Config(
-        nats=_listed(options["nats"]),
+        nats=listed(options["nats"]),
         token_file=options["token_file"] or str(agent_token.place_of_agent(options["lease_socket"])),
         **lists,
-        nats_login=NatsLogin(
-            **{name: options[f"nats_{name}"] for name in _LOGIN},
-            **{name: options[option] for name, option in _LOGIN_FILES.items()},
-        ),
+        nats_login=nats_login(options),
         **{f"{name}_s": options[name] for name in _SECONDS},
         **{name: options[name] for name in _AS_THEY_ARE},
     )
-
-
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-async def _run(settings: Config) -> None:
-    app = App(settings)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, app.stop)
-    try:
-        await app.run()
-    except* ConfigError as group:
-        raise _first(group) from None
-
-
-def _first(group: BaseExceptionGroup[ConfigError]) -> ConfigError:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, ConfigError)
-    return error
 
 
 if __name__ == "__main__":

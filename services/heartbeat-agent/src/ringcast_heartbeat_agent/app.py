@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import logging
 import os
-import time
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import nats
-import nats.errors
 from nats.aio.client import Client
 from ringcast.hosting import KeyReader, WorkerClient
 from ringcast.metrics import PrometheusMetrics
-from ringcast_wire import InvalidInputError, UnavailableError, names, without_passwords
-from ringcast_wire.prometheus import OFF, MetricsServer, TableCollector, process_registry
+from ringcast_service import ConfigError, Lifetime, bounded, ready_file, serving_metrics
+from ringcast_wire import names, without_passwords
+from ringcast_wire.prometheus import OFF, TableCollector, process_registry
 
 from ringcast_heartbeat_agent.clients import Here
 from ringcast_heartbeat_agent.config import Config
@@ -36,7 +32,6 @@ from ringcast_heartbeat_agent.dispatch.groups import Dispatch
 from ringcast_heartbeat_agent.dispatch.positions import Positions
 from ringcast_heartbeat_agent.dispatch.progress import History
 from ringcast_heartbeat_agent.dispatch.transport import DispatchServicer
-from ringcast_heartbeat_agent.errors import ConfigError
 from ringcast_heartbeat_agent.followers import Followers
 from ringcast_heartbeat_agent.leases.host import HostLeases
 from ringcast_heartbeat_agent.leases.state import SocketPlace
@@ -52,45 +47,27 @@ T = TypeVar("T")
 _API_TIMEOUT_S = 3.0
 
 
-class _StoppedError(Exception):
-    """A stop was asked for before everything had started."""
-
-
-class App:
+class App(Lifetime):
     """One agent. :meth:`run` serves until :meth:`stop` is called."""
 
     def __init__(self, config: Config) -> None:
+        super().__init__()
         self._config = config
         self._measures = Measures()
         collector = TableCollector(AGENT)
         collector.add(self._measures.samples)
         self._metrics = PrometheusMetrics(process_registry(collector))
-        self._stopping = asyncio.Event()
-        self._lost = False
-        self.ready = asyncio.Event()
         self.addresses: dict[str, str] = {}
 
-    def stop(self) -> None:
-        """Asks for an orderly end. Calling it again is harmless."""
-        self._stopping.set()
-
-    async def run(self) -> None:
-        """Starts, serves, and stops in phases.
-
-        Raises:
-            ConfigError: the settings or NATS don't let it start.
-        """
-        with contextlib.suppress(_StoppedError):
-            async with (
-                self._socket_place() as place,  # first: an agent that is just ending has the ports, too
-                self._metrics_server(),
-                self._nats() as nc,
-                self._reader() as reader,
-                lease_service(self._config, place) as leases,
-            ):
-                await self._serve(nc, reader, leases)
-        if self._lost:
-            raise ConfigError("the NATS server closed the connection for good: see the log before this line")
+    async def _run(self) -> None:
+        async with (
+            self._socket_place() as place,  # first: an agent that is just ending has the ports, too
+            self._metrics_server(),
+            self._nats() as nc,
+            self._reader() as reader,
+            lease_service(self._config, place) as leases,
+        ):
+            await self._serve(nc, reader, leases)
 
     async def _serve(self, nc: Client, reader: KeyReader, leases: HostLeases | None) -> None:
         config, measures = with_token(self._config), self._measures
@@ -127,12 +104,12 @@ class App:
             try:
                 callbacks.start()
                 await self._start(grpc_server, http_server)
-                with self._ready_file():
+                with ready_file(self._config.ready_file, self._facts()):
                     self.ready.set()
                     await self._stopping.wait()
             finally:
                 await self._shut(grpc_server, http_server, handlers, callbacks, dispatch, followers)
-                await _bounded("positions of groups", positions.flush(), config.stop_timeout_s)
+                await bounded("positions of groups", positions.flush(), config.stop_timeout_s)
                 for task in background:
                     task.cancel()
 
@@ -178,12 +155,12 @@ class App:
         bound_s = self._config.stop_timeout_s
         http_server.set_stopping()
         handlers.stop()
-        await _bounded("deliveries", dispatch.drain(), self._config.drain_timeout_s + 1)
+        await bounded("deliveries", dispatch.drain(), self._config.drain_timeout_s + 1)
         dispatch.stop()
-        await _bounded("gRPC calls", grpc_server.stop(bound_s), bound_s + 1)
-        await _bounded("HTTP requests", http_server.stop(), bound_s)
-        await _bounded("callbacks", callbacks.stop(), bound_s)
-        await _bounded("partitions", followers.stop(), bound_s)
+        await bounded("gRPC calls", grpc_server.stop(bound_s), bound_s + 1)
+        await bounded("HTTP requests", http_server.stop(), bound_s)
+        await bounded("callbacks", callbacks.stop(), bound_s)
+        await bounded("partitions", followers.stop(), bound_s)
         log.info("stopped")
 
     def _measure(self, nc: Client, handlers: Handlers, dispatch: Dispatch, letters: Letters) -> None:
@@ -244,19 +221,10 @@ class App:
 
     @asynccontextmanager
     async def _metrics_server(self) -> AsyncIterator[None]:
-        """Serves the metrics from before the start until after the end, so that a slow stop can be watched."""
-        if self._config.metrics_listen == OFF:
+        async with serving_metrics(self._config.metrics_listen, self._metrics.registry) as address:
+            if address:
+                self.addresses["metrics"] = address
             yield
-            return
-        try:
-            server = MetricsServer(self._config.metrics_listen, self._metrics.registry)
-        except UnavailableError as error:
-            raise ConfigError(str(error)) from error
-        self.addresses["metrics"] = server.address
-        try:
-            yield
-        finally:
-            await asyncio.to_thread(server.close)
 
     @asynccontextmanager
     async def _reader(self) -> AsyncIterator[KeyReader]:
@@ -271,78 +239,22 @@ class App:
     @asynccontextmanager
     async def _nats(self) -> AsyncIterator[Client]:
         config = self._config
-        servers = without_passwords(config.nats)
-        nc = WorkerClient()
-        last: list[str] = []
-
-        async def on_error(error: Exception) -> None:
-            if (text := str(error) or type(error).__name__) not in last:  # a server that is away fails each attempt
-                log.warning("nats: %s", text)
-            last[:] = [text]
-
-        try:
-            login = config.nats_login.connect_options(config.nats)
-            async with asyncio.timeout(config.start_timeout_s):
-                await self._unless_stopped(
-                    nc.connect(
-                        servers=list(config.nats),
-                        name="ringcast-heartbeat-agent",
-                        inbox_prefix=names.inbox_prefix(config.agent_id),
-                        **login,
-                        max_reconnect_attempts=-1,
-                        reconnect_time_wait=0.5,  # type: ignore[arg-type]
-                        connect_timeout=2,
-                        error_cb=on_error,
-                        closed_cb=self._on_closed,
-                    )
-                )
-        except TimeoutError as error:
-            reason = f": {last[0]}" if last else ""
-            raise ConfigError(f"NATS at {servers} can't be reached{reason}") from error
-        except (nats.errors.Error, OSError, ValueError, InvalidInputError) as error:
-            raise ConfigError(f"NATS at {servers} can't be used: {error}") from error
-        try:
+        async with self._nats_connection(
+            WorkerClient(),
+            config.nats,
+            config.nats_login,
+            name="ringcast-heartbeat-agent",
+            inbox_prefix=names.inbox_prefix(config.agent_id),
+            timeout_s=config.start_timeout_s,
+        ) as nc:
             yield nc
-        finally:
-            self._stopping.set()
-            await nc.close()
 
-    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
-        """Waits for a part of the start, but not once a stop was asked for."""
-        task, stop = asyncio.create_task(work), asyncio.create_task(self._stopping.wait())
-        try:
-            await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                raise _StoppedError
-            return await task
-        finally:
-            task.cancel()
-            stop.cancel()
-
-    async def _on_closed(self) -> None:
-        """The client gave up (a broken rule of the protocol): without NATS there is nothing to do here."""
-        if not self._stopping.is_set():
-            log.critical("the NATS connection was closed for good")
-            self._lost = True
-            self._stopping.set()
-
-    @contextlib.contextmanager
-    def _ready_file(self) -> Iterator[None]:
-        """Says where this agent listens, for as long as it serves; never a half-written file."""
-        path = self._config.ready_file
-        if path is None:
-            yield
-            return
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        told = {**self.addresses, "agent_id": self._config.agent_id, "pid": os.getpid()}
+    def _facts(self) -> dict[str, str]:
+        """What the ready file says."""
+        facts = {**self.addresses, "agent_id": self._config.agent_id}
         if not self._config.api_token and self._config.token_file != OFF:
-            told["token_file"] = self._config.token_file
-        temporary.write_text(json.dumps(told))
-        temporary.replace(path)
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
+            facts["token_file"] = self._config.token_file
+        return facts
 
 
 def positions_of(config: Config) -> Positions:
@@ -376,13 +288,3 @@ def _unhealthy_because(nc: Client, followers: Followers, handlers: Handlers, lea
             more = f" and {len(unread) - 1} more" if len(unread) > 1 else ""
             return f"{who} of {place}{more} are behind, and reads have failed for {seconds:.0f} s"
     return "the host's lease is not held" if leases is not None and not leases.held else ""
-
-
-async def _bounded(what: str, work: Awaitable[object], bound_s: float) -> None:
-    """One phase of the shutdown: what hangs must not keep the next from running."""
-    since = time.monotonic()
-    try:
-        async with asyncio.timeout(bound_s):
-            await work
-    except TimeoutError:
-        log.warning("stopping: the %s did not end within %.1f s", what, time.monotonic() - since)

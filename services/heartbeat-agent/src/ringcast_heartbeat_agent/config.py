@@ -14,10 +14,9 @@ from urllib.parse import urlsplit
 
 from ringcast import PoisonPolicy
 from ringcast_core import MAX_CONSUMERS, MAX_DISPATCH_WINDOW, KeyFilter
+from ringcast_service import ConfigError
 from ringcast_wire import InvalidInputError, NatsLogin, limits, names, shown
 from ringcast_wire.prometheus import OFF, parse_listen
-
-from ringcast_heartbeat_agent.errors import ConfigError
 
 MAX_URL = 2_048
 ANY_PORT = "*"

@@ -1,4 +1,4 @@
-"""What can go wrong in the agent: a start that fails, and what Dapr's API answers a request with."""
+"""What Dapr's API answers a request with, and why updates of a subscription stop."""
 
 from __future__ import annotations
 
@@ -9,10 +9,6 @@ import grpc
 
 _SHOWN: Final = 256
 """Characters of a list of keys in a message: a gRPC error must fit into the headers."""
-
-
-class ConfigError(Exception):
-    """The agent can't start with these settings; ``str(error)`` is one sentence for the operator."""
 
 
 class DaprError(Exception):

@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from ringcast_service import ConfigError
 from ringcast_wire import agent_token
 
 from ringcast_heartbeat_agent.config import Config
-from ringcast_heartbeat_agent.errors import ConfigError
 
 _MIN_CHARS: Final = 16
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Final
 
+from ringcast_service import ConfigError
 from ringcast_wire import limits
 
-from ringcast_config_service.errors import ConfigError
 from ringcast_config_service.grpc.admission import MAX_REQUEST_BYTES
 
 _MAX_CONNECTIONS: Final = 8_192

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ringcast_service import ConfigError
 from ringcast_wire import shown
 
-from ringcast_config_service.errors import ConfigError
 from ringcast_config_service.repository.base import DEFAULT_LOCK_TIMEOUT_MS, DEFAULT_WRITE_CONNECTIONS, Repository
 
 _POSTGRES = ("postgresql://", "postgres://", "cockroachdb://")

@@ -16,9 +16,9 @@ from typing import Any
 
 import asyncpg
 from ringcast_core import row_partitions
+from ringcast_service import ConfigError
 from ringcast_wire import FetchReply, HeadsReply, UnavailableError, limits
 
-from ringcast_config_service.errors import ConfigError
 from ringcast_config_service.repository import (
     as_of as as_of_reads,
 )

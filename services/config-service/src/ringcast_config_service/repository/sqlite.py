@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from ringcast_core import row_partitions
+from ringcast_service import ConfigError
 from ringcast_store import Database, StoreError, StoreOpenError
 from ringcast_wire import FetchReply, HeadsReply, UnavailableError
 
-from ringcast_config_service.errors import ConfigError
 from ringcast_config_service.repository import as_of as as_of_reads
 from ringcast_config_service.repository import compaction, mapping, paging, writes
 from ringcast_config_service.repository import sqlite_lifecycle as lifecycle

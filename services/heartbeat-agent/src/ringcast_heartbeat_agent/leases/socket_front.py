@@ -18,7 +18,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ringcast_heartbeat_agent.errors import ConfigError
+from ringcast_service import ConfigError
+
 from ringcast_heartbeat_agent.leases.state import SocketPlace
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from ringcast_service import ConfigError
 
-from ringcast_heartbeat_agent.errors import ConfigError
 from ringcast_heartbeat_agent.leases.registry import Registration
 
 _POLL_S: Final = 0.05

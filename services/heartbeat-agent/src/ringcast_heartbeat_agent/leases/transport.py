@@ -16,11 +16,11 @@ import grpc
 import grpc.aio
 from ringcast import InUseError, InvalidInputError, LimitExceededError, RingcastError, UnavailableError
 from ringcast.hosting import HostBus
+from ringcast_service import ConfigError
 from ringcast_wire import leases, limits, names
 from ringcast_wire.grpc import STATUS, error_trailers
 
 from ringcast_heartbeat_agent.config import Config
-from ringcast_heartbeat_agent.errors import ConfigError
 from ringcast_heartbeat_agent.leases.host import HostLeases
 from ringcast_heartbeat_agent.leases.registry import SILENCE_S, Held, Registration
 from ringcast_heartbeat_agent.leases.socket_front import SocketFront

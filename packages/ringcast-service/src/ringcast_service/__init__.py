@@ -1,0 +1,38 @@
+"""What every Ringcast process that runs by itself has: options, a start and a stop in phases, a ready file, NATS."""
+
+from __future__ import annotations
+
+from ringcast_service._errors import ConfigError
+from ringcast_service._lifetime import Lifetime, bounded, end_tasks, ready_file
+from ringcast_service._metrics import serving_metrics
+from ringcast_service._options import (
+    LOG_LEVELS,
+    Duration,
+    Size,
+    config_file_option,
+    listed,
+    nats_login,
+    nats_login_options,
+    parse_bytes,
+    parse_duration_ms,
+)
+from ringcast_service._process import run_process
+
+__all__ = [
+    "LOG_LEVELS",
+    "ConfigError",
+    "Duration",
+    "Lifetime",
+    "Size",
+    "bounded",
+    "config_file_option",
+    "end_tasks",
+    "listed",
+    "nats_login",
+    "nats_login_options",
+    "parse_bytes",
+    "parse_duration_ms",
+    "ready_file",
+    "run_process",
+    "serving_metrics",
+]

@@ -1,0 +1,7 @@
+"""Why a process does not start."""
+
+from __future__ import annotations
+
+
+class ConfigError(Exception):
+    """The process can't start with these settings; ``str(error)`` is one sentence for the operator."""

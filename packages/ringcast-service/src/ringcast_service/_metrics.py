@@ -1,0 +1,35 @@
+"""The endpoint that Prometheus scrapes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from prometheus_client.registry import CollectorRegistry
+from ringcast_wire import UnavailableError
+from ringcast_wire.prometheus import OFF, MetricsServer
+
+from ringcast_service._errors import ConfigError
+
+
+@asynccontextmanager
+async def serving_metrics(listen: str, registry: CollectorRegistry) -> AsyncIterator[str]:
+    """Serves the metrics, and gives the address; nothing, where ``listen`` is ``off``.
+
+    From before the start until after the end, so that a slow stop can be watched.
+
+    Raises:
+        ConfigError: the address can't be used.
+    """
+    if listen == OFF:
+        yield ""
+        return
+    try:
+        server = MetricsServer(listen, registry)
+    except UnavailableError as error:
+        raise ConfigError(str(error)) from error
+    try:
+        yield server.address
+    finally:
+        await asyncio.to_thread(server.close)

@@ -78,7 +78,7 @@ async def test_a_client_that_reads_nothing_loses_its_place(
     service: Running, store_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport_input, "SEND_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(transport_input, "_ABORT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("ringcast_service._calls._ABORT_TIMEOUT_S", 0.1)
     monkeypatch.setitem(LIMITS, CallKind.CHANGES, Limit(1, 1, 1))
     await service.create(store_name)
     silent = service.stub.Change()

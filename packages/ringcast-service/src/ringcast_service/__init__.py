@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ringcast_service._calls import Context, end_call, refuse
 from ringcast_service._errors import ConfigError
 from ringcast_service._lifetime import Lifetime, bounded, end_tasks, ready_file
 from ringcast_service._metrics import serving_metrics
@@ -21,11 +22,13 @@ from ringcast_service._process import run_process
 __all__ = [
     "LOG_LEVELS",
     "ConfigError",
+    "Context",
     "Duration",
     "Lifetime",
     "Size",
     "bounded",
     "config_file_option",
+    "end_call",
     "end_tasks",
     "listed",
     "nats_login",
@@ -33,6 +36,7 @@ __all__ = [
     "parse_bytes",
     "parse_duration_ms",
     "ready_file",
+    "refuse",
     "run_process",
     "serving_metrics",
 ]

@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from ringcast_service import Context
 from ringcast_wire import LimitExceededError, UnauthenticatedError, limits
 
 from ringcast_config_service.caller import Caller
 from ringcast_config_service.grpc import callers
-from ringcast_config_service.grpc.input import Context
 from ringcast_config_service.grpc.turns import Turns
 from ringcast_config_service.refusals import Refusals
 from ringcast_config_service.security import Tokens

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc.aio
+from ringcast_service import Context
 from ringcast_wire import InvalidInputError, RingcastError, UnavailableError
 from ringcast_wire.grpc import pb
 
 from ringcast_config_service.grpc.callers import caller_of
-from ringcast_config_service.grpc.input import Context, Unreadable, send, unforeseen
+from ringcast_config_service.grpc.input import Unreadable, send, unforeseen
 from ringcast_config_service.grpc.messages import SKIP_INVALID, choice
 from ringcast_config_service.grpc.rows import row_input
 from ringcast_config_service.grpc.stream_life import GOODBYE_S

@@ -9,8 +9,9 @@ from contextvars import ContextVar
 from functools import lru_cache
 from typing import Final
 
+from ringcast_service import Context
+
 from ringcast_config_service.caller import Caller
-from ringcast_config_service.grpc.input import Context
 
 _SCHEME: Final = "bearer "
 

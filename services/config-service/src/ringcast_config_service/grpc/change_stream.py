@@ -8,12 +8,13 @@ from functools import partial
 from typing import Any, Final
 
 import grpc.aio
+from ringcast_service import Context
 from ringcast_wire import ConditionFailedError, InvalidInputError, RingcastError, limits, names
 from ringcast_wire.grpc import pb
 from ringcast_wire.tracing import checked_traceparent
 
 from ringcast_config_service.grpc.callers import caller_of
-from ringcast_config_service.grpc.input import Context, Unreadable, send
+from ringcast_config_service.grpc.input import Unreadable, send
 from ringcast_config_service.grpc.rows import change_terms, row_input
 from ringcast_config_service.grpc.stream_life import GOODBYE_S
 from ringcast_config_service.handlers import Handlers

@@ -11,11 +11,12 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
+from ringcast_service import Context
 from ringcast_wire import InvalidInputError, RingcastError, UnavailableError
 
 from ringcast_config_service.grpc.admission import Admission, CallKind
 from ringcast_config_service.grpc.callers import caller_of
-from ringcast_config_service.grpc.input import Context, Unreadable, abort, send
+from ringcast_config_service.grpc.input import Unreadable, abort, send
 
 _READ_TIMEOUT_S: Final = 10.0
 """How long the one request of a call may be on its way."""

@@ -7,8 +7,9 @@ from typing import Final
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from ringcast_service import Context, end_call
 
-from ringcast_config_service.grpc.input import Context, send
+from ringcast_config_service.grpc.input import send
 
 _SERVING: Final = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -32,7 +33,7 @@ class Health(health_pb2_grpc.HealthServicer):
     async def Check(self, request: health_pb2.HealthCheckRequest, context: Context) -> health_pb2.HealthCheckResponse:
         serving = self._states.get(request.service)
         if serving is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "no service of that name is known here")
+            await end_call(context, grpc.StatusCode.NOT_FOUND, "no service of that name is known here")
         return health_pb2.HealthCheckResponse(status=_SERVING if serving else _NOT_SERVING)
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:

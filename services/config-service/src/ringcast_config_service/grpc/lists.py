@@ -7,12 +7,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Final, TypeVar
 
+from ringcast_service import Context
 from ringcast_wire import UnavailableError, limits
 from ringcast_wire.grpc import pb
 
 from ringcast_config_service.caller import Caller
 from ringcast_config_service.grpc.callers import caller_of
-from ringcast_config_service.grpc.input import Context, send
+from ringcast_config_service.grpc.input import send
 from ringcast_config_service.grpc.turns import Turns
 
 T = TypeVar("T")

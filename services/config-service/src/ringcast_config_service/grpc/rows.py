@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+from ringcast_service import Context
 from ringcast_wire import check_condition
 from ringcast_wire.grpc import pb
 
-from ringcast_config_service.grpc.input import Context
 from ringcast_config_service.permits import clock_s
 from ringcast_config_service.writes.batches import RowInput
 from ringcast_config_service.writes.terms import KeyedRow, Terms

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+from ringcast_service import Context
 from ringcast_wire.grpc import (
     SERVICE_NAME,
     ConfigServiceServicer,
@@ -25,7 +26,7 @@ from ringcast_config_service.grpc.connections import ConnectionSettings, channel
 from ringcast_config_service.grpc.dead_letter_calls import DeadLetterCalls
 from ringcast_config_service.grpc.guard import GuardedServer
 from ringcast_config_service.grpc.health import Health
-from ringcast_config_service.grpc.input import Context, abort, send
+from ringcast_config_service.grpc.input import abort, send
 from ringcast_config_service.grpc.lists import Lists
 from ringcast_config_service.grpc.messages import (
     MODES,

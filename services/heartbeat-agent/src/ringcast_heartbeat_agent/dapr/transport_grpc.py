@@ -6,10 +6,11 @@ import hmac
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn
 
 import grpc
 import grpc.aio
+from ringcast_service import Context, end_call
 from ringcast_wire import limits
 
 from ringcast_heartbeat_agent._proto import dapr_messages_pb2 as pb
@@ -28,8 +29,6 @@ _SPARE_CALLS: Final = 256
 """Calls besides the subscriptions that may be under way."""
 _LEAST_PING_MS: Final = 1_000
 """How often clients may ping; those that do it more often, a few times in a row, lose their connection."""
-
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class GrpcServer:
@@ -132,7 +131,7 @@ class GrpcServer:
                 self._measures.sent["grpc"] += len(batch)
                 subscription.delivered(batch)
         except StoppedError as error:
-            await context.abort(error.status, str(error))
+            await end_call(context, error.status, str(error))
         finally:  # the client has gone, too
             subscription.end()
             self._handlers.drop(subscription)
@@ -187,7 +186,8 @@ class _Unserved(grpc.GenericRpcHandler):
             return None
 
         async def refuse(_requests: Any, context: Context) -> None:
-            await context.abort(
+            await end_call(
+                context,
                 grpc.StatusCode.UNIMPLEMENTED,
                 f"{SERVICE}/{method[:128]} is not served: "
                 "this is no daprd, but a Ringcast agent, which serves configuration and metadata",
@@ -219,7 +219,7 @@ class _RequireToken(grpc.aio.ServerInterceptor):
 
         async def check(request: Any, context: Context) -> Any:
             if given or not await self._trusted.includes(context.peer(), self._here):
-                await context.abort(grpc.StatusCode.UNAUTHENTICATED, why)
+                await end_call(context, grpc.StatusCode.UNAUTHENTICATED, why)
             return await method(request, context)
 
         return handler._replace(**{field: check})
@@ -234,4 +234,4 @@ def _items(items: Mapping[str, Item]) -> dict[str, pb.ConfigurationItem]:
 
 async def _abort(context: Context, error: DaprError, outcome: list[str]) -> NoReturn:
     outcome.append(error.code)
-    await context.abort(error.status, str(error))
+    await end_call(context, error.status, str(error))

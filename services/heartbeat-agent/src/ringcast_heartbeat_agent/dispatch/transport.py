@@ -8,12 +8,12 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Final
 
 import grpc
 import grpc.aio
 from ringcast import Change, InvalidInputError, RingcastError
-from ringcast_wire.grpc import STATUS, error_trailers
+from ringcast_service import Context, end_call, refuse
 
 from ringcast_heartbeat_agent._proto import dispatch_pb2 as pb
 from ringcast_heartbeat_agent._proto.dispatch_pb2_grpc import DispatchServicer as Servicer
@@ -29,8 +29,6 @@ log = logging.getLogger(__name__)
 _REGISTER_S: Final = 10.0
 """How long a new stream may wait with its first message."""
 _MODES: Final = {pb.MODE_RELIABLE: RELIABLE, pb.MODE_LOSSY: LOSSY}
-
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class DispatchServicer(Servicer):
@@ -52,7 +50,7 @@ class DispatchServicer(Servicer):
             group, member, resumed = await self._dispatch.join(asked)
         except RingcastError as error:
             outcome = str(error.code)
-            await _abort(context, error)
+            await refuse(context, error)
         finally:
             self._measures.asked("grpc", "consume", outcome, time.monotonic() - since)
         reading = asyncio.create_task(_read(context, group, member))
@@ -63,7 +61,7 @@ class DispatchServicer(Servicer):
                     await context.write(response)
                 group.sent(member, len(frame.deliveries))
         except StoppedError as error:
-            await context.abort(error.status, str(error))
+            await end_call(context, error.status, str(error))
         finally:
             reading.cancel()
             if not member.ended:
@@ -182,7 +180,3 @@ def _tell(told: pb.Delivery, offset: int, attempt: int, change: Change) -> None:
         told.metadata.update(change.metadata)
     if change.committed_at_ms is not None:
         told.committed_at_ms = change.committed_at_ms
-
-
-async def _abort(context: Context, error: RingcastError) -> NoReturn:
-    await context.abort(STATUS[error.code], str(error), error_trailers(error))

@@ -10,15 +10,14 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Final
 
 import grpc
 import grpc.aio
 from ringcast import InUseError, InvalidInputError, LimitExceededError, RingcastError, UnavailableError
 from ringcast.hosting import HostBus
-from ringcast_service import ConfigError
+from ringcast_service import ConfigError, Context, end_call, refuse
 from ringcast_wire import leases, limits, names
-from ringcast_wire.grpc import STATUS, error_trailers
 
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.leases.host import HostLeases
@@ -38,8 +37,6 @@ _SPARE_STREAMS: Final = 256
 """Streams besides the registrations that may be about to register, or to be told why not."""
 _GONE: Final = (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
 
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-
 
 class LeasesServicer(leases.LeasesServicer):
     """Joins streams and registrations."""
@@ -56,7 +53,7 @@ class LeasesServicer(leases.LeasesServicer):
             held, told = await self._hosted.register(await self._registration(context))
         except RingcastError as error:
             self._hosted.refused[str(error.code)] += 1
-            await _abort(context, error)
+            await refuse(context, error, status=_status(error))
         reading: asyncio.Task[None] | None = None
         try:
             answer = pb.Registered(lease=self._hosted.lease_id, ping_interval_s=PING_S, patience_s=SILENCE_S)
@@ -64,8 +61,10 @@ class LeasesServicer(leases.LeasesServicer):
             reading = asyncio.create_task(self._read(context, held))
             await self._ping(context, told, reading)
             if self._hosted.is_given_up(held):
-                await context.abort(
-                    grpc.StatusCode.ABORTED, f"no sign of life came for {SILENCE_S:g} s: the worker was given up"
+                await end_call(
+                    context,
+                    grpc.StatusCode.ABORTED,
+                    f"no sign of life came for {SILENCE_S:g} s: the worker was given up",
                 )
         finally:  # cancelled, too, when the process at the other end is gone
             if reading is not None:
@@ -240,10 +239,8 @@ async def _registration(context: Context, uid: int) -> Registration:
     )
 
 
-async def _abort(context: Context, error: RingcastError) -> NoReturn:
-    status = STATUS[error.code]
+def _status(error: RingcastError) -> grpc.StatusCode | None:
+    """What a worker goes by where the error's own status says something else to other clients."""
     if isinstance(error, InUseError):
-        status = grpc.StatusCode.ALREADY_EXISTS
-    elif isinstance(error, UnavailableError):
-        status = grpc.StatusCode.UNAVAILABLE
-    await context.abort(status, str(error), error_trailers(error))
+        return grpc.StatusCode.ALREADY_EXISTS
+    return grpc.StatusCode.UNAVAILABLE if isinstance(error, UnavailableError) else None

@@ -83,8 +83,10 @@ class Lists:
                 if limit and not left:
                     return
         finally:
-            if sending is not None and not sending.done():
+            if sending is not None:
                 sending.cancel()
+                # What a client that has gone makes of the call is nobody's error, and asyncio would log it as one.
+                await asyncio.gather(sending, return_exceptions=True)
 
     @asynccontextmanager
     async def _turn(self, caller: Caller) -> AsyncIterator[None]:

@@ -21,6 +21,7 @@ class Watcher(NamedTuple):
     link: Link
     name: str
     prefixes: tuple[str, ...]
+    heartbeat_s: float
     take: Callable[[str, Entry], None]
     """Is given a key, and what stands under it."""
 
@@ -32,11 +33,11 @@ class Bucket:
     nor of an entry that expires.
     """
 
-    def __init__(self, ttl_s: float | None, marker_s: float) -> None:
+    def __init__(self, ttl_s: float | None, marker_s: float, entries: dict[str, bytes] | None = None) -> None:
         self.ttl_s = ttl_s
         self.marker_s = marker_s
-        self.sequence = 0
-        self.entries: dict[str, Entry] = {}
+        self.sequence = len(entries or {})
+        self.entries = {key: Entry(number, value) for number, (key, value) in enumerate((entries or {}).items(), 1)}
         self.stored_s: dict[str, float] = {}
         """When each entry was stored, by the server's clock."""
         self.kept: dict[str, tuple[Entry, float]] = {}
@@ -160,7 +161,7 @@ class Broker:
             self._scheduler.after(bucket.ttl_s + late, self._expire, bucket, key, entry.revision)
         for watcher in bucket.watchers:
             if key.startswith(watcher.prefixes):
-                watcher.link.deliver(watcher.take, key, entry)
+                watcher.take(key, entry)
         return entry.revision
 
     def _expire(self, bucket: Bucket, key: str, revision: int) -> None:
@@ -178,17 +179,28 @@ class Broker:
 
     # ---- watches
 
-    def watch(self, name: str, watcher: Watcher, snapshot: Callable[[dict[str, Entry]], None]) -> None:
-        """Makes a consumer on some server of the cluster: first what there is, then what comes."""
+    def watch(self, name: str, watcher: Watcher) -> dict[str, Entry]:
+        """Makes a consumer on some server of the cluster; returns what there is."""
         bucket = self._bucket(name)
-        found = {key: entry for key, entry in bucket.entries.items() if key.startswith(watcher.prefixes)}
-        watcher.link.deliver(snapshot, found)
         bucket.watchers.append(watcher)
+        return {key: entry for key, entry in bucket.entries.items() if key.startswith(watcher.prefixes)}
 
-    def unwatch(self, name: str, consumer: str) -> None:
-        """Deletes a consumer by its name, whosever it is."""
+    def beat(self, name: str, watcher: Watcher, tell: Callable[[], None]) -> None:
+        """Has a consumer give signs of life as long as there is one."""
+        self._scheduler.after(watcher.heartbeat_s, self._beat, name, watcher, tell)
+
+    def _beat(self, name: str, watcher: Watcher, tell: Callable[[], None]) -> None:
+        if self.watches(name, watcher):
+            tell()
+            self.beat(name, watcher, tell)
+
+    def unwatch(self, name: str, consumer: str) -> bool:
+        """Deletes a consumer by its name, whosever it is; whether there was one."""
         bucket = self._bucket(name)
-        bucket.watchers = [watcher for watcher in bucket.watchers if watcher.name != consumer]
+        left = [watcher for watcher in bucket.watchers if watcher.name != consumer]
+        found = len(left) < len(bucket.watchers)
+        bucket.watchers = left
+        return found
 
     def deafen(self, link: Link) -> None:
         """The watches of a connection go silent, with no sign of it."""
@@ -196,6 +208,11 @@ class Broker:
             bucket.watchers = [watcher for watcher in bucket.watchers if watcher.link is not link]
 
     def watches(self, name: str, watcher: Watcher) -> bool:
-        """Whether heartbeats of this consumer get through."""
+        """Whether there is this consumer."""
         bucket = self.buckets.get(name)
-        return watcher.link.open and bucket is not None and watcher in bucket.watchers
+        return bucket is not None and any(other is watcher for other in bucket.watchers)
+
+    def is_watched_by(self, link: Link, name: str) -> bool:
+        """Whether a process watches a bucket."""
+        bucket = self.buckets.get(name)
+        return bucket is not None and any(watcher.link is link for watcher in bucket.watchers)

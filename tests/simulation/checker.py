@@ -151,6 +151,9 @@ class Checker:
     def _on_circles(self, what: str) -> None:
         self._wrong("circles", what)
 
+    def _on_failed(self, worker: str, what: str) -> None:
+        self._wrong("failed", f"{worker}: {what}")
+
     # ---- commits and ownership
 
     def _on_commit(self, key: str, partition: int, rows: tuple[tuple[str, int, str | None], ...]) -> None:

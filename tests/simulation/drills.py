@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import Final
 
 from ringcast._protocol.planned import MOST
-from ringcast_wire import limits
+from ringcast_wire import limits, names
 
 from tests.simulation.checker import PROMPT_S
-from tests.simulation.network import REQUEST_TIMEOUT_S
+from tests.simulation.sim_bus import REQUEST_TIMEOUT_S
 from tests.simulation.worker import Worker
 from tests.simulation.world import World
 
@@ -56,7 +56,7 @@ def _join(world: World) -> None:
 
 def _leave(world: World) -> None:
     if worker := _spare(world):
-        worker.run(worker.stopping.set, ())
+        worker.stop()
         _touch(world)
         _settle(world)
         _touch(world)
@@ -67,8 +67,7 @@ def _settle(world: World) -> None:
     scheduler = world.scheduler
     until = scheduler.now + (MOST + 1.0) * world.settings.stabilisation_s + 2.0 * PROMPT_S
     while scheduler.now < until and any(
-        worker.stopping.is_set or not all(session.assigned for session in worker.sessions.values())
-        for worker in world.living()
+        worker.leaving or not all(session.assigned for session in worker.sessions.values()) for worker in world.living()
     ):
         scheduler.run_until(scheduler.now + 0.1)
     scheduler.run_until(scheduler.now + 1.0)
@@ -81,7 +80,7 @@ def _come_and_go(world: World) -> None:
         world.start_worker(f"c{number}")
         scheduler.run_until(scheduler.now + world.random.uniform(0.1, 0.9) * window_s)
         if number == 1 and (worker := _spare(world)):
-            worker.run(worker.stopping.set, ())
+            worker.stop()
     _settle(world)
     _touch(world)
 
@@ -113,7 +112,7 @@ def _lose_consumer(world: World) -> None:
     """NATS loses a worker's consumer with no sign of it: the pull that falls silent shows it."""
     worker = world.random.choice(world.living())
     with _trouble(world):
-        world.broker.events().lose_consumer(worker.consumers.name(0))
+        world.broker.events().lose_consumer(names.consumer_name("ringcast", worker.worker_id))
         world.scheduler.run_until(world.scheduler.now + 8.0)
     _touch(world)
 
@@ -148,7 +147,7 @@ def _change_unheard(world: World) -> None:
         world.start_worker("brief")
         scheduler.run_until(scheduler.now + 2.0)
         brief = world.workers["brief"]
-        brief.run(brief.stopping.set, ())
+        brief.stop()
         scheduler.run_until(scheduler.now + 1.0)
         for worker in workers:
             worker.link.answers_lost = False
@@ -164,7 +163,7 @@ def _take_slot(world: World) -> None:
     if leaver is None or world.marker_s > 60.0:
         return
     with _trouble(world):
-        leaver.run(leaver.stopping.set, ())
+        leaver.stop()
         _settle(world)
         scheduler.run_until(scheduler.now + world.marker_s + 2.0)
         worker = world.random.choice(world.living())

@@ -78,10 +78,6 @@ class CirclesError(AssertionError):
     """Something goes on and on while hardly any time passes."""
 
 
-class FatalError(Exception):
-    """What ends a process by its own decision."""
-
-
 class Process:
     """A process with a clock of its own. What reaches it while it is paused waits; a dead one hears nothing."""
 
@@ -150,10 +146,6 @@ class Process:
         for task in tasks:
             task.cancel()
 
-    def failed(self, error: FatalError) -> None:
-        """A task has ended with an error that the process can't go on with."""
-        raise NotImplementedError(f"{self.name} has no answer to {error!r}")
-
 
 class Task:
     """A generator that is being run."""
@@ -179,10 +171,6 @@ class Task:
             want = self._steps.send(value)
         except StopIteration:
             self.done = True
-            return
-        except FatalError as error:
-            self.done = True
-            self._process.failed(error)
             return
         if self.done:  # it has ended the process that it belongs to
             return

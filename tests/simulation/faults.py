@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from ringcast_wire import limits
+from ringcast_wire import limits, names
 
 from tests.simulation.network import Link
 from tests.simulation.service import STEPS_THAT_MAY_CRASH
@@ -67,7 +67,7 @@ class Faults:
     def do_leave(self) -> None:
         """A worker ends in order; sometimes it comes back."""
         if worker := self._worker():
-            worker.run(worker.stopping.set, ())
+            worker.stop()
             if self._random.random() < 0.5:
                 self._later(self._random.uniform(0.5, 20.0), lambda: self._start(worker.worker_id))
 
@@ -106,7 +106,7 @@ class Faults:
     def _turn(self, worker_id: str) -> None:
         worker = self._world.workers.get(worker_id)
         if worker is not None and worker.alive:
-            worker.run(worker.stopping.set, ())
+            worker.stop()
         else:
             self._world.start_worker(worker_id)
 
@@ -163,7 +163,7 @@ class Faults:
         """NATS loses a worker's consumer."""
         stream = self._world.broker.stream
         if (worker := self._worker()) and stream is not None:
-            stream.lose_consumer(worker.consumers.name(0))
+            stream.lose_consumer(names.consumer_name("ringcast", worker.worker_id))
 
     def do_purge(self) -> None:
         """NATS loses all events."""

@@ -24,6 +24,7 @@ class History:
     ack        worker, key, partition, rev, history: it acknowledges the event that ends at ``rev`` of a history
     put_off    worker, key, partition, rev, history: the same, but the rows are still to be fetched
     lease_back worker: its lease had ended, and it holds it again
+    failed     worker, what: an error that nothing has an answer to came up in it
     end        worker: the process is gone
     circles    what: a task that went on and on while no time passed; it ends the run
     restored   history, {(key, partition): head}: the database is as it was, and what came since has never been

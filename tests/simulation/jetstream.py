@@ -14,21 +14,29 @@ from tests.simulation.network import Link, MissingError
 DUPLICATE_WINDOW_S: Final = 120.0
 
 
+_BEAT: Final = {"Status": "100", "Description": "Idle Heartbeat"}
+_TIME_OUT: Final = {"Status": "408", "Description": "Request Timeout"}
+_DELETED: Final = {"Status": "409", "Description": "Consumer Deleted"}
+_NO_RESPONDERS: Final = {"Status": "503"}
+
+
 class Message(NamedTuple):
     """A stored event. ``life`` tells a stream from the one before it, whose sequences were the same."""
 
     life: int
     subject: str
     event: Event
+    data: bytes
 
 
 class Pull(NamedTuple):
-    """Where a request for messages came from: ``take(message, consumer, sequence)``, ``missing(number)``."""
+    """Where a request for messages came from: ``take(message, token)``, ``say(headers)`` for what the server says."""
 
     link: Link
-    number: int
-    take: Callable[[Message, str, int], None]
-    missing: Callable[[int], None]
+    take: Callable[[Message, str], None]
+    say: Callable[[dict[str, str]], None]
+    heartbeat_s: float
+    expires_s: float
 
 
 class Consumer:
@@ -43,6 +51,9 @@ class Consumer:
         """What goes first: the last message of each subject at the time it was made, then what comes again."""
         self.unacked: dict[int, float] = {}
         """When each delivered sequence is delivered again."""
+        self.tries: dict[int, int] = {}
+        """How often each sequence was delivered."""
+        self.delivered = 0
         self.pull: Pull | None = None
         self.left = 0
         self.used_at = 0.0
@@ -59,6 +70,7 @@ class Stream:
     def __init__(
         self,
         scheduler: Scheduler,
+        name: str,
         *,
         life: int,
         depth: int,
@@ -72,6 +84,7 @@ class Stream:
         self.messages: dict[int, Message] = {}
         self.consumers: dict[str, Consumer] = {}
         self._scheduler = scheduler
+        self._name = name
         self._life = life
         self._depth = depth
         self._ack_wait_s = ack_wait_s
@@ -80,14 +93,14 @@ class Stream:
         self._by_subject: dict[str, deque[int]] = {}
         self._seen: dict[str, float] = {}
 
-    def publish(self, subject: str, event: Event, msg_id: str) -> None:
+    def publish(self, subject: str, event: Event, data: bytes, msg_id: str) -> None:
         """Stores an event, unless it came before."""
         now = self._scheduler.now
         if now - self._seen.get(msg_id, -DUPLICATE_WINDOW_S) < DUPLICATE_WINDOW_S:
             return
         self._seen[msg_id] = now
         self.sequence += 1
-        self.messages[self.sequence] = Message(self._life, subject, event)
+        self.messages[self.sequence] = Message(self._life, subject, event, data)
         held = self._by_subject.setdefault(subject, deque())
         held.append(self.sequence)
         if len(held) > self._depth:
@@ -136,7 +149,7 @@ class Stream:
         if consumer is None:
             raise MissingError(name)
         if consumer.pull is not None:
-            consumer.pull.link.deliver(consumer.pull.missing, consumer.pull.number, lossy=True)
+            consumer.pull.link.deliver(consumer.pull.say, _DELETED, lossy=True)
 
     def lose_consumer(self, name: str) -> None:
         """A consumer is gone, and whoever pulls from it hears nothing of it."""
@@ -160,17 +173,23 @@ class Stream:
         """Takes a request for messages; the one before it ends."""
         consumer = self.consumers.get(name)
         if consumer is None:
-            pull.link.deliver(pull.missing, pull.number, lossy=True)
+            pull.link.deliver(pull.say, _NO_RESPONDERS, lossy=True)
             return
         consumer.pull, consumer.left = pull, batch
         consumer.used_at = self._scheduler.now
+        self._scheduler.after(pull.heartbeat_s, self._beat, consumer, pull, self._scheduler.now + pull.expires_s)
         self._push(consumer)
 
-    def pulled(self, name: str, link: Link, number: int) -> bool:
-        """Whether heartbeats of a request get through."""
-        consumer = self.consumers.get(name)
-        pull = consumer.pull if consumer is not None else None
-        return pull is not None and pull.link is link and pull.number == number and link.open
+    def _beat(self, consumer: Consumer, pull: Pull, until: float) -> None:
+        """Heartbeats as long as a request waits; one that has waited long enough ends."""
+        if self.consumers.get(consumer.name) is not consumer or consumer.pull is not pull:
+            return
+        if self._scheduler.now < until:
+            pull.link.deliver(pull.say, _BEAT)
+            self._scheduler.after(pull.heartbeat_s, self._beat, consumer, pull, until)
+        else:
+            pull.link.deliver(pull.say, _TIME_OUT)
+            consumer.pull, consumer.used_at = None, self._scheduler.now
 
     def ack(self, name: str, sequence: int) -> None:
         """A message need not be delivered again."""
@@ -200,7 +219,7 @@ class Stream:
             if not consumer.timer:
                 consumer.timer = True
                 self._scheduler.after(self._ack_wait_s, self._redeliver, consumer)
-            args = (pull.take, self.messages[sequence], consumer.name, sequence)
+            args = (pull.take, self.messages[sequence], self._token(consumer, sequence))
             if pull.link.network.loses():
                 continue
             pull.link.deliver(*args)
@@ -209,6 +228,12 @@ class Stream:
             consumer.left -= 1
             if consumer.left == 0:
                 consumer.pull = pull = None
+
+    def _token(self, consumer: Consumer, sequence: int) -> str:
+        """Where a delivery is acknowledged: what it says stands in the subject."""
+        consumer.delivered += 1
+        tries = consumer.tries[sequence] = consumer.tries.get(sequence, 0) + 1
+        return f"$JS.ACK.{self._name}.{consumer.name}.{tries}.{sequence}.{consumer.delivered}.{self._life}.0"
 
     def _next(self, consumer: Consumer) -> int | None:
         while consumer.backlog:

@@ -6,22 +6,23 @@ Run it for other sizes: ``python -m tests.simulation.lease_traffic STORES WORKER
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
-from ringcast._protocol.assignment import Assignment
 from ringcast._protocol.membership import Entry
-from ringcast_wire import LeaseRecord, NodeRecord, SlotClaim, StoreSettings, encode_record, limits, names
+from ringcast_wire import ErrorCode, LeaseRecord, StoreSettings, encode_record, limits, names
 
 from tests.simulation.broker import Broker, Bucket
-from tests.simulation.coordination import Coordinator, LeaseHolder
-from tests.simulation.engine import Process, Scheduler, Steps
-from tests.simulation.network import REQUEST_TIMEOUT_S, Network
-from tests.simulation.worker import WorkerSettings
+from tests.simulation.engine import Scheduler
+from tests.simulation.history import History
+from tests.simulation.jetstream import Stream
+from tests.simulation.network import Network
+from tests.simulation.worker import Worker, WorkerSettings, simulated
 
 STORE: Final = "s0"
+PARTITIONS: Final = 64
 IDLE_S: Final = 30.0
 
 
@@ -43,53 +44,9 @@ class CountingBroker(Broker):
         return revision
 
 
-class IdleWorker(Process):
-    """The part of a worker that takes part: its lease, what it reads of others, and what it makes of that."""
-
-    def __init__(self, scheduler: Scheduler, random: Random, broker: Broker, number: int) -> None:
-        super().__init__(scheduler, f"w{number}", random)
-        self.worker_id = self.name
-        self.settings = WorkerSettings(store=STORE, keys=("k",), full=False)
-        self.broker = broker
-        self.link = broker.link(self)
-        self._coordinator: Any = None
-        self._lease: Any = LeaseHolder(self, lambda: None)  # type: ignore[arg-type]
-
-    def start(self) -> None:
-        """Takes the lease and takes part."""
-        self.link.connect()
-        self.spawn(self._run())
-
-    def _run(self) -> Steps:
-        yield self.random.uniform(0.0, limits.LEASE_REFRESH_S)  # workers do not beat in time
-        yield from self._lease.take()
-        self.spawn(self._lease.run())
-        self._coordinator = Coordinator(self, StoreSettings(partition_count=1), self._lease)  # type: ignore[arg-type]
-        self._coordinator.start()
-
-    def members(self) -> set[str]:
-        """Who takes part, as far as it knows."""
-        found = self._coordinator.membership.members("k") if self._coordinator is not None else ()
-        return {member.worker_id for member in found}
-
-    def assign(self, assignment: Assignment) -> None:
-        """There is no list to share out."""
-
-    def note(self, *_: object) -> None:
-        """Nothing is judged here."""
-
-    def get(self, bucket: str, key: str, within_s: float = REQUEST_TIMEOUT_S) -> Steps:
-        """As :meth:`Worker.get`."""
-        return self.link.request(self.broker.get, bucket, key, within_s=within_s)
-
-    def put(self, bucket: str, key: str, value: bytes | None, last: int, within_s: float = REQUEST_TIMEOUT_S) -> Steps:
-        """As :meth:`Worker.put`."""
-        return self.link.request(self.broker.put, bucket, key, value, last, within_s=within_s)
-
-
 @dataclass(frozen=True)
 class Traffic:
-    """``messages_per_s``: to each idle worker of the store; ``taken_over_s``: when the last one knew of the deaths."""
+    """``messages_per_s``: to each idle worker; ``taken_over_s``: until every partition had an owner again."""
 
     workers: int
     messages_per_s: float
@@ -98,22 +55,28 @@ class Traffic:
 
 def measure(stores: int, workers: int, *, deaths: int = 1, seed: int = 1) -> Traffic:
     """Lets the workers of one store be idle, beside the leases of the others, and then some of them die at once."""
-    random = Random(seed)
+    with simulated(seed, limits.MAX_FILTERS_PER_CONSUMER):
+        return _measure(stores, workers, deaths, Random(seed))
+
+
+def _measure(stores: int, workers: int, deaths: int, random: Random) -> Traffic:
     scheduler = Scheduler(None)
     broker = CountingBroker(scheduler, Network(scheduler, random))
+    settings = StoreSettings(partition_count=PARTITIONS)
     ttl_s = float(limits.LEASE_TTL_S)
-    broker.buckets = {names.LEASES_BUCKET: Bucket(ttl_s, ttl_s), names.nodes_bucket(STORE): Bucket(None, ttl_s)}
-    for store in range(1, stores):
-        for number in range(workers):
-            scheduler.after(
-                random.uniform(0.0, limits.LEASE_REFRESH_S), _refresh, scheduler, broker, f"x{store}-{number}"
-            )
-    fleet = [IdleWorker(scheduler, random, broker, number) for number in range(workers)]
-    for worker in fleet:
-        _record(broker, worker)
-        worker.start()
-    _run(scheduler, 20.0)
-    assert all(len(worker.members()) == workers for worker in fleet)
+    broker.buckets = {
+        names.LEASES_BUCKET: Bucket(ttl_s, ttl_s),
+        names.nodes_bucket(STORE): Bucket(None, ttl_s),
+        names.meta_bucket(STORE): Bucket(None, ttl_s, settings.to_kv()),
+    }
+    broker.stream = Stream(
+        scheduler, names.notify_stream(STORE), life=0, depth=64, ack_wait_s=30.0, max_ack_pending=64, inactive_s=300.0
+    )
+    for number in range((stores - 1) * workers):
+        scheduler.after(random.uniform(0.0, limits.LEASE_REFRESH_S), _refresh, scheduler, broker, f"x{number}")
+    fleet = [_start(scheduler, random, broker, number) for number in range(workers)]
+    _run(scheduler, 30.0)
+    assert _is_shared_out(fleet)
     before = broker.messages
     _run(scheduler, IDLE_S)
     # An answer to a refresh of another store's worker goes there.
@@ -122,12 +85,40 @@ def measure(stores: int, workers: int, *, deaths: int = 1, seed: int = 1) -> Tra
     dead, alive = fleet[:deaths], fleet[deaths:]
     for worker in dead:
         worker.crash()
-        worker.link.cut()
     died_at = scheduler.now
-    left = {worker.name for worker in alive}
-    while any(worker.members() != left for worker in alive) and scheduler.now < died_at + 600.0:
+    while not _is_shared_out(alive) and scheduler.now < died_at + 600.0:
         _run(scheduler, 0.1)
-    return Traffic(workers, idle, scheduler.now - died_at)
+    taken_over_s = scheduler.now - died_at
+    for worker in alive:
+        worker.crash()
+    return Traffic(workers, idle, taken_over_s)
+
+
+def _start(scheduler: Scheduler, random: Random, broker: Broker, number: int) -> Worker:
+    """A worker that starts within a refresh of a lease: workers do not beat in time."""
+    worker = Worker(
+        scheduler,
+        f"w{number}",
+        random,
+        worker_id=f"w{number}",
+        settings=WorkerSettings(store=STORE, keys=("k",), full=False),
+        broker=broker,
+        route=_answer,
+        history=History(),
+    )
+    scheduler.after(random.uniform(0.0, limits.LEASE_REFRESH_S), worker.start)
+    return worker
+
+
+def _answer(worker: Worker, _what: str, _key: str, _words: Any, done: Callable[[Any], None]) -> None:
+    """Nobody has written to the list."""
+    worker.link.deliver(done, ErrorCode.UNKNOWN_KEY)
+
+
+def _is_shared_out(workers: Iterable[Worker]) -> bool:
+    """Whether every partition has one owner: all that live know which others do."""
+    owned = [number for worker in workers for number in worker.owned("k")]
+    return sorted(owned) == list(range(PARTITIONS))
 
 
 def _run(scheduler: Scheduler, for_s: float) -> None:
@@ -136,15 +127,6 @@ def _run(scheduler: Scheduler, for_s: float) -> None:
     while scheduler.now < end:
         scheduler.fired = 0
         scheduler.run_until(min(end, scheduler.now + 0.5))
-
-
-def _record(broker: Broker, worker: IdleWorker) -> None:
-    """The records of a worker that has taken part for long."""
-    slot, bucket = int(worker.name[1:]), names.nodes_bucket(STORE)
-    claim = SlotClaim(worker_id=worker.name, lease=worker.name)
-    broker.put(bucket, names.slot_key("k", slot), encode_record(claim), 0)
-    node = NodeRecord(slot=slot, lease=worker.name, incarnation=worker.name)
-    broker.put(bucket, names.node_key("k", worker.name), encode_record(node), 0)
 
 
 def _refresh(scheduler: Scheduler, broker: Broker, lease: str) -> None:
@@ -162,7 +144,7 @@ def main(words: list[str]) -> None:
         found = measure(stores, workers, deaths=deaths)
         print(
             f"{stores} stores x {workers} workers: {found.messages_per_s:.2f} messages/s to each idle worker,"
-            f" {deaths} deaths known to all after {found.taken_over_s:.1f} s"
+            f" {deaths} deaths: every partition has an owner after {found.taken_over_s:.1f} s"
         )
 
 

@@ -10,6 +10,7 @@ from tests.simulation.checker import Checker, Violation
 from tests.simulation.drills import drill
 from tests.simulation.engine import CirclesError
 from tests.simulation.faults import Faults
+from tests.simulation.worker import simulated
 from tests.simulation.world import REST_WITHIN_S, World
 
 BACKOFFS_S: Final = 12.0
@@ -39,14 +40,22 @@ def run(seed: int, *, trace: bool = False) -> Outcome:
     """Runs a seed; ``trace`` keeps a line of every step."""
     lines: list[str] = []
     world = World(seed, lines if trace else None)
-    faults = Faults(world)
-    try:
-        _live_through(world, faults)
-        if _come_to_rest(world) and _make_up(world):
-            drill(world)
-        _end(world)
-    except CirclesError as error:
-        world.history.add(world.scheduler.now, "circles", str(error))
+    with simulated(seed, world.settings.filters):
+        faults = Faults(world)
+        try:
+            _live_through(world, faults)
+            if _come_to_rest(world) and _make_up(world):
+                drill(world)
+            _end(world)
+        except CirclesError as error:
+            world.history.add(world.scheduler.now, "circles", str(error))
+        outcome = _judge(seed, world, faults)
+        world.end()
+    outcome.trace += lines
+    return outcome
+
+
+def _judge(seed: int, world: World, faults: Faults) -> Outcome:
     checker = Checker(full=world.full)
     violations = checker.judge(world.history)
     kinds = [fact[1] for fact in world.history.facts]
@@ -60,7 +69,6 @@ def run(seed: int, *, trace: bool = False) -> Outcome:
         world.scheduler.fired,
         checker.double_owned_s,
         world.scheduler.now,
-        lines,
     )
 
 

@@ -256,7 +256,7 @@ class Service(Process):
         found = None
         try:
             event = decode_event(payload)
-            self._broker.events().publish(record.subject, event, record.msg_id)
+            self._broker.events().publish(record.subject, event, payload, record.msg_id)
             self._published(record.subject, event)
         except TransientError as error:
             found = error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -11,8 +12,12 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from msgspec import structs
+from ringcast import Change
+from ringcast._bus.consumers import Consumers
+from ringcast._coordination.lease import LeaseHolder
+from ringcast._coordination.peer import PeerCoordinator
+from ringcast._delivery.handler import Applier
 from ringcast._protocol import lease_reading, peers
-from ringcast._protocol.actions import Announce, Apply
 from ringcast._protocol.anti_entropy import HeadsAsked, HeadsTimer
 from ringcast._protocol.batch_fetches import BatchFetches
 from ringcast._protocol.batches import Batch, Wanted
@@ -24,27 +29,24 @@ from ringcast._protocol.lease_reading import Lease, LeaseReadings
 from ringcast._protocol.membership import Entry, Membership, Mirror
 from ringcast._protocol.partition import Fetching, Heard, Partition, Token
 from ringcast._protocol.peers import Peers
+from ringcast._worker.session import KeySession
 from ringcast_config_service.repository import OutboxRecord, WriteRequest
 from ringcast_config_service.repository.mapping import wants_whole
 from ringcast_config_service.repository.writes import CurrentState
 from ringcast_wire import ErrorCode, Event, FetchReply, PartitionRows, RingcastError, Row
 
 from tests.simulation import database
-from tests.simulation.application import Application
-from tests.simulation.consumers import Consumers
-from tests.simulation.coordination import Coordinator, LeaseHolder
 from tests.simulation.database import Database
 from tests.simulation.engine import Steps
 from tests.simulation.service import Service
-from tests.simulation.session import Session
+from tests.simulation.worker import current_worker
 
 _machine_hear = Hearing.hear
 _machine_heads = KeyMachine.heads_reply
 _machine_assign = KeyMachine.assign
 _partition_hear = Partition.hear
 _batch_take = Batch.take
-_application_begin = Application._begin
-_coordinator_give_notice = Coordinator.give_notice
+_coordinator_give_notice = PeerCoordinator.give_notice
 _mirror_correct = Mirror.correct
 _readings_ends = LeaseReadings._ends
 _readings_suspect = LeaseReadings.suspect
@@ -75,8 +77,8 @@ def _do_nothing(*_: Any) -> None:
     pass
 
 
-def _reconnected_trusting(self: Session) -> None:
-    self.machine.reconnected(self._worker.clock())
+def _reconnected_trusting(self: KeySession) -> None:
+    self.machine.reconnected(self._now())
     self.pump()
 
 
@@ -123,13 +125,10 @@ def _drop_while_fetching(self: Hearing, partition: Partition, event: Event, toke
         _machine_hear(self, partition, event, token, now)
 
 
-def _start_and_go_on(self: Application, job: Apply | Announce) -> None:
-    if isinstance(job, Announce):
-        _application_begin(self, job)
-        return
-    for change in job.changes:
-        self._worker.spawn(self._hand_over(change))
-    self._end(job.job)
+async def _start_and_go_on(self: Applier, _job: int, changes: list[Change]) -> None:
+    for change in changes:
+        if self._handler is not None:
+            asyncio.get_running_loop().create_task(self._finish(self._handler, self.calls.begin(change)))
 
 
 def _wake_too_soon(self: Peers) -> float | None:
@@ -140,18 +139,18 @@ def _alive_for_ever(_self: Membership, _lease: str) -> bool:
     return True
 
 
-def _give_up_and_wait(self: Coordinator) -> Steps:
-    for session in self._worker.sessions.values():
+async def _give_up_and_wait(self: PeerCoordinator) -> None:
+    for session in current_worker().sessions.values():
         session.assign(frozenset())
-    yield from _coordinator_give_notice(self)
+    await _coordinator_give_notice(self)
 
 
 def _never(*_: Any, **__: Any) -> float:
     return math.inf
 
 
-def _nothing_to_do(*_: Any) -> Steps:
-    yield 0.0
+async def _nothing_to_do(*_: Any) -> None:
+    pass
 
 
 def _heed_higher_heads(self: KeyMachine, asked: HeadsAsked, heads: Sequence[int], now: float, *history: Any) -> None:
@@ -267,7 +266,7 @@ VARIANTS: Final = {
     "trust_after_lost_lease": Variant(
         "does not compare with the heads after its lease or its connection was lost",
         100,
-        ((Session, "verify", _do_nothing), (Session, "_reconnected", _reconnected_trusting)),
+        ((KeySession, "verify", _do_nothing), (KeySession, "_reconnected", _reconnected_trusting)),
     ),
     "accept_stale": Variant(
         "takes rows that are older than what it has", 100, ((Partition, "accept", _accept_anything),)
@@ -293,7 +292,7 @@ VARIANTS: Final = {
         ((Hearing, "hear", _drop_while_fetching),),
     ),
     "jobs_at_once": Variant(
-        "does not wait for its handlers before it starts the next", 20, ((Application, "_begin", _start_and_go_on),)
+        "does not wait for its handlers before it starts the next", 20, ((Applier, "apply", _start_and_go_on),)
     ),
     "one_history": Variant(
         "goes on in the same history after the database was restored", 100, ((Database, "_begin_history", _do_nothing),)
@@ -307,7 +306,7 @@ VARIANTS: Final = {
     "forget_consumer": Variant(
         "does not make a consumer again that the server has lost",
         100,
-        ((Consumers, "lost", _do_nothing), (Consumers, "doubt", _do_nothing)),
+        ((Consumers, "_lost", _do_nothing), (Consumers, "doubt", _do_nothing)),
     ),
     "dead_members": Variant(
         "counts workers whose lease has ended among the members", 100, ((Membership, "alive", _alive_for_ever),)
@@ -315,7 +314,7 @@ VARIANTS: Final = {
     "gone_before": Variant(
         "gives its partitions up when it says that it leaves, and not when it goes",
         100,
-        ((Coordinator, "give_notice", _give_up_and_wait),),
+        ((PeerCoordinator, "give_notice", _give_up_and_wait),),
     ),
     "keep_a_taken_id": Variant(
         "goes on when another process has its id", 100, ((LeaseKeeper, "refused", _take_for_ours),)
@@ -323,7 +322,7 @@ VARIANTS: Final = {
     "leave_silently": Variant(
         "ends in order, but leaves its partitions to the end of its lease",
         100,
-        ((Coordinator, "leave", _nothing_to_do), (LeaseHolder, "release", _nothing_to_do)),
+        ((PeerCoordinator, "leave", _nothing_to_do), (LeaseHolder, "release", _nothing_to_do)),
     ),
     "outbox_first": Variant(
         "deletes outbox records before it publishes them", 100, ((Service, "_publish", _delete_then_publish),)

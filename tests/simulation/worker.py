@@ -1,31 +1,52 @@
-"""A worker: the real machines in a shell that takes the steps of the real one, in the same order."""
+"""A worker: the real one, whole, with an application, in a process of the simulation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import logging
+import random as global_random
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from random import Random
+from types import SimpleNamespace
 from typing import Any, Final
+from unittest.mock import patch
 
-from ringcast._protocol.assignment import Assignment
+from ringcast import Change
+from ringcast._bus import consumers
+from ringcast._common.config import WorkerConfig
+from ringcast._common.log import Log
+from ringcast._common.process import Process as Identity
+from ringcast._delivery import calls, handler, loop_share
+from ringcast._protocol.actions import Ack, Action, HistoryChanged, HistoryRefused, Restored
 from ringcast._protocol.filters import FilterPlan
-from ringcast._protocol.hearing import share_out
 from ringcast._protocol.key import KeyMachine
-from ringcast._protocol.pace import Pace
-from ringcast._worker.demand import MOST_AT_ONCE
-from ringcast_wire import ErrorCode, StoreSettings, names
+from ringcast._worker import runtime, session
+from ringcast._worker.runtime import Runtime
+from ringcast._worker.session import KeySession
+from ringcast_wire import (
+    ErrorCode,
+    PartitionRequest,
+    RingcastError,
+    decode_batch_request,
+    decode_partition_request,
+    encode,
+    names,
+    split_chunks,
+)
+from typing_extensions import override
 
 from tests.simulation.broker import Broker
-from tests.simulation.consumers import Consumers
-from tests.simulation.coordination import Coordinator, LeaseHolder
-from tests.simulation.engine import FatalError, Process, Scheduler, Signal, Steps
+from tests.simulation.engine import Process, Scheduler
 from tests.simulation.history import History
 from tests.simulation.jetstream import Message
-from tests.simulation.network import FETCH_TIMEOUT_S, REQUEST_TIMEOUT_S, ConflictError, TransientError
-from tests.simulation.session import Session
+from tests.simulation.loop import SimLoop
+from tests.simulation.sim_bus import SimBus
 
-DRAIN_TIMEOUT_S: Final = 5.0
-RELEASE_TIMEOUT_S: Final = 5.0
+HANDLER_TRIES: Final = 3
+MAX_PAYLOAD: Final = 1 << 20
 
 Route = Callable[["Worker", str, str, Any, Callable[[Any], None]], None]
 """Brings a fetch to some instance of the config service."""
@@ -41,8 +62,6 @@ class WorkerSettings:
     window_s: float = 0.1
     stabilisation_s: float = 0.0
     grace_s: float = 5.0
-    heads_s: float = 10.0
-    update_interval_s: float = 0.1
     filters: int = 500
     ack_wait_s: float = 30.0
     max_ack_pending: int = 4_096
@@ -52,9 +71,72 @@ class WorkerSettings:
     handler_fails: float = 0.0
     """The share of its calls that raise."""
 
+    def config(self, worker_id: str, name: str) -> WorkerConfig:
+        """The settings of a worker; ``name`` tells its process from all others."""
+        return WorkerConfig(
+            store=self.store,
+            keys=self.keys,
+            servers=(f"nats://{name}",),
+            worker_id=worker_id,
+            name=name,
+            window_s=self.window_s,
+            stabilisation_s=self.stabilisation_s,
+            grace_s=self.grace_s,
+            ack_wait_s=self.ack_wait_s,
+            max_ack_pending=self.max_ack_pending,
+            max_parallel_handlers=self.parallel,
+            handler_tries=HANDLER_TRIES,
+            max_delete_share=1.0,  # a list of a few rows may well be empty after a restore
+        )
+
+
+class FailedOnPurposeError(Exception):
+    """What the application's handler raises now and then."""
+
+
+class Application:
+    """A handler that is slow or raises as often as it is told, and listeners: all that it sees becomes history."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._tries: dict[int, tuple[Change, int]] = {}
+        settings = worker.settings
+        slow = settings.handler_s or settings.handler_fails
+        self.handler: Callable[[Change], Awaitable[None] | None] = self._wait_and_handle if slow else self._handle
+
+    def _handle(self, change: Change) -> None:
+        self._note("handle", change)
+        self._note("handled", change)
+
+    async def _wait_and_handle(self, change: Change) -> None:
+        """Counts as handled in the end, even if it has failed every time."""
+        random, settings = self._worker.random, self._worker.settings
+        _, tries = self._tries.pop(id(change), (change, 0))
+        if not tries:
+            self._note("handle", change)
+        await asyncio.sleep(settings.handler_s * random.random())
+        if random.random() < settings.handler_fails:
+            if tries + 1 < HANDLER_TRIES:
+                self._tries[id(change)] = change, tries + 1
+            else:
+                self._note("handled", change)
+            raise FailedOnPurposeError
+        self._note("handled", change)
+
+    def assigned(self, key: str, partitions: frozenset[int]) -> None:
+        """The worker's ``on_assigned``."""
+        self._worker.note("assigned", key, tuple(sorted(partitions)))
+
+    def revoked(self, key: str, partitions: frozenset[int]) -> None:
+        """The worker's ``on_revoked``."""
+        self._worker.note("revoked", key, tuple(sorted(partitions)))
+
+    def _note(self, kind: str, change: Change) -> None:
+        self._worker.note(kind, change.key, change.partition, change.row_id, change.version, change.value)
+
 
 class Worker(Process):
-    """Mirrors ``Runtime`` and, for what goes over the connection, ``Connection`` and ``FetchClient``."""
+    """A process with one real worker in it."""
 
     def __init__(
         self,
@@ -64,7 +146,6 @@ class Worker(Process):
         *,
         worker_id: str,
         settings: WorkerSettings,
-        store: StoreSettings,
         broker: Broker,
         route: Route,
         history: History,
@@ -73,234 +154,183 @@ class Worker(Process):
         self.worker_id = worker_id
         self.settings = settings
         self.broker = broker
+        self.process: Process = self
         self.link = broker.link(self)
-        self.wanted = Signal()
-        """Whether a key has room for more events (Demand)."""
-        self.sessions: dict[str, Session] = {}
-        self.coordinator: Coordinator | None = None
-        self.consumers = Consumers(self, FilterPlan(settings.filters))
-        self.stopping = Signal()
-        self.running = False
-        self._store = store
+        self.loop = SimLoop(self)
+        self.leaving = False
         self._route = route
         self._history = history
-        self._lease = LeaseHolder(self, self._verify)
-        self._fetches: dict[int, Callable[[Any], None]] = {}
-        self._numbers = 0
-        self._tokens: dict[str, tuple[str, int, int, str, str, int]] = {}
+        self._tokens: dict[str, tuple[str, int, int, str]] = {}
+        self._log = Log(_silent)
+        identity = Identity()
+        identity.incarnation = name
+        application = Application(self)
+        self.runtime = ObservedRuntime(
+            settings.config(worker_id, name),
+            self._log,
+            handler=application.handler,
+            on_assigned=application.assigned,
+            on_revoked=application.revoked,
+            open_bus=partial(SimBus.prepared, self),
+            process=identity,
+        )
+        self.runtime.worker = self
+
+    @property
+    def sessions(self) -> dict[str, KeySession]:
+        """Its config keys, once it has begun."""
+        return self.runtime.sessions
+
+    def owned(self, key: str) -> frozenset[int]:
+        """The partitions of a key that it takes itself to own."""
+        return frozenset(self.sessions[key].machine.partitions) if self.sessions else frozenset()
 
     def note(self, kind: str, *words: Any) -> None:
         """Adds a fact about this worker to the history."""
-        self._history.add(self.scheduler.now, kind, self.name, *words)
+        if self.alive:
+            self._history.add(self.scheduler.now, kind, self.name, *words)
 
     # ---- life
 
     def start(self) -> None:
         """Begins to run."""
-        self.spawn(self._run())
+        self.loop.create_task(self._live())
+
+    def stop(self) -> None:
+        """Has it leave in order, as SIGTERM does."""
+        self.leaving = True
+        self.run(self.runtime.stopping.set, ())
+
+    async def _live(self) -> None:
+        try:
+            await self.runtime.run()
+        except RingcastError:
+            pass  # another process has its id, or nothing answers
+        except Exception as error:  # noqa: BLE001  # nothing else may end a worker
+            self.note("failed", f"{type(error).__name__}: {error}")
+        self.soon(self.crash)
 
     def crash(self) -> None:
         """Ends it at once."""
         if self.alive:
+            self.note_errors()
+            self.note("end")
             super().crash()
             self.link.cut()
-            self.note("end")
+            self.loop.end()
 
-    def failed(self, error: FatalError) -> None:
-        """A task has ended with an error, so the task group ends all others; then ``_hold`` releases."""
-        self.end_tasks()
-        if self.running:
-            self.spawn(self._release_all())
-        else:
-            self.crash()
+    def note_errors(self) -> None:
+        """Adds what came up in its event loop and nothing took care of."""
+        errors, self.loop.errors = self.loop.errors, []
+        for error in errors:
+            self.note("failed", error)
 
-    def _run(self) -> Steps:
-        """Mirrors ``Runtime.run``, ``_take_part``, ``_hold`` and ``_run_tasks``."""
-        for _ in range(20):  # connect_timeout_s
-            if self.link.connect():
-                break
-            yield 0.5
-        self.link.on_lost.append(self._fail_fetches)
-        try:
-            yield from self.get(names.meta_bucket(self.settings.store), "mode")  # load_settings
-            yield from self._lease.take()
-            yield from self.consumers.clear()
-        except (TransientError, ConflictError) as error:
-            raise FatalError(str(error)) from error
-        self.running = True
-        for key in self.settings.keys:
-            machine = KeyMachine(
-                self.settings.store,
-                key,
-                full=self.settings.full,
-                partition_count=self._store.partition_count,
-                random=self.random.random,
-                window_s=self.settings.window_s,
-                max_delete_share=1.0,  # a list of a few rows may well be empty after a restore
-                pace=Pace.of(self.settings.parallel, self.settings.max_ack_pending, self.settings.ack_wait_s),
-            )
-            self.sessions[key] = Session(self, key, machine)
-        share_out(self.settings.max_ack_pending, [session.machine.hearing for session in self.sessions.values()])
-        self.spawn(self._report_progress())
-        self.spawn(self._lease.run())
-        self.spawn(self.consumers.run())
-        for session in self.sessions.values():
-            self.spawn(session.run_heads())
-        if not self.settings.full:
-            self.coordinator = Coordinator(self, self._store, self._lease)
-            self.coordinator.start()
-        else:
-            for session in self.sessions.values():
-                session.assign(frozenset(range(self._store.partition_count)))
-        yield self.stopping, None
-        if self.coordinator is not None:
-            yield from self.coordinator.give_notice()
-        yield from self._wind_down()
+    # ---- what it sends and gets
 
-    def _wind_down(self) -> Steps:
-        """Mirrors ``Runtime._wind_down``."""
-        self.consumers.stop_pulling()
-        until = self.clock() + DRAIN_TIMEOUT_S
-        for session in self.sessions.values():
-            while session.application.busy and self.clock() < until:
-                yield session.idle, until
-        self.end_tasks()
-        self.spawn(self._release_all())
+    def received(self, token: str, message: Message) -> None:
+        """An event has come."""
+        subject = names.parse_notify_subject(message.subject)
+        self._tokens[token] = subject.config_key, subject.partition, message.event.rev, message.event.history
 
-    def _release_all(self) -> Steps:
-        """Mirrors the ``finally`` of ``Runtime._hold``."""
-        if self._lease.holds():
-            if self.coordinator is not None:
-                yield from self._release(self.coordinator.leave())
-            yield from self._release(self._lease.release())
-            yield from self._release(self.consumers.clear())
-        for session in self.sessions.values():  # _revoke_all
-            known = sorted(session.machine.announcements.known)
-            if known:
-                self.note("revoked", session.key, tuple(known))
-        self.crash()
+    def route(self, subject: str, payload: bytes, answer: Callable[[bytes, dict[str, str]], None]) -> None:
+        """Sends a fetch to the config service."""
+        asked = names.parse_fetch_subject(subject)
+        what, words = str(asked.what), None
+        if isinstance(asked.what, int):
+            request: PartitionRequest = decode_partition_request(payload)
+            what, words = "partition", (asked.what, request.since, request.history)
+        elif asked.what == names.FETCH_BATCH:
+            words = decode_batch_request(payload).row_ids  # type: ignore[assignment]
 
-    def _release(self, step: Steps) -> Steps:
-        """Mirrors ``Runtime._release``: a step that fails, or takes too long, is given up."""
-        until = self.clock() + RELEASE_TIMEOUT_S
-        try:
-            for want in step:
-                if self.clock() > until:
-                    return
-                yield want
-        except TransientError:
-            pass
+        def answered(found: Any) -> None:
+            if found is None:
+                answer(b"", {"Status": "503"})
+            elif isinstance(found, ErrorCode):
+                answer(b"", {names.HEADER_ERROR: found})
+            else:
+                for chunk in split_chunks(encode(found), MAX_PAYLOAD):
+                    answer(chunk.data, {names.HEADER_CHUNK: chunk.header})
 
-    # ---- between the parts (Routes.deliver; Runtime._assign, _confirmed, _verify; Demand)
+        self._route(self, what, asked.config_key, words, answered)
 
-    def deliver(self, message: Message, consumer: str, sequence: int) -> None:
-        """Takes an event in."""
-        head, _, number = message.subject.rpartition(".")
-        key = head.rpartition(".")[2]
-        session = self.sessions.get(key)
-        if session is not None:
-            token = f"{message.life} {consumer} {sequence}"
-            self._tokens[token] = (key, int(number), message.event.rev, message.event.history, consumer, sequence)
-            session.event(int(number), message.event, token)
+    def observe(self, action: Action, key: str) -> None:
+        """The machine of a key wants something done."""
+        match action:
+            case Ack():
+                for token in action.tokens:
+                    if (delivery := self._tokens.pop(token, None)) is not None:
+                        self.note("put_off" if action.put_off else "ack", *delivery)
+            case HistoryChanged():
+                self.note("history", key, action.before, action.after)
+            case HistoryRefused():
+                self.note("refused", key, str(action.refusal))
+            case Restored():
+                self.note("put_back", key, action.partition, action.applied, action.head)
 
-    def assign(self, assignment: Assignment) -> None:
-        """Gives a session its partitions."""
-        self.sessions[assignment.key].assign(assignment.of(self.worker_id))
 
-    def confirmed(self, subjects: frozenset[str]) -> None:
-        """The server delivers these subjects."""
-        for session in self.sessions.values():
-            session.filters_confirmed(subjects)
+class ObservedRuntime(Runtime):
+    """Tells when its lease had ended and is held again."""
 
-    def pressure(self) -> None:
-        """Mirrors ``Demand.look``."""
-        if any(session.hungry for session in self.sessions.values()):
-            self.wanted.set()
-        else:
-            self.wanted.clear()
+    worker: Worker
 
-    def demand(self, consumers: int) -> int:
-        """Mirrors ``Demand.next``."""
-        room = sum(session.machine.room for session in self.sessions.values() if session.hungry)
-        return max(1, min(room // max(1, consumers), MOST_AT_ONCE))
-
-    def holds(self) -> bool:
-        """Whether its lease is surely its own."""
-        return self._lease.holds()
-
+    @override
     def _verify(self) -> None:
-        self.consumers.hurry()
-        if self.coordinator is not None:
-            self.coordinator.announce()
-        for session in self.sessions.values():
-            session.verify()
+        self.worker.note("lease_back")
+        super()._verify()
 
-    # ---- the connection (Connection.ack, Bucket, FetchClient)
 
-    def ack(self, tokens: list[str], *, put_off: bool = False) -> None:
-        """Acknowledges deliveries, unless the connection is lost: then they come again."""
-        deliveries = [self._tokens.pop(token, None) for token in tokens]
-        known = [delivery for delivery in deliveries if delivery is not None]
-        for key, partition, rev, history, _, _ in known:
-            self.note("put_off" if put_off else "ack", key, partition, rev, history)
-        if self.link.connected:
-            self.link.send(self._acknowledge, [delivery[4:] for delivery in known], lossy=True)
+class ObservedMachine(KeyMachine):
+    """Tells what it owns, and what of its actions the promises are about."""
 
-    def _acknowledge(self, deliveries: list[tuple[str, int]]) -> None:
-        if self.broker.stream is not None:
-            for consumer, sequence in deliveries:
-                self.broker.stream.ack(consumer, sequence)
+    @override
+    def assign(self, partitions: frozenset[int]) -> None:
+        before = frozenset(self.partitions)
+        super().assign(partitions)
+        worker = current_worker()
+        for number in sorted(before - partitions):
+            worker.note("disown", self.key, number)
+        for number in sorted(partitions - before):
+            worker.note("own", self.key, number)
 
-    def _report_progress(self) -> Steps:
-        """Mirrors ``report_progress``."""
-        before: set[str] = set()
-        while True:
-            yield self.settings.ack_wait_s / 3
-            held = {
-                token
-                for session in self.sessions.values()
-                for partition in session.machine.partitions.values()
-                for token in partition.held
-            }
-            late = sorted(before & held & self._tokens.keys())
-            if late and self.link.connected:
-                self.link.send(self._in_progress, [self._tokens[token][4:] for token in late], lossy=True)
-            before = held
+    @override
+    def poll(self, now: float) -> list[Action]:
+        actions = super().poll(now)
+        if actions:
+            worker = current_worker()
+            for action in actions:
+                worker.observe(action, self.key)
+        return actions
 
-    def _in_progress(self, deliveries: list[tuple[str, int]]) -> None:
-        if self.broker.stream is not None:
-            for consumer, sequence in deliveries:
-                self.broker.stream.in_progress(consumer, sequence)
 
-    def get(self, bucket: str, key: str, within_s: float = REQUEST_TIMEOUT_S) -> Steps:
-        """Mirrors ``Bucket.get``."""
-        return self.link.request(self.broker.get, bucket, key, within_s=within_s)
+def current_worker() -> Worker:
+    """The worker whose code is running."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    assert isinstance(loop.process, Worker)
+    return loop.process
 
-    def put(self, bucket: str, key: str, value: bytes | None, last: int, within_s: float = REQUEST_TIMEOUT_S) -> Steps:
-        """Mirrors ``Bucket.put`` and, with no value, ``Bucket.delete``."""
-        return self.link.request(self.broker.put, bucket, key, value, last, within_s=within_s)
 
-    def fetch(self, what: str, key: str, words: Any, done: Callable[[Any], None]) -> int:
-        """Mirrors ``FetchClient.request``; ``done`` is given the answer or an :class:`ErrorCode`, once."""
-        self._numbers += 1
-        number = self._numbers
-        self._fetches[number] = done
-        if not self.link.connected:
-            self.soon(self._answered, number, ErrorCode.UNAVAILABLE)
-            return number
-        self._route(self, what, key, words, lambda found: self._answered(number, found))
-        self.after(FETCH_TIMEOUT_S, self._answered, number, ErrorCode.UNAVAILABLE)
-        return number
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
-    def give_up(self, number: int) -> None:
-        """Nobody waits for the answer to a fetch any more."""
-        self._fetches.pop(number, None)
 
-    def _answered(self, number: int, found: Any) -> None:
-        done = self._fetches.pop(number, None)
-        if done is not None:
-            done(found)
+@contextmanager
+def simulated(seed: int, filters: int) -> Iterator[None]:
+    """Has the real code draw from the seed, tell the time by its loop, and show what the promises are about."""
+    clock = SimpleNamespace(monotonic=_now, perf_counter=_now, time=_now)
+    before = global_random.getstate()
+    global_random.seed(seed)
+    with ExitStack() as stack:
+        for module in (calls, handler, loop_share, runtime, session):
+            stack.enter_context(patch.object(module, "time", clock))
+        stack.enter_context(patch.object(runtime, "os", SimpleNamespace(getpid=lambda: 1)))
+        stack.enter_context(patch.object(runtime, "socket", SimpleNamespace(gethostname=lambda: "host")))
+        stack.enter_context(patch.object(session, "KeyMachine", ObservedMachine))
+        stack.enter_context(patch.object(consumers, "FilterPlan", partial(FilterPlan, filters)))
+        yield
+    global_random.setstate(before)
 
-    def _fail_fetches(self) -> None:
-        for number in list(self._fetches):
-            self._answered(number, ErrorCode.UNAVAILABLE)
+
+_silent: Final = logging.getLogger("ringcast.simulation")
+_silent.disabled = True
+_silent.setLevel(logging.CRITICAL + 1)

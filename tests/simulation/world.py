@@ -10,7 +10,7 @@ from ringcast._protocol.partition import Fetching
 from ringcast_config_service.repository import RowWrite, StoreRecord, WriteRequest
 from ringcast_config_service.repository.writes import KeyRef, PlannedRow
 from ringcast_core import row_partition
-from ringcast_wire import ErrorCode, Event, Mode, StoreSettings, Strategy, limits, names
+from ringcast_wire import Event, Mode, StoreSettings, Strategy, limits, names
 
 from tests.simulation.broker import Broker, Bucket
 from tests.simulation.database import Database
@@ -117,7 +117,6 @@ class World:
             self.random,
             worker_id=worker_id,
             settings=self.settings,
-            store=self.store,
             broker=self.broker,
             route=self._route,
             history=self.history,
@@ -134,11 +133,12 @@ class World:
         buckets: dict[str, Callable[[], Bucket]] = {
             names.LEASES_BUCKET: lambda: Bucket(lease_ttl_s, lease_marker_s),
             names.nodes_bucket(STORE): lambda: Bucket(None, self.marker_s),
-            names.meta_bucket(STORE): lambda: Bucket(None, lease_marker_s),
+            names.meta_bucket(STORE): lambda: Bucket(None, lease_marker_s, self.store.to_kv()),
         }
         self.broker.provision(
             lambda: Stream(
                 self.scheduler,
+                names.notify_stream(STORE),
                 life=self.broker.wipes,
                 depth=self._depth,
                 ack_wait_s=self._ack_wait_s,
@@ -152,7 +152,7 @@ class World:
         """The queue group: any connected instance answers."""
         there = [service for service in self.services.values() if service.link.connected]
         if not there:
-            worker.link.deliver(done, ErrorCode.UNAVAILABLE)  # 503: no responders
+            worker.link.deliver(done, None)  # no responders
             return
         service = self.random.choice(there)
         worker.link.pass_on(
@@ -279,17 +279,16 @@ class World:
             return f"deliveries wait for an acknowledgement: {unacked}"
         owners: dict[tuple[str, int], int] = {}
         for worker in self.living():
-            if worker.stopping.is_set:
+            if worker.leaving:
                 return f"{worker.name} is about to leave"
             if not worker.link.connected or not worker.sessions:
                 return f"{worker.name} is not connected"
             if not all(session.assigned for session in worker.sessions.values()):
                 return f"{worker.name} waits for its share"
-            coordinator = worker.coordinator
-            if coordinator is not None and not all(watch.established for watch in coordinator.watches):
+            if not self.full and not self.broker.is_watched_by(worker.link, names.nodes_bucket(STORE)):
                 return f"{worker.name} does not watch"
             for key, session in worker.sessions.items():
-                if session.machine.wake_at is not None or session.application.busy:
+                if session.machine.wake_at is not None or session.busy:
                     return f"{worker.name} {key} waits for something"
                 heads = self._heads(key)
                 for number, partition in session.machine.partitions.items():
@@ -315,10 +314,16 @@ class World:
                 found[consumer.name] = len(consumer.unacked)
         return found
 
+    def end(self) -> None:
+        """Ends every process, after the last fact: its tasks leave nothing behind."""
+        for process in (*self.living(), *self.services.values()):
+            process.crash()
+
     def note_the_end(self) -> None:
         """Adds what is held and what is left to the history."""
         now = self.scheduler.now
         for worker in self.living():
+            worker.note_errors()
             for key, session in worker.sessions.items():
                 for number, partition in session.machine.partitions.items():
                     rows = {row.row_id: (row.version, row.value) for row in partition.rows.values()}

@@ -7,7 +7,8 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, TypeAlias
 
 from ringcast_wire import (
     ErrorCode,
@@ -31,7 +32,7 @@ from ringcast._common.config import WorkerConfig
 from ringcast._common.lasting import first_error, lasting
 from ringcast._common.log import Log
 from ringcast._common.measures import KeyMeasures, Metrics, NoMetrics
-from ringcast._common.process import this_process
+from ringcast._common.process import Process, this_process
 from ringcast._common.stats import Stats, Trigger
 from ringcast._coordination.agent_lease import AgentLease
 from ringcast._coordination.lease import LeaseHolder, LeaseSource
@@ -52,6 +53,9 @@ from ringcast._worker.session import KeySession
 
 _RELEASE_TIMEOUT_S: Final = 5.0
 
+OpenBus: TypeAlias = Callable[[WorkerConfig, Log], AbstractAsyncContextManager[Bus]]
+"""Makes a bus that is still to be connected, and closes it in the end."""
+
 
 class Runtime:
     """What a worker consists of while it runs. One use: ``run`` it once."""
@@ -66,6 +70,8 @@ class Runtime:
         on_revoked: Listener | None,
         metrics: Metrics | None = None,
         tracing: Tracing | None = None,
+        open_bus: OpenBus = NatsBus.prepared,
+        process: Process = this_process,
     ) -> None:
         self.settings: StoreSettings | None = None
         self.bus: Bus | None = None
@@ -86,6 +92,8 @@ class Runtime:
         self._given_metrics = metrics
         self._metrics: Metrics = NoMetrics()
         self._tracing = tracing
+        self._open_bus = open_bus
+        self._process = process
         self.stats = Stats()
         """What is no single key's."""
         self._demand = Demand(lambda: self.sessions.values())
@@ -106,7 +114,7 @@ class Runtime:
             async with (
                 endpoint(self._config.metrics_listen, self._given_metrics) as (self._metrics, self.metrics_address),
                 Cache.open(self._config, self._log) as self.cache,
-                NatsBus.prepared(self._config, self._log) as self.bus,
+                self._open_bus(self._config, self._log) as self.bus,
                 asyncio.TaskGroup() as self._handlers,
             ):
                 self._measure_cache(self.bus)
@@ -210,17 +218,17 @@ class Runtime:
     async def _take_part(self, bus: Bus, fetches: FetchClient, settings: StoreSettings) -> None:
         lease = self.lease = self._make_lease(bus, settings)
         name = (*self._config.servers, self._config.store, self._config.worker_id)
-        if name in this_process.running:
+        if name in self._process.running:
             raise InUseError(
                 f"worker id {self._config.worker_id!r} is in use by another worker of this process for the same store",
                 field="worker_id",
             )
-        this_process.running.add(name)
+        self._process.running.add(name)
         try:
             await lease.take()
             await self._hold(bus, fetches, settings, lease)
         finally:
-            this_process.running.discard(name)
+            self._process.running.discard(name)
 
     def _make_lease(self, bus: Bus, settings: StoreSettings) -> LeaseSource:
         """The worker's own lease, or its host's. In mode FULL only its own keeps other processes off its id."""
@@ -230,7 +238,7 @@ class Runtime:
             bus,
             self._config.worker_id,
             LeaseRecord(
-                incarnation=this_process.incarnation,
+                incarnation=self._process.incarnation,
                 host=socket.gethostname(),
                 pid=os.getpid(),
                 started_at_ms=int(time.time() * 1000),
@@ -243,7 +251,7 @@ class Runtime:
         )
         if not self._config.agent or settings.mode is not Mode.PARTITIONED:
             return own
-        return AgentLease(self._config, own, incarnation=this_process.incarnation, retaken=self._verify, log=self._log)
+        return AgentLease(self._config, own, incarnation=self._process.incarnation, retaken=self._verify, log=self._log)
 
     async def _hold(self, bus: Bus, fetches: FetchClient, settings: StoreSettings, lease: LeaseSource) -> None:
         count = settings.partition_count
@@ -265,7 +273,7 @@ class Runtime:
                 bus,
                 self._config,
                 settings,
-                incarnation=this_process.incarnation,
+                incarnation=self._process.incarnation,
                 publish=self._assign,
                 told=participation.registered,
                 joining=participation.joining,
@@ -407,7 +415,7 @@ class Runtime:
         try:
             async with asyncio.timeout(self._config.drain_timeout_s):
                 for session in self.sessions.values():
-                    await session.drained()
+                    await session.wait_until(lambda session=session: not session.busy)  # type: ignore[misc]
         except TimeoutError:
             self._log.warning("a handler is still running: its changes will be handed over again")
 

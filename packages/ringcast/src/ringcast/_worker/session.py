@@ -462,9 +462,10 @@ class KeySession:
         """Waits until a condition on the machine holds; cancelling leaves nothing behind."""
         await self._waiters.wait_until(condition)
 
-    async def drained(self) -> None:
-        """Waits until no handler is running."""
-        await self.wait_until(lambda: not self._deliveries.busy)
+    @property
+    def busy(self) -> bool:
+        """Whether a handler is running, or about to."""
+        return self._deliveries.busy
 
     def close(self, error: BaseException | None) -> None:
         """Takes no more inputs; whoever waits, now or later, gets the error."""

@@ -45,3 +45,16 @@ async def test_a_duplicate_that_comes_while_another_store_is_looked_at_is_looked
             await done.wait()
         running.cancel()
     assert sorted(looked_at) == sorted(names.notify_stream(store) for store in stores)
+
+
+async def test_instances_that_miss_a_stream_at_the_same_time_begin_one_history(sqlite_bench: Bench) -> None:
+    """Each new history has workers fetch everything."""
+    repo, store = sqlite_bench.repo, sqlite_bench.store
+    await sqlite_bench.group([sqlite_bench.request({"r": "1"})])
+    provisioner: Any = SimpleNamespace(look_again=lambda: None)
+    instances = [Histories(SimpleNamespace(), repo, provisioner, Telemetry()) for _ in range(2)]  # type: ignore[arg-type]
+    records = [await each.before_events(store) for each in instances]
+    assert records[0].history_id != store.history_id
+    assert records[1].history_id == records[0].history_id
+    later = Histories(SimpleNamespace(), repo, provisioner, Telemetry())  # type: ignore[arg-type]
+    assert (await later.before_events(records[0])).history_id != records[0].history_id

@@ -108,7 +108,7 @@ class Histories:
         async with self._comparing[store.name]:
             if not self.is_open(store.name):
                 generation = self._repository.generation
-                await self._compare_with_nothing(store.name)
+                await self._compare_with_nothing(store.name, store.history_id)
                 self._compared[store.name] = generation
         return await self._repository.get_record(store.name)
 
@@ -170,7 +170,7 @@ class Histories:
                     found = names.parse_event_msg_id((msg.headers or {}).get(names.HEADER_MSG_ID, ""))
                     published[place.config_key][place.partition] = found
         except _NoStreamError:
-            await self._compare_with_nothing(store)
+            await self._compare_with_nothing(store, current)
             return
         for key, partitions in published.items():
             try:
@@ -195,11 +195,15 @@ class Histories:
                 await self.begin(store, "went_back", instead_of=current)
                 return
 
-    async def _compare_with_nothing(self, store: str) -> None:
-        """Nobody can tell whether the record went back, unless it has nothing that could have been published."""
+    async def _compare_with_nothing(self, store: str, seen: str) -> None:
+        """Nobody can tell whether the record went back, unless it has nothing that could have been published.
+
+        ``seen``: the history that the store had before the stream was looked for. If it has another by now, another
+        instance has missed the stream too: one new history is enough, and each has workers fetch everything.
+        """
         info = await self._repository.get_store(store)
-        if info.keys:
-            await self.begin(store, "stream_lost", instead_of=info.record.history_id)
+        if info.keys and info.record.history_id == seen:
+            await self.begin(store, "stream_lost", instead_of=seen)
 
     async def _last_events(self, store: str) -> AsyncIterator[Msg]:
         """The last event of each partition, without its payload."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import nats
 import pytest
+from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.nats.fetch_queue import FetchLane, LaneLimits, Request, requester_of, weight_of
@@ -163,6 +164,24 @@ async def serving(tmp_path: Any) -> Any:
         await asyncio.gather(task, return_exceptions=True)
         await own.close()
         await nc.close()
+
+
+async def test_a_server_that_ends_begins_nothing_that_waits(serving: Any) -> None:
+    """Cancelling it ends in a cancellation, whatever waits for the hand of a fetch that ends."""
+    inbox, handlers = serving.nc.new_inbox(), SlowHandlers()
+    server = FetchServer(serving.nc, handlers, at_once=1, waiting=8)
+    task = asyncio.create_task(server.run())
+    for number in range(2):
+        what = names.fetch_subject("s", "k", 1)
+        await server._take(Msg(serving.nc, what, f"{inbox}.{number}", b"", {}))
+    async with asyncio.timeout(PATIENCE_S):
+        while not handlers.asked:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    assert server.waiting == 1
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(handlers.asked) == 1
 
 
 async def test_whole_keys_keep_no_small_fetch_waiting(serving: Any) -> None:

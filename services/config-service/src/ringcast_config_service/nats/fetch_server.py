@@ -101,12 +101,12 @@ class FetchServer:
 
     async def run(self) -> None:
         """Answers fetches for as long as it is not cancelled."""
-        try:
-            async with asyncio.TaskGroup() as self._tasks:
-                self._begin()
+        async with asyncio.TaskGroup() as self._tasks:
+            self._begin()
+            try:
                 await asyncio.Event().wait()
-        finally:
-            self._tasks = None
+            finally:
+                self._tasks = None  # those under way end, and none of those that wait begins
 
     async def _take(self, msg: Msg) -> None:
         if not names.is_inbox(msg.reply):

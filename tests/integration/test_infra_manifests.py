@@ -54,7 +54,7 @@ def as_option(variable: str) -> str:
 
 def seconds_to_stop(stop_timeout_s: float) -> float:
     """How long an orderly stop takes at the most: its phases one after the other."""
-    phases = inspect.getsource(App._shut).count("_bounded(")
+    phases = inspect.getsource(App._shut).count("bounded(")
     assert phases >= 5
     return phases * stop_timeout_s + 1
 
@@ -355,7 +355,7 @@ def needs(name: str, extras: frozenset[str] = frozenset()) -> set[str]:
 
 
 def test_the_image_installs_exactly_what_the_service_needs() -> None:
-    ours = {"ringcast-core", "ringcast-wire", "ringcast-store"}
+    ours = {"ringcast-core", "ringcast-wire", "ringcast-store", "ringcast-service"}
     everything = needs("ringcast-config-service")
     assert ours < everything
     assert picked("SERVICE") == everything - ours

@@ -56,7 +56,7 @@ async def test_other_rows_and_stores_are_written_meanwhile(
         async with locked(postgres_url, 0):
             blocked = asyncio.create_task(service.put("g", row_of(0), "new"))
             async with asyncio.timeout(PATIENCE_S):
-                while not service.app.writer.transactions:  # noqa: ASYNC110  # nothing tells of it
+                while not service.app.core.writer.transactions:  # noqa: ASYNC110  # nothing tells of it
                     await asyncio.sleep(0.001)
                 for _ in range(3):
                     await service.put("o", "a")

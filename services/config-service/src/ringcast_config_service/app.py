@@ -21,21 +21,16 @@ from ringcast_wire.prometheus import OFF, TableCollector, process_registry
 from ringcast_wire.tracing import make_tracing
 
 from ringcast_config_service.config import Config
+from ringcast_config_service.core import Core
 from ringcast_config_service.grpc.dead_letter_calls import DeadLetterCalls
 from ringcast_config_service.grpc.transport import GrpcServer
-from ringcast_config_service.handlers import Handlers
-from ringcast_config_service.histories import Histories
-from ringcast_config_service.lifecycle import Lifecycle
 from ringcast_config_service.nats.bus_client import BusClient
 from ringcast_config_service.nats.dead_letters import DeadLetterBox
 from ringcast_config_service.nats.fetch_server import FetchServer
-from ringcast_config_service.nats.provisioner import Provisioner
-from ringcast_config_service.nats.relay import Relay
 from ringcast_config_service.nats.replays import Replays
 from ringcast_config_service.readiness import Readiness
 from ringcast_config_service.repository import Repository, make_repository
 from ringcast_config_service.telemetry import Telemetry
-from ringcast_config_service.writes.group_writer import GroupWriter
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -47,7 +42,6 @@ T = TypeVar("T")
 _OUTBOX_LOOK_S = 2.0
 _RETRY_S = 0.2
 _CANCEL_AGAIN_S = 1.0
-_FORGET_MARKS = 5_000
 
 
 class App(Lifetime):
@@ -60,10 +54,8 @@ class App(Lifetime):
         super().__init__()
         self._config = config
         self._telemetry = Telemetry(make_tracing("ringcast.config_service", tracer_provider))
-        self._relay: Relay | None = None
-        self._provisioner: Provisioner | None = None
+        self.core: Core | None = None
         self._readiness: Readiness | None = None
-        self.writer: GroupWriter | None = None
         self.grpc_address = ""
         self.metrics_address = ""
 
@@ -73,47 +65,17 @@ class App(Lifetime):
             await self._serve(repository, nc)
 
     async def _serve(self, repository: Repository, nc: Client) -> None:
-        config = self._config
+        config, telemetry = self._config, self._telemetry
         js = nc.jetstream()
-        telemetry = self._telemetry
-        provisioner = Provisioner(
-            js,
-            repository,
-            replicas=config.nats_replicas,
-            interval_s=config.provision_interval_s,
-            sizes=config.streams,
-            telemetry=telemetry,
-        )
-        self._provisioner = provisioner
-        histories = Histories(js, repository, provisioner, telemetry)
-        self._relay = relay = Relay(
-            repository,
-            nc,
-            provisioner,
-            batch=config.relay_batch,
-            poll_s=config.relay_poll_s,
-            duplicate=histories.duplicate,
-            telemetry=telemetry,
-        )
-        provisioner.on_made = relay.reconnected
-        provisioner.before_events = histories.before_events
-        self.writer = writer = GroupWriter(repository, relay.committed, telemetry, transactions=repository.write_lanes)
-        handlers = Handlers(repository, writer, provisioner, histories, telemetry)
-
-        def forget(store: str) -> None:
-            handlers.forget(store)
-            histories.forget(store)
-
-        lifecycle = Lifecycle(repository, provisioner, retention_ms=config.deletion_retention_ms, forget=forget)
+        self.core = core = Core(config, repository, nc, js, telemetry)
         box = DeadLetterBox(nc, js)
         replays = Replays(nc, repository, box, telemetry)
         dead_letters = DeadLetterCalls(repository, box, replays, telemetry)
-        fetches = FetchServer(nc, handlers, at_once=config.fetches, waiting=config.waiting_fetches, telemetry=telemetry)
         server = GrpcServer(
-            handlers,
-            lifecycle,
+            core.handlers,
+            core.lifecycle,
             dead_letters,
-            writer,
+            core.writer,
             config.listen,
             telemetry,
             config.security,
@@ -123,30 +85,18 @@ class App(Lifetime):
         )
         readiness = Readiness(repository, lambda: nc.is_connected, server.health, telemetry.measures)
         self._readiness = readiness
-        self._measure(repository, nc, writer, fetches, provisioner)
+        self._measure(repository, nc, core)
         async with self._metrics_server(), asyncio.TaskGroup() as tasks:
-            running = [
-                tasks.create_task(work, name=name)
-                for name, work in (
-                    ("writer", writer.run()),
-                    ("relay", relay.run()),
-                    ("histories", histories.run()),
-                    ("provision", provisioner.run()),
-                    ("fetches", fetches.run()),
-                    ("readiness", self._follow(readiness)),
-                    ("compaction", self._compact(repository)),
-                    ("purge", lifecycle.run(config.compaction_interval_s)),
-                    ("outbox", self._look_at_outbox(repository)),
-                )
-            ]
+            work = core.work() | {"readiness": self._follow(readiness), "outbox": self._look_at_outbox(repository)}
+            running = [tasks.create_task(each, name=name) for name, each in work.items()]
             try:
                 await replays.start()
-                await self._start(fetches, server, readiness)
+                await self._start(core.fetches, server, readiness)
                 with ready_file(self._config.ready_file, self._addresses()):
                     self.ready.set()
                     await self._stopping.wait()
             finally:
-                await self._shut(fetches, server, writer, relay, nc)
+                await self._shut(core, server, nc)
                 await end_tasks(running)
 
     async def _start(self, fetches: FetchServer, server: GrpcServer, readiness: Readiness) -> None:
@@ -166,41 +116,32 @@ class App(Lifetime):
             os.getpid(),
         )
 
-    async def _shut(
-        self, fetches: FetchServer, server: GrpcServer, writer: GroupWriter, relay: Relay, nc: Client
-    ) -> None:
+    async def _shut(self, core: Core, server: GrpcServer, nc: Client) -> None:
         """Intake first, then what is in flight, then the outbox; each phase has a bound."""
         log.info("stopping")
         bound_s = self._config.stop_timeout_s
         if self._readiness is not None:
             self._readiness.stop()
         if nc.is_connected:
-            await bounded("intake of fetches", fetches.stop(), bound_s)
+            await bounded("intake of fetches", core.fetches.stop(), bound_s)
         await bounded("gRPC calls", server.stop(bound_s), bound_s + 1)
-        await bounded("writes", writer.drain(), bound_s)
+        await bounded("writes", core.writer.drain(), bound_s)
         if nc.is_connected:
-            await bounded("fetches", fetches.drain(), bound_s)
-            await bounded("outbox", relay.flush(), bound_s)
-        await bounded("claims on the outbox", relay.withdraw(), bound_s)
+            await bounded("fetches", core.fetches.drain(), bound_s)
+            await bounded("outbox", core.relay.flush(), bound_s)
+        await bounded("claims on the outbox", core.relay.withdraw(), bound_s)
         log.info("stopped")
 
-    def _measure(
-        self,
-        repository: Repository,
-        nc: Client,
-        writer: GroupWriter,
-        fetches: FetchServer,
-        provisioner: Provisioner,
-    ) -> None:
+    def _measure(self, repository: Repository, nc: Client, core: Core) -> None:
         """Says where the gauges are read."""
         measures = self._telemetry.measures
         measures.retries = lambda: repository.retries
         measures.pools = repository.pools
         measures.gauges = {
-            "writes_waiting": lambda: writer.waiting,
-            "write_bytes_waiting": lambda: writer.waiting_bytes,
-            "fetches_waiting": lambda: fetches.waiting,
-            "stores_not_provisioned": lambda: provisioner.failing,
+            "writes_waiting": lambda: core.writer.waiting,
+            "write_bytes_waiting": lambda: core.writer.waiting_bytes,
+            "fetches_waiting": lambda: core.fetches.waiting,
+            "stores_not_provisioned": lambda: core.provisioner.failing,
             "connected:nats": lambda: nc.is_connected,
         }
 
@@ -223,21 +164,6 @@ class App(Lifetime):
     async def _follow(self, readiness: Readiness) -> None:
         await self.ready.wait()
         await readiness.run()
-
-    async def _compact(self, repository: Repository) -> None:
-        """Removes what is past its retention, now and then."""
-        config = self._config
-        every_ms = int(config.compaction_interval_s * 1000)
-        while True:
-            try:
-                await _forget_marks(repository, config.idempotency_retention_ms)
-                done = await repository.compact(config.tombstone_retention_ms, config.history_retention_ms, every_ms)
-            except RingcastError as error:
-                log.warning("compaction was put off: %s", error)
-            else:
-                if done.tombstones or done.revisions:
-                    log.info("compaction removed tombstones=%d revisions=%d", done.tombstones, done.revisions)
-            await asyncio.sleep(config.compaction_interval_s)
 
     @asynccontextmanager
     async def _repository(self, deadline: float) -> AsyncIterator[Repository]:
@@ -283,29 +209,22 @@ class App(Lifetime):
     async def _on_disconnect(self) -> None:
         if self._readiness is not None:
             self._readiness.bus_changed()
-        if self._relay is not None:
-            self._relay.disconnected()
+        if self.core is not None:
+            self.core.disconnected()
 
     async def _on_reconnect(self) -> None:
         if self._readiness is not None:
             self._readiness.bus_changed()
-        if self._relay is not None and self._provisioner is not None:
-            self._relay.reconnected()
-            self._provisioner.look_again()  # the server may have come back without its disk
+        if self.core is not None:
+            self.core.reconnected()
 
     def _on_protocol_error(self, text: str) -> None:
-        if self._relay is not None:
-            self._relay.protocol_error(text)
+        if self.core is not None:
+            self.core.relay.protocol_error(text)
 
     def _addresses(self) -> dict[str, str]:
         found = {"grpc": self.grpc_address}
         return found | {"metrics": self.metrics_address} if self.metrics_address else found
-
-
-async def _forget_marks(repository: Repository, older_than_ms: int) -> None:
-    """Removes old idempotency keys, a bounded number in a transaction."""
-    while await repository.forget_marks(older_than_ms, _FORGET_MARKS) == _FORGET_MARKS:
-        pass
 
 
 async def _check_jetstream(nc: Client, servers: str, deadline: float) -> None:

@@ -146,7 +146,7 @@ class SqliteRepository:
     async def read_rows(self, store: str, key: str, row_ids: Sequence[str]) -> FetchReply:
         def work(db: sqlite3.Connection) -> FetchReply:
             count, key_id, history = mapping.located(db.execute(Sql.LOCATE, (store, key)).fetchone(), store, key)
-            wanted = set(zip(row_partitions(row_ids, count), row_ids, strict=True))
+            wanted = dict.fromkeys(zip(row_partitions(row_ids, count), row_ids, strict=True))
             heads = dict.fromkeys(sorted({partition for partition, _ in wanted}), 0)
             for partition in heads:
                 found = db.execute(Sql.GET_HEAD, (key_id, partition)).fetchone()

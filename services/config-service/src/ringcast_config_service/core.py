@@ -1,0 +1,113 @@
+"""What an instance does, whatever it listens on: its parts, wired in one place."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from nats.aio.client import Client
+from nats.js import JetStreamContext
+from ringcast_wire import RingcastError
+
+from ringcast_config_service.config import Config
+from ringcast_config_service.handlers import Handlers
+from ringcast_config_service.histories import Histories
+from ringcast_config_service.lifecycle import Lifecycle
+from ringcast_config_service.nats.fetch_server import FetchServer
+from ringcast_config_service.nats.provisioner import Provisioner
+from ringcast_config_service.nats.relay import Relay
+from ringcast_config_service.repository import Repository
+from ringcast_config_service.telemetry import Telemetry
+from ringcast_config_service.writes.group_writer import GroupWriter
+
+log = logging.getLogger(__name__)
+
+_FORGET_MARKS: Final = 5_000
+
+
+class Core:
+    """Writes, the relay, fetches and upkeep over one repository and one connection. :meth:`work` is to be run."""
+
+    def __init__(
+        self, config: Config, repository: Repository, nc: Client, js: JetStreamContext, telemetry: Telemetry
+    ) -> None:
+        self._config = config
+        self._repository = repository
+        self.provisioner = Provisioner(
+            js,
+            repository,
+            replicas=config.nats_replicas,
+            interval_s=config.provision_interval_s,
+            sizes=config.streams,
+            telemetry=telemetry,
+        )
+        self.histories = Histories(js, repository, self.provisioner, telemetry)
+        self.relay = Relay(
+            repository,
+            nc,
+            self.provisioner,
+            batch=config.relay_batch,
+            poll_s=config.relay_poll_s,
+            duplicate=self.histories.duplicate,
+            telemetry=telemetry,
+        )
+        self.provisioner.on_made = self.relay.reconnected
+        self.provisioner.before_events = self.histories.before_events
+        self.writer = GroupWriter(repository, self.relay.committed, telemetry, transactions=repository.write_lanes)
+        self.handlers = Handlers(repository, self.writer, self.provisioner, self.histories, telemetry)
+        self.lifecycle = Lifecycle(
+            repository, self.provisioner, retention_ms=config.deletion_retention_ms, forget=self._forget
+        )
+        self.fetches = FetchServer(
+            nc, self.handlers, at_once=config.fetches, waiting=config.waiting_fetches, telemetry=telemetry
+        )
+
+    def work(self) -> dict[str, Coroutine[Any, Any, None]]:
+        """What is to run until the instance stops, by name."""
+        return {
+            "writer": self.writer.run(),
+            "relay": self.relay.run(),
+            "histories": self.histories.run(),
+            "provision": self.provisioner.run(),
+            "fetches": self.fetches.run(),
+            "compaction": self._compact(),
+            "purge": self.lifecycle.run(self._config.compaction_interval_s),
+        }
+
+    def disconnected(self) -> None:
+        """The connection to NATS was lost."""
+        self.relay.disconnected()
+
+    def reconnected(self) -> None:
+        """It is back."""
+        self.relay.reconnected()
+        self.provisioner.look_again()  # the server may have come back without its disk
+
+    def _forget(self, store: str) -> None:
+        self.handlers.forget(store)
+        self.histories.forget(store)
+
+    async def _compact(self) -> None:
+        """Removes what is past its retention, now and then."""
+        config = self._config
+        every_ms = int(config.compaction_interval_s * 1000)
+        while True:
+            try:
+                await self._forget_marks()
+                done = await self._repository.compact(
+                    config.tombstone_retention_ms, config.history_retention_ms, every_ms
+                )
+            except RingcastError as error:
+                log.warning("compaction was put off: %s", error)
+            else:
+                if done.tombstones or done.revisions:
+                    log.info("compaction removed tombstones=%d revisions=%d", done.tombstones, done.revisions)
+            await asyncio.sleep(config.compaction_interval_s)
+
+    async def _forget_marks(self) -> None:
+        """Removes old idempotency keys, a bounded number in a transaction."""
+        older_than_ms = self._config.idempotency_retention_ms
+        while await self._repository.forget_marks(older_than_ms, _FORGET_MARKS) == _FORGET_MARKS:
+            pass

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from nats.js.api import StreamConfig
 from ringcast._protocol.membership import Entry
+from ringcast_wire import Event, decode_event
 
 from tests.simulation.engine import Process, Scheduler
 from tests.simulation.jetstream import Stream
 from tests.simulation.network import ConflictError, Link, Network, TransientError
+
+if TYPE_CHECKING:
+    from tests.simulation.connection import SimConnection
 
 EXPIRY_DELAY_S: Final = (0.05, 0.34)
 """How late the server notices that a key has expired."""
@@ -58,6 +63,15 @@ class Broker:
         self.links: list[Link] = []
         self.buckets: dict[str, Bucket] = {}
         self.stream: Stream | None = None
+        self.configs: dict[str, StreamConfig] = {}
+        """The streams that there are, as they were asked for."""
+        self.make_stream: Callable[[StreamConfig], Stream | Bucket | None] = lambda _: None
+        self.published: Callable[[str, Event], None] = lambda _subject, _event: None
+        """Is told what the stream has."""
+        self.connections: dict[str, SimConnection] = {}
+        """By what their inboxes begin with."""
+        self.responders: list[SimConnection] = []
+        """Those that take fetches."""
         self._scheduler = scheduler
         self._network = network
         self._put_off: list[tuple[Callable[..., None], tuple[object, ...]]] = []
@@ -85,6 +99,7 @@ class Broker:
         if wiped:
             self.wipes += 1
             self.buckets.clear()
+            self.configs.clear()
             if self.stream is not None:
                 self.stream.wipe()
             self.stream = None
@@ -92,12 +107,29 @@ class Broker:
         for fn, args in put_off:
             fn(*args)
 
-    def provision(self, stream: Callable[[], Stream], buckets: dict[str, Callable[[], Bucket]]) -> None:
-        """Makes what is missing."""
-        for name, make in buckets.items():
-            self.buckets.setdefault(name, make())
-        if self.stream is None:
-            self.stream = stream()
+    def make(self, config: StreamConfig) -> None:
+        """Makes a stream, or a bucket, unless it is there."""
+        assert config.name is not None
+        if config.name in self.configs:
+            self.configs[config.name] = config
+            return
+        self.configs[config.name] = config
+        made = self.make_stream(config)
+        if isinstance(made, Stream):
+            self.stream = made
+        elif made is not None:
+            self.buckets[config.name.removeprefix("KV_")] = made
+
+    def store_event(self, subject: str, data: bytes, msg_id: str) -> tuple[int, bool]:
+        """Takes an event in; its number, and whether it came before.
+
+        Raises:
+            TransientError: the stream was lost.
+        """
+        event = decode_event(data)
+        found = self.events().publish(subject, event, data, msg_id)
+        self.published(subject, event)
+        return found
 
     def events(self) -> Stream:
         """The stream of the store.
@@ -130,6 +162,10 @@ class Broker:
         if self.overlooked and self._network.random.random() < 0.5:
             held = {key: entry for key, entry in held.items() if key not in self.overlooked}
         return {key: held[key] for key in keys if key in held and held[key][0].value is not None}
+
+    def overwrite(self, name: str, key: str, value: bytes | None) -> int:
+        """Writes an entry, or its deletion, whatever stands there."""
+        return self._store(self._bucket(name), key, value)
 
     def put(self, name: str, key: str, value: bytes | None, last: int) -> int:
         """Writes an entry, or its deletion, if the key is at a revision.

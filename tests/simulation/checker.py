@@ -53,6 +53,8 @@ class _Partition:
     owners: dict[str, _Span] = field(default_factory=dict)
     undone: set[str] = field(default_factory=set)
     """Rows of which a version has been undone by a restored database."""
+    history: str = ""
+    """The one that the last commit was of, or that has begun since."""
     untold: set[int] = field(default_factory=set)
     """Versions of which the stream has stored no event yet."""
 
@@ -130,7 +132,6 @@ class Checker:
         self._announced: set[tuple[str, str, int]] = set()
         self._shared: dict[tuple[str, int], float] = {}
         self._restored = False
-        self._current = "h0"
         self._calm_since: float | None = None
         self._due: list[_Due] = []
         self._now = 0.0
@@ -156,8 +157,9 @@ class Checker:
 
     # ---- commits and ownership
 
-    def _on_commit(self, key: str, partition: int, rows: tuple[tuple[str, int, str | None], ...]) -> None:
+    def _on_commit(self, key: str, partition: int, rows: tuple[tuple[str, int, str | None], ...], history: str) -> None:
         found = self._partitions[key, partition]
+        found.history = history
         for row, version, value in rows:
             if version != found.head + 1:
                 self._wrong("revision", f"{key}/{partition}: revision {version} follows {found.head}")
@@ -174,11 +176,17 @@ class Checker:
             self._wrong("invented", f"{key}/{partition}: an event up to {rev}, the head is {found.head}")
         found.untold.difference_update(range(prev + 1, rev + 1))
 
-    def _on_restored(self, history: str, heads: dict[tuple[str, int], int]) -> None:
+    def _on_wiped(self) -> None:
+        self._restored = True  # for the service, which can't tell
+
+    def _on_restored(self, heads: dict[tuple[str, int], int]) -> None:
         self._restored = True
-        self._current = history
         for place, found in self._partitions.items():
             found.undo(heads.get(place, 0))
+
+    def _on_began(self, histories: dict[str, str]) -> None:
+        for (key, _), found in self._partitions.items():
+            found.history = histories.get(key, found.history)
 
     def _on_put_back(self, worker: str, key: str, partition: int, before: int, after: int) -> None:
         if not self._restored:
@@ -256,9 +264,9 @@ class Checker:
             span.done[row] = (version, value)
 
     def _on_ack(self, worker: str, key: str, partition: int, rev: int, history: str) -> None:
-        if history != self._current:
-            return  # of a history that is over: there is nothing to be had any more
         found = self._partitions[key, partition]
+        if history != found.history:
+            return  # of a history that is over: there is nothing to be had any more
         span = found.owners.get(worker)
         if span is not None and (missing := self._missing(found, span, rev)) is not None:
             self._wrong("early ack", f"{worker} {key}/{partition}: rev {rev} without {missing}")

@@ -10,7 +10,7 @@ from ringcast._protocol.planned import MOST
 from ringcast_wire import limits, names
 
 from tests.simulation.checker import PROMPT_S
-from tests.simulation.sim_bus import REQUEST_TIMEOUT_S
+from tests.simulation.connection import REQUEST_TIMEOUT_S
 from tests.simulation.worker import Worker
 from tests.simulation.world import World
 
@@ -216,21 +216,18 @@ def _die_unseen(world: World) -> None:
 
 
 def _restore(world: World) -> None:
-    """The database is restored from a backup. New writes overtake what was lost, or nobody writes at all.
-
-    Where nothing notices it, since NATS has lost its disk too, nobody may write before all workers have compared.
-    """
+    """The database is restored from a backup. New writes overtake what was lost, or nobody writes at all."""
     scheduler = world.scheduler
     with _trouble(world):
         scheduler.run_until(scheduler.now + 2.0)
         world.database.back_up()
         _write_for(world, world.random.uniform(0.2, 2.0))
         scheduler.run_until(scheduler.now + PROMPT_S)
-        noticed = world.random.random() < 0.7
-        world.restore(noticed=noticed, wiped=not noticed or world.random.random() < 0.5)
-        if noticed and world.random.random() < 0.5:
+        world.restore(wiped=world.random.random() < 0.5)
+        if world.random.random() < 0.5:
             _write_for(world, 2.0)
         scheduler.run_until(scheduler.now + _QUIET_S)
+        world.note_rows()
     _touch(world)
 
 

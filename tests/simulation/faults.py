@@ -157,7 +157,11 @@ class Faults:
         if broker.up:
             broker.stop()
             wiped = self._random.random() < 0.3
-            self._later(self._random.uniform(0.2, 8.0), lambda: None if broker.up else broker.start(wiped=wiped))
+            self._later(self._random.uniform(0.2, 8.0), lambda: self._start_nats(wiped=wiped))
+
+    def _start_nats(self, *, wiped: bool) -> None:
+        if not self._world.broker.up:
+            self._world.start_broker(wiped=wiped)
 
     def do_lose_consumer(self) -> None:
         """NATS loses a worker's consumer."""

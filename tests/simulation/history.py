@@ -14,7 +14,7 @@ class History:
     ``worker`` names one life of one process, so a worker that is started again has another name.
 
     ========== ==========================================================================================
-    commit     key, partition, ((row, version, value or ``None`` for a delete), …) by version
+    commit     key, partition, ((row, version, value or ``None`` for a delete), …) by version, history
     published  key, partition, prev, rev: the stream has stored an event, maybe not for the first time
     own        worker, key, partition: it holds itself for the owner from now on
     disown     worker, key, partition: no longer
@@ -27,13 +27,15 @@ class History:
     failed     worker, what: an error that nothing has an answer to came up in it
     end        worker: the process is gone
     circles    what: a task that went on and on while no time passed; it ends the run
-    restored   history, {(key, partition): head}: the database is as it was, and what came since has never been
+    restored   {(key, partition): head}: the database is as it was, and what came since has never been
+    began      {key: history}: the keys have these histories from now on
+    wiped      NATS has lost its disk
     history    worker, key, before, after: it goes on with the rows of another history
     refused    worker, key, what: too many rows were missing in another history
     put_back   worker, key, partition, before, after: its revision went back with the database's
     calm       ``True``: all faults are over, ``False``: the next begins
     restless   why: long after the last fault something was not in order
-    held       worker, key, partition, applied, {row: (version, value)}: what it has in memory in the end
+    held       worker, key, partition, applied, {row: (version, value)}: what it has, in the end or after a restore
     unacked    consumer, count: deliveries that nobody has acknowledged in the end
     ========== ==========================================================================================
     """

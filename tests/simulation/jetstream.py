@@ -27,6 +27,7 @@ class Message(NamedTuple):
     subject: str
     event: Event
     data: bytes
+    msg_id: str
 
 
 class Pull(NamedTuple):
@@ -91,16 +92,17 @@ class Stream:
         self._max_ack_pending = max_ack_pending
         self._inactive_s = inactive_s
         self._by_subject: dict[str, deque[int]] = {}
-        self._seen: dict[str, float] = {}
+        self._seen: dict[str, tuple[float, int]] = {}
 
-    def publish(self, subject: str, event: Event, data: bytes, msg_id: str) -> None:
-        """Stores an event, unless it came before."""
+    def publish(self, subject: str, event: Event, data: bytes, msg_id: str) -> tuple[int, bool]:
+        """Stores an event, unless it came before; returns its number, and whether it came before."""
         now = self._scheduler.now
-        if now - self._seen.get(msg_id, -DUPLICATE_WINDOW_S) < DUPLICATE_WINDOW_S:
-            return
-        self._seen[msg_id] = now
+        seen = self._seen.get(msg_id)
+        if seen is not None and now - seen[0] < DUPLICATE_WINDOW_S:
+            return seen[1], True
         self.sequence += 1
-        self.messages[self.sequence] = Message(self._life, subject, event, data)
+        self._seen[msg_id] = now, self.sequence
+        self.messages[self.sequence] = Message(self._life, subject, event, data, msg_id)
         held = self._by_subject.setdefault(subject, deque())
         held.append(self.sequence)
         if len(held) > self._depth:
@@ -110,6 +112,11 @@ class Stream:
                 consumer.unacked.pop(oldest, None)
         for consumer in self.consumers.values():
             self._push(consumer)
+        return self.sequence, False
+
+    def last_messages(self) -> list[Message]:
+        """The last event of each subject."""
+        return [self.messages[held[-1]] for held in self._by_subject.values()]
 
     def wipe(self) -> None:
         """It is gone with everything in it."""

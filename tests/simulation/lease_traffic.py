@@ -6,18 +6,20 @@ Run it for other sizes: ``python -m tests.simulation.lease_traffic STORES WORKER
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 from ringcast._protocol.membership import Entry
 from ringcast_wire import ErrorCode, LeaseRecord, StoreSettings, encode_record, limits, names
 
 from tests.simulation.broker import Broker, Bucket
-from tests.simulation.engine import Scheduler
+from tests.simulation.connection import SimConnection
+from tests.simulation.engine import Process, Scheduler
 from tests.simulation.history import History
 from tests.simulation.jetstream import Stream
+from tests.simulation.loop import SimLoop
 from tests.simulation.network import Network
 from tests.simulation.worker import Worker, WorkerSettings, simulated
 
@@ -74,6 +76,7 @@ def _measure(stores: int, workers: int, deaths: int, random: Random) -> Traffic:
     )
     for number in range((stores - 1) * workers):
         scheduler.after(random.uniform(0.0, limits.LEASE_REFRESH_S), _refresh, scheduler, broker, f"x{number}")
+    Nobody(scheduler, "nobody", random).start(broker)
     fleet = [_start(scheduler, random, broker, number) for number in range(workers)]
     _run(scheduler, 30.0)
     assert _is_shared_out(fleet)
@@ -103,16 +106,27 @@ def _start(scheduler: Scheduler, random: Random, broker: Broker, number: int) ->
         worker_id=f"w{number}",
         settings=WorkerSettings(store=STORE, keys=("k",), full=False),
         broker=broker,
-        route=_answer,
         history=History(),
     )
     scheduler.after(random.uniform(0.0, limits.LEASE_REFRESH_S), worker.start)
     return worker
 
 
-def _answer(worker: Worker, _what: str, _key: str, _words: Any, done: Callable[[Any], None]) -> None:
-    """Nobody has written to the list."""
-    worker.link.deliver(done, ErrorCode.UNKNOWN_KEY)
+class Nobody(Process):
+    """A service that says of every list that nobody has written to it."""
+
+    def start(self, broker: Broker) -> None:
+        """Takes fetches."""
+        loop = SimLoop(self)
+        loop.call_soon(self._subscribe, broker)
+
+    def _subscribe(self, broker: Broker) -> None:
+        link = broker.link(self)
+        link.connect()
+        connection = SimConnection(self, link, broker)
+        headers = {names.HEADER_ERROR: str(ErrorCode.UNKNOWN_KEY)}
+        connection.callbacks[names.FETCH_SUBJECTS] = lambda message: connection.send(message.reply, b"", "", headers)
+        broker.responders.append(connection)
 
 
 def _is_shared_out(workers: Iterable[Worker]) -> bool:

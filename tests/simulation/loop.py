@@ -105,12 +105,11 @@ class SimLoop(asyncio.BaseEventLoop):
             self.process.soon(self._turn)
 
     def _turn(self) -> None:
-        """As ``_run_once`` of asyncio: what is added meanwhile waits for the next turn."""
+        """Turns as ``_run_once`` of asyncio takes them, until nothing is left to do at this time."""
+        while self._queue and self.process.alive:
+            self._count()
+            self._run(len(self._queue))
         self._due = False
-        self._count()
-        self._run(len(self._queue))
-        if self._queue:
-            self._turn_soon()
 
     def _run(self, number: int) -> None:
         trace = self.process.scheduler.trace

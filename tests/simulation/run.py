@@ -10,6 +10,7 @@ from tests.simulation.checker import Checker, Violation
 from tests.simulation.drills import drill
 from tests.simulation.engine import CirclesError
 from tests.simulation.faults import Faults
+from tests.simulation.service import simulated_service
 from tests.simulation.worker import simulated
 from tests.simulation.world import REST_WITHIN_S, World
 
@@ -40,7 +41,7 @@ def run(seed: int, *, trace: bool = False) -> Outcome:
     """Runs a seed; ``trace`` keeps a line of every step."""
     lines: list[str] = []
     world = World(seed, lines if trace else None)
-    with simulated(seed, world.settings.filters):
+    with simulated(seed, world.settings.filters), simulated_service(world.random, world.database):
         faults = Faults(world)
         try:
             _live_through(world, faults)

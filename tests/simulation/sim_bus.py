@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from ringcast._bus.bus import (
     BusError,
@@ -30,25 +29,15 @@ from ringcast_wire import UnavailableError, names
 
 from tests.simulation import jetstream
 from tests.simulation.broker import Broker, Watcher
+from tests.simulation.connection import NO_RESPONDERS, SimConnection, SimMessage, at_once
 from tests.simulation.engine import Process
 from tests.simulation.network import ConflictError, Link, MissingError, TransientError
 
-REQUEST_TIMEOUT_S: Final = 5.0
-MOST_UPDATE_S: Final = 0.05
+MOST_UPDATE_S: Final = (0.05, 0.05, 0.5)
 _API: Final = "$JS.API"
 _WRONG_LAST_SEQUENCE: Final = 10071
-_NO_RESPONDERS: Final = {"Status": "503"}
 _BEAT: Final = {"Status": "100", "Description": "Idle Heartbeat"}
 _CONNECT_AGAIN_S: Final = 0.5
-
-
-class SimMessage(NamedTuple):
-    """A message as it comes."""
-
-    subject: str
-    reply: str
-    data: bytes
-    headers: dict[str, str] | None = None
 
 
 class Host(Protocol):
@@ -61,26 +50,21 @@ class Host(Protocol):
     def received(self, token: str, message: jetstream.Message) -> None:
         """An event has come, which ``token`` acknowledges."""
 
-    def route(self, subject: str, payload: bytes, answer: Callable[[bytes, dict[str, str]], None]) -> None:
-        """Brings a fetch to some instance of the config service."""
 
-
-class SimBus:
+class SimBus(SimConnection):
     """:class:`ringcast._bus.bus.Bus` over a :class:`Link`."""
 
+    failure = BusError
+
     def __init__(self, host: Host, log: Log) -> None:
+        super().__init__(host.process, host.link, host.broker)
         self.refusals = Refusals(log)
-        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.closed: asyncio.Future[None] = self.loop.create_future()
         self._host = host
-        self._link = host.link
-        self._broker = host.broker
-        self._loop = asyncio.get_running_loop()
-        self._inboxes = 0
-        self._callbacks: dict[str, Callable[[Message], None]] = {}
         self._takers: dict[str, Callable[[Sequence[Delivery]], None]] = {}
         self._lost: list[Callable[[], None]] = []
         self._back: list[Callable[[], None]] = []
-        self._lost_at: float | None = self._loop.time()
+        self._lost_at: float | None = self.loop.time()
         self._established = False
 
     @classmethod
@@ -94,27 +78,27 @@ class SimBus:
             bus._lost, bus._back = [], []
             if not bus.closed.done():
                 bus.closed.set_result(None)
-            bus._callbacks.clear()
+            bus.callbacks.clear()
             bus._takers.clear()
 
     async def connect(self, config: WorkerConfig) -> None:
         """Connects."""
-        until = self._loop.time() + config.connect_timeout_s
-        while not self._link.connect():
-            if self._loop.time() >= until:
+        until = self.loop.time() + config.connect_timeout_s
+        while not self.link.connect():
+            if self.loop.time() >= until:
                 raise UnavailableError("NATS did not answer")
             await asyncio.sleep(_CONNECT_AGAIN_S)
         self._established = True
         self._lost_at = None
-        self._link.on_lost.append(lambda: self._in_loop(self._on_lost))
-        self._link.on_back.append(lambda: self._in_loop(self._on_back))
+        self.link.on_lost.append(lambda: self.in_loop(self._on_lost))
+        self.link.on_back.append(lambda: self.in_loop(self._on_back))
 
     # ---- the connection
 
     @property
     def is_connected(self) -> bool:
         """Whether there is a connection just now."""
-        return self._established and self._link.connected
+        return self._established and self.link.connected
 
     @property
     def is_closed(self) -> bool:
@@ -124,7 +108,7 @@ class SimBus:
     @property
     def lost_for_s(self) -> float:
         """How long there has been none."""
-        return 0.0 if self._lost_at is None else self._loop.time() - self._lost_at
+        return 0.0 if self._lost_at is None else self.loop.time() - self._lost_at
 
     @property
     def max_message_bytes(self) -> int:
@@ -140,7 +124,7 @@ class SimBus:
         self._back.append(callback)
 
     def _on_lost(self) -> None:
-        self._lost_at = self._loop.time()
+        self._lost_at = self.loop.time()
         for callback in self._lost:
             callback()
 
@@ -151,47 +135,12 @@ class SimBus:
 
     # ---- requests
 
-    async def _ask(self, op: Callable[..., Any], *args: Any, changes: bool = True, takes_s: float = 0.0) -> Any:
-        """Has the server do something, which takes it a time, and waits for its answer.
-
-        Raises:
-            BusError: none came in time; what was asked may have been done, or may be done later.
-        """
-        answer = self._loop.create_future()
-        serve = partial(self._serve, answer, op, args, changes)
-        later = partial(self._host.process.scheduler.after, takes_s, serve) if takes_s else serve
-        self._link.send(later, lossy=True)
-        try:
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                found = await answer
-        except TimeoutError:
-            raise BusError("time-out") from None
-        if isinstance(found, TransientError):
-            raise BusError(str(found))
-        return found
-
-    def _serve(self, answer: asyncio.Future[Any], op: Callable[..., Any], args: tuple[Any, ...], changes: bool) -> None:
-        found: Any
-        try:
-            found = op(*args)
-        except (TransientError, ConflictError, MissingError) as error:
-            found = error
-        if not (changes and self._link.answers_lost):
-            self._link.deliver(self._settle, answer, found, lossy=True)
-
-    def _settle(self, answer: asyncio.Future[Any], found: Any) -> None:
-        self._in_loop(lambda: None if answer.done() else answer.set_result(found))
-
-    def _in_loop(self, fn: Callable[[], None]) -> None:
-        """What comes from outside is taken in as asyncio would: in a turn of the loop."""
-        self._loop.call_soon(fn)
-
     async def store(self, subject: str, payload: bytes, headers: dict[str, str]) -> int:
         """Publishes an entry of a bucket with compare-and-set."""
         bucket, key = _of_bucket(subject)
         value = None if "KV-Operation" in headers else payload
         last = int(headers["Nats-Expected-Last-Subject-Sequence"])
-        found = await self._ask(self._broker.put, bucket, key, value, last)
+        found = await self.ask(self.broker.put, bucket, key, value, last)
         if isinstance(found, ConflictError):
             raise RejectedError("wrong last sequence", _WRONG_LAST_SEQUENCE)
         return int(found)
@@ -199,7 +148,7 @@ class SimBus:
     async def last_message(self, stream: str, subject: str) -> StoredMessage:
         """The last message of a subject of a bucket."""
         bucket, key = _of_bucket(subject)
-        found: Entry | None = await self._ask(self._broker.get, bucket, key, changes=False)
+        found: Entry | None = await self.ask(self.broker.get, bucket, key, changes=False)
         if found is None:
             raise NotFoundError(f"{stream} has no message of {subject}", 0)
         headers = {"KV-Operation": "DEL"} if found.value is None else {}
@@ -207,7 +156,7 @@ class SimBus:
 
     async def check_stream(self, stream: str) -> None:
         """Looks whether there is a bucket."""
-        there = await self._ask(lambda: stream.removeprefix("KV_") in self._broker.buckets, changes=False)
+        there = await self.ask(lambda: stream.removeprefix("KV_") in self.broker.buckets, changes=False)
         if not there:
             raise NotFoundError(f"there is no stream {stream}", 0)
 
@@ -216,39 +165,34 @@ class SimBus:
         if isinstance(consumer, EventConsumer):
             filters = frozenset(consumer.filters)
             # The server takes that long for some hundred filters.
-            takes_s = self._link.network.random.uniform(0.0, MOST_UPDATE_S)
-            await self._ask(lambda: self._broker.events().put_consumer(consumer.name, filters), takes_s=takes_s)
+            takes_s = self.link.network.random.uniform(0.0, self.link.network.random.choice(MOST_UPDATE_S))
+            await self.ask(lambda: self.broker.events().put_consumer(consumer.name, filters), takes_s=takes_s)
             return ConsumerState(0, 0)
         prefixes = tuple(_of_bucket(pattern)[1].rstrip("*>") for pattern in consumer.filters)
         watch = _Watch(self, stream, consumer)
-        watcher = Watcher(self._link, consumer.name, prefixes, consumer.heartbeat_s, watch.take)
-        pending = await self._ask(self._watch, stream.removeprefix("KV_"), watcher, watch)
+        watcher = Watcher(self.link, consumer.name, prefixes, consumer.heartbeat_s, watch.take)
+        pending = await self.ask(self._watch, stream.removeprefix("KV_"), watcher, watch)
         return ConsumerState(pending, 0)
 
     def _watch(self, bucket: str, watcher: Watcher, watch: _Watch) -> int:
-        found = self._broker.watch(bucket, watcher)
+        found = self.broker.watch(bucket, watcher)
         watch.begin(found)
-        self._broker.beat(bucket, watcher, watch.beat)
+        self.broker.beat(bucket, watcher, watch.beat)
         return len(found)
 
     async def delete_consumer(self, stream: str, name: str) -> bool:
         """Deletes a consumer."""
         if stream.startswith("KV_"):
-            return bool(await self._ask(self._broker.unwatch, stream.removeprefix("KV_"), name))
-        found = await self._ask(self._drop_consumer, name)
+            return bool(await self.ask(self.broker.unwatch, stream.removeprefix("KV_"), name))
+        found = await self.ask(self._drop_consumer, name)
         return not isinstance(found, MissingError)
 
     def _drop_consumer(self, name: str) -> None:
-        if self._broker.stream is None:
+        if self.broker.stream is None:
             raise MissingError(name)
-        self._broker.stream.delete_consumer(name)
+        self.broker.stream.delete_consumer(name)
 
     # ---- messages
-
-    def new_inbox(self) -> str:
-        """A subject for answers."""
-        self._inboxes += 1
-        return f"_INBOX.{self._host.process.name}.{self._inboxes}"
 
     def api(self, call: str) -> str:
         """The subject of a call of JetStream's API."""
@@ -262,53 +206,32 @@ class SimBus:
             raise BusError("the connection is closed")
         if subject.startswith(f"{_API}.CONSUMER.MSG.NEXT."):
             name = subject.rpartition(".")[2]
-            self._link.send(self._pull, name, json.loads(payload), reply, lossy=True)
+            self.link.send(self._pull, name, json.loads(payload), reply, lossy=True)
         elif subject.startswith(f"{_API}.DIRECT.GET."):
-            self._link.send(self._read, json.loads(payload)["multi_last"], reply, lossy=True)
-        elif not subject.endswith(f".{names.FETCH_CANCEL}"):
-            self._host.route(subject, payload, lambda data, head: self.hear([SimMessage(reply, "", data, head)]))
-
-    def hear(self, messages: Iterable[SimMessage]) -> None:
-        """Messages have come for this process."""
-        self._in_loop(lambda: self._dispatch(messages))
-
-    def _dispatch(self, messages: Iterable[SimMessage]) -> None:
-        for message in messages:
-            found = self._callbacks.get(message.subject) or self._callbacks.get(
-                message.subject.rpartition(".")[0] + ".*"
-            )
-            if found is not None:
-                found(message)
+            self.link.send(self._read, json.loads(payload)["multi_last"], reply, lossy=True)
+        else:
+            self.send(subject, payload, reply, headers)
 
     @asynccontextmanager
     async def subscribed(self, subject: str, callback: Callable[[Message], Awaitable[None]]) -> AsyncIterator[None]:
         """Subscribes for a while."""
-
-        def at_once(message: Message) -> None:
-            coroutine: Any = callback(message)
-            try:
-                coroutine.send(None)
-            except StopIteration:
-                return
-            raise AssertionError(f"what takes {subject} in waits for something")
-
-        self._callbacks[subject] = at_once
+        self.callbacks[subject] = at_once(callback)  # type: ignore[arg-type]
         try:
             yield
         finally:
-            self._callbacks.pop(subject, None)
+            self.callbacks.pop(subject, None)
 
     @asynccontextmanager
     async def delivered(
         self, inbox: str, take: Callable[[Sequence[Delivery]], None], other: Callable[[Message], None]
     ) -> AsyncIterator[None]:
         """Subscribes to deliveries for a while."""
-        self._callbacks[f"{inbox}.*"] = other
+        self.callbacks[f"{inbox}.*"] = other
         self._takers[inbox] = take
         try:
             yield
         finally:
-            self._callbacks.pop(f"{inbox}.*", None)
+            self.callbacks.pop(f"{inbox}.*", None)
             self._takers.pop(inbox, None)
 
     # ---- events
@@ -317,16 +240,16 @@ class SimBus:
         inbox = reply.rpartition(".")[0]
 
         def take(message: jetstream.Message, token: str) -> None:
-            self._in_loop(lambda: self._deliver(inbox, message, token))
+            self.in_loop(lambda: self._deliver(inbox, message, token))
 
         def say(headers: dict[str, str]) -> None:
             self.hear([SimMessage(reply, "", b"", headers)])
 
-        pull = jetstream.Pull(self._link, take, say, wanted["idle_heartbeat"] / 1e9, wanted["expires"] / 1e9)
-        if self._broker.stream is None:
-            self._link.deliver(say, _NO_RESPONDERS, lossy=True)
+        pull = jetstream.Pull(self.link, take, say, wanted["idle_heartbeat"] / 1e9, wanted["expires"] / 1e9)
+        if self.broker.stream is None:
+            self.link.deliver(say, NO_RESPONDERS, lossy=True)
         else:
-            self._broker.stream.pull(name, pull, wanted["batch"])
+            self.broker.stream.pull(name, pull, wanted["batch"])
 
     def _deliver(self, inbox: str, message: jetstream.Message, token: str) -> None:
         if (take := self._takers.get(inbox)) is not None:
@@ -335,30 +258,30 @@ class SimBus:
 
     def ack(self, tokens: list[str]) -> None:
         """Acknowledges deliveries."""
-        if self._link.connected:
-            self._link.send(self._acknowledge, tokens, lossy=True)
+        if self.link.connected:
+            self.link.send(self._acknowledge, tokens, lossy=True)
 
     def _acknowledge(self, tokens: list[str]) -> None:
-        if self._broker.stream is not None:
+        if self.broker.stream is not None:
             for consumer, sequence in map(_delivered, tokens):
-                self._broker.stream.ack(consumer, sequence)
+                self.broker.stream.ack(consumer, sequence)
 
     async def run_acks(self) -> None:
         """They go at once."""
-        await self._loop.create_future()
+        await self.loop.create_future()
 
     async def flush_acks(self) -> None:
         """They have gone."""
 
     async def report_progress(self, tokens: Sequence[str]) -> None:
         """Tells the server that deliveries are being worked on."""
-        if self._link.connected:
-            self._link.send(self._in_progress, list(tokens), lossy=True)
+        if self.link.connected:
+            self.link.send(self._in_progress, list(tokens), lossy=True)
 
     def _in_progress(self, tokens: list[str]) -> None:
-        if self._broker.stream is not None:
+        if self.broker.stream is not None:
             for consumer, sequence in map(_delivered, tokens):
-                self._broker.stream.in_progress(consumer, sequence)
+                self.broker.stream.in_progress(consumer, sequence)
 
     # ---- leases
 
@@ -366,9 +289,9 @@ class SimBus:
         """One server's answer to a question for several keys, as JetStream's direct reads give it."""
         prefix = subjects[0].rpartition(".")[0] + "."
         try:
-            found = self._broker.read(names.LEASES_BUCKET, [subject.removeprefix(prefix) for subject in subjects])
+            found = self.broker.read(names.LEASES_BUCKET, [subject.removeprefix(prefix) for subject in subjects])
         except TransientError:
-            self._link.deliver(self.hear, [SimMessage(reply, "", b"", _NO_RESPONDERS)], lossy=True)
+            self.link.deliver(self.hear, [SimMessage(reply, "", b"", NO_RESPONDERS)], lossy=True)
             return
         messages, last = [], "0"
         for key, (entry, stored_s) in sorted(found.items(), key=lambda one: one[1][0].revision):
@@ -383,7 +306,7 @@ class SimBus:
         end = {"Status": "204", "Nats-Last-Sequence": last}
         none = {"Status": "404", "Description": "No Results"}
         messages.append(SimMessage(reply, "", b"", end if found else none))
-        self._link.deliver(self.hear, messages, lossy=True)
+        self.link.deliver(self.hear, messages, lossy=True)
 
 
 class _Watch:
@@ -412,13 +335,13 @@ class _Watch:
 
     def _send(self, messages: list[SimMessage]) -> None:
         if messages:
-            self._bus._link.deliver(self._hear, messages)
+            self._bus.link.deliver(self._hear, messages)
 
     def _hear(self, messages: list[SimMessage]) -> None:
-        self._bus._in_loop(lambda: self._dispatch(messages))
+        self._bus.in_loop(lambda: self._dispatch(messages))
 
     def _dispatch(self, messages: list[SimMessage]) -> None:
-        callback = self._bus._callbacks.get(self._inbox)
+        callback = self._bus.callbacks.get(self._inbox)
         if callback is not None:
             for message in messages:
                 callback(message)

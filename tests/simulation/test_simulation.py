@@ -1,4 +1,4 @@
-"""A thousand runs with faults keep every promise, and a run can be repeated."""
+"""Runs with faults keep every promise, and a run can be repeated."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from tests.simulation.run import run
 
-SEEDS = 1_000
-CHUNK = 100
+SEEDS = 200
+CHUNK = 50
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
@@ -14,6 +15,7 @@ from unittest.mock import patch
 from msgspec import structs
 from ringcast import Change
 from ringcast._bus.consumers import Consumers
+from ringcast._coordination import peer
 from ringcast._coordination.lease import LeaseHolder
 from ringcast._coordination.peer import PeerCoordinator
 from ringcast._delivery.handler import Applier
@@ -30,15 +32,16 @@ from ringcast._protocol.membership import Entry, Membership, Mirror
 from ringcast._protocol.partition import Fetching, Heard, Partition, Token
 from ringcast._protocol.peers import Peers
 from ringcast._worker.session import KeySession
-from ringcast_config_service.repository import OutboxRecord, WriteRequest
+from ringcast_config_service.histories import Histories
+from ringcast_config_service.nats.lane import Lane
+from ringcast_config_service.nats.publisher import EventPublisher, PubAck, Sent
+from ringcast_config_service.repository import OutboxRecord, WriteRequest, mapping, sqlite
 from ringcast_config_service.repository.mapping import wants_whole
+from ringcast_config_service.repository.sql import Sqlite as Sql
+from ringcast_config_service.repository.sqlite import SqliteRepository
 from ringcast_config_service.repository.writes import CurrentState
-from ringcast_wire import ErrorCode, Event, FetchReply, PartitionRows, RingcastError, Row
+from ringcast_wire import ErrorCode, Event, FetchReply, PartitionRows, Row
 
-from tests.simulation import database
-from tests.simulation.database import Database
-from tests.simulation.engine import Steps
-from tests.simulation.service import Service
 from tests.simulation.worker import current_worker
 
 _machine_hear = Hearing.hear
@@ -50,11 +53,12 @@ _coordinator_give_notice = PeerCoordinator.give_notice
 _mirror_correct = Mirror.correct
 _readings_ends = LeaseReadings._ends
 _readings_suspect = LeaseReadings.suspect
-_service_publish = Service._publish
-_service_read = Service._read
-_database_compact = Database.compact
-_database_state = Database._state
-_database_read = Database.read_partition
+_lane_send = Lane._send
+_publisher_send = EventPublisher.send
+_repository_state = sqlite._read_state
+_repository_read = SqliteRepository.read_partition
+_FLOOR_AS_IT_IS: Final = Sql.RAISE_FLOOR.replace("WHERE", "WHERE 0 AND")
+_HISTORY_OVERWRITTEN: Final = Sql.INSERT_HISTORY.replace("INSERT INTO", "INSERT OR REPLACE INTO")
 
 
 def _ack_at_once(self: Hearing, partition: Partition, event: Event, token: str, now: float) -> None:
@@ -189,51 +193,47 @@ def _take_for_ours(*_: Any) -> Refusal:
     return Refusal.OURS
 
 
-def _delete_then_publish(self: Service, records: list[OutboxRecord]) -> Steps:
-    self._database.delete_outbox([record.id for record in records])
-    return (yield from _service_publish(self, records))
+async def _delete_then_publish(self: Lane, record: OutboxRecord) -> bool:
+    await self._repository.delete_events([record.id])
+    return await _lane_send(self, record)
 
 
-def _publish_and_hope(self: Service, records: list[OutboxRecord]) -> Steps:
-    yield from _service_publish(self, records)
-    return [record.id for record in records]
+async def _publish_and_hope(self: EventPublisher, subject: str, payload: bytes, headers: dict[str, str]) -> Sent:
+    sent = await _publisher_send(self, subject, payload, headers)
+    sent.stored.set_result(PubAck(0, False))
+    return sent
 
 
-def _state_of_before(self: Database, requests: Sequence[WriteRequest]) -> CurrentState:
-    state = _database_state(self, requests)
-    if self._records % 7 == 6:
+async def _same_history(_self: Histories, _store: str, _reason: str, *, instead_of: str | None = None) -> str:
+    return instead_of or ""
+
+
+def _state_of_before(db: sqlite3.Connection, requests: Sequence[WriteRequest]) -> CurrentState:
+    state = _repository_state(db, requests)
+    if sum(head.revision for head in state.heads.values()) % 7 == 6:
         state.heads = {ref: head._replace(revision=head.revision - 1) for ref, head in state.heads.items()}
     return state
 
 
-def _forget_the_floor(since: int, head: int, _floor: int, rows: int) -> bool:
+def _forget_the_floor(since: int | None, head: int, _floor: int, rows: int) -> bool:
     return wants_whole(since, head, 0, rows)
 
 
-def _compact_untold(self: Database, before_ms: int) -> None:
-    floors = {ref: held.floor for ref, held in self._partitions.items()}
-    _database_compact(self, before_ms)
-    for ref, floor in floors.items():
-        self._partitions[ref].floor = floor
+async def _whole_without_a_word(
+    self: SqliteRepository, store: str, key: str, partition: int, since: int | None, *words: Any
+) -> FetchReply:
+    found = await _repository_read(self, store, key, partition, since, *words)
+    parts = [structs.replace(part, whole=part.whole and since is None) for part in found.partitions]
+    return structs.replace(found, partitions=parts)
 
 
-def _whole_without_a_word(
-    self: Database, key: str, partition: int, since: int | None, history: str = ""
-) -> PartitionRows:
-    found = _database_read(self, key, partition, since, history)
-    return structs.replace(found, whole=found.whole and since is None)
-
-
-def _head_after_the_rows(self: Service, what: str, key: str, words: Any, answer: Any) -> None:
-    def late(found: Any) -> None:
-        with suppress(RingcastError):
-            if what == "partition" and isinstance(found, FetchReply):
-                (part,) = found.partitions
-                part = structs.replace(part, revision=self._database.heads(key)[part.partition])
-                found = structs.replace(found, partitions=[part])
-        answer(found)
-
-    _service_read(self, what, key, words, late)
+async def _head_after_the_rows(
+    self: SqliteRepository, store: str, key: str, partition: int, since: int | None, *words: Any
+) -> FetchReply:
+    found = await _repository_read(self, store, key, partition, since, *words)
+    heads = (await self.heads(store, key)).heads
+    parts = [structs.replace(part, revision=heads[part.partition]) for part in found.partitions]
+    return structs.replace(found, partitions=parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +295,7 @@ VARIANTS: Final = {
         "does not wait for its handlers before it starts the next", 20, ((Applier, "apply", _start_and_go_on),)
     ),
     "one_history": Variant(
-        "goes on in the same history after the database was restored", 100, ((Database, "_begin_history", _do_nothing),)
+        "goes on in the same history after the database was restored", 100, ((Histories, "begin", _same_history),)
     ),
     "never_compares": Variant("compares with the heads only when called to", 100, ((HeadsTimer, "next_s", _never),)),
     "ahead_of_the_database": Variant(
@@ -325,35 +325,44 @@ VARIANTS: Final = {
         ((PeerCoordinator, "leave", _nothing_to_do), (LeaseHolder, "release", _nothing_to_do)),
     ),
     "outbox_first": Variant(
-        "deletes outbox records before it publishes them", 100, ((Service, "_publish", _delete_then_publish),)
+        "deletes outbox records before it publishes them", 100, ((Lane, "_send", _delete_then_publish),)
     ),
     "publish_and_hope": Variant(
-        "takes events for published whatever the server says", 100, ((Service, "_publish", _publish_and_hope),)
+        "takes events for published whatever the server says", 100, ((EventPublisher, "send", _publish_and_hope),)
     ),
     "revision_twice": Variant(
-        "gives two writes the same revision now and then", 20, ((Database, "_state", _state_of_before),)
+        "gives two writes the same revision now and then",
+        20,
+        (
+            (sqlite, "_read_state", _state_of_before),
+            (Sql, "INSERT_HISTORY", _HISTORY_OVERWRITTEN),
+        ),
     ),
     "below_the_floor": Variant(
         "answers what changed since a revision though tombstones after it are gone",
         100,
-        ((database, "wants_whole", _forget_the_floor),),
+        ((mapping, "wants_whole", _forget_the_floor),),
     ),
     "compact_untold": Variant(
-        "removes tombstones and does not remember up to which", 100, ((Database, "compact", _compact_untold),)
+        "removes tombstones and does not remember up to which",
+        100,
+        ((Sql, "RAISE_FLOOR", _FLOOR_AS_IT_IS),),
     ),
     "whole_without_a_word": Variant(
         "answers with a whole partition and does not say so",
         100,
-        ((Database, "read_partition", _whole_without_a_word),),
+        ((SqliteRepository, "read_partition", _whole_without_a_word),),
     ),
     "head_after_the_rows": Variant(
-        "reads the revision of an answer after its rows", 100, ((Service, "_read", _head_after_the_rows),)
+        "reads the revision of an answer after its rows",
+        100,
+        ((SqliteRepository, "read_partition", _head_after_the_rows),),
     ),
     # What tests and the simulation have found, and is mended.
     "half_a_view": Variant(
         "looks after the members, again and again, before it has seen them all",
         300,
-        ((Peers, "wake_at", property(_wake_too_soon)),),
+        ((Peers, "wake_at", property(_wake_too_soon)), (peer, "_RIVAL_POLL_S", 0.0)),
     ),
     "waiting_batch": Variant(
         "has every change wait for one that could not be fetched, though its row came another way",

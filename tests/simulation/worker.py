@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random as global_random
+import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -27,14 +28,8 @@ from ringcast._worker import runtime, session
 from ringcast._worker.runtime import Runtime
 from ringcast._worker.session import KeySession
 from ringcast_wire import (
-    ErrorCode,
-    PartitionRequest,
     RingcastError,
-    decode_batch_request,
-    decode_partition_request,
-    encode,
     names,
-    split_chunks,
 )
 from typing_extensions import override
 
@@ -46,10 +41,6 @@ from tests.simulation.loop import SimLoop
 from tests.simulation.sim_bus import SimBus
 
 HANDLER_TRIES: Final = 3
-MAX_PAYLOAD: Final = 1 << 20
-
-Route = Callable[["Worker", str, str, Any, Callable[[Any], None]], None]
-"""Brings a fetch to some instance of the config service."""
 
 
 @dataclass(slots=True)
@@ -147,7 +138,6 @@ class Worker(Process):
         worker_id: str,
         settings: WorkerSettings,
         broker: Broker,
-        route: Route,
         history: History,
     ) -> None:
         super().__init__(scheduler, name, random)
@@ -158,7 +148,6 @@ class Worker(Process):
         self.link = broker.link(self)
         self.loop = SimLoop(self)
         self.leaving = False
-        self._route = route
         self._history = history
         self._tokens: dict[str, tuple[str, int, int, str]] = {}
         self._log = Log(_silent)
@@ -207,7 +196,7 @@ class Worker(Process):
         except RingcastError:
             pass  # another process has its id, or nothing answers
         except Exception as error:  # noqa: BLE001  # nothing else may end a worker
-            self.note("failed", f"{type(error).__name__}: {error}")
+            self.note("failed", "".join(traceback.format_exception(error)))
         self.soon(self.crash)
 
     def crash(self) -> None:
@@ -231,27 +220,6 @@ class Worker(Process):
         """An event has come."""
         subject = names.parse_notify_subject(message.subject)
         self._tokens[token] = subject.config_key, subject.partition, message.event.rev, message.event.history
-
-    def route(self, subject: str, payload: bytes, answer: Callable[[bytes, dict[str, str]], None]) -> None:
-        """Sends a fetch to the config service."""
-        asked = names.parse_fetch_subject(subject)
-        what, words = str(asked.what), None
-        if isinstance(asked.what, int):
-            request: PartitionRequest = decode_partition_request(payload)
-            what, words = "partition", (asked.what, request.since, request.history)
-        elif asked.what == names.FETCH_BATCH:
-            words = decode_batch_request(payload).row_ids  # type: ignore[assignment]
-
-        def answered(found: Any) -> None:
-            if found is None:
-                answer(b"", {"Status": "503"})
-            elif isinstance(found, ErrorCode):
-                answer(b"", {names.HEADER_ERROR: found})
-            else:
-                for chunk in split_chunks(encode(found), MAX_PAYLOAD):
-                    answer(chunk.data, {names.HEADER_CHUNK: chunk.header})
-
-        self._route(self, what, asked.config_key, words, answered)
 
     def observe(self, action: Action, key: str) -> None:
         """The machine of a key wants something done."""

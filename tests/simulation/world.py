@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
-from typing import Any, Final
+from typing import Final
 
+import msgspec
+from nats.js.api import StreamConfig
 from ringcast._protocol.partition import Fetching
-from ringcast_config_service.repository import RowWrite, StoreRecord, WriteRequest
-from ringcast_config_service.repository.writes import KeyRef, PlannedRow
+from ringcast_config_service.nats import streams
+from ringcast_config_service.nats.streams import StreamSizes
+from ringcast_config_service.repository import StoreRecord
+from ringcast_config_service.repository.writes import PlannedRow
+from ringcast_config_service.writes.batches import RowInput
 from ringcast_core import row_partition
 from ringcast_wire import Event, Mode, StoreSettings, Strategy, limits, names
 
@@ -22,6 +26,7 @@ from tests.simulation.service import Service
 from tests.simulation.worker import Worker, WorkerSettings
 
 STORE: Final = "s"
+LEASE_S: Final = float(limits.LEASE_TTL_S)
 REST_WITHIN_S: Final = 180.0
 """How long after the last fault everything has to be in order again: five times the longest back-off."""
 
@@ -33,8 +38,8 @@ class World:
         self.random = random = Random(seed)
         self.scheduler = Scheduler(trace)
         self.network = Network(self.scheduler, random)
-        self.broker = Broker(self.scheduler, self.network)
         self.history = History()
+        self.broker = Broker(self.scheduler, self.network)
         self.full = random.random() < 0.08
         self.keys = ("k",) if random.random() < 0.8 else ("k", "j")
         self.partitions = random.choice((1, 4, 8, 8, 12))
@@ -42,8 +47,8 @@ class World:
         self.store = StoreSettings(
             partition_count=self.partitions, mode=Mode.FULL if self.full else Mode.PARTITIONED, strategy=strategy
         )
-        record = StoreRecord(STORE, self.store, random.choice((0, 12, 256)), 0)
-        self.database = Database(record, self._committed)
+        self.record = StoreRecord(STORE, self.store, random.choice((0, 12, 256)), 0, "h0")
+        self.database = Database(self.scheduler, self._committed, self._began)
         self.workers: dict[str, Worker] = {}
         """The newest process of each worker id."""
         self.ghosts: list[Worker] = []
@@ -63,8 +68,7 @@ class World:
         self.settings.ack_wait_s = self._ack_wait_s
         self._inactive_s = random.choice((300.0, 12.0))
         self.marker_s = random.choice((600.0, 20.0))
-        self._locks = random.random() < 0.7
-        self._max_payload = random.choice((1 << 20, 1 << 20, 60))
+        self._max_payload = random.choice((1 << 20, 1 << 20, 240))
         self._retention_ms = random.choice((1_000, 5_000, 60_000))
         self.provision()
 
@@ -97,9 +101,8 @@ class World:
             self.random,
             broker=self.broker,
             database=self.database,
-            provision=self.provision,
-            published=self._published,
-            locks=self._locks,
+            failed=self._failed,
+            store=self.record,
             max_payload=self._max_payload,
             retention_ms=self._retention_ms,
         )
@@ -118,7 +121,6 @@ class World:
             worker_id=worker_id,
             settings=self.settings,
             broker=self.broker,
-            route=self._route,
             history=self.history,
         )
         worker.start()
@@ -128,41 +130,37 @@ class World:
         return [worker for worker in (*self.workers.values(), *self.ghosts) if worker.alive]
 
     def provision(self) -> None:
-        """Mirrors ``Provisioner.ensure_all``."""
-        lease_ttl_s, lease_marker_s = float(limits.LEASE_TTL_S), float(limits.LEASE_TTL_S)
-        buckets: dict[str, Callable[[], Bucket]] = {
-            names.LEASES_BUCKET: lambda: Bucket(lease_ttl_s, lease_marker_s),
-            names.nodes_bucket(STORE): lambda: Bucket(None, self.marker_s),
-            names.meta_bucket(STORE): lambda: Bucket(None, lease_marker_s, self.store.to_kv()),
-        }
-        self.broker.provision(
-            lambda: Stream(
+        """NATS and the database have what a service made in an earlier life."""
+        self.broker.make_stream = self._make
+        self.broker.published = self._published
+        for config in (streams.leases(StreamSizes()), *streams.of_store(STORE, StreamSizes())):
+            self.broker.make(config)
+        bucket = names.meta_bucket(STORE)
+        settings = {**self.store.to_kv(), names.SETTING_HISTORY: msgspec.json.encode(self.record.history_id)}
+        for setting, value in settings.items():
+            self.broker.put(bucket, setting, value, 0)
+        self.database.create(self.record)
+
+    def _make(self, config: StreamConfig) -> Stream | Bucket | None:
+        """What stands for a stream on the server."""
+        assert config.name is not None
+        if config.name == names.notify_stream(STORE):
+            return Stream(
                 self.scheduler,
-                names.notify_stream(STORE),
+                config.name,
                 life=self.broker.wipes,
                 depth=self._depth,
                 ack_wait_s=self._ack_wait_s,
                 max_ack_pending=self._max_ack_pending,
                 inactive_s=self._inactive_s,
-            ),
-            buckets,
-        )
+            )
+        if config.name.startswith("KV_"):
+            ttl_s = config.max_age or None
+            return Bucket(ttl_s, self.marker_s if config.name == f"KV_{names.nodes_bucket(STORE)}" else LEASE_S)
+        return None  # dead letters, which nobody writes here
 
-    def _route(self, worker: Worker, what: str, key: str, words: Any, done: Callable[[Any], None]) -> None:
-        """The queue group: any connected instance answers."""
-        there = [service for service in self.services.values() if service.link.connected]
-        if not there:
-            worker.link.deliver(done, None)  # no responders
-            return
-        service = self.random.choice(there)
-        worker.link.pass_on(
-            service.link,
-            service.fetch,
-            what,
-            key,
-            words,
-            lambda found: service.link.pass_on(worker.link, done, found),
-        )
+    def _failed(self, process: str, what: str) -> None:
+        self.history.add(self.scheduler.now, "failed", process, what)
 
     # ---- writes
 
@@ -196,8 +194,7 @@ class World:
 
     def put(self, key: str, row_id: str, value: str) -> None:
         """Writes a row."""
-        size = len(row_id) + len(value)
-        self._request(key, [RowWrite(row_partition(row_id, self.partitions), row_id, value, None, size)])
+        self._request(key, [RowInput(row_id, value, None)])
 
     def _touch(self, key: str, row_id: str) -> None:
         """A write that is one in any case: to delete what is not there would tell of nothing."""
@@ -208,37 +205,37 @@ class World:
         rows = {row_id: self._row(row_id) for row_id in row_ids}
         self._request(key, list(rows.values()))
 
-    def _request(self, key: str, rows: list[RowWrite]) -> None:
+    def _request(self, key: str, rows: list[RowInput]) -> None:
         services = [service for service in self.services.values() if service.alive]
         if services:
-            service = self.random.choice(services)
-            service.soon(service.write, WriteRequest(self.database.store, key, rows), lambda _: None)
+            self.random.choice(services).write(key, rows)
 
-    def _row(self, row_id: str) -> RowWrite:
+    def _row(self, row_id: str) -> RowInput:
         self.writes += 1
-        partition = row_partition(row_id, self.partitions)
         if self.random.random() < 0.25:
-            return RowWrite(partition, row_id, None, None, len(row_id))
-        value = f"v{self.writes}" + "." * self.random.choice((0, 0, 20, 300))
-        return RowWrite(partition, row_id, value, None, len(row_id) + len(value))
+            return RowInput(row_id, None, None)
+        return RowInput(row_id, f"v{self.writes}" + "." * self.random.choice((0, 0, 20, 300)), None)
 
-    def _committed(self, key: str, partition: int, rows: list[PlannedRow]) -> None:
+    def _committed(self, key: str, partition: int, rows: list[PlannedRow], history: str) -> None:
         written = tuple((row.row_id, row.version, row.value) for row in rows)
-        self.history.add(self.scheduler.now, "commit", key, partition, written)
+        self.history.add(self.scheduler.now, "commit", key, partition, written, history)
+
+    def _began(self, histories: dict[str, str]) -> None:
+        self.history.add(self.scheduler.now, "began", histories)
 
     def _published(self, subject: str, event: Event) -> None:
         head, _, number = subject.rpartition(".")
         self.history.add(self.scheduler.now, "published", head.rpartition(".")[2], int(number), event.prev, event.rev)
 
-    def restore(self, *, noticed: bool, wiped: bool) -> None:
+    def restore(self, *, wiped: bool) -> None:
         """Services end, and the database is restored; ``wiped``: NATS loses all that it has."""
         for service in self.services.values():
             service.crash()
-        heads = self.database.restore(noticed=noticed)
-        self.history.add(self.scheduler.now, "restored", self.database.history, heads)
+        self.database.restore()
+        self.history.add(self.scheduler.now, "restored", self.database.heads())
         if wiped:
             self.broker.stop()
-            self.broker.start(wiped=True)
+            self.start_broker(wiped=True)
         for name in list(self.services):
             self.start_service(name)
 
@@ -254,7 +251,7 @@ class World:
         self.broker.silent = False
         self.broker.overlooked.clear()
         if not self.broker.up:
-            self.broker.start(wiped=False)
+            self.start_broker(wiped=False)
         for name, service in list(self.services.items()):
             service.crash_at = ""
             if not service.alive:
@@ -273,11 +270,12 @@ class World:
         """What is not in order yet, of what has to be after the last fault; empty if nothing."""
         if not self.living():
             self.start_worker("w0")
-        if self.database.outbox:
-            return f"{len(self.database.outbox)} events are not published"
+        if unpublished := self.database.unpublished:
+            return f"{unpublished} events are not published"
         if unacked := self.unacked():
             return f"deliveries wait for an acknowledgement: {unacked}"
         owners: dict[tuple[str, int], int] = {}
+        heads = self.database.heads()
         for worker in self.living():
             if worker.leaving:
                 return f"{worker.name} is about to leave"
@@ -290,19 +288,15 @@ class World:
             for key, session in worker.sessions.items():
                 if session.machine.wake_at is not None or session.busy:
                     return f"{worker.name} {key} waits for something"
-                heads = self._heads(key)
                 for number, partition in session.machine.partitions.items():
                     owners[key, number] = owners.get((key, number), 0) + 1
                     if not partition.live or partition.fetching is not Fetching.IDLE:
                         return f"{worker.name} {key}/{number} is not live"
-                    if partition.applied != heads[number]:
-                        return f"{worker.name} {key}/{number} is at {partition.applied}, the head at {heads[number]}"
+                    if partition.applied != (head := heads.get((key, number), 0)):
+                        return f"{worker.name} {key}/{number} is at {partition.applied}, the head at {head}"
         if not self.full and (len(owners) < self.partitions * len(self.keys) or set(owners.values()) != {1}):
             return f"owners: {owners}"
         return ""
-
-    def _heads(self, key: str) -> list[int]:
-        return self.database.heads(key) if KeyRef(STORE, key) in self.database.keys else [0] * self.partitions
 
     def unacked(self) -> dict[str, int]:
         """Deliveries to living workers that nobody has acknowledged."""
@@ -314,6 +308,12 @@ class World:
                 found[consumer.name] = len(consumer.unacked)
         return found
 
+    def start_broker(self, *, wiped: bool) -> None:
+        """NATS comes back; ``wiped``: without its disk."""
+        if wiped:
+            self.history.add(self.scheduler.now, "wiped")
+        self.broker.start(wiped=wiped)
+
     def end(self) -> None:
         """Ends every process, after the last fact: its tasks leave nothing behind."""
         for process in (*self.living(), *self.services.values()):
@@ -321,12 +321,16 @@ class World:
 
     def note_the_end(self) -> None:
         """Adds what is held and what is left to the history."""
-        now = self.scheduler.now
         for worker in self.living():
             worker.note_errors()
+        self.note_rows()
+        for consumer, count in self.unacked().items():
+            self.history.add(self.scheduler.now, "unacked", consumer, count)
+
+    def note_rows(self) -> None:
+        """Adds what workers hold to the history, which is to be what the database has."""
+        for worker in self.living():
             for key, session in worker.sessions.items():
                 for number, partition in session.machine.partitions.items():
                     rows = {row.row_id: (row.version, row.value) for row in partition.rows.values()}
-                    self.history.add(now, "held", worker.name, key, number, partition.applied, rows)
-        for consumer, count in self.unacked().items():
-            self.history.add(now, "unacked", consumer, count)
+                    worker.note("held", key, number, partition.applied, rows)

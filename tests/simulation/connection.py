@@ -1,0 +1,138 @@
+"""One process's connection as its client has it: requests, inboxes and subscriptions over a :class:`Link`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from ringcast_wire import names
+
+from tests.simulation.broker import Broker
+from tests.simulation.engine import Process
+from tests.simulation.network import ConflictError, Link, MissingError, TransientError
+
+REQUEST_TIMEOUT_S: Final = 5.0
+NO_RESPONDERS: Final = {"Status": "503"}
+
+
+class SimMessage(NamedTuple):
+    """A message as it comes."""
+
+    subject: str
+    reply: str
+    data: bytes
+    headers: dict[str, str] | None = None
+
+
+class SimConnection:
+    """What a client library does: everything that comes is taken in by a turn of the process's event loop."""
+
+    failure: type[Exception] = TransientError
+    """What a request that got no answer raises."""
+
+    def __init__(self, process: Process, link: Link, broker: Broker) -> None:
+        self.process = process
+        self.link = link
+        self.broker = broker
+        self.loop = asyncio.get_running_loop()
+        self.callbacks: dict[str, Callable[[Any], None]] = {}
+        """What takes messages in, by the subject or by the head of subjects that end with ``.*``."""
+        self._owner = process.name.replace(".", "-")
+        self._inboxes = 0
+        broker.connections[self._owner] = self
+
+    # ---- requests
+
+    async def ask(self, op: Callable[..., Any], *args: Any, changes: bool = True, takes_s: float = 0.0) -> Any:
+        """Has the server do something, which takes it a time, and waits for its answer.
+
+        Raises:
+            Exception: ``failure``: none came in time; what was asked may have been done, or may be done later.
+        """
+        answer = self.loop.create_future()
+        serve = partial(self._serve, answer, op, args, changes)
+        later = partial(self.process.scheduler.after, takes_s, serve) if takes_s else serve
+        self.link.send(later, lossy=True)
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                found = await answer
+        except TimeoutError:
+            raise self.failure("time-out") from None
+        if isinstance(found, TransientError):
+            raise self.failure(str(found))
+        return found
+
+    def _serve(self, answer: asyncio.Future[Any], op: Callable[..., Any], args: tuple[Any, ...], changes: bool) -> None:
+        found: Any
+        try:
+            found = op(*args)
+        except (TransientError, ConflictError, MissingError) as error:
+            found = error
+        if not (changes and self.link.answers_lost):
+            self.link.deliver(self.in_loop, partial(_settle, answer, found), lossy=True)
+
+    # ---- messages
+
+    def new_inbox(self) -> str:
+        """A subject for answers that no other has."""
+        self._inboxes += 1
+        return f"_INBOX.{self._owner}.{self._inboxes}"
+
+    def send(self, subject: str, data: bytes, reply: str, headers: dict[str, str] | None) -> None:
+        """Sends a message to whom it may concern: it may overtake others on its way."""
+        message = SimMessage(subject, reply, data, headers)
+        if subject.startswith("_INBOX."):
+            self._pass_on(self.broker.connections.get(subject.split(".", 2)[1]), message)
+        elif subject.endswith(f".{names.FETCH_CANCEL}"):
+            for each in self.broker.responders:
+                self._pass_on(each, message)
+        elif (responder := self._responder()) is not None:
+            self._pass_on(responder, message)
+        else:
+            self.link.deliver(self.hear, [SimMessage(reply, "", b"", NO_RESPONDERS)])
+
+    def _responder(self) -> SimConnection | None:
+        """The queue group of services: any that is connected takes a fetch."""
+        there = [each for each in self.broker.responders if each.link.connected]
+        return self.link.network.random.choice(there) if there else None
+
+    def _pass_on(self, to: SimConnection | None, message: SimMessage) -> None:
+        if to is not None:
+            self.link.pass_on(to.link, to.hear, [message])
+
+    def hear(self, messages: Iterable[SimMessage]) -> None:
+        """Messages have come for this process."""
+        self.in_loop(partial(self._dispatch, messages))
+
+    def in_loop(self, fn: Callable[[], None]) -> None:
+        """Takes in what comes from outside as asyncio would."""
+        self.loop.call_soon(fn)
+
+    def _dispatch(self, messages: Iterable[SimMessage]) -> None:
+        for message in messages:
+            subject = message.subject
+            if subject.startswith("config.fetch."):
+                subject = names.FETCH_CANCELS if subject.endswith(f".{names.FETCH_CANCEL}") else names.FETCH_SUBJECTS
+            found = self.callbacks.get(subject) or self.callbacks.get(subject.rpartition(".")[0] + ".*")
+            if found is not None:
+                found(message)
+
+
+def at_once(callback: Callable[[Any], Coroutine[Any, Any, None]]) -> Callable[[Any], None]:
+    """A callback that is a coroutine, as clients want it, and that waits for nothing."""
+
+    def call(message: Any) -> None:
+        try:
+            callback(message).send(None)
+        except StopIteration:
+            return
+        raise AssertionError(f"{callback.__qualname__} waits for something")
+
+    return call
+
+
+def _settle(answer: asyncio.Future[Any], found: Any) -> None:
+    if not answer.done():
+        answer.set_result(found)

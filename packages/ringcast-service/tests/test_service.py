@@ -33,7 +33,7 @@ from ringcast_wire.prometheus import OFF, process_registry
 
 
 def test_the_example_of_the_readme_runs() -> None:
-    assert run_readme_examples(Path(__file__).parent.parent / "README.md") == 1
+    assert run_readme_examples(Path(__file__).parent.parent / "README.md") == 2
 
 
 class Connected(Lifetime):

@@ -18,9 +18,10 @@ import grpc
 import nats
 import pytest
 from grpc_health.v1 import health_pb2
-from ringcast_config_service.__main__ import main, settings_of
+from ringcast_config_service.__main__ import main
 from ringcast_config_service.config import Config
 from ringcast_config_service.repository import HistoryFilter, ListFilter, make_repository
+from ringcast_service import settings_from
 from ringcast_testkit import (
     PATIENCE_S,
     ConfigServiceProcess,
@@ -129,7 +130,7 @@ def test_every_number_of_the_settings_has_an_option() -> None:
         elif found := re.fullmatch(r"(\d+)([a-zA-Z]+)", str(option.default)):
             words += [option.opts[0], f"{2 * int(found[1])}{found[2]}"]
     given = main.make_context("ringcast-config-service", words).params
-    before, after = numbers(Config(database="sqlite:x")), numbers(settings_of(given.pop("nats"), given))
+    before, after = numbers(Config(database="sqlite:x")), numbers(settings_from(Config, given))
     assert len(before) > 20
     assert {name: value for name, value in after.items() if value != 2 * before[name]} == {}
 

@@ -18,6 +18,15 @@ from ringcast_service._options import (
     parse_duration_ms,
 )
 from ringcast_service._process import run_process
+from ringcast_service._settings import (
+    duration_ms,
+    duration_s,
+    required,
+    setting,
+    settings_from,
+    settings_options,
+    size,
+)
 
 __all__ = [
     "LOG_LEVELS",
@@ -28,6 +37,8 @@ __all__ = [
     "Size",
     "bounded",
     "config_file_option",
+    "duration_ms",
+    "duration_s",
     "end_call",
     "end_tasks",
     "listed",
@@ -37,6 +48,11 @@ __all__ = [
     "parse_duration_ms",
     "ready_file",
     "refuse",
+    "required",
     "run_process",
     "serving_metrics",
+    "setting",
+    "settings_from",
+    "settings_options",
+    "size",
 ]

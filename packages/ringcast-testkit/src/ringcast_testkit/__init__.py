@@ -13,7 +13,7 @@ from ringcast_testkit._postgres import PostgresServer
 from ringcast_testkit._process import PATIENCE_S, ManagedProcess, ManagedServer, ServerFailedError
 from ringcast_testkit._proxy import TcpProxy
 from ringcast_testkit._readme import run_readme_examples
-from ringcast_testkit._settings import check_flags, settings_table
+from ringcast_testkit._settings import flags_table, settings_table
 from ringcast_testkit._standby import PostgresStandby
 from ringcast_testkit._waiting import until, until_workers
 from ringcast_testkit._worker import WorkerProcess
@@ -35,7 +35,7 @@ __all__ = [
     "SmallDisk",
     "TcpProxy",
     "WorkerProcess",
-    "check_flags",
+    "flags_table",
     "nats_server_binary",
     "run_readme_examples",
     "settings_table",

@@ -1,4 +1,4 @@
-"""Tables of settings in a README: made from a class of settings, or compared with the options of a command."""
+"""Tables of settings in a README: made from a class of settings, or from the options of a command."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ import textwrap
 from collections.abc import Iterator
 from enum import Enum
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-_ROW = re.compile(r"^\| `(--[a-z-]+)` \| (?:`(.*?)`)? ?\|", re.MULTILINE)
-_NO_SETTINGS = ("--version", "--config")
-_LOGIN = "--nats-"
+_COMMON = ("--version", "--config", "--nats-user", "--nats-password", "--nats-credentials", "--nats-nkey", "--nats-tls")
 _ROLE = re.compile(r":\w+:`~?([\w.]+)`")
 
 
@@ -61,22 +58,23 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
     return "" if default in (msgspec.NODEFAULT, None, "") else f"`{default}`"
 
 
-def check_flags(command: click.Command, readme: Path) -> None:
-    """Holds the table of flags in a README to a command: every flag with its default.
+def flags_table(command: click.Command) -> str:
+    """The table of a README for the flags of a command: each with its default, and what ``--help`` says of it.
 
-    Those for logging in to NATS may be left to ``--help``.
-
-    Raises:
-        AssertionError: a flag is missing, is not there, or has another default.
+    Those that every command has are left to ``--help``: of logging in to NATS, ``--config`` and ``--version``.
     """
-    documented = dict(_ROW.findall(readme.read_text()))
-    options = {
-        option.opts[0]: str(option.default).removesuffix(".0")
-        for option in command.params
-        if isinstance(option, click.Option) and option.opts[0] not in _NO_SETTINGS
-    }
-    missing = options.keys() - documented.keys()
-    assert {flag for flag in missing if not flag.startswith(_LOGIN) or flag == "--nats-replicas"} == set()
-    assert documented.keys() - options.keys() == set()
-    others = {flag: (default, options[flag]) for flag, default in documented.items() if default}
-    assert {flag: pair for flag, pair in others.items() if pair[0] != pair[1]} == {}
+    options = [option for option in command.params if isinstance(option, click.Option)]
+    rows = [_flag_row(option) for option in options if not option.opts[0].startswith(_COMMON)]
+    return "\n".join(["| flag | default | |", "|---|---|---|", *rows, ""])
+
+
+def _flag_row(option: click.Option) -> str:
+    default = "" if option.required or option.default in (None, "") else str(option.default)
+    if isinstance(option.default, float):
+        default = f"{option.default:g}"
+    shown = f" `{default}` " if default and _is_given(option) else " "
+    return f"| `{option.opts[0]}` |{shown}| {option.help} |"
+
+
+def _is_given(option: click.Option) -> bool:
+    return isinstance(option.default, str | int | float)

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ringcast_service import ConfigError
+from ringcast_service import LOG_LEVELS, ConfigError, duration_ms, duration_s, required, setting
 from ringcast_wire import InvalidInputError, NatsLogin
 from ringcast_wire.prometheus import OFF, parse_listen
 
@@ -45,45 +45,53 @@ _COUNTS = {
 class Config:
     """One instance. Times are in the unit that the name gives; counts are upper bounds."""
 
-    nats: tuple[str, ...] = ("nats://127.0.0.1:4222",)
-    database: str
-    listen: str = "127.0.0.1:7420"
-    metrics_listen: str = OFF
-    """Where Prometheus finds the metrics; the command turns it on by default."""
-    ready_file: Path | None = None
-    log_level: str = "info"
-    start_timeout_s: float = 30.0
-    stop_timeout_s: float = 10.0
-    change_stream_s: float = 60.0
-    """How long a stream of changes or of batches lasts: by then a withdrawn token counts."""
-    list_snapshot_s: float = 30.0
-    """How long a list is read from one snapshot, which keeps the database from tidying up; it goes on in another."""
-    tombstone_retention_ms: int = 24 * 3_600_000
-    history_retention_ms: int = 7 * 86_400_000
-    deletion_retention_ms: int = 7 * 86_400_000
-    """How long a deleted store or key can be restored."""
-    idempotency_retention_ms: int = 24 * 3_600_000
-    """How long a repeat of a write with an idempotency key is known as one."""
-    compaction_interval_s: float = 600.0
-    lock_timeout_ms: int = DEFAULT_LOCK_TIMEOUT_MS
-    """How long a write waits for a lock that another instance, or an operator, holds in PostgreSQL."""
-    write_connections: int = DEFAULT_WRITE_CONNECTIONS
-    """Transactions of writes that PostgreSQL has from this instance at once."""
-    nats_replicas: int = 1
+    nats: tuple[str, ...] = setting(("nats://127.0.0.1:4222",), "NATS servers, commas between.")
+    database: str = required("sqlite:PATH, or postgresql://… for PostgreSQL and CockroachDB.")
+    listen: str = setting("127.0.0.1:7420", "gRPC address; port 0 takes a free one.")
+    metrics_listen: str = setting(
+        OFF, "Where Prometheus finds the metrics, at /metrics; off: nowhere.", default_of_command="127.0.0.1:7421"
+    )
+    ready_file: Path | None = setting(None, "Written once everything serves: JSON with grpc, metrics and pid.")
+    log_level: str = setting("info", f"How much is logged: {', '.join(LOG_LEVELS)}.", choices=LOG_LEVELS)
+    start_timeout_s: float = setting(30.0, "Seconds to wait for NATS and the database.")
+    stop_timeout_s: float = setting(10.0, "Seconds that each phase of stopping may take.")
+    change_stream_s: float = duration_s(
+        "60s", "How long a stream of changes or of batches lasts at most: by then a withdrawn token counts."
+    )
+    list_snapshot_s: float = duration_s(
+        "30s",
+        "How long a list is read from one snapshot, which keeps the database from tidying up; it goes on in another.",
+    )
+    connections: ConnectionSettings = field(default_factory=ConnectionSettings)
+    tombstone_retention_ms: int = duration_ms("24h", "How long deletes can be caught up with.")
+    history_retention_ms: int = duration_ms("7d", "How long old revisions are kept.")
+    deletion_retention_ms: int = duration_ms(
+        "7d", "How long a deleted store or key can be restored; then it is purged."
+    )
+    idempotency_retention_ms: int = duration_ms(
+        "24h", "How long a repeat of a write with an idempotency key is known as one."
+    )
+    compaction_interval_s: float = duration_s("10m", "How often these are looked at.")
+    lock_timeout_ms: int = duration_ms(
+        f"{DEFAULT_LOCK_TIMEOUT_MS // 1000}s",
+        "How long a write waits in PostgreSQL for a lock that another transaction holds.",
+    )
+    write_connections: int = setting(
+        DEFAULT_WRITE_CONNECTIONS, "Transactions of writes that run at once in PostgreSQL."
+    )
+    fetches: int = setting(32, "Fetches of workers that are answered at once.")
+    waiting_fetches: int = setting(1_024, "Fetches that may wait for their turn; more are refused as UNAVAILABLE.")
+    relay_poll_s: float = duration_s(
+        "250ms", "How often events that no instance has published are looked for in the database."
+    )
+    relay_batch: int = setting(1_000, "Events that are read from the database at once then.")
+    provision_interval_s: float = duration_s(
+        "30s", "How often streams and buckets are compared with the stores, and mended."
+    )
+    security: Security = field(default_factory=Security)
+    nats_replicas: int = setting(1, "Copies of each stream and bucket in a NATS cluster.")
     streams: StreamSizes = field(default_factory=StreamSizes)
     nats_login: NatsLogin = field(default_factory=NatsLogin)
-    security: Security = field(default_factory=Security)
-    connections: ConnectionSettings = field(default_factory=ConnectionSettings)
-    fetches: int = 32
-    """Fetches of workers that are answered at once."""
-    waiting_fetches: int = 1_024
-    """Fetches that wait for their turn; one more is refused."""
-    relay_poll_s: float = 0.25
-    """How often the relay looks for events of other instances that nobody has published."""
-    relay_batch: int = 1_000
-    """Events that the relay reads from the database at once."""
-    provision_interval_s: float = 30.0
-    """How often streams and buckets are compared with the stores, and mended."""
 
     def __post_init__(self) -> None:
         match = _ADDRESS.fullmatch(self.listen)

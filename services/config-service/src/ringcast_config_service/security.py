@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
-from ringcast_service import ConfigError
+from ringcast_service import ConfigError, setting
 from ringcast_wire import InvalidInputError
 from ringcast_wire.grpc import read_login_file, read_tokens
 
@@ -23,12 +23,19 @@ class Security:
     that can't be used then is logged, and what was before stays.
     """
 
-    tls_cert_file: str = ""
-    tls_key_file: str = ""
-    client_ca_file: str = ""
-    """Certificates that may sign a client's: who has none is not let in."""
-    token_file: str = ""
-    """Tokens, one a line, each as good as the other; more than one, so that they can be replaced one by one."""
+    tls_cert_file: str = setting(
+        "", "Certificate of the gRPC port, PEM; none: no TLS.", flag="tls-cert", metavar="FILE"
+    )
+    tls_key_file: str = setting("", "Its key.", flag="tls-key", metavar="FILE")
+    client_ca_file: str = setting(
+        "", "Who may sign the certificates that clients must show.", flag="client-ca", metavar="FILE"
+    )
+    token_file: str = setting(
+        "",
+        "Tokens, one a line, each as good as the other: clients must send one of them.",
+        flag="tokens",
+        metavar="FILE",
+    )
 
     def check(self) -> None:
         """Looks whether the files make sense together and can be read.

@@ -14,13 +14,14 @@ from urllib.parse import urlsplit
 
 from ringcast import PoisonPolicy
 from ringcast_core import MAX_CONSUMERS, MAX_DISPATCH_WINDOW, KeyFilter
-from ringcast_service import ConfigError
+from ringcast_service import LOG_LEVELS, ConfigError, setting
 from ringcast_wire import InvalidInputError, NatsLogin, limits, names, shown
 from ringcast_wire.prometheus import OFF, parse_listen
 
 MAX_URL = 2_048
 ANY_PORT = "*"
 ANY_ADDRESS = re.compile(r"(?P<address>https?://[^/]+):\*/?", re.ASCII)
+PREFIX = "RINGCAST_AGENT"
 POLICIES = tuple(policy.value for policy in PoisonPolicy)
 _ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>\d{1,5})", re.ASCII)
 _SECONDS = ("start_timeout_s", "stop_timeout_s", "subscribe_timeout_s", "stale_after_s", "callback_timeout_s")
@@ -52,98 +53,118 @@ _RANGES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """One agent. Times are in the unit that the name gives; counts are upper bounds."""
+    """One agent. Times are in the unit that the name gives; counts are upper bounds.
 
-    nats: tuple[str, ...] = ("nats://127.0.0.1:4222",)
+    Its workers are ``<agent_id>-<store>-<config key>``.
+    """
+
+    nats: tuple[str, ...] = setting(("nats://127.0.0.1:4222",), "NATS servers, commas between.")
+    agent_id: str = setting("", "Name to take part under; empty: made from host and process.")
+    grpc_listen: str = setting("127.0.0.1:50001", "Dapr's API over gRPC; port 0 takes a free one.")
+    http_listen: str = setting("127.0.0.1:3500", "Dapr's API over HTTP.")
+    metrics_listen: str = setting(
+        OFF, "Where Prometheus finds the metrics; off: nowhere.", default_of_command="127.0.0.1:7423"
+    )
+    api_token: str = setting(
+        "",
+        "What callers must send as dapr-api-token; empty: what is in the file. Best given by the environment.",
+        variables=(f"{PREFIX}_API_TOKEN", "DAPR_API_TOKEN"),
+        secret=True,
+    )
+    token_file: str = setting(
+        OFF,
+        "Where that token is, and is made at the first start; empty: beside the lease socket, or in the agent's or "
+        "user's directory; off: callers need none.",
+        default_of_command="",
+        metavar="PATH",
+    )
+    trusted_users: tuple[str, ...] = setting(
+        (), "Users of this host, by name or number with commas between, whose processes need no token."
+    )
+    app_url: str = setting("", "Where callbacks of HTTP subscriptions go that name no address.")
+    app_token: str = setting(
+        "",
+        "What callbacks carry as dapr-api-token. Best given by the environment.",
+        variables=(f"{PREFIX}_APP_TOKEN", "APP_API_TOKEN"),
+        secret=True,
+    )
+    callback_addresses: tuple[str, ...] = setting(
+        (), "Where callbacks may go besides that, commas between: http://127.0.0.1:8080, or with * for any port."
+    )
+    allowed_hosts: tuple[str, ...] = setting(
+        (), "Names besides localhost by which the agent may be called over HTTP, commas between."
+    )
+    groups: tuple[str, ...] = setting(("*",), "Groups that may be joined, as patterns with commas between.")
+    client_share: float = setting(
+        0.5, "Part of the subscriptions, keys, consumers and registrations that one user of the host may have."
+    )
+    ready_file: Path | None = setting(
+        None, "Written once everything serves: JSON with grpc, http, metrics, agent_id and pid."
+    )
+    log_level: str = setting("info", f"How much is logged: {', '.join(LOG_LEVELS)}.", choices=LOG_LEVELS)
+    start_timeout_s: float = setting(30.0, "Seconds to wait for NATS.")
+    stop_timeout_s: float = setting(10.0, "Seconds that each phase of stopping may take.")
+    subscribe_timeout_s: float = setting(
+        10.0, "Seconds that a consumer may take to begin, and a key to load until it counts as stale."
+    )
+    stale_after_s: float = setting(
+        30.0, "Seconds in which changes may be missed before it is logged and new consumers are refused."
+    )
+    linger_s: float = setting(
+        30.0, "Seconds to follow a key for after its last subscription: a client that comes back causes no rebalance."
+    )
+    relist_s: float = setting(10.0, "Seconds between two looks for new keys of a store.")
+    callback_timeout_s: float = setting(10.0, "Seconds that one callback may take.")
+    callback_patience_s: float = setting(
+        60.0, "Seconds after which an application that can't be reached loses its subscription."
+    )
+    max_subscriptions: int = setting(1_000, "Subscriptions at once.")
+    max_keys: int = setting(
+        100, "Config keys followed at once, by a worker each; by two where a key has groups and other subscribers."
+    )
+    queue_items: int = setting(10_000, "Updates that may wait for one subscription; it reads further ones later.")
+    queue_bytes: int = setting(16 * limits.MIB, "Their size in bytes.")
+    reads: int = setting(8, "Reads under way at once; more of them wait.")
+    waiting_reads: int = setting(1_024, "Reads that may wait; one more is refused.")
+    max_response_bytes: int = setting(
+        4 * limits.MIB, "Size of one answer in bytes; gRPC clients take no more unless they are told to."
+    )
+    max_consumers: int = setting(200, "Consumers of all groups at once.")
+    window: int = setting(
+        10_000, "Messages of one group that may be unsettled; what has no room waits, one change a row."
+    )
+    window_bytes: int = setting(64 * limits.MIB, "Their size in bytes; one message is always let in.")
+    max_behind: int = setting(
+        1_000_000, "Changed rows of a group that may wait for a place in the window, or for a consumer that is away."
+    )
+    consumer_capacity: int = setting(1_000, "Deliveries that a consumer may have unanswered, if it does not say.")
+    ack_timeout_s: float = setting(30.0, "Seconds that a consumer may take to answer a delivery.")
+    max_tries: int = setting(5, "Failed or unanswered deliveries of a message until it is poison.")
+    max_deliveries: int = setting(20, "Deliveries of a message, lost ones too, until it is poison.")
+    retry_first_s: float = setting(1.0, "Seconds until the second try; they double.")
+    retry_most_s: float = setting(30.0, "Most seconds between two tries.")
+    poison_policy: PoisonPolicy = setting(
+        PoisonPolicy.DROP,
+        f"What becomes of poison in groups whose first consumer names no policy: {', '.join(POLICIES)}.",
+    )
+    evict_after_s: float = setting(3.0, "Seconds of silence until a consumer is evicted.")
+    orphan_hold_s: float = setting(
+        30.0, "Seconds that a delivered message waits for a consumer, when its own is gone and no other wants it."
+    )
+    drain_timeout_s: float = setting(10.0, "Seconds to wait for answers to what is in flight when stopping.")
+    lease_socket: str = setting(
+        "", "Where workers of this host register, so that the agent keeps their leases; empty: nowhere.", metavar="PATH"
+    )
+    lease_mode: str = setting("0660", "Who may connect to it, in octal.")
+    lease_group: str = setting("", "Group that it is given to; empty: the agent's.")
+    max_workers: int = setting(256, "Workers that may register.")
+    cache_dir: str = setting(
+        "",
+        "Where rows are kept, to start with NATS down, and how far groups have come; needs an agent id; empty: none.",
+        metavar="DIR",
+    )
+    jetstream_api: str = setting("$JS.API", "Where the agent's NATS account has the JetStream API.")
     nats_login: NatsLogin = field(default_factory=NatsLogin)
-    agent_id: str = ""
-    """The workers of the agent are ``<agent_id>-<store>-<config key>``. Empty: made from host and process."""
-    grpc_listen: str = "127.0.0.1:50001"
-    http_listen: str = "127.0.0.1:3500"
-    metrics_listen: str = OFF
-    """Where Prometheus finds the metrics; the command turns it on by default."""
-    api_token: str = field(default="", repr=False)
-    """What callers must send as ``dapr-api-token``; empty: what is in ``token_file``."""
-    token_file: str = OFF
-    """Where the token is, and is made at the first start; ``off``: callers need none. The command turns it on."""
-    trusted_users: tuple[str, ...] = ()
-    """Users of this host, by name or number, whose processes need no token."""
-    app_url: str = ""
-    """Where callbacks of HTTP subscriptions go that do not name an address of their own."""
-    app_token: str = field(default="", repr=False)
-    """What callbacks carry as ``dapr-api-token``."""
-    callback_addresses: tuple[str, ...] = ()
-    """Where callbacks may go besides ``app_url``: ``http://127.0.0.1:8080``, or with ``*`` for any port."""
-    allowed_hosts: tuple[str, ...] = ()
-    """Names besides ``localhost`` by which the agent may be called over HTTP."""
-    groups: tuple[str, ...] = ("*",)
-    """Patterns of the names of groups that may be joined."""
-    client_share: float = 0.5
-    """How much of the subscriptions, keys, consumers and registrations one user of this host may have."""
-    ready_file: Path | None = None
-    log_level: str = "info"
-    start_timeout_s: float = 30.0
-    stop_timeout_s: float = 10.0
-    subscribe_timeout_s: float = 10.0
-    """How long a consumer may take to begin, and a key to load until it counts as stale."""
-    stale_after_s: float = 30.0
-    """For how long changes may be missed before the log says so and new consumers are refused."""
-    linger_s: float = 30.0
-    """How long a key that nobody follows any more is kept: a client that comes back causes no rebalance."""
-    relist_s: float = 10.0
-    """How often new config keys are looked for, for those who follow all of a store."""
-    callback_timeout_s: float = 10.0
-    callback_patience_s: float = 60.0
-    """After how long an application that can't be reached loses its subscription."""
-    max_subscriptions: int = 1_000
-    max_keys: int = 100
-    """Config keys that are followed at once: each takes a worker."""
-    queue_items: int = 10_000
-    """Updates that may wait for one subscriber; further ones it reads once it has taken these."""
-    queue_bytes: int = 16 * limits.MIB
-    reads: int = 8
-    """Reads under way at once; more of them wait."""
-    waiting_reads: int = 1_024
-    """Reads that may wait; one more is refused."""
-    max_response_bytes: int = 4 * limits.MIB
-    """Size of one answer; gRPC clients take no more unless they are told to."""
-    max_consumers: int = 200
-    """Consumers of all groups at once."""
-    window: int = 10_000
-    """Messages of one group that may be unsettled; what has no room waits, one change a row."""
-    window_bytes: int = 64 * limits.MIB
-    """Their size; one message is always let in."""
-    max_behind: int = 1_000_000
-    """Rows with changes that may wait for room in the window of one group, or for a consumer that is away."""
-    consumer_capacity: int = 1_000
-    """Deliveries that a consumer may have unanswered, if it does not say."""
-    ack_timeout_s: float = 30.0
-    max_tries: int = 5
-    """Rejected and unanswered deliveries of a message, after which the poison policy decides."""
-    max_deliveries: int = 20
-    """Deliveries of a message, lost ones too, after which it does."""
-    retry_first_s: float = 1.0
-    retry_most_s: float = 30.0
-    poison_policy: PoisonPolicy = PoisonPolicy.DROP
-    """Of groups whose first consumer names none."""
-    evict_after_s: float = 3.0
-    """After how much silence a consumer is evicted."""
-    orphan_hold_s: float = 30.0
-    """How long a message that was delivered waits for a consumer, when its own is gone and no other wants it."""
-    drain_timeout_s: float = 10.0
-    """How long a stopping agent waits for answers to what is in flight."""
-    lease_socket: str = ""
-    """Where workers of this host register, so that the agent keeps their leases; empty: nowhere."""
-    lease_mode: str = "0660"
-    """Who may connect to it, in octal."""
-    lease_group: str = ""
-    """The group that it is given to; empty: the agent's."""
-    max_workers: int = 256
-    """Registrations at once."""
-    cache_dir: str = ""
-    """Where workers keep their rows, to start with NATS down; empty: nowhere."""
-    jetstream_api: str = "$JS.API"
-    """Where the agent's account has the JetStream API, as in the setting of workers."""
 
     def __post_init__(self) -> None:
         for name in ("grpc_listen", "http_listen"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Final
 
-from ringcast_service import ConfigError
+from ringcast_service import ConfigError, duration_s
 from ringcast_wire import limits
 
 from ringcast_config_service.grpc.admission import MAX_REQUEST_BYTES
@@ -23,16 +23,17 @@ _HANDSHAKE_TIMEOUT_S: Final = 10.0
 class ConnectionSettings:
     """Times in seconds."""
 
-    age_s: float = 1_800.0
-    """After it a client is asked to connect again, and so finds instances that are new; give or take a tenth."""
-    age_grace_s: float = 600.0
-    """How long the calls may go on that are open then; the connection is closed after it."""
-    idle_s: float = 300.0
-    """A connection without calls is closed after it."""
-    keepalive_s: float = 30.0
-    """A connection on which nothing came for so long is asked whether its other end is there."""
-    keepalive_timeout_s: float = 10.0
-    """Without an answer it is closed after it, and the calls on it end."""
+    age_s: float = duration_s(
+        "30m",
+        "When a client is asked to connect again, and so finds new instances; give or take a tenth.",
+        flag="connection-age",
+    )
+    age_grace_s: float = duration_s("10m", "How long calls that are open then may go on.", flag="connection-grace")
+    idle_s: float = duration_s("5m", "When a connection without calls is closed.", flag="connection-idle")
+    keepalive_s: float = duration_s("30s", "When a silent connection is asked for an answer.")
+    keepalive_timeout_s: float = duration_s(
+        "10s", "How long the answer may take; then the calls on the connection end."
+    )
 
     def check(self) -> None:
         """Refuses what makes no sense.

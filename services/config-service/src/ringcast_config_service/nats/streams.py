@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from nats.js.api import DiscardPolicy, Placement, StorageType, StreamConfig
+from ringcast_service import duration_s, setting, size
 from ringcast_wire import limits, names
 
 EVENTS_PER_PARTITION: Final = 64
@@ -33,13 +34,14 @@ _RAISED_ONLY: Final = frozenset({"deny_delete", "deny_purge", "allow_msg_ttl"})
 class StreamSizes:
     """How much room each stream of a store has, and the bucket of leases, which is everybody's."""
 
-    events_max_bytes: int = 256 * limits.MIB
-    events_max_age_s: float = 7 * 86_400.0
-    dead_letters_max_bytes: int = 64 * limits.MIB
-    members_max_bytes: int = 32 * limits.MIB
-    leases_max_bytes: int = 32 * limits.MIB
-    lease_tags: tuple[str, ...] = ()
-    """Tags of the servers of a cluster that keep leases and members."""
+    events_max_bytes: int = size("256MiB", "Room for the events of each store; the oldest go when it is full.")
+    events_max_age_s: float = duration_s("7d", "How long events are kept.")
+    dead_letters_max_bytes: int = size("64MiB", "Room for the dead letters of each store; the oldest go.")
+    members_max_bytes: int = size("32MiB", "Room for the members of each store.")
+    leases_max_bytes: int = size("32MiB", "Room for the leases of all processes.")
+    lease_tags: tuple[str, ...] = setting(
+        (), "Tags of the servers of a cluster that keep leases and members, commas between.", metavar="TAG,TAG"
+    )
 
     def problem(self) -> str:
         """What is wrong with them, or nothing."""

@@ -67,7 +67,7 @@ class World:
         self._max_ack_pending = self.settings.max_ack_pending = random.choice((4096, 4096, 3))
         self.settings.ack_wait_s = self._ack_wait_s
         self._inactive_s = random.choice((300.0, 12.0))
-        self.marker_s = random.choice((600.0, 20.0))
+        self.marker_s = random.choice((600.0, 20.0, 20.0))
         self._max_payload = random.choice((1 << 20, 1 << 20, 240))
         self._retention_ms = random.choice((1_000, 5_000, 60_000))
         self.provision()

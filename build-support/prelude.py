@@ -5,7 +5,8 @@
 
 _CORE = "crates/ringcast-core-py"
 _WIRE = "packages/ringcast-wire"
-_STORE = "packages/ringcast-store"
+_SQLITE = "packages/ringcast-sqlite"
+_GROUPSTORE = "packages/ringcast-groupstore"
 _SDK = "packages/ringcast"
 _CLI = "packages/ringcast-cli"
 _SPARK = "packages/ringcast-spark"
@@ -17,13 +18,14 @@ _AGENT = "services/heartbeat-agent"
 MAY_IMPORT = (
     (_CORE, ()),
     (_WIRE, (_CORE,)),
-    (_STORE, ()),
-    (_SDK, (_CORE, _WIRE, _STORE)),
+    (_SQLITE, ()),
+    (_GROUPSTORE, (_SQLITE,)),
+    (_SDK, (_CORE, _WIRE, _SQLITE)),
     (_CLI, (_SDK, _WIRE)),
     (_SPARK, (_CORE, _WIRE)),
     (_SERVICE, (_WIRE,)),
-    (_TESTKIT, (_CORE, _WIRE, _STORE, _SDK, _CLI, _SPARK, _SERVICE, _CONFIG, _AGENT)),
-    (_CONFIG, (_CORE, _WIRE, _STORE, _SERVICE)),
+    (_TESTKIT, (_CORE, _WIRE, _SQLITE, _GROUPSTORE, _SDK, _CLI, _SPARK, _SERVICE, _CONFIG, _AGENT)),
+    (_CONFIG, (_CORE, _WIRE, _SQLITE, _SERVICE)),
     (_AGENT, (_SDK, _CORE, _WIRE, _SERVICE)),
 )
 

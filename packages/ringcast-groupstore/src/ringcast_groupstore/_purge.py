@@ -1,0 +1,111 @@
+"""Removing what has expired: at once when a read meets it, and in the background."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+from ringcast_sqlite import StoreError
+
+from ringcast_groupstore._checks import prefix_end
+
+if TYPE_CHECKING:
+    from ringcast_groupstore._store import GroupStore
+    from ringcast_groupstore._transaction import Transaction
+    from ringcast_groupstore._writes import Writes
+
+BATCH_ROWS = 10_000
+"""Removed in one transaction, so that no writer waits long."""
+
+_DROP = """
+    DELETE FROM entries WHERE (group_name, entry_key) IN
+    (SELECT group_name, entry_key FROM entries WHERE expires_at <= ? ORDER BY expires_at LIMIT ?)
+    """
+_DROP_OF = """
+    DELETE FROM entries WHERE (group_name, entry_key) IN
+    (SELECT group_name, entry_key FROM entries
+     WHERE expires_at <= ? AND group_name >= ? AND group_name < ? ORDER BY expires_at LIMIT ?)
+    """
+_DROP_KEY = "DELETE FROM entries WHERE group_name = ? AND entry_key = ? AND expires_at <= ? RETURNING expires_at"
+
+_logger = logging.getLogger("ringcast_groupstore")
+
+
+def drop_expired(writes: Writes) -> int:
+    """Removes what has expired by now in a store or a namespace, batch by batch; tells how many."""
+    now, total, prefix = writes._now(), 0, writes._prefix
+
+    def batch(tx: Transaction) -> int:
+        tx._reserve(0)
+        if prefix:
+            tx._store._usage.settle(tx, prefix)
+            words = (now, prefix, prefix_end(prefix), BATCH_ROWS)
+            return int(tx._cursor.execute(_DROP_OF, words).rowcount)
+        tx._store._usage.settle_all(tx)
+        return int(tx._cursor.execute(_DROP, (now, BATCH_ROWS)).rowcount)
+
+    while dropped := writes._change(batch):
+        total += dropped
+        if dropped < BATCH_ROWS:
+            break
+    return total
+
+
+def drop_key(store: GroupStore, group: str, key: str) -> None:
+    """Removes a key that a read has found expired, unless that would make the reader wait: the purge finds it."""
+    if store._health.damage is not None or not store._lock.acquire(blocking=False):
+        return
+    try:
+        if store._closed or store._writer.in_transaction:
+            return
+        cursor = store._cursor
+        cursor.execute("PRAGMA busy_timeout = 0")
+        try:
+            dropped = cursor.execute(_DROP_KEY, (group, key, store._now())).fetchall()
+        except sqlite3.OperationalError:
+            _logger.debug("an expired key waits for the purge", exc_info=True)
+        else:
+            for (expires_at_ms,) in dropped:
+                store._usage.expired(group, expires_at_ms)
+        finally:
+            cursor.execute(f"PRAGMA busy_timeout = {round(store._busy_timeout_s * 1000)}")
+    finally:
+        store._lock.release()
+
+
+class Purger:
+    """Purges a store every ``interval_s`` seconds on a thread of its own, until it is stopped or the store is gone."""
+
+    def __init__(self, store: GroupStore, interval_s: float | None) -> None:
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        if interval_s is None:
+            return
+        self._thread = threading.Thread(
+            target=_purge,
+            args=(weakref.ref(store), self._stopping, interval_s),
+            name="ringcast-groupstore-purge",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Waits for a purge that runs."""
+        self._stopping.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+
+def _purge(store: weakref.ref[GroupStore], stopping: threading.Event, interval_s: float) -> None:
+    while not stopping.wait(interval_s):
+        found = store()
+        if found is None or found._closed:
+            return
+        try:
+            found.purge_expired()
+        except StoreError as error:
+            _logger.warning("purging expired keys failed, and is tried again in %g s: %s", interval_s, error)
+        del found

@@ -1,0 +1,35 @@
+"""SQLite for asyncio: one durable writer on a thread of its own, readers that never wait, clear errors."""
+
+from __future__ import annotations
+
+from ringcast_sqlite._connection import BUSY_TIMEOUT_S, Work, connect, transaction
+from ringcast_sqlite._database import Database, Snapshot
+from ringcast_sqlite._errors import (
+    StoreBusyError,
+    StoreClosedError,
+    StoreCorruptError,
+    StoreError,
+    StoreFullError,
+    StoreOpenError,
+    translate,
+    translated,
+)
+from ringcast_sqlite._threads import Threads
+
+__all__ = [
+    "BUSY_TIMEOUT_S",
+    "Database",
+    "Snapshot",
+    "StoreBusyError",
+    "StoreClosedError",
+    "StoreCorruptError",
+    "StoreError",
+    "StoreFullError",
+    "StoreOpenError",
+    "Threads",
+    "Work",
+    "connect",
+    "transaction",
+    "translate",
+    "translated",
+]

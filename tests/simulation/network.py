@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any, Final
+from typing import Any
 
 from ringcast._bus.bus import RECONNECT_MOST_S
 from ringcast._common.backoff import Backoff
 
-from tests.simulation.engine import Future, Process, Scheduler, Steps
-
-REQUEST_TIMEOUT_S: Final = 5.0
+from tests.simulation.engine import Process, Scheduler
 
 
 class TransientError(Exception):
@@ -117,27 +115,6 @@ class Link:
                 self._late.append((epoch, fn, args))
             else:
                 fn(*args)
-
-    def request(self, op: Callable[..., Any], *args: Any, within_s: float = REQUEST_TIMEOUT_S) -> Steps:
-        """Asks the server for something, as the shell does through the client's JetStream calls.
-
-        Raises:
-            TransientError: no answer came in time; what was asked may have been done, or may be done later.
-        """
-        answer = Future()
-        self.send(self._serve, answer, op, args, lossy=True)
-        self.process.after(within_s, answer.settle, TransientError("time-out"))
-        yield answer
-        if isinstance(answer.value, Exception):
-            raise answer.value
-        return answer.value
-
-    def _serve(self, answer: Future, op: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        try:
-            found = op(*args)
-        except (TransientError, ConflictError, MissingError) as error:
-            found = error
-        self.deliver(answer.settle, found, lossy=True)
 
     # ---- life
 

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -25,7 +25,7 @@ from ringcast._worker.routes import Routes
 from ringcast._worker.session import KeySession
 from ringcast.metrics import PrometheusMetrics
 from ringcast_core import row_partition
-from ringcast_wire import WIRE_VERSION, Event, FetchReply, PartitionRows, StoreSettings, encode, names
+from ringcast_wire import WIRE_VERSION, Event, FetchReply, PartitionRows, RingcastError, StoreSettings, encode, names
 from ringcast_wire import Change as WireChange
 from ringcast_wire.tracing import Tracing, make_tracing
 
@@ -85,8 +85,31 @@ def deliveries(count: int, traced: bool) -> list[Delivery]:
     return found
 
 
-def _no_doubt(subject: str) -> None:
-    raise AssertionError(f"{subject}: no event was lost here")
+class _Host:
+    """A worker that has what a session asks for, at once."""
+
+    def __init__(self, tasks: asyncio.TaskGroup) -> None:
+        self.session: KeySession | None = None
+        self._tasks = tasks
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.create_task(work)
+
+    def want(self, _key: str, subjects: frozenset[str]) -> None:
+        assert self.session is not None
+        asyncio.get_running_loop().call_soon(self.session.filters_confirmed, subjects)
+
+    def doubt(self, subject: str) -> None:
+        raise AssertionError(f"{subject}: no event was lost here")
+
+    def pressure_changed(self) -> None:
+        pass
+
+    def recovered(self, _key: str) -> None:
+        pass
+
+    def deleted(self, _key: str, _error: RingcastError) -> None:
+        pass
 
 
 async def measure(variant: Variant, events: int, at_once: int) -> float:
@@ -102,21 +125,14 @@ async def measure(variant: Variant, events: int, at_once: int) -> float:
     settings = StoreSettings(partition_count=PARTITIONS)
     connection = cast(Any, _Connection())
 
-    def confirm(_key: str, subjects: frozenset[str]) -> None:
-        asyncio.get_running_loop().call_soon(session.filters_confirmed, subjects)
-
     async with asyncio.TaskGroup() as tasks:
-        session = KeySession(
+        host = _Host(tasks)
+        session = host.session = KeySession(
             "k",
             config,
             settings,
             bus=connection,
-            spawn=tasks.create_task,
-            want=confirm,
-            doubt=_no_doubt,
-            deleted=lambda _key, _error: None,
-            pressure=lambda: None,
-            recovered=lambda _key: None,
+            host=host,
             on_assigned=None,
             on_revoked=None,
             cache=None,

@@ -339,9 +339,9 @@ async def test_what_is_asked_for_while_it_ends_is_not_begun(store: Store) -> Non
             started.set()
             await asyncio.Event().wait()
         finally:
-            runtime._spawn(for_ever())
+            runtime.spawn(for_ever())
 
-    runtime._spawn(asks_at_its_end())
+    runtime.spawn(asks_at_its_end())
     await started.wait()
     async with asyncio.timeout(PATIENCE_S):
         await worker.stop()

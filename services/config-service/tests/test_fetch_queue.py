@@ -169,7 +169,7 @@ async def serving(tmp_path: Any) -> Any:
 async def test_a_server_that_ends_begins_nothing_that_waits(serving: Any) -> None:
     """Cancelling it ends in a cancellation, whatever waits for the hand of a fetch that ends."""
     inbox, handlers = serving.nc.new_inbox(), SlowHandlers()
-    server = FetchServer(serving.nc, handlers, at_once=1, waiting=8)
+    server = FetchServer(serving.nc, handlers, at_once=1, waiting=8, telemetry=Telemetry())
     task = asyncio.create_task(server.run())
     for number in range(2):
         what = names.fetch_subject("s", "k", 1)

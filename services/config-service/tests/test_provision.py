@@ -106,7 +106,8 @@ async def test_streams_with_other_settings_are_changed_and_keep_what_they_have(
                 assert (await (await js.key_value(bucket)).get("somebody")).value == b"here"
             assert (await js.stream_info(names.notify_stream(store.name))).state.messages == 1
             other = StreamSizes(events_max_bytes=2 * limits.MIB, events_max_age_s=3600.0)
-            changed = Provisioner(js, sqlite_bench.repo, replicas=1, interval_s=30, sizes=other)
+            telemetry = Telemetry()
+            changed = Provisioner(js, sqlite_bench.repo, replicas=1, interval_s=30, sizes=other, telemetry=telemetry)
             await changed.ensure(store)
             config = (await js.stream_info(names.notify_stream(store.name))).config
             assert (config.max_bytes, config.max_age) == (2 * limits.MIB, 3600)

@@ -17,6 +17,7 @@ from nats.js.errors import NotFoundError
 from ringcast_config_service.nats import relay as relay_module
 from ringcast_config_service.nats.provisioner import Provisioner
 from ringcast_config_service.nats.relay import Relay
+from ringcast_config_service.telemetry import Telemetry
 from ringcast_testkit import PATIENCE_S, NatsServer
 from ringcast_wire import MismatchError, RingcastError, StoreSettings, UnavailableError, decode_event, names
 from ringcast_wire.grpc import error_from_rpc, pb
@@ -41,9 +42,9 @@ async def relaying(bench: Bench, url: str, store: Any, *, batch: int = 1000) -> 
     """A relay at work, apart from a service."""
     nc = await nats.connect(url)
     js = nc.jetstream()
-    provisioner = Provisioner(js, bench.repo, replicas=1, interval_s=30)
+    provisioner = Provisioner(js, bench.repo, replicas=1, interval_s=30, telemetry=Telemetry())
     await provisioner.ensure(store)
-    relay = Relay(bench.repo, nc, provisioner, batch=batch, poll_s=0.05)
+    relay = Relay(bench.repo, nc, provisioner, batch=batch, poll_s=0.05, telemetry=Telemetry())
     task = asyncio.create_task(relay.run())
     try:
         yield relay, js

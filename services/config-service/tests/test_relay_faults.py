@@ -80,10 +80,10 @@ async def relaying(bench: Bench, url: str, *stores: Any, through: int | None = N
         reconnect_time_wait=0.05,  # type: ignore[arg-type]
         max_reconnect_attempts=-1,
     )
-    provisioner = Provisioner(nc.jetstream(), bench.repo, replicas=1, interval_s=30)
+    telemetry = Telemetry()
+    provisioner = Provisioner(nc.jetstream(), bench.repo, replicas=1, interval_s=30, telemetry=telemetry)
     for store in stores:
         await provisioner.ensure(store)
-    telemetry = Telemetry()
     relay = Relay(bench.repo, nc, provisioner, batch=1000, poll_s=0.05, telemetry=telemetry)
     relays.append(relay)
     task = asyncio.create_task(relay.run())

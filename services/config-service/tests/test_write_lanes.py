@@ -17,6 +17,7 @@ from ringcast_config_service.repository import (
     WriteRequest,
     Written,
 )
+from ringcast_config_service.telemetry import Telemetry
 from ringcast_config_service.writes.group_writer import GroupWriter
 from ringcast_config_service.writes.write_queues import Waiting, WriteQueues
 from ringcast_testkit import PATIENCE_S
@@ -71,7 +72,7 @@ def doors() -> Doors:
 
 @pytest.fixture
 async def writer(doors: Doors) -> AsyncIterator[GroupWriter]:
-    found = GroupWriter(doors, ignore, transactions=3)  # type: ignore[arg-type]  # the one method that it calls
+    found = GroupWriter(doors, ignore, Telemetry(), transactions=3)  # type: ignore[arg-type]  # the one method that it calls
     task = asyncio.create_task(found.run())
     yield found
     task.cancel()

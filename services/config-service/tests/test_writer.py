@@ -16,6 +16,7 @@ from ringcast_config_service.repository import (
     WriteRequest,
     Written,
 )
+from ringcast_config_service.telemetry import Telemetry
 from ringcast_config_service.writes.group_writer import MAX_GROUP_ROWS, GroupWriter
 from ringcast_wire import InternalError, LimitExceededError, UnavailableError, limits
 
@@ -50,7 +51,7 @@ class Writing:
     def __init__(self, bench: Bench, **settings: int) -> None:
         self.gate = Gate(bench.repo)
         self.committed = 0
-        self.writer = GroupWriter(self.gate, self._count, **settings)  # type: ignore[arg-type]  # all that it calls
+        self.writer = GroupWriter(self.gate, self._count, Telemetry(), **settings)  # type: ignore[arg-type]  # all that it calls
 
     def _count(self, events: Sequence[OutboxRecord]) -> None:
         assert events
@@ -197,7 +198,7 @@ async def test_drain_waits_for_what_is_under_way(bench: Bench, writing: Writing)
 
 async def test_a_request_that_comes_after_the_end_is_no_bug(sqlite_bench: Bench) -> None:
     """It waits, which the phases of stopping bound; the alarms of workers that have gone wake nobody."""
-    writer = GroupWriter(sqlite_bench.repo, lambda _: None)
+    writer = GroupWriter(sqlite_bench.repo, lambda _: None, Telemetry())
     task = asyncio.create_task(writer.run())
     await writer.write(sqlite_bench.request({"a": "1"}))
     task.cancel()

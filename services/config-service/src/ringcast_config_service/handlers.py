@@ -75,9 +75,9 @@ class Handlers:
         writer: GroupWriter,
         provisioner: Provisioner,
         histories: Histories,
-        telemetry: Telemetry | None = None,
+        telemetry: Telemetry,
     ) -> None:
-        self._telemetry = telemetry or Telemetry()
+        self._telemetry = telemetry
         self._repository = repository
         self._writer = writer
         self._provisioner = provisioner

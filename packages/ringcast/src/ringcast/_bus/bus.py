@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 from ringcast_wire import RingcastError, UnavailableError
 
 from ringcast._bus.refusals import Refusals
 from ringcast._common.config import WorkerConfig
+from ringcast._common.log import Log
 
 RECONNECT_MOST_S: Final = 5.0
 """Between two attempts to connect: for so long a worker may stay away when NATS is back. An attempt costs little."""
@@ -223,3 +224,7 @@ class Bus(Protocol):
 
     async def report_progress(self, tokens: Sequence[str]) -> None:
         """Tells the broker that these deliveries are being worked on: it waits for their acknowledgement anew."""
+
+
+OpenBus: TypeAlias = Callable[[WorkerConfig, Log], AbstractAsyncContextManager[Bus]]
+"""Makes a bus that is still to be connected, and closes it in the end."""

@@ -7,8 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from ringcast_wire import (
     ErrorCode,
@@ -22,7 +21,7 @@ from ringcast_wire import (
 )
 from ringcast_wire.tracing import Tracing
 
-from ringcast._bus.bus import TRANSIENT, Bus
+from ringcast._bus.bus import TRANSIENT, Bus, OpenBus
 from ringcast._bus.consumers import Consumers
 from ringcast._bus.nats_bus import NatsBus
 from ringcast._bus.requests import FetchClient
@@ -52,9 +51,6 @@ from ringcast._worker.samples import CacheSamples, WorkerSamples
 from ringcast._worker.session import KeySession
 
 _RELEASE_TIMEOUT_S: Final = 5.0
-
-OpenBus: TypeAlias = Callable[[WorkerConfig, Log], AbstractAsyncContextManager[Bus]]
-"""Makes a bus that is still to be connected, and closes it in the end."""
 
 
 class Runtime:
@@ -311,12 +307,7 @@ class Runtime:
             self._config,
             settings,
             bus=self.bus,
-            spawn=self._spawn,
-            want=self._want,
-            doubt=self._doubt,
-            pressure=self._demand.look,
-            recovered=self._recovered,
-            deleted=self._deleted,
+            host=self,
             on_assigned=self._on_assigned,
             on_revoked=self._on_revoked,
             cache=self.cache,
@@ -336,7 +327,7 @@ class Runtime:
         coordinator: PeerCoordinator | None,
     ) -> None:
         async with asyncio.TaskGroup() as self._group:
-            self._spawn(_until_closed(bus))
+            self.spawn(_until_closed(bus))
             self._keep("refreshes the lease", lease.run)
             self._keep("acknowledges events", bus.run_acks)
             self._keep("reports progress", lambda: report_progress(bus, self.sessions, self._config.ack_wait_s))
@@ -350,7 +341,7 @@ class Runtime:
             else:
                 for session in self.sessions.values():
                     session.assign(frozenset(range(settings.partition_count)))
-            self._spawn(self._say_started())
+            self.spawn(self._say_started())
             await self.stopping.wait()
             if coordinator is not None and self._deletion is None:
                 await coordinator.give_notice()
@@ -358,7 +349,7 @@ class Runtime:
         if self._deletion is not None:
             raise self._deletion
 
-    def _deleted(self, key: str, error: RingcastError) -> None:
+    def deleted(self, key: str, error: RingcastError) -> None:
         """The service says that the store, or this key of it, is deleted.
 
         A worker of other keys goes on with them. Nothing is handed over as a deletion of rows: partitions are revoked.
@@ -451,15 +442,21 @@ class Runtime:
 
     # ---- between the parts
 
-    def _want(self, key: str, subjects: frozenset[str]) -> None:
+    def want(self, key: str, subjects: frozenset[str]) -> None:
+        """Asks for the events of exactly these subjects of a key from now on."""
         if self._consumers is not None:
             self._consumers.want(key, subjects)
 
-    def _doubt(self, subject: str) -> None:
+    def pressure_changed(self) -> None:
+        """A key has room for more events now, or none any more."""
+        self._demand.look()
+
+    def doubt(self, subject: str) -> None:
+        """Events of this subject do not come: its consumer is looked after."""
         if self._consumers is not None:
             self._consumers.doubt(subject)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Starts a task; while all of them end, for this or that reason, what is asked for is not begun."""
         assert self._group is not None
         if self._ending:
@@ -474,7 +471,7 @@ class Runtime:
         task.add_done_callback(self._tasks.discard)
 
     def _keep(self, what: str, run: Callable[[], Awaitable[None]]) -> None:
-        self._spawn(lasting(what, run))
+        self.spawn(lasting(what, run))
 
     def _assign(self, assignment: Assignment, trigger: Trigger) -> None:
         self.sessions[assignment.key].assign(assignment.of(self._config.worker_id), trigger)
@@ -483,7 +480,8 @@ class Runtime:
         for session in self.sessions.values():
             session.filters_confirmed(subjects)
 
-    def _recovered(self, key: str) -> None:
+    def recovered(self, key: str) -> None:
+        """The events of a key that was left to others can be had again."""
         if self.participation is not None:
             self.participation.come_back(key)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 from ringcast_wire import Mode, ProtocolError, RingcastError, Row, StoreSettings, names
 from ringcast_wire.tracing import Tracing
@@ -48,10 +47,8 @@ from ringcast._protocol.pace import Pace
 from ringcast._protocol.snapshots import CachedPartition, Saving
 from ringcast._worker.fetches import KeyFetches
 from ringcast._worker.heads_check import HeadsCheck
+from ringcast._worker.host import KeyHost
 from ringcast._worker.vitals import Vitals
-
-Spawn = Callable[[Coroutine[Any, Any, None]], object]
-"""Starts a task that the worker owns."""
 
 
 class KeySession:
@@ -64,12 +61,7 @@ class KeySession:
         settings: StoreSettings,
         *,
         bus: Bus,
-        spawn: Spawn,
-        want: Callable[[str, frozenset[str]], None],
-        doubt: Callable[[str], None],
-        pressure: Callable[[], None],
-        recovered: Callable[[str], None],
-        deleted: Callable[[str, RingcastError], None],
+        host: KeyHost,
         on_assigned: Listener | None,
         on_revoked: Listener | None,
         cache: Cache | None,
@@ -89,11 +81,7 @@ class KeySession:
         self._config = config
         self._full = settings.mode is Mode.FULL
         self._bus = bus
-        self._spawn = spawn
-        self._want = want
-        self._doubt = doubt
-        self._pressure = pressure
-        self._recovered = recovered
+        self._host = host
         self._wanted: frozenset[str] = frozenset()
         self._gained_at: dict[int, float] = {}
         self._unheard: frozenset[int] = frozenset()
@@ -130,7 +118,7 @@ class KeySession:
         )
         self._refused_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        tell = partial(deleted, key)
+        tell = partial(host.deleted, key)
         self._heads = HeadsCheck(self.machine, config.heads_s, self.log, self.pump, tell)
         self.fetches = KeyFetches(
             self.machine, measures=measures, traces=self.traces, log=self.log, answered=self.pump, deleted=tell
@@ -179,7 +167,7 @@ class KeySession:
         self._wide = len(partitions) == self.machine.partition_count
         self._compared_wide = self._compared_wide and self._wide
         self._wanted = frozenset({self._subject(number) for number in partitions})
-        self._want(self.key, self._wanted)
+        self._host.want(self.key, self._wanted)
         self.pump()
 
     def _take(self, partitions: frozenset[int]) -> None:
@@ -195,7 +183,7 @@ class KeySession:
         self.vitals.aside = True
         self._take(frozenset())
         self._wanted &= unheard
-        self._want(self.key, self._wanted)
+        self._host.want(self.key, self._wanted)
         self._rebalanced(Trigger.LEAVE, frozenset(), lost)
         self.pump()
 
@@ -226,7 +214,7 @@ class KeySession:
         self.assigned = True
         self._take(frozenset())
         self._wanted = frozenset()
-        self._want(self.key, frozenset())
+        self._host.want(self.key, frozenset())
         self.pump()
         self._waiters.fail(deletion)
 
@@ -261,7 +249,7 @@ class KeySession:
         if self._wanted <= subjects:
             self.vitals.works("events")
             if self.vitals.aside:
-                self._recovered(self.key)
+                self._host.recovered(self.key)
                 return
         waiting = [number for number, partition in self.machine.partitions.items() if not partition.filtered]
         ready = [number for number in waiting if self._subject(number) in subjects]
@@ -303,7 +291,7 @@ class KeySession:
             self._cache.changed()
         if self.hungry is not (bool(self.machine.partitions) and not self.machine.paused):
             self.hungry = not self.hungry
-            self._pressure()
+            self._host.pressure_changed()
 
     def _do(self, action: Action) -> None:
         match action:
@@ -317,12 +305,12 @@ class KeySession:
                     self.measures.handing_over(tokens)
                 self._deliveries.take(action)
             case FetchPartition() | FetchBatch() | FetchFull():
-                self._spawn(self.fetches.send(action))
+                self._host.spawn(self.fetches.send(action))
             case GiveUpFetch():
                 self.fetches.give_up(action.request)
             case Unheard():
                 self.log.warning("events were missed: the consumer is looked after", partition=action.partition)
-                self._doubt(self._subject(action.partition))
+                self._host.doubt(self._subject(action.partition))
             case CompareHeads():
                 self._heads.hurry()
             case HistoryChanged():

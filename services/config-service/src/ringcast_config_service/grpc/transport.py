@@ -74,7 +74,7 @@ class GrpcServer:
         dead_letters: DeadLetterCalls,
         writer: GroupWriter,
         listen: str,
-        telemetry: Telemetry | None = None,
+        telemetry: Telemetry,
         security: Security | None = None,
         *,
         change_stream_s: float,
@@ -87,7 +87,6 @@ class GrpcServer:
         self.health = Health()
         # No maximum_concurrent_rpcs: it would count refused calls and health watches too.
         self._server = grpc.aio.server(options=channel_options(connections))
-        telemetry = telemetry or Telemetry()
         admission = Admission(self._security.tokens(), telemetry.measures.refusals)
         guarded: Any = GuardedServer(self._server, admission, _KINDS)
         self._lives = StreamLives(change_stream_s)

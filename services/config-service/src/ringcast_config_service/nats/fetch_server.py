@@ -48,11 +48,11 @@ class FetchServer:
     """
 
     def __init__(
-        self, nc: Client, handlers: FetchHandlers, *, at_once: int, waiting: int, telemetry: Telemetry | None = None
+        self, nc: Client, handlers: FetchHandlers, *, at_once: int, waiting: int, telemetry: Telemetry
     ) -> None:
         self._nc = nc
         self._handlers = handlers
-        self._telemetry = telemetry or Telemetry()
+        self._telemetry = telemetry
         waiting_each = max(1, waiting // 4)
         self._small: FetchLane[Msg] = FetchLane(
             LaneLimits(at_once, max(1, at_once // 4), _SMALL_BYTES, waiting, waiting_each)

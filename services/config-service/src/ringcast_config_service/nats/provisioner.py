@@ -45,14 +45,14 @@ class Provisioner:
         replicas: int,
         interval_s: float,
         sizes: StreamSizes | None = None,
-        telemetry: Telemetry | None = None,
+        telemetry: Telemetry,
     ) -> None:
         self._js = js
         self._repository = repository
         self._replicas = replicas
         self._interval_s = interval_s
         self._sizes = sizes or StreamSizes()
-        self._measures = (telemetry or Telemetry()).measures
+        self._measures = telemetry.measures
         self._look = asyncio.Event()
         self._failing: dict[str, str] = {}
         """Why each store that is not provided for is not."""

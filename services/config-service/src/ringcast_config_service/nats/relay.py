@@ -61,9 +61,9 @@ class Relay:
         batch: int,
         poll_s: float,
         duplicate: Callable[[OutboxRecord, int], None] = lambda _record, _seq: None,
-        telemetry: Telemetry | None = None,
+        telemetry: Telemetry,
     ) -> None:
-        self._telemetry = telemetry or Telemetry()
+        self._telemetry = telemetry
         self._repository = repository
         self._nc = nc
         self._publisher = EventPublisher(nc)

@@ -107,7 +107,7 @@ class GroupWriter:
         self,
         repository: Repository,
         committed: Callable[[Sequence[OutboxRecord]], None],
-        telemetry: Telemetry | None = None,
+        telemetry: Telemetry,
         *,
         transactions: int = 1,
         max_writes: int = MAX_WAITING_WRITES,
@@ -115,7 +115,7 @@ class GroupWriter:
     ) -> None:
         self._repository = repository
         self._committed = committed
-        self._telemetry = telemetry or Telemetry()
+        self._telemetry = telemetry
         self._measures = self._telemetry.measures
         self._transactions = transactions
         self._queues = WriteQueues(max_writes, max_bytes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -74,6 +73,25 @@ class Coordinator(Protocol):
         """Gives everything up, so that others take over at once."""
 
 
+class Member(Protocol):
+    """The worker that takes part, as its coordinator sees it."""
+
+    def assign(self, assignment: Assignment, trigger: Trigger, /) -> None:
+        """The partitions of a key are shared out in another way."""
+
+    def registered(self, key: str, reason: str, /) -> None:
+        """A key is registered, or it can't be, for a reason."""
+
+    def joining(self, key: str, /) -> None:
+        """A key is registered, and its partitions are others' until several changes are made together."""
+
+    def come_back(self, key: str, /) -> None:
+        """No other worker is left for a key that the worker has left."""
+
+    def blind(self, reason: str, /) -> None:
+        """Leases can't be read, for a reason; or they can again."""
+
+
 class PeerCoordinator:
     """Every worker computes the assignment for itself from the membership that all of them see."""
 
@@ -84,11 +102,7 @@ class PeerCoordinator:
         settings: StoreSettings,
         *,
         incarnation: str,
-        publish: Callable[[Assignment, Trigger], None],
-        told: Callable[[str, str], None],
-        joining: Callable[[str], None],
-        alone: Callable[[str], None],
-        blind: Callable[[str], None],
+        member: Member,
         lease: LeaseSource,
         stats: Stats,
         log: Log,
@@ -96,7 +110,7 @@ class PeerCoordinator:
         self._bus = bus
         self._config = config
         self._incarnation = incarnation
-        self._publish = publish
+        self._member = member
         self._lease = lease
         self._stats = stats
         self._log = log
@@ -107,13 +121,12 @@ class PeerCoordinator:
         watch = names.watch_name(config.store, config.worker_id)
         self._watch = BucketWatch(bus, self._nodes, watch, patterns, self._membership.nodes, self._changed, log)
         self._readings = LeaseReadings(config.keys, self._membership, grace_s=config.grace_s)
-        self._reader = LeaseReader(bus, self._readings, lambda: lease.id, self._changed, log, blind)
+        self._reader = LeaseReader(bus, self._readings, lambda: lease.id, self._changed, log, member.blind)
         self._membership.called = self._wake_all
         self._reports = Reports(config.worker_id, self._readings, self._membership.nodes, self._write, log)
         self._planned = {
             key: PlannedChange(key, config.worker_id, self._membership, config.stabilisation_s) for key in config.keys
         }
-        self._joining = joining
         self._may_leave = asyncio.Event()
         self._wake = asyncio.Event()
         self._members_changed = asyncio.Event()
@@ -131,8 +144,7 @@ class PeerCoordinator:
         self._leaving = False
         self._given_up: set[str] = set()
         self._aside: set[str] = set()
-        self._alone = alone
-        self._registrations = Registrations(told)
+        self._registrations = Registrations(member.registered)
         self._bad_records = 0
         self._rival_since: float | None = None
         lease.on_change(self._wake.set)
@@ -249,7 +261,7 @@ class PeerCoordinator:
         for key, planned in self._planned.items():
             planned.poll(now)
             if planned.waits_for_share and key in self._touched_at:
-                self._joining(key)
+                self._member.joining(key)
         self._may_leave.set()
         return min((at for planned in self._planned.values() if (at := planned.wake_at) is not None), default=None)
 
@@ -286,7 +298,7 @@ class PeerCoordinator:
         """
         for key in sorted(self._config.keys, key=self._registrations.failures):
             if key in self._aside and self._is_alone(key):
-                self._alone(key)
+                self._member.come_back(key)
             if not self._registrations.due(key):
                 continue
             try:
@@ -318,7 +330,7 @@ class PeerCoordinator:
 
     def _assign(self) -> None:
         for assignment, trigger in self._peers.poll(asyncio.get_running_loop().time()):
-            self._publish(assignment, trigger)
+            self._member.assign(assignment, trigger)
 
     def _count_bad_records(self) -> None:
         bad = self._membership.nodes.unreadable + self._membership.leases.unreadable

@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ringcast._common.log import Log
+from ringcast._common.stats import Trigger
 from ringcast._coordination.peer import Coordinator
+from ringcast._protocol.assignment import Assignment
 from ringcast._worker.session import KeySession
 
 
 class Participation:
     """Tells sessions and coordinator of each other's troubles. ``coordinator``: ``None`` as long as there is none."""
 
-    def __init__(self, sessions: Mapping[str, KeySession], log: Log) -> None:
+    def __init__(self, worker_id: str, sessions: Mapping[str, KeySession], log: Log) -> None:
         self.coordinator: Coordinator | None = None
+        self._worker_id = worker_id
         self._sessions = sessions
         self._log = log
+
+    def assign(self, assignment: Assignment, trigger: Trigger) -> None:
+        """The partitions of a key are shared out in another way."""
+        self._sessions[assignment.key].assign(assignment.of(self._worker_id), trigger)
 
     def registered(self, key: str, reason: str) -> None:
         """A key is registered, or it can't be, for a reason."""

@@ -32,14 +32,13 @@ from ringcast._common.lasting import first_error, lasting
 from ringcast._common.log import Log
 from ringcast._common.measures import KeyMeasures, Metrics, NoMetrics
 from ringcast._common.process import Process, this_process
-from ringcast._common.stats import Stats, Trigger
+from ringcast._common.stats import Stats
 from ringcast._coordination.agent_lease import AgentLease
 from ringcast._coordination.lease import LeaseHolder, LeaseSource
 from ringcast._coordination.observer import NoLease
 from ringcast._coordination.peer import Coordinator, PeerCoordinator
 from ringcast._coordination.store_settings import find_store
 from ringcast._delivery.handler import Handler, Listener
-from ringcast._protocol.assignment import Assignment
 from ringcast._protocol.hearing import share_out
 from ringcast._worker.demand import Demand
 from ringcast._worker.metrics_endpoint import endpoint
@@ -251,7 +250,7 @@ class Runtime:
 
     async def _hold(self, bus: Bus, fetches: FetchClient, settings: StoreSettings, lease: LeaseSource) -> None:
         count = settings.partition_count
-        participation = self.participation = Participation(self.sessions, self._log)
+        participation = self.participation = Participation(self._config.worker_id, self.sessions, self._log)
         routes = self.routes = Routes(bus, self._config, self.sessions, count, self.stats, self._log)
         consumers = self._consumers = Consumers(
             bus,
@@ -270,11 +269,7 @@ class Runtime:
                 self._config,
                 settings,
                 incarnation=self._process.incarnation,
-                publish=self._assign,
-                told=participation.registered,
-                joining=participation.joining,
-                alone=participation.come_back,
-                blind=participation.blind,
+                member=participation,
                 lease=lease,
                 stats=self.stats,
                 log=self._log,
@@ -472,9 +467,6 @@ class Runtime:
 
     def _keep(self, what: str, run: Callable[[], Awaitable[None]]) -> None:
         self.spawn(lasting(what, run))
-
-    def _assign(self, assignment: Assignment, trigger: Trigger) -> None:
-        self.sessions[assignment.key].assign(assignment.of(self._config.worker_id), trigger)
 
     def _confirmed(self, subjects: frozenset[str]) -> None:
         for session in self.sessions.values():

@@ -11,6 +11,7 @@ import nats
 import pytest
 from nats.aio.msg import Msg
 from ringcast._bus.budget import BUDGET_BYTES, FetchBudget, Size, _lane_of
+from ringcast._bus.bus import connected
 from ringcast._bus.nats_bus import NatsBus
 from ringcast._bus.requests import FetchClient
 from ringcast._common.config import WorkerConfig
@@ -193,7 +194,9 @@ async def test_a_fetch_that_is_given_up_is_cancelled_at_the_service(
         stack.push_async_callback(service.close)
         await service.subscribe(f"config.fetch.{store_name}.*.*", cb=asked.put)
         await service.flush()
-        connection = await stack.enter_async_context(NatsBus.open(config, Log(logging.getLogger("ringcast"))))
+        connection = await stack.enter_async_context(
+            connected(NatsBus.prepared, config, Log(logging.getLogger("ringcast")))
+        )
         timeout_s = 0.2 if why == "silence" else PATIENCE_S
         client = await stack.enter_async_context(FetchClient.open(connection, timeout_s))
         task = asyncio.create_task(client.request(names.fetch_subject(store_name, "k", names.FETCH_FULL)))

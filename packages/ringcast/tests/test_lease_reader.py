@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import nats
 import pytest
-from ringcast._bus.bus import Message
+from ringcast._bus.bus import Bus, Message, connected
 from ringcast._bus.kv import Bucket
 from ringcast._bus.nats_bus import NatsBus
 from ringcast._common.config import WorkerConfig
@@ -28,17 +28,17 @@ VALUE = encode_record(LeaseRecord(incarnation="i", host="h", pid=1, started_at_m
 
 
 @pytest.fixture
-async def connection(service_nats: NatsServer, store: Store) -> AsyncIterator[NatsBus]:
+async def connection(service_nats: NatsServer, store: Store) -> AsyncIterator[Bus]:
     """To a server that has the bucket of leases."""
     await store.create()
     config = WorkerConfig(store="s", keys=("k",), servers=(service_nats.url,), worker_id=store.name)
-    async with NatsBus.open(config, Log(logging.getLogger("ringcast"))) as opened:
+    async with connected(NatsBus.prepared, config, Log(logging.getLogger("ringcast"))) as opened:
         yield opened
 
 
 @asynccontextmanager
 async def reading(
-    connection: NatsBus, leases: list[str], changed: Callable[[], None]
+    connection: Bus, leases: list[str], changed: Callable[[], None]
 ) -> AsyncIterator[tuple[Membership, LeaseReader]]:
     """A reader of a worker whose key has members with these leases, of which the first is its own."""
     membership = Membership()
@@ -63,7 +63,7 @@ async def until(changed: asyncio.Event, condition: Callable[[], bool]) -> None:
             await changed.wait()
 
 
-async def test_as_many_as_there_may_be_are_read_in_one_answer(connection: NatsBus, store_name: str) -> None:
+async def test_as_many_as_there_may_be_are_read_in_one_answer(connection: Bus, store_name: str) -> None:
     leases = [f"{store_name}-{number}" for number in range(limits.MAX_WORKERS_PER_KEY)]
     bucket = Bucket(connection, names.LEASES_BUCKET)
     await asyncio.gather(*(bucket.put(lease, VALUE, last=0) for lease in leases))
@@ -73,7 +73,7 @@ async def test_as_many_as_there_may_be_are_read_in_one_answer(connection: NatsBu
         assert all(membership.alive(lease) for lease in leases)
 
 
-async def test_what_was_given_back_or_never_was_has_ended(connection: NatsBus, store_name: str) -> None:
+async def test_what_was_given_back_or_never_was_has_ended(connection: Bus, store_name: str) -> None:
     own, back, never = (f"{store_name}-{name}" for name in ("own", "back", "never"))
     bucket = Bucket(connection, names.LEASES_BUCKET)
     await bucket.put(own, VALUE, last=0)
@@ -86,7 +86,7 @@ async def test_what_was_given_back_or_never_was_has_ended(connection: NatsBus, s
         assert membership.ended(never)
 
 
-async def test_what_is_no_lease_is_not_asked_for(connection: NatsBus, store_name: str) -> None:
+async def test_what_is_no_lease_is_not_asked_for(connection: Bus, store_name: str) -> None:
     """One such record made each question of every worker one that the server refuses."""
     own, other = f"{store_name}-own", f"{store_name}-other"
     bucket = Bucket(connection, names.LEASES_BUCKET)
@@ -101,7 +101,7 @@ async def test_what_is_no_lease_is_not_asked_for(connection: NatsBus, store_name
         assert membership.nodes.unreadable == 4
 
 
-async def test_where_there_is_no_lease_at_all_nothing_is_decided(connection: NatsBus, store_name: str) -> None:
+async def test_where_there_is_no_lease_at_all_nothing_is_decided(connection: Bus, store_name: str) -> None:
     own, other = f"{store_name}-own", f"{store_name}-other"
     changed = asyncio.Event()
     async with reading(connection, [own, other], changed.set) as (membership, reader):
@@ -116,7 +116,7 @@ async def test_where_there_is_no_lease_at_all_nothing_is_decided(connection: Nat
         assert membership.ended(other)
 
 
-async def test_an_answer_that_is_not_whole_is_not_taken(connection: NatsBus, store_name: str) -> None:
+async def test_an_answer_that_is_not_whole_is_not_taken(connection: Bus, store_name: str) -> None:
     """A message of it gets lost where the server drops what a slow client does not take."""
     leases = [f"{store_name}-{number}" for number in range(9)]
     bucket = Bucket(connection, names.LEASES_BUCKET)

@@ -13,6 +13,7 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from ringcast import Change, Mode, Worker
+from ringcast._bus.bus import connected
 from ringcast._bus.nats_bus import NatsBus
 from ringcast._bus.requests import FetchClient
 from ringcast._common.config import WorkerConfig
@@ -111,7 +112,7 @@ async def test_so_is_one_that_an_application_reads_at_once(bus: Client) -> None:
     config = WorkerConfig(store="s", keys=("k",), servers=(bus.connected_url.geturl(),), worker_id="w")
     async with (
         held(bus) as asked,
-        NatsBus.open(config, Log(logging.getLogger("ringcast"))) as connection,
+        connected(NatsBus.prepared, config, Log(logging.getLogger("ringcast"))) as connection,
         FetchClient.open(connection, SILENCE_S) as fetches,
     ):
         parts = await read_key(fetches, "s", "k")

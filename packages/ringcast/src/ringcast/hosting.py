@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 from ringcast_wire import LeaseRecord, NatsLogin, ProtocolError, UnknownStoreError, decode_record, names
 
-from ringcast._bus.bus import TRANSIENT, Bus, NotFoundError, translated
+from ringcast._bus.bus import TRANSIENT, Bus, NotFoundError, OpenBus, connected, translated
 from ringcast._bus.kv import Bucket, BucketWatch, ConflictError
 from ringcast._bus.nats_bus import NatsBus
 from ringcast._bus.nats_client import WorkerClient
@@ -65,6 +65,7 @@ class HostBus:
         jetstream_api: str,
         connect_timeout_s: float,
         logger: logging.Logger,
+        open_bus: OpenBus = NatsBus.prepared,
     ) -> AsyncIterator[HostBus]:
         """Connects, and closes in the end.
 
@@ -82,7 +83,7 @@ class HostBus:
             connect_timeout_s=connect_timeout_s,
             **msgspec.structs.asdict(login),
         )
-        async with NatsBus.open(config, log) as bus:
+        async with connected(open_bus, config, log) as bus:
             yield cls(bus, agent_id, servers, log)
 
     async def check_store(self, store: str) -> None:

@@ -7,8 +7,8 @@ or its errors.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -228,3 +228,15 @@ class Bus(Protocol):
 
 OpenBus: TypeAlias = Callable[[WorkerConfig, Log], AbstractAsyncContextManager[Bus]]
 """Makes a bus that is still to be connected, and closes it in the end."""
+
+
+@asynccontextmanager
+async def connected(open_bus: OpenBus, config: WorkerConfig, log: Log) -> AsyncIterator[Bus]:
+    """Connects, and closes in the end.
+
+    Raises:
+        UnavailableError: no server answered within ``connect_timeout_s``.
+    """
+    async with open_bus(config, log) as bus:
+        await bus.connect(config)
+        yield bus

@@ -111,18 +111,6 @@ class NatsBus:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, config: WorkerConfig, log: Log) -> AsyncIterator[NatsBus]:
-        """Connects, and closes in the end.
-
-        Raises:
-            UnavailableError: no server answered within ``connect_timeout_s``.
-        """
-        async with cls.prepared(config, log) as bus:
-            await bus.connect(config)
-            yield bus
-
-    @classmethod
-    @asynccontextmanager
     async def prepared(cls, config: WorkerConfig, log: Log) -> AsyncIterator[NatsBus]:
         """One that is still to :meth:`connect`; closes it in the end."""
         bus = cls(log, config.jetstream_api, bursts=config.nats_parser is NatsParser.BURSTS)

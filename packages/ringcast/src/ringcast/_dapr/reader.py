@@ -25,7 +25,7 @@ from ringcast_wire import (
     names,
 )
 
-from ringcast._bus.bus import Bus
+from ringcast._bus.bus import Bus, OpenBus, connected
 from ringcast._bus.nats_bus import NatsBus
 from ringcast._bus.requests import FetchClient, UnfinishedFetchError
 from ringcast._common.config import WorkerConfig
@@ -74,7 +74,9 @@ class KeyReader:
         worker_id: str | None = None,
         timeout_s: float | None = None,
         login: NatsLogin | None = None,
+        open_bus: OpenBus = NatsBus.prepared,
     ) -> None:
+        self._open_bus = open_bus
         self._given: dict[str, Any] = {"servers": servers, "worker_id": worker_id, **login_settings(login)}
         if timeout_s is not None:
             self._given.update(connect_timeout_s=timeout_s, fetch_timeout_s=timeout_s)
@@ -177,7 +179,7 @@ class KeyReader:
         config = WorkerConfig.resolve(given)
         async with AsyncExitStack() as stack:
             log = Log(logging.getLogger("ringcast.dapr"))
-            self._bus = await stack.enter_async_context(NatsBus.open(config, log))
+            self._bus = await stack.enter_async_context(connected(self._open_bus, config, log))
             self._fetches = await stack.enter_async_context(FetchClient.open(self._bus, config.fetch_timeout_s))
             self._stack = stack.pop_all()
 

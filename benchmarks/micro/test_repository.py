@@ -17,7 +17,7 @@ import diskcache
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 from ringcast_config_service.repository import RowWrite, StoreRecord, WriteRequest
-from ringcast_config_service.repository.sqlite import SqliteRepository
+from ringcast_config_service.repository.sqlite.repository import SqliteRepository
 from ringcast_core import row_partitions
 from ringcast_wire import StoreSettings
 

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from ringcast_config_service.repository.sql import Postgres
+from ringcast_config_service.repository.sql.statements import Postgres
 
 ROOT: Final = Path(__file__).parents[2]
 SOURCES: Final = ROOT / "build-support" / "cockroach-grammar"

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 from ringcast_config_service.repository import StoreRecord, mapping
-from ringcast_config_service.repository.sql import Sqlite as Sql
+from ringcast_config_service.repository.sql.statements import Sqlite as Sql
 from ringcast_config_service.repository.writes import Plan, PlannedRow
 from ringcast_sqlite import StoreError
 from ringcast_wire import names

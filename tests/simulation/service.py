@@ -18,8 +18,9 @@ from ringcast_config_service import handlers
 from ringcast_config_service.config import Config
 from ringcast_config_service.core import Core
 from ringcast_config_service.nats import relay
-from ringcast_config_service.repository import OutboxRecord, StoreRecord, WriteRequest, Written, base, sqlite, writes
-from ringcast_config_service.repository.sqlite import SqliteRepository
+from ringcast_config_service.repository import OutboxRecord, StoreRecord, WriteRequest, Written, base, writes
+from ringcast_config_service.repository.sqlite import repository as sqlite
+from ringcast_config_service.repository.sqlite.repository import SqliteRepository
 from ringcast_config_service.repository.writes import CurrentState, Plan
 from ringcast_config_service.telemetry import Telemetry
 from ringcast_config_service.writes import group_writer, write_queues

@@ -35,10 +35,11 @@ from ringcast._worker.session import KeySession
 from ringcast_config_service.histories import Histories
 from ringcast_config_service.nats.lane import Lane
 from ringcast_config_service.nats.publisher import EventPublisher, PubAck, Sent
-from ringcast_config_service.repository import OutboxRecord, WriteRequest, mapping, sqlite
+from ringcast_config_service.repository import OutboxRecord, WriteRequest, mapping
 from ringcast_config_service.repository.mapping import wants_whole
-from ringcast_config_service.repository.sql import Sqlite as Sql
-from ringcast_config_service.repository.sqlite import SqliteRepository
+from ringcast_config_service.repository.sql.statements import Sqlite as Sql
+from ringcast_config_service.repository.sqlite import repository as sqlite
+from ringcast_config_service.repository.sqlite.repository import SqliteRepository
 from ringcast_config_service.repository.writes import CurrentState
 from ringcast_wire import ErrorCode, Event, FetchReply, PartitionRows, Row
 

@@ -31,7 +31,7 @@ from ringcast_config_service.repository import (
     WriteRequest,
     make_repository,
 )
-from ringcast_config_service.repository.sql import Postgres
+from ringcast_config_service.repository.sql.statements import Postgres
 from ringcast_core import row_partition
 from ringcast_testkit import PATIENCE_S
 from ringcast_wire import (

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from ringcast_config_service.permits import Permit
 from ringcast_config_service.repository import Chain, StoreRecord, WriteRequest
 from ringcast_config_service.repository.base import Bundle, IdempotencyMark
-from ringcast_config_service.repository.copying import history_lines, new_pieces, planned_pieces, row_lines
-from ringcast_config_service.repository.new_rows import plan_new
+from ringcast_config_service.repository.postgres.copying import history_lines, new_pieces, planned_pieces, row_lines
+from ringcast_config_service.repository.postgres.new_rows import plan_new
 from ringcast_config_service.repository.writes import CurrentState, Head, KeyRef, PartitionRef, plan_writes
 from ringcast_config_service.writes.batches import PlainRows, plain_writes
 from ringcast_wire import StoreSettings, UnavailableError, limits

@@ -12,9 +12,9 @@ from typing import Any
 import asyncpg
 import pytest
 from ringcast_config_service.repository import Compaction, HistoryFilter, Repository, compaction, make_repository
-from ringcast_config_service.repository.postgres_compaction import PostgresSteps
-from ringcast_config_service.repository.sql import Postgres, Sqlite
-from ringcast_config_service.repository.sqlite_compaction import SqliteSteps
+from ringcast_config_service.repository.postgres.compaction import PostgresSteps
+from ringcast_config_service.repository.sql.statements import Postgres, Sqlite
+from ringcast_config_service.repository.sqlite.compaction import SqliteSteps
 from ringcast_testkit import PATIENCE_S
 from ringcast_testkit.rows import same_partition
 

@@ -14,7 +14,7 @@ from ringcast_config_service.repository import (
     StoreRecord,
     make_repository,
 )
-from ringcast_config_service.repository.newness import LEAST_ROWS
+from ringcast_config_service.repository.postgres.newness import LEAST_ROWS
 from ringcast_wire import (
     KeyDeletedError,
     LimitExceededError,
@@ -281,7 +281,7 @@ async def test_keys_are_not_created_in_a_store_that_is_being_deleted(bench: Benc
 
 async def test_a_deletion_that_broke_off_is_finished(postgres_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mark is stored and the heads are open: any instance closes them the next time it looks."""
-    from ringcast_config_service.repository.postgres_lifecycle import PostgresLifecycle
+    from ringcast_config_service.repository.postgres.lifecycle import PostgresLifecycle
 
     bench = postgres_bench
     await bench.write({"a": "1"})

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ringcast_config_service.repository import HistoryFilter, RowWrite, StoreRecord, WriteRequest
-from ringcast_config_service.repository.newness import LEAST_ROWS, Newness
+from ringcast_config_service.repository.postgres.newness import LEAST_ROWS, Newness
 from ringcast_core import row_partition
 from ringcast_wire import StoreSettings, limits
 

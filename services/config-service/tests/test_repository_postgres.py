@@ -17,8 +17,8 @@ from ringcast_config_service.repository import (
     WriteOutcome,
     WriteRequest,
     make_repository,
-    postgres_session,
 )
+from ringcast_config_service.repository.postgres import session as postgres_session
 from ringcast_core import row_partition
 from ringcast_service import ConfigError
 from ringcast_testkit import PATIENCE_S, PostgresServer

@@ -13,8 +13,8 @@ from ringcast_config_service.repository import (
     StoreRecord,
     WriteOutcome,
     make_repository,
-    postgres_write,
 )
+from ringcast_config_service.repository.postgres import write as postgres_write
 from ringcast_wire import AlreadyExistsError, LimitExceededError, RingcastError, limits
 
 Bench = Any  # of conftest.py

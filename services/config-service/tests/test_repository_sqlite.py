@@ -19,7 +19,7 @@ Bench = Any  # of conftest.py
 KILLED = """
 import asyncio, os, signal, sys
 from ringcast_config_service.repository import RowWrite, WriteRequest
-from ringcast_config_service.repository.sqlite import SqliteRepository
+from ringcast_config_service.repository.sqlite.repository import SqliteRepository
 from ringcast_core import row_partition
 
 async def main(path, where):

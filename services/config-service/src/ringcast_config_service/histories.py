@@ -3,7 +3,7 @@
 A database that was restored, or failed over to a copy that lagged, gives revisions again that workers have seen with
 other contents. Three things show it:
 
-- The database's own identity, on each new connection (:mod:`~ringcast_config_service.repository.postgres_history`).
+- The database's own identity, on each new connection (:mod:`~ringcast_config_service.repository.postgres.history`).
 - The stream: it holds the last event of each partition. A head below its revision, in the same history, is one that
   went back. A store is compared before its first write after the start of this service or of the database server.
 - A duplicate: the broker has a message of that id already, but says something else.

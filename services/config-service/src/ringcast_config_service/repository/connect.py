@@ -25,12 +25,12 @@ def make_repository(
         ConfigError: the address is neither.
     """
     if database.startswith("sqlite:") and len(database) > len("sqlite:"):
-        from ringcast_config_service.repository.sqlite import SqliteRepository
+        from ringcast_config_service.repository.sqlite.repository import SqliteRepository
 
         return SqliteRepository(database.removeprefix("sqlite:"))
     for scheme in _POSTGRES:
         if database.startswith(scheme):
-            from ringcast_config_service.repository.postgres import PostgresRepository
+            from ringcast_config_service.repository.postgres.repository import PostgresRepository
 
             return PostgresRepository(
                 "postgresql://" + database.removeprefix(scheme),

@@ -13,9 +13,9 @@ from ringcast_config_service.repository.compaction import (
     needless,
     next_piece,
 )
-from ringcast_config_service.repository.postgres_session import Connection, Sessions
-from ringcast_config_service.repository.postgres_write import columns, count
-from ringcast_config_service.repository.sql import Postgres as Sql
+from ringcast_config_service.repository.postgres.session import Connection, Sessions
+from ringcast_config_service.repository.postgres.write import columns, count
+from ringcast_config_service.repository.sql.statements import Postgres as Sql
 
 
 class PostgresSteps:

@@ -17,7 +17,6 @@ from ringcast_wire import FetchReply, HeadsReply, UnavailableError
 
 from ringcast_config_service.repository import as_of as as_of_reads
 from ringcast_config_service.repository import compaction, mapping, paging, writes
-from ringcast_config_service.repository import sqlite_lifecycle as lifecycle
 from ringcast_config_service.repository.base import (
     Compaction,
     Deletion,
@@ -38,9 +37,10 @@ from ringcast_config_service.repository.base import (
     Written,
     new_history_id,
 )
-from ringcast_config_service.repository.sql import SCHEMA_VERSION
-from ringcast_config_service.repository.sql import Sqlite as Sql
-from ringcast_config_service.repository.sqlite_compaction import SqliteSteps
+from ringcast_config_service.repository.sql.statements import SCHEMA_VERSION
+from ringcast_config_service.repository.sql.statements import Sqlite as Sql
+from ringcast_config_service.repository.sqlite import lifecycle
+from ringcast_config_service.repository.sqlite.compaction import SqliteSteps
 
 T = TypeVar("T")
 

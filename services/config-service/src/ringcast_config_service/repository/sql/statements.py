@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from ringcast_config_service.repository.sql_as_of import PostgresAsOf, SqliteAsOf
-from ringcast_config_service.repository.sql_lifecycle import PostgresLifecycle, SqliteLifecycle
-from ringcast_config_service.repository.sql_lifecycle import for_sqlite as _sqlite
-from ringcast_config_service.repository.sql_marks import PostgresMarks, SqliteMarks
-from ringcast_config_service.repository.sql_upkeep import POSTGRES_STAMP_MS, PostgresUpkeep, SqliteUpkeep
+from ringcast_config_service.repository.sql.as_of import PostgresAsOf, SqliteAsOf
+from ringcast_config_service.repository.sql.lifecycle import PostgresLifecycle, SqliteLifecycle
+from ringcast_config_service.repository.sql.lifecycle import for_sqlite as _sqlite
+from ringcast_config_service.repository.sql.marks import PostgresMarks, SqliteMarks
+from ringcast_config_service.repository.sql.upkeep import POSTGRES_STAMP_MS, PostgresUpkeep, SqliteUpkeep
 
 SCHEMA_VERSION: Final = 1
 

@@ -18,7 +18,7 @@ from ringcast_wire import UnavailableError
 
 from ringcast_config_service.repository import mapping
 from ringcast_config_service.repository.base import WriteRequest, new_history_id
-from ringcast_config_service.repository.sql import Postgres as Sql
+from ringcast_config_service.repository.sql.statements import Postgres as Sql
 
 Connection = Any  # asyncpg has no types
 

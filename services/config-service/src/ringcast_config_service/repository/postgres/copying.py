@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final, TypeAlias
 
-from ringcast_config_service.repository.new_rows import NewRows
+from ringcast_config_service.repository.postgres.new_rows import NewRows
 from ringcast_config_service.repository.writes import KeyRef, PlannedRow, pack_metadata
 
 _PIECE_ROWS: Final = 500

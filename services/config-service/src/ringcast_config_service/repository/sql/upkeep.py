@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ringcast_config_service.repository.sql_lifecycle import for_sqlite
+from ringcast_config_service.repository.sql.lifecycle import for_sqlite
 
 # --- The database's clock ---------------------------------------------------------------------------------------------
 

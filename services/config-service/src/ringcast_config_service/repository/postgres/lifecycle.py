@@ -1,7 +1,7 @@
 """Changing, deleting, restoring and purging stores and keys in PostgreSQL and CockroachDB.
 
 How a deletion is exact. Writers keep the ids of keys in memory and lock nothing but the heads of what they write
-(:mod:`~ringcast_config_service.repository.postgres_session`), so a deletion goes to the heads as well:
+(:mod:`~ringcast_config_service.repository.postgres.session`), so a deletion goes to the heads as well:
 
 - First the store or key is marked, with the row of the store locked, as it is where keys are created: from the commit
   on nobody creates a key there, and nobody reads.
@@ -24,9 +24,9 @@ from ringcast_wire import limits, names
 
 from ringcast_config_service.repository import mapping
 from ringcast_config_service.repository.base import Deletion, Expired, KeyStats, StoreInfo
-from ringcast_config_service.repository.postgres_session import Connection, Sessions
-from ringcast_config_service.repository.postgres_write import count
-from ringcast_config_service.repository.sql import Postgres as Sql
+from ringcast_config_service.repository.postgres.session import Connection, Sessions
+from ringcast_config_service.repository.postgres.write import count
+from ringcast_config_service.repository.sql.statements import Postgres as Sql
 
 T = TypeVar("T")
 

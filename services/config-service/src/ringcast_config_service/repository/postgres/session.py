@@ -39,7 +39,7 @@ import asyncpg
 from ringcast_wire import OutcomeUnknownError, RingcastError, UnavailableError
 
 from ringcast_config_service.repository.base import LockedError, PoolUse
-from ringcast_config_service.repository.sql import Postgres as Sql
+from ringcast_config_service.repository.sql.statements import Postgres as Sql
 
 T = TypeVar("T")
 Connection = Any  # asyncpg has no types

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ringcast_config_service.repository.sql_lifecycle import for_sqlite
-from ringcast_config_service.repository.sql_upkeep import POSTGRES_STAMP_MS, SQLITE_NOW_MS
+from ringcast_config_service.repository.sql.lifecycle import for_sqlite
+from ringcast_config_service.repository.sql.upkeep import POSTGRES_STAMP_MS, SQLITE_NOW_MS
 
 _FORGET_MARKS: Final = """
 DELETE FROM idempotency_keys WHERE (store, idempotency_key) IN (

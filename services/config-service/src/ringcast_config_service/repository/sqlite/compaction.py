@@ -17,7 +17,7 @@ from ringcast_config_service.repository.compaction import (
     needless,
     next_piece,
 )
-from ringcast_config_service.repository.sql import Sqlite as Sql
+from ringcast_config_service.repository.sql.statements import Sqlite as Sql
 
 T = TypeVar("T")
 

@@ -1,6 +1,6 @@
 """A write in PostgreSQL or CockroachDB, within a transaction: lock the heads, read, plan, store.
 
-:mod:`~ringcast_config_service.repository.postgres_session` says why that is right while others write too.
+:mod:`~ringcast_config_service.repository.postgres.session` says why that is right while others write too.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import asyncpg
 from ringcast_wire import RingcastError, UnavailableError
 
-from ringcast_config_service.repository import copying, mapping, new_rows, writes
+from ringcast_config_service.repository import mapping, writes
 from ringcast_config_service.repository.base import OutboxRecord, WriteRequest, Written, new_history_id
-from ringcast_config_service.repository.newness import LEAST_ROWS
-from ringcast_config_service.repository.postgres_session import Connection, LostRaceError
-from ringcast_config_service.repository.sql import Postgres as Sql
+from ringcast_config_service.repository.postgres import copying, new_rows
+from ringcast_config_service.repository.postgres.newness import LEAST_ROWS
+from ringcast_config_service.repository.postgres.session import Connection, LostRaceError
+from ringcast_config_service.repository.sql.statements import Postgres as Sql
 
 
 class StoredError(Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ringcast_config_service.repository.sql_lifecycle import for_sqlite
+from ringcast_config_service.repository.sql.lifecycle import for_sqlite
 
 # The horizon: every revision that was removed had become needless by a write that is older than this. It is raised in
 # the transactions that remove revisions, so that a snapshot that misses some knows the horizon that they were behind.

@@ -13,7 +13,7 @@ from ringcast_wire import limits, names
 
 from ringcast_config_service.repository import mapping
 from ringcast_config_service.repository.base import Deletion, Expired, KeyStats, StoreInfo
-from ringcast_config_service.repository.sql import Sqlite as Sql
+from ringcast_config_service.repository.sql.statements import Sqlite as Sql
 
 _PURGE_ROWS: Final = 5_000
 

@@ -1,7 +1,7 @@
 """The system of record in PostgreSQL or CockroachDB.
 
 Writes lock what they change and begin again where that can't be (40001, 40P01), a bounded number of times; how they
-keep apart stands in :mod:`~ringcast_config_service.repository.postgres_session`. Reads are one REPEATABLE READ
+keep apart stands in :mod:`~ringcast_config_service.repository.postgres.session`. Reads are one REPEATABLE READ
 snapshot, which nothing aborts.
 """
 
@@ -19,17 +19,8 @@ from ringcast_core import row_partitions
 from ringcast_service import ConfigError
 from ringcast_wire import FetchReply, HeadsReply, UnavailableError, limits
 
-from ringcast_config_service.repository import (
-    as_of as as_of_reads,
-)
-from ringcast_config_service.repository import (
-    compaction,
-    mapping,
-    paging,
-    postgres_history,
-    postgres_session,
-    postgres_write,
-)
+from ringcast_config_service.repository import as_of as as_of_reads
+from ringcast_config_service.repository import compaction, mapping, paging
 from ringcast_config_service.repository.base import (
     DEFAULT_LOCK_TIMEOUT_MS,
     DEFAULT_WRITE_CONNECTIONS,
@@ -51,18 +42,21 @@ from ringcast_config_service.repository.base import (
     WriteRequest,
     Written,
 )
-from ringcast_config_service.repository.newness import Newness
-from ringcast_config_service.repository.postgres_compaction import PostgresSteps
-from ringcast_config_service.repository.postgres_lifecycle import PostgresLifecycle, store_info
-from ringcast_config_service.repository.postgres_session import Connection, Sessions, said
-from ringcast_config_service.repository.sql import SCHEMA_VERSION
-from ringcast_config_service.repository.sql import Postgres as Sql
+from ringcast_config_service.repository.postgres import history as histories
+from ringcast_config_service.repository.postgres import session as sessions
+from ringcast_config_service.repository.postgres import write as writing
+from ringcast_config_service.repository.postgres.compaction import PostgresSteps
+from ringcast_config_service.repository.postgres.lifecycle import PostgresLifecycle, store_info
+from ringcast_config_service.repository.postgres.newness import Newness
+from ringcast_config_service.repository.postgres.session import Connection, Sessions, said
+from ringcast_config_service.repository.sql.statements import SCHEMA_VERSION
+from ringcast_config_service.repository.sql.statements import Postgres as Sql
 
 _SCHEMA_RACES = (
     asyncpg.UniqueViolationError,
     asyncpg.DuplicateTableError,
     asyncpg.DuplicateObjectError,
-    *postgres_session.RETRIED,
+    *sessions.RETRIED,
 )
 
 
@@ -88,10 +82,10 @@ class PostgresRepository:
             url, fetches=fetches, snapshots=snapshots, writes=writes, upkeep=upkeep, lock_timeout_ms=lock_timeout_ms
         )
         self.newness = Newness()
-        self._keys: postgres_write.KeyIds = {}
+        self._keys: writing.KeyIds = {}
         self._lifecycle = PostgresLifecycle(self._sessions)
         self._name = secrets.token_hex(8)
-        self._watch = postgres_history.RecordWatch()
+        self._watch = histories.RecordWatch()
 
     async def open(self) -> None:
         try:
@@ -109,7 +103,7 @@ class PostgresRepository:
         except (asyncpg.ClientConfigurationError, ValueError) as error:
             raise ConfigError(f"the database address can't be used: {said(error)}") from error
         except Exception as error:
-            if not postgres_session.is_away(error):
+            if not sessions.is_away(error):
                 raise
             raise UnavailableError(f"the database can't be reached: {said(error)}") from error
         if version != SCHEMA_VERSION:
@@ -204,14 +198,14 @@ class PostgresRepository:
     async def _written(self, requests: Sequence[WriteRequest], now_ms: int) -> Written:
         keys, copies = self._keys, self._sessions.is_postgres  # CockroachDB's COPY can't do all of this
         if guessed := copies and self.newness.expects(requests):
-            with suppress(postgres_write.StoredError):
+            with suppress(writing.StoredError):
                 return await self._sessions.transact(
-                    lambda db: postgres_write.write_new(self._watch.fresh(db, requests), requests, now_ms, keys),
+                    lambda db: writing.write_new(self._watch.fresh(db, requests), requests, now_ms, keys),
                     "writes",
                 )
             self.newness.miss(requests)
         written, all_new = await self._sessions.transact(
-            lambda db: postgres_write.write(self._watch.fresh(db, requests), requests, now_ms, keys, copies=copies),
+            lambda db: writing.write(self._watch.fresh(db, requests), requests, now_ms, keys, copies=copies),
             "writes",
         )
         if not guessed:
@@ -259,7 +253,7 @@ class PostgresRepository:
             return as_of_reads.earlier_heads(found, await db.fetch(Sql.REVISIONS_AT, key_id, at_ms))
 
     async def new_history(self, store: str, *, instead_of: str | None = None) -> str:
-        return await self._sessions.transact(lambda db: postgres_history.new_history(db, store, instead_of))
+        return await self._sessions.transact(lambda db: histories.new_history(db, store, instead_of))
 
     @property
     def generation(self) -> int:
@@ -326,7 +320,7 @@ class PostgresRepository:
 
     async def forget_marks(self, older_than_ms: int, limit: int) -> int:
         async with self._sessions.use("upkeep") as db:
-            return postgres_write.count(await db.execute(Sql.FORGET_MARKS, older_than_ms, limit))
+            return writing.count(await db.execute(Sql.FORGET_MARKS, older_than_ms, limit))
 
     async def compact(self, tombstones_ms: int, history_ms: int, every_ms: int = 0) -> Compaction:
         steps = PostgresSteps(self._sessions, self._name)
@@ -340,16 +334,16 @@ class PostgresRepository:
     async def _create_schema(self) -> int:
         """Creates what is missing. Several instances may do so at once: whoever loses a race looks again."""
         async with self._sessions.use("upkeep") as db:
-            for attempt in range(postgres_session.MAX_ATTEMPTS):
+            for attempt in range(sessions.MAX_ATTEMPTS):
                 try:
                     if not await db.fetchval(Sql.HAS_SCHEMA) or not await db.fetchval(Sql.GET_SCHEMA):
                         for statement in Sql.TABLES if self._sessions.is_postgres else Sql.COCKROACH_TABLES:
                             await db.execute(statement)
                     return int(await db.fetchval(Sql.GET_SCHEMA))
                 except _SCHEMA_RACES:
-                    await postgres_session.back_off(attempt)
+                    await sessions.back_off(attempt)
         raise UnavailableError(
-            f"the tables could not be created in {postgres_session.MAX_ATTEMPTS} attempts: others are creating them"
+            f"the tables could not be created in {sessions.MAX_ATTEMPTS} attempts: others are creating them"
         )
 
     @asynccontextmanager

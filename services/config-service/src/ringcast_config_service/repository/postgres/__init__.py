@@ -1,0 +1,1 @@
+"""The system of record in PostgreSQL and CockroachDB."""

@@ -13,13 +13,13 @@ from typing import Any, cast
 
 from ringcast import Change
 from ringcast_core import row_partitions
-from ringcast_heartbeat_agent._proto import dispatch_pb2 as pb
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dispatch.consumer_session import Member
 from ringcast_heartbeat_agent.dispatch.group import Group, Surroundings
 from ringcast_heartbeat_agent.dispatch.key_shared import SharedGroup
 from ringcast_heartbeat_agent.dispatch.transport import requested, responses
 from ringcast_testkit.dispatch import OwnsAll
+from ringcast_wire.dispatch import pb
 
 CONSUMERS = 8
 PARTITIONS = 256

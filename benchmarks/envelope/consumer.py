@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from ringcast_heartbeat_agent.client import Consumer
+from ringcast.dispatch import Consumer
 
 from benchmarks.envelope.reporting import say
 from benchmarks.envelope.targets import KEY

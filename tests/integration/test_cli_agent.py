@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from ringcast.admin import ConfigServiceClient
+from ringcast.dispatch import Delivery
 from ringcast_cli._app import run
-from ringcast_heartbeat_agent.client import Delivery
 from ringcast_testkit import AgentProcess, ConfigServiceProcess, NatsServer
 from ringcast_testkit.dispatch import following, status_until
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import nats
 import pytest
 from ringcast.admin import ConfigServiceClient, ReplayOutcome
-from ringcast_heartbeat_agent.client import Delivery
+from ringcast.dispatch import Delivery
 from ringcast_testkit import AgentProcess, History, WorkerProcess
 from ringcast_testkit.dispatch import following, status_until
 

@@ -45,7 +45,7 @@ async def history_of(bench: Bench) -> str:
 
 def small_pieces(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     for name in ("PIECE_ROWS", "PIECE_REVISIONS"):
-        for module in ("postgres_compaction", "sqlite_compaction"):
+        for module in ("postgres.compaction", "sqlite.compaction"):
             monkeypatch.setattr(f"ringcast_config_service.repository.{module}.{name}", count)
 
 

@@ -18,12 +18,11 @@ import nats
 import pytest
 from dapr.proto.runtime.v1 import configuration_pb2, dapr_pb2_grpc
 from ringcast import DeadLetter
-from ringcast_heartbeat_agent._proto import dispatch_pb2 as pb
-from ringcast_heartbeat_agent._proto.dispatch_pb2_grpc import DispatchStub
-from ringcast_heartbeat_agent.client import Consumer, ConsumerError, Delivery
+from ringcast.dispatch import Consumer, ConsumerError, Delivery
 from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, ManagedProcess, NatsServer, TcpProxy
 from ringcast_testkit.dispatch import Followed, following, hold, status_until
 from ringcast_wire import names
+from ringcast_wire.dispatch import DispatchStub, pb
 
 WINDOW = 16
 PROGRAM = ("-m", "ringcast_testkit.dispatch")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ringcast_heartbeat_agent.client import Consumer, Delivery
+from ringcast.dispatch import Consumer, Delivery
 from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, NatsServer
 from ringcast_testkit.dispatch import following, hold, status_until
 
@@ -179,7 +179,7 @@ async def test_a_delivery_that_is_not_answered_in_time(
 async def test_stopping_waits_for_answers(
     tmp_path: Path, shared_nats: NatsServer, writer: Any, store_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "ringcast_heartbeat_agent.client")
+    caplog.set_level(logging.INFO, "ringcast.dispatch")
     await asyncio.to_thread(writer.create, store_name)
     with AgentProcess(tmp_path, nats_url=shared_nats.url, options=("--drain-timeout", str(PATIENCE_S))) as agent:
         async with following(agent, store_name, answer=hold) as one:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from dapr.clients import DaprClient
 from ringcast import Change
-from ringcast_heartbeat_agent.client import Delivery
+from ringcast.dispatch import Delivery
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dispatch.group import Surroundings
 from ringcast_heartbeat_agent.dispatch.key_shared import SharedGroup

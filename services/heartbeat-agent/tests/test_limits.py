@@ -17,8 +17,8 @@ import grpc
 import pytest
 from dapr.proto.runtime.v1 import configuration_pb2, dapr_pb2, dapr_pb2_grpc, metadata_pb2, pubsub_pb2, state_pb2
 from ringcast import LimitExceededError
+from ringcast.dispatch import Consumer, ConsumerError
 from ringcast.hosting import KeyReader
-from ringcast_heartbeat_agent.client import Consumer, ConsumerError
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dapr.handlers import Handlers
 from ringcast_heartbeat_agent.dapr.subscription import Subscription

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ringcast.dispatch import ADDRESS_VARIABLE
 from ringcast_heartbeat_agent.__main__ import main
-from ringcast_heartbeat_agent.client import ADDRESS_VARIABLE
 from ringcast_heartbeat_agent.telemetry import AGENT
 from ringcast_testkit import AgentProcess, ConfigServiceProcess, NatsServer, flags_table, run_readme_examples
 from ringcast_wire import agent_token

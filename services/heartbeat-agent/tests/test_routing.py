@@ -13,7 +13,7 @@ import grpc
 import pytest
 from dapr.proto.runtime.v1 import configuration_pb2, dapr_pb2_grpc
 from ringcast import Change
-from ringcast_heartbeat_agent.client import Consumer, ConsumerError, Delivery
+from ringcast.dispatch import Consumer, ConsumerError, Delivery
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dispatch.consumer_session import Delivery as Given
 from ringcast_heartbeat_agent.dispatch.consumer_session import Member

@@ -15,7 +15,7 @@ import grpc
 import pytest
 from dapr.clients import DaprClient
 from dapr.proto.runtime.v1 import configuration_pb2, dapr_pb2_grpc
-from ringcast_heartbeat_agent.client import Consumer, ConsumerError
+from ringcast.dispatch import Consumer, ConsumerError
 from ringcast_heartbeat_agent.clients import Here, client_of, peer_of
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.token_file import with_token

@@ -12,7 +12,7 @@ import random
 import sys
 from typing import Any
 
-from ringcast_heartbeat_agent.client import Consumer, Delivery
+from ringcast.dispatch import Consumer, Delivery
 from ringcast_testkit._worker_main import report
 
 PARALLEL = 8

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from ringcast import Change
-from ringcast_heartbeat_agent.client import Consumer, Delivery
+from ringcast.dispatch import Consumer, Delivery
 from ringcast_wire import Row
 
 from ringcast_testkit._agent import AgentProcess

@@ -12,9 +12,9 @@ import grpc
 import grpc.aio
 from ringcast_service import Context, end_call
 from ringcast_wire import limits
+from ringcast_wire.dispatch import add_DispatchServicer_to_server
 
 from ringcast_heartbeat_agent._proto import dapr_messages_pb2 as pb
-from ringcast_heartbeat_agent._proto.dispatch_pb2_grpc import add_DispatchServicer_to_server
 from ringcast_heartbeat_agent.clients import Here, Trusted, enter
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dapr.handlers import Handlers

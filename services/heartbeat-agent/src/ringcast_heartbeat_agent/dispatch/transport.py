@@ -14,9 +14,9 @@ import grpc
 import grpc.aio
 from ringcast import Change, InvalidInputError, RingcastError
 from ringcast_service import Context, end_call, refuse
+from ringcast_wire.dispatch import DispatchServicer as Servicer
+from ringcast_wire.dispatch import pb
 
-from ringcast_heartbeat_agent._proto import dispatch_pb2 as pb
-from ringcast_heartbeat_agent._proto.dispatch_pb2_grpc import DispatchServicer as Servicer
 from ringcast_heartbeat_agent.clients import Here, enter
 from ringcast_heartbeat_agent.dispatch.consumer_session import Frame, Member
 from ringcast_heartbeat_agent.dispatch.group import LOSSY, RELIABLE, Group

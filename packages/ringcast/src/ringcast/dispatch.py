@@ -17,9 +17,7 @@ from typing import Any, Final, Literal, Self
 import grpc
 import grpc.aio
 from ringcast_wire import agent_token
-
-from ringcast_heartbeat_agent._proto import dispatch_pb2 as pb
-from ringcast_heartbeat_agent._proto.dispatch_pb2_grpc import DispatchStub
+from ringcast_wire.dispatch import DispatchStub, pb
 
 log = logging.getLogger(__name__)
 
@@ -430,3 +428,6 @@ def _told(batch: Sequence[tuple[tuple[int, int], str | None]]) -> pb.Answers:
             if rejected is not None
         ],
     )
+
+
+__all__ = ["ADDRESS_VARIABLE", "DEFAULT_ADDRESS", "TOKEN_VARIABLE", "Consumer", "ConsumerError", "Delivery"]

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from ringcast_heartbeat_agent._proto import dispatch_pb2 as ringcast__heartbeat__agent_dot___proto_dot_dispatch__pb2
+from ringcast_wire._proto import dispatch_pb2 as ringcast__wire_dot___proto_dot_dispatch__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in ringcast_heartbeat_agent/_proto/dispatch_pb2_grpc.py depends on'
+        + ' but the generated code in ringcast_wire/_proto/dispatch_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,13 +36,13 @@ class DispatchStub:
         """
         self.Consume = channel.stream_stream(
                 '/ringcast.agent.dispatch.v1.Dispatch/Consume',
-                request_serializer=ringcast__heartbeat__agent_dot___proto_dot_dispatch__pb2.ConsumeRequest.SerializeToString,
-                response_deserializer=ringcast__heartbeat__agent_dot___proto_dot_dispatch__pb2.ConsumeResponse.FromString,
+                request_serializer=ringcast__wire_dot___proto_dot_dispatch__pb2.ConsumeRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_dispatch__pb2.ConsumeResponse.FromString,
                 _registered_method=True)
         self.Resolve = channel.unary_unary(
                 '/ringcast.agent.dispatch.v1.Dispatch/Resolve',
-                request_serializer=ringcast__heartbeat__agent_dot___proto_dot_dispatch__pb2.ResolveRequest.SerializeToString,
-                response_deserializer=ringcast__heartbeat__agent_dot___proto_dot_dispatch__pb2.ResolveResponse.FromString,
+                request_serializer=ringcast__wire_dot___proto_dot_dispatch__pb2.ResolveRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_dispatch__pb2.ResolveResponse.FromString,
                 _registered_method=True)
 
 
@@ -70,13 +70,13 @@ def add_DispatchServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Consume': grpc.stream_stream_rpc_method_handler(
                     servicer.Consume,
-                    request_deserializer=ringcast__heartbeat__agent_dot___proto_dot_dispatch__pb2.ConsumeRequest.FromString,
-                    response_serializer=ringcast__heartbeat__agent_dot___proto_dot_dispatch__pb2.ConsumeResponse.SerializeToString,
+                    request_deserializer=ringcast__wire_dot___proto_dot_dispatch__pb2.ConsumeRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_dispatch__pb2.ConsumeResponse.SerializeToString,
             ),
             'Resolve': grpc.unary_unary_rpc_method_handler(
                     servicer.Resolve,
-                    request_deserializer=ringcast__heartbeat__agent_dot___proto_dot_dispatch__pb2.ResolveRequest.FromString,
-                    response_serializer=ringcast__heartbeat__agent_dot___proto_dot_dispatch__pb2.ResolveResponse.SerializeToString,
+                    request_deserializer=ringcast__wire_dot___proto_dot_dispatch__pb2.ResolveRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_dispatch__pb2.ResolveResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -104,8 +104,8 @@ class Dispatch:
             request_iterator,
             target,
             '/ringcast.agent.dispatch.v1.Dispatch/Consume',
-            ringcast__heartbeat__agent_dot___proto_dot_dispatch__pb2.ConsumeRequest.SerializeToString,
-            ringcast__heartbeat__agent_dot___proto_dot_dispatch__pb2.ConsumeResponse.FromString,
+            ringcast__wire_dot___proto_dot_dispatch__pb2.ConsumeRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_dispatch__pb2.ConsumeResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -131,8 +131,8 @@ class Dispatch:
             request,
             target,
             '/ringcast.agent.dispatch.v1.Dispatch/Resolve',
-            ringcast__heartbeat__agent_dot___proto_dot_dispatch__pb2.ResolveRequest.SerializeToString,
-            ringcast__heartbeat__agent_dot___proto_dot_dispatch__pb2.ResolveResponse.FromString,
+            ringcast__wire_dot___proto_dot_dispatch__pb2.ResolveRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_dispatch__pb2.ResolveResponse.FromString,
             options,
             channel_credentials,
             insecure,

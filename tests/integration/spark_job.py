@@ -75,8 +75,8 @@ def wait_for_copy(directory: Path) -> Callable[[Batches], Batches]:
                 copy.touch()
             return
         for batch in batches:
+            (directory / "slow-began").touch()  # on a slow machine a copy may be done before this comes back
             yield batch
-            (directory / "slow-began").touch()
             deadline = time.monotonic() + COPY_WITHIN_S
             while not copy.exists() and time.monotonic() < deadline:
                 time.sleep(0.05)

@@ -82,11 +82,14 @@ async def has_everything(worker: Worker, client: ConfigServiceClient, store: str
         held = {row.row_id: (row.value, row.version) for row in worker.rows("k")}
         return held == truth and all(worker.applied("k")[number] == head for number, head in enumerate(heads))
 
+    def well() -> bool:
+        return worker.health().ready and equal()
+
     async with asyncio.timeout(PATIENCE_S):
-        while not (worker.health().ready and equal()):
+        while not well():
             hurry(worker)
-            with suppress(TimeoutError):
-                await worker.wait_until("k", equal, timeout_s=0.1)
+            with suppress(TimeoutError):  # of both: to wait for what is there already would let no other task run
+                await worker.wait_until("k", well, timeout_s=0.1)
 
 
 async def fill(client: ConfigServiceClient, store: str, mode: Mode) -> None:

@@ -38,11 +38,11 @@ class Bucket:
     nor of an entry that expires.
     """
 
-    def __init__(self, ttl_s: float | None, marker_s: float, entries: dict[str, bytes] | None = None) -> None:
+    def __init__(self, ttl_s: float | None, marker_s: float) -> None:
         self.ttl_s = ttl_s
         self.marker_s = marker_s
-        self.sequence = len(entries or {})
-        self.entries = {key: Entry(number, value) for number, (key, value) in enumerate((entries or {}).items(), 1)}
+        self.sequence = 0
+        self.entries: dict[str, Entry] = {}
         self.stored_s: dict[str, float] = {}
         """When each entry was stored, by the server's clock."""
         self.kept: dict[str, tuple[Entry, float]] = {}
@@ -110,10 +110,10 @@ class Broker:
     def make(self, config: StreamConfig) -> None:
         """Makes a stream, or a bucket, unless it is there."""
         assert config.name is not None
-        if config.name in self.configs:
-            self.configs[config.name] = config
-            return
+        there = config.name in self.configs
         self.configs[config.name] = config
+        if there:
+            return
         made = self.make_stream(config)
         if isinstance(made, Stream):
             self.stream = made

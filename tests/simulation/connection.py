@@ -11,10 +11,10 @@ from ringcast_wire import names
 
 from tests.simulation.broker import Broker
 from tests.simulation.engine import Process
+from tests.simulation.jetstream import NO_RESPONDERS
 from tests.simulation.network import ConflictError, Link, MissingError, TransientError
 
 REQUEST_TIMEOUT_S: Final = 5.0
-NO_RESPONDERS: Final = {"Status": "503"}
 
 
 class SimMessage(NamedTuple):
@@ -102,17 +102,17 @@ class SimConnection:
         if to is not None:
             self.link.pass_on(to.link, to.hear, [message])
 
-    def hear(self, messages: Iterable[SimMessage]) -> None:
-        """Messages have come for this process."""
-        self.in_loop(partial(self._dispatch, messages))
+    def hear(self, messages: Iterable[SimMessage], inbox: str = "") -> None:
+        """Messages have come for this process; ``inbox``: where they were sent if not to their subjects."""
+        self.in_loop(partial(self._dispatch, messages, inbox))
 
     def in_loop(self, fn: Callable[[], None]) -> None:
         """Takes in what comes from outside as asyncio would."""
         self.loop.call_soon(fn)
 
-    def _dispatch(self, messages: Iterable[SimMessage]) -> None:
+    def _dispatch(self, messages: Iterable[SimMessage], inbox: str) -> None:
         for message in messages:
-            subject = message.subject
+            subject = inbox or message.subject
             if subject.startswith("config.fetch."):
                 subject = names.FETCH_CANCELS if subject.endswith(f".{names.FETCH_CANCEL}") else names.FETCH_SUBJECTS
             found = self.callbacks.get(subject) or self.callbacks.get(subject.rpartition(".")[0] + ".*")

@@ -13,11 +13,10 @@ from tests.simulation.network import Link, MissingError
 
 DUPLICATE_WINDOW_S: Final = 120.0
 
-
-_BEAT: Final = {"Status": "100", "Description": "Idle Heartbeat"}
+BEAT: Final = {"Status": "100", "Description": "Idle Heartbeat"}
 _TIME_OUT: Final = {"Status": "408", "Description": "Request Timeout"}
 _DELETED: Final = {"Status": "409", "Description": "Consumer Deleted"}
-_NO_RESPONDERS: Final = {"Status": "503"}
+NO_RESPONDERS: Final = {"Status": "503"}
 
 
 class Message(NamedTuple):
@@ -180,7 +179,7 @@ class Stream:
         """Takes a request for messages; the one before it ends."""
         consumer = self.consumers.get(name)
         if consumer is None:
-            pull.link.deliver(pull.say, _NO_RESPONDERS, lossy=True)
+            pull.link.deliver(pull.say, NO_RESPONDERS, lossy=True)
             return
         consumer.pull, consumer.left = pull, batch
         consumer.used_at = self._scheduler.now
@@ -192,7 +191,7 @@ class Stream:
         if self.consumers.get(consumer.name) is not consumer or consumer.pull is not pull:
             return
         if self._scheduler.now < until:
-            pull.link.deliver(pull.say, _BEAT)
+            pull.link.deliver(pull.say, BEAT)
             self._scheduler.after(pull.heartbeat_s, self._beat, consumer, pull, until)
         else:
             pull.link.deliver(pull.say, _TIME_OUT)

@@ -69,8 +69,10 @@ def _measure(stores: int, workers: int, deaths: int, random: Random) -> Traffic:
     broker.buckets = {
         names.LEASES_BUCKET: Bucket(ttl_s, ttl_s),
         names.nodes_bucket(STORE): Bucket(None, ttl_s),
-        names.meta_bucket(STORE): Bucket(None, ttl_s, settings.to_kv()),
+        names.meta_bucket(STORE): Bucket(None, ttl_s),
     }
+    for setting, value in settings.to_kv().items():
+        broker.put(names.meta_bucket(STORE), setting, value, 0)
     broker.stream = Stream(
         scheduler, names.notify_stream(STORE), life=0, depth=64, ack_wait_s=30.0, max_ack_pending=64, inactive_s=300.0
     )

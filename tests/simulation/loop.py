@@ -155,6 +155,9 @@ class SimLoop(asyncio.BaseEventLoop):
     def end(self) -> None:
         """The process is gone: nothing of it runs any more, and what its tasks do on their way out reaches nobody."""
         self._ended = True
+        if asyncio.events._get_running_loop() is self:  # one of its own tasks has ended it
+            self.process.scheduler.at(self.process.scheduler.now, self.end)
+            return
         for _ in range(_MOST_CANCELLATIONS):
             for task in list(self.tasks.values()):
                 task.cancel()

@@ -118,11 +118,6 @@ class Link:
 
     # ---- life
 
-    @property
-    def open(self) -> bool:
-        """Whether what the server sends now has a chance to arrive."""
-        return self.connected and not self._stalled
-
     def connect(self) -> bool:
         """One attempt; on success what waited goes out, then those who asked are told."""
         if not self.process.alive or self.connected or self.blocked or not self._server_up():

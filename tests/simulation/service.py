@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from random import Random
@@ -30,8 +29,9 @@ from typing_extensions import override
 
 from tests.simulation.broker import Broker
 from tests.simulation.database import EPOCH_S, Database, SimDatabase
-from tests.simulation.engine import Process, Scheduler
-from tests.simulation.loop import SimLoop
+from tests.simulation.engine import Scheduler
+from tests.simulation.history import History
+from tests.simulation.process import SimProcess, clock, current
 from tests.simulation.sim_client import SimClient
 
 COMPACT_EVERY_S: Final = 7.0
@@ -45,7 +45,7 @@ QUEUED_EVENTS: Final = 24
 STEPS_THAT_MAY_CRASH: Final = ("commit", "outbox", "published", "answer")
 
 
-class Service(Process):
+class Service(SimProcess):
     """A process with one real service in it, but for its listeners."""
 
     def __init__(
@@ -56,20 +56,16 @@ class Service(Process):
         *,
         broker: Broker,
         database: Database,
-        failed: Callable[[str, str], None],
+        history: History,
         store: StoreRecord,
         max_payload: int,
         retention_ms: int,
     ) -> None:
-        super().__init__(scheduler, name, random)
-        self.link = broker.link(self)
-        self.loop = SimLoop(self)
+        super().__init__(scheduler, name, random, broker, history)
         self.crash_at = ""
         """The step, of ``STEPS_THAT_MAY_CRASH``, at which it dies the next time that it gets there."""
         self.store = store
-        self._broker = broker
         self._database = database
-        self._failed = failed
         self._max_payload = max_payload
         self._config = Config(
             database="sqlite:simulated",
@@ -85,22 +81,15 @@ class Service(Process):
         """Its wall clock, as Unix time."""
         return EPOCH_S + self.scheduler.now + self._skew_s
 
-    def start(self) -> None:
-        """Begins to run."""
-        self.loop.create_task(self._live())
-
-    async def _live(self) -> None:
-        try:
-            await self._serve(await self._started())
-        except Exception as error:  # noqa: BLE001  # nothing may end a service
-            if self.alive:
-                self._failed(self.name, "".join(traceback.format_exception(error)))
+    @override
+    async def live(self) -> None:
+        await self._serve(await self._started())
 
     async def _started(self) -> Core:
         """Tries until it has a connection, and the server has its subscriptions."""
         while True:
             if self.link.connect():
-                client: Any = SimClient(self, self.link, self._broker, self._max_payload)
+                client: Any = SimClient(self, self.link, self.broker, self._max_payload)
                 client.before_answer = lambda: self.may_die_at("answer")
                 repository = SimRepository(self, self._database)
                 core = Core(self._config, repository, client, client.jetstream(), Telemetry())
@@ -122,19 +111,15 @@ class Service(Process):
 
     def _leave(self) -> None:
         """It takes no fetches any more."""
-        self._broker.responders = [each for each in self._broker.responders if each.process is not self]
+        self.broker.responders = [each for each in self.broker.responders if each.process is not self]
 
     # ---- its end
 
+    @override
     def crash(self) -> None:
-        """Ends it at once."""
         if self.alive:
-            for error in self.loop.errors:
-                self._failed(self.name, error)
             super().crash()
             self._leave()
-            self.link.cut()
-            self.scheduler.at(self.scheduler.now, self.loop.end)  # one of its own tasks may be running just now
 
     async def may_die_at(self, step: str) -> None:
         """Ends it here if that is what is to happen."""
@@ -205,14 +190,6 @@ class SimRepository(SqliteRepository):
         return await super().read_rows(store, key, row_ids)
 
 
-def current_service() -> Service:
-    """The service whose code is running."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, SimLoop)
-    assert isinstance(loop.process, Service)
-    return loop.process
-
-
 @contextmanager
 def simulated_service(random: Random, database: Database) -> Iterator[None]:
     """Has the real code tell the time by its process, draw from the seed, and show what it commits."""
@@ -225,11 +202,7 @@ def simulated_service(random: Random, database: Database) -> Iterator[None]:
         return found
 
     plan_writes = writes.plan_writes
-    clock = SimpleNamespace(
-        monotonic=lambda: current_service().clock(),
-        perf_counter=lambda: current_service().clock(),
-        time=lambda: current_service().wall_s(),
-    )
+    time = SimpleNamespace(monotonic=clock, perf_counter=clock, time=lambda: current(Service).wall_s())
     secrets = SimpleNamespace(token_hex=token_hex)
     uuid = SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=token_hex(8)))
     logger = logging.getLogger("ringcast_config_service")
@@ -238,7 +211,7 @@ def simulated_service(random: Random, database: Database) -> Iterator[None]:
     with ExitStack() as stack:
         stack.callback(logger.setLevel, level)
         for module in (handlers, group_writer, write_queues):
-            stack.enter_context(patch.object(module, "time", clock))
+            stack.enter_context(patch.object(module, "time", time))
         for module in (base, sqlite):
             stack.enter_context(patch.object(module, "secrets", secrets))
         stack.enter_context(

@@ -29,14 +29,14 @@ from ringcast_wire import UnavailableError, names
 
 from tests.simulation import jetstream
 from tests.simulation.broker import Broker, Watcher
-from tests.simulation.connection import NO_RESPONDERS, SimConnection, SimMessage, at_once
+from tests.simulation.connection import SimConnection, SimMessage, at_once
 from tests.simulation.engine import Process
+from tests.simulation.jetstream import BEAT, NO_RESPONDERS, Stream
 from tests.simulation.network import ConflictError, Link, MissingError, TransientError
 
 MOST_UPDATE_S: Final = (0.05, 0.05, 0.5)
 _API: Final = "$JS.API"
 _WRONG_LAST_SEQUENCE: Final = 10071
-_BEAT: Final = {"Status": "100", "Description": "Idle Heartbeat"}
 _CONNECT_AGAIN_S: Final = 0.5
 
 
@@ -258,13 +258,7 @@ class SimBus(SimConnection):
 
     def ack(self, tokens: list[str]) -> None:
         """Acknowledges deliveries."""
-        if self.link.connected:
-            self.link.send(self._acknowledge, tokens, lossy=True)
-
-    def _acknowledge(self, tokens: list[str]) -> None:
-        if self.broker.stream is not None:
-            for consumer, sequence in map(_delivered, tokens):
-                self.broker.stream.ack(consumer, sequence)
+        self._tell_of(tokens, Stream.ack)
 
     async def run_acks(self) -> None:
         """They go at once."""
@@ -275,13 +269,16 @@ class SimBus(SimConnection):
 
     async def report_progress(self, tokens: Sequence[str]) -> None:
         """Tells the server that deliveries are being worked on."""
-        if self.link.connected:
-            self.link.send(self._in_progress, list(tokens), lossy=True)
+        self._tell_of(list(tokens), Stream.in_progress)
 
-    def _in_progress(self, tokens: list[str]) -> None:
+    def _tell_of(self, tokens: list[str], told: Callable[[Stream, str, int], None]) -> None:
+        if self.link.connected:
+            self.link.send(self._told_of, tokens, told, lossy=True)
+
+    def _told_of(self, tokens: list[str], told: Callable[[Stream, str, int], None]) -> None:
         if self.broker.stream is not None:
             for consumer, sequence in map(_delivered, tokens):
-                self.broker.stream.in_progress(consumer, sequence)
+                told(self.broker.stream, consumer, sequence)
 
     # ---- leases
 
@@ -330,21 +327,12 @@ class _Watch:
 
     def beat(self) -> None:
         """A sign of life."""
-        headers = {**_BEAT, "Nats-Last-Consumer": str(self._sequence)}
+        headers = {**BEAT, "Nats-Last-Consumer": str(self._sequence)}
         self._send([SimMessage(self._inbox, "", b"", headers)])
 
     def _send(self, messages: list[SimMessage]) -> None:
         if messages:
-            self._bus.link.deliver(self._hear, messages)
-
-    def _hear(self, messages: list[SimMessage]) -> None:
-        self._bus.in_loop(lambda: self._dispatch(messages))
-
-    def _dispatch(self, messages: list[SimMessage]) -> None:
-        callback = self._bus.callbacks.get(self._inbox)
-        if callback is not None:
-            for message in messages:
-                callback(message)
+            self._bus.link.deliver(self._bus.hear, messages, self._inbox)
 
     def _message(self, key: str, entry: Entry, pending: int) -> SimMessage:
         self._sequence += 1

@@ -13,9 +13,9 @@ from nats.js.errors import KeyDeletedError, KeyNotFoundError, KeyWrongLastSequen
 from ringcast_wire import names
 
 from tests.simulation.broker import Broker
-from tests.simulation.connection import NO_RESPONDERS, SimConnection, SimMessage, at_once
+from tests.simulation.connection import SimConnection, SimMessage, at_once
 from tests.simulation.engine import Process
-from tests.simulation.jetstream import Message
+from tests.simulation.jetstream import NO_RESPONDERS, Message
 from tests.simulation.network import ConflictError, Link, TransientError
 
 _NO_STREAM: Final = 10059

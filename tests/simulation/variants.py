@@ -43,7 +43,8 @@ from ringcast_config_service.repository.sqlite.repository import SqliteRepositor
 from ringcast_config_service.repository.writes import CurrentState
 from ringcast_wire import ErrorCode, Event, FetchReply, PartitionRows, Row
 
-from tests.simulation.worker import current_worker
+from tests.simulation.process import current
+from tests.simulation.worker import Worker
 
 _machine_hear = Hearing.hear
 _machine_heads = KeyMachine.heads_reply
@@ -145,7 +146,7 @@ def _alive_for_ever(_self: Membership, _lease: str) -> bool:
 
 
 async def _give_up_and_wait(self: PeerCoordinator) -> None:
-    for session in current_worker().sessions.values():
+    for session in current(Worker).sessions.values():
         session.assign(frozenset())
     await _coordinator_give_notice(self)
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import random as global_random
-import traceback
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from random import Random
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Final
 from unittest.mock import patch
 
 from ringcast import Change
@@ -27,17 +26,14 @@ from ringcast._protocol.key import KeyMachine
 from ringcast._worker import runtime, session
 from ringcast._worker.runtime import Runtime
 from ringcast._worker.session import KeySession
-from ringcast_wire import (
-    RingcastError,
-    names,
-)
+from ringcast_wire import RingcastError, names
 from typing_extensions import override
 
 from tests.simulation.broker import Broker
 from tests.simulation.engine import Process, Scheduler
 from tests.simulation.history import History
 from tests.simulation.jetstream import Message
-from tests.simulation.loop import SimLoop
+from tests.simulation.process import SimProcess, clock, current
 from tests.simulation.sim_bus import SimBus
 
 HANDLER_TRIES: Final = 3
@@ -126,7 +122,7 @@ class Application:
         self._worker.note(kind, change.key, change.partition, change.row_id, change.version, change.value)
 
 
-class Worker(Process):
+class Worker(SimProcess):
     """A process with one real worker in it."""
 
     def __init__(
@@ -140,15 +136,11 @@ class Worker(Process):
         broker: Broker,
         history: History,
     ) -> None:
-        super().__init__(scheduler, name, random)
+        super().__init__(scheduler, name, random, broker, history)
         self.worker_id = worker_id
         self.settings = settings
-        self.broker = broker
         self.process: Process = self
-        self.link = broker.link(self)
-        self.loop = SimLoop(self)
         self.leaving = False
-        self._history = history
         self._tokens: dict[str, tuple[str, int, int, str]] = {}
         self._log = Log(_silent)
         identity = Identity()
@@ -174,45 +166,24 @@ class Worker(Process):
         """The partitions of a key that it takes itself to own."""
         return frozenset(self.sessions[key].machine.partitions) if self.sessions else frozenset()
 
-    def note(self, kind: str, *words: Any) -> None:
-        """Adds a fact about this worker to the history."""
-        if self.alive:
-            self._history.add(self.scheduler.now, kind, self.name, *words)
-
     # ---- life
-
-    def start(self) -> None:
-        """Begins to run."""
-        self.loop.create_task(self._live())
 
     def stop(self) -> None:
         """Has it leave in order, as SIGTERM does."""
         self.leaving = True
         self.run(self.runtime.stopping.set, ())
 
-    async def _live(self) -> None:
-        try:
+    @override
+    async def live(self) -> None:
+        with suppress(RingcastError):  # another process has its id, or nothing answers
             await self.runtime.run()
-        except RingcastError:
-            pass  # another process has its id, or nothing answers
-        except Exception as error:  # noqa: BLE001  # nothing else may end a worker
-            self.note("failed", "".join(traceback.format_exception(error)))
-        self.soon(self.crash)
 
+    @override
     def crash(self) -> None:
-        """Ends it at once."""
         if self.alive:
             self.note_errors()
             self.note("end")
             super().crash()
-            self.link.cut()
-            self.loop.end()
-
-    def note_errors(self) -> None:
-        """Adds what came up in its event loop and nothing took care of."""
-        errors, self.loop.errors = self.loop.errors, []
-        for error in errors:
-            self.note("failed", error)
 
     # ---- what it sends and gets
 
@@ -254,7 +225,7 @@ class ObservedMachine(KeyMachine):
     def assign(self, partitions: frozenset[int]) -> None:
         before = frozenset(self.partitions)
         super().assign(partitions)
-        worker = current_worker()
+        worker = current(Worker)
         for number in sorted(before - partitions):
             worker.note("disown", self.key, number)
         for number in sorted(partitions - before):
@@ -264,33 +235,21 @@ class ObservedMachine(KeyMachine):
     def poll(self, now: float) -> list[Action]:
         actions = super().poll(now)
         if actions:
-            worker = current_worker()
+            worker = current(Worker)
             for action in actions:
                 worker.observe(action, self.key)
         return actions
 
 
-def current_worker() -> Worker:
-    """The worker whose code is running."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, SimLoop)
-    assert isinstance(loop.process, Worker)
-    return loop.process
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
-
-
 @contextmanager
 def simulated(seed: int, filters: int) -> Iterator[None]:
     """Has the real code draw from the seed, tell the time by its loop, and show what the promises are about."""
-    clock = SimpleNamespace(monotonic=_now, perf_counter=_now, time=_now)
+    time = SimpleNamespace(monotonic=clock, perf_counter=clock, time=clock)
     before = global_random.getstate()
     global_random.seed(seed)
     with ExitStack() as stack:
         for module in (calls, handler, loop_share, runtime, session):
-            stack.enter_context(patch.object(module, "time", clock))
+            stack.enter_context(patch.object(module, "time", time))
         stack.enter_context(patch.object(runtime, "os", SimpleNamespace(getpid=lambda: 1)))
         stack.enter_context(patch.object(runtime, "socket", SimpleNamespace(gethostname=lambda: "host")))
         stack.enter_context(patch.object(session, "KeyMachine", ObservedMachine))

@@ -22,6 +22,7 @@ from tests.simulation.engine import Scheduler
 from tests.simulation.history import History
 from tests.simulation.jetstream import Stream
 from tests.simulation.network import Network
+from tests.simulation.process import SimProcess
 from tests.simulation.service import Service
 from tests.simulation.worker import Worker, WorkerSettings
 
@@ -101,7 +102,7 @@ class World:
             self.random,
             broker=self.broker,
             database=self.database,
-            failed=self._failed,
+            history=self.history,
             store=self.record,
             max_payload=self._max_payload,
             retention_ms=self._retention_ms,
@@ -128,6 +129,10 @@ class World:
     def living(self) -> list[Worker]:
         """Every worker process that has not ended."""
         return [worker for worker in (*self.workers.values(), *self.ghosts) if worker.alive]
+
+    def _processes(self) -> tuple[SimProcess, ...]:
+        """Workers that have not ended, and all services."""
+        return *self.living(), *self.services.values()
 
     def provision(self) -> None:
         """NATS and the database have what a service made in an earlier life."""
@@ -158,9 +163,6 @@ class World:
             ttl_s = config.max_age or None
             return Bucket(ttl_s, self.marker_s if config.name == f"KV_{names.nodes_bucket(STORE)}" else LEASE_S)
         return None  # dead letters, which nobody writes here
-
-    def _failed(self, process: str, what: str) -> None:
-        self.history.add(self.scheduler.now, "failed", process, what)
 
     # ---- writes
 
@@ -316,13 +318,13 @@ class World:
 
     def end(self) -> None:
         """Ends every process, after the last fact: its tasks leave nothing behind."""
-        for process in (*self.living(), *self.services.values()):
+        for process in self._processes():
             process.crash()
 
     def note_the_end(self) -> None:
         """Adds what is held and what is left to the history."""
-        for worker in self.living():
-            worker.note_errors()
+        for process in self._processes():
+            process.note_errors()
         self.note_rows()
         for consumer, count in self.unacked().items():
             self.history.add(self.scheduler.now, "unacked", consumer, count)

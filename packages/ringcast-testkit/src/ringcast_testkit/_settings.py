@@ -6,7 +6,7 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from itertools import pairwise
 from typing import Any
@@ -28,8 +28,7 @@ def settings_table(settings: type[msgspec.Struct]) -> str:
     said = dict(entry for cls in settings.__mro__ for entry in _docstrings(cls))  # its own come first
     if missing := fields.keys() - said.keys():
         raise ValueError(f"{settings.__name__}: {', '.join(sorted(missing))} have no docstring")
-    rows = [f"| `{name}` | {_default(fields[name])} | {words} |" for name, words in said.items()]
-    return "\n".join(["| setting | default | |", "|---|---|---|", *rows, ""]).replace("|  |", "| |")
+    return _table("setting", ((name, fields[name].default, words) for name, words in said.items()))
 
 
 def _docstrings(cls: type) -> Iterator[tuple[str, str]]:
@@ -45,17 +44,22 @@ def _docstrings(cls: type) -> Iterator[tuple[str, str]]:
                 yield name, plain
 
 
-def _default(field: msgspec.structs.FieldInfo) -> str:
-    default: Any = field.default
-    if isinstance(default, Enum):
-        default = default.value
-    elif isinstance(default, tuple):
-        default = ",".join(default)
-    elif isinstance(default, bool):
-        default = str(default).lower()
-    elif isinstance(default, float):
-        default = f"{default:g}"
-    return "" if default in (msgspec.NODEFAULT, None, "") else f"`{default}`"
+def _shown(default: Any) -> str:
+    """A default as a user writes it; empty if there is none."""
+    match default:
+        case Enum(value=str(shown)):
+            pass
+        case tuple():
+            shown = ",".join(default)
+        case bool():
+            shown = str(default).lower()
+        case float():
+            shown = f"{default:g}"
+        case str() | int():
+            shown = str(default)
+        case _:  # None, and what click (an Enum) and msgspec have for "not given"
+            shown = ""
+    return f"`{shown}`" if shown else ""
 
 
 def flags_table(command: click.Command) -> str:
@@ -64,17 +68,10 @@ def flags_table(command: click.Command) -> str:
     Those that every command has are left to ``--help``: of logging in to NATS, ``--config`` and ``--version``.
     """
     options = [option for option in command.params if isinstance(option, click.Option)]
-    rows = [_flag_row(option) for option in options if not option.opts[0].startswith(_COMMON)]
-    return "\n".join(["| flag | default | |", "|---|---|---|", *rows, ""])
+    own = (option for option in options if not option.opts[0].startswith(_COMMON))
+    return _table("flag", ((option.opts[0], option.default, option.help or "") for option in own))
 
 
-def _flag_row(option: click.Option) -> str:
-    default = "" if option.required or option.default in (None, "") else str(option.default)
-    if isinstance(option.default, float):
-        default = f"{option.default:g}"
-    shown = f" `{default}` " if default and _is_given(option) else " "
-    return f"| `{option.opts[0]}` |{shown}| {option.help} |"
-
-
-def _is_given(option: click.Option) -> bool:
-    return isinstance(option.default, str | int | float)
+def _table(what: str, rows: Iterable[tuple[str, Any, str]]) -> str:
+    lines = [f"| `{name}` | {_shown(default)} | {words} |" for name, default, words in rows]
+    return "\n".join([f"| {what} | default | |", "|---|---|---|", *lines, ""]).replace("|  |", "| |")

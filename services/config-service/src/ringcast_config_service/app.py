@@ -9,9 +9,8 @@ import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-import nats
 import nats.errors
 from nats.aio.client import Client
 from ringcast_service import ConfigError, Lifetime, bounded, end_tasks, ready_file, serving_metrics
@@ -37,11 +36,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 
 _OUTBOX_LOOK_S = 2.0
 _RETRY_S = 0.2
-_CANCEL_AGAIN_S = 1.0
 
 
 class App(Lifetime):

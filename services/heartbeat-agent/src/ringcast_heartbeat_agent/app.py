@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from nats.aio.client import Client
 from ringcast.hosting import KeyReader, WorkerClient
@@ -42,7 +41,6 @@ from ringcast_heartbeat_agent.token_file import with_token
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 
 _API_TIMEOUT_S = 3.0
 

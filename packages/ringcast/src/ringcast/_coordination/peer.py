@@ -73,7 +73,7 @@ class Coordinator(Protocol):
         """Gives everything up, so that others take over at once."""
 
 
-class Member(Protocol):
+class Participant(Protocol):
     """The worker that takes part, as its coordinator sees it."""
 
     def assign(self, assignment: Assignment, trigger: Trigger, /) -> None:
@@ -102,7 +102,7 @@ class PeerCoordinator:
         settings: StoreSettings,
         *,
         incarnation: str,
-        member: Member,
+        participant: Participant,
         lease: LeaseSource,
         stats: Stats,
         log: Log,
@@ -110,7 +110,7 @@ class PeerCoordinator:
         self._bus = bus
         self._config = config
         self._incarnation = incarnation
-        self._member = member
+        self._participant = participant
         self._lease = lease
         self._stats = stats
         self._log = log
@@ -121,7 +121,7 @@ class PeerCoordinator:
         watch = names.watch_name(config.store, config.worker_id)
         self._watch = BucketWatch(bus, self._nodes, watch, patterns, self._membership.nodes, self._changed, log)
         self._readings = LeaseReadings(config.keys, self._membership, grace_s=config.grace_s)
-        self._reader = LeaseReader(bus, self._readings, lambda: lease.id, self._changed, log, member.blind)
+        self._reader = LeaseReader(bus, self._readings, lambda: lease.id, self._changed, log, participant.blind)
         self._membership.called = self._wake_all
         self._reports = Reports(config.worker_id, self._readings, self._membership.nodes, self._write, log)
         self._planned = {
@@ -144,7 +144,7 @@ class PeerCoordinator:
         self._leaving = False
         self._given_up: set[str] = set()
         self._aside: set[str] = set()
-        self._registrations = Registrations(member.registered)
+        self._registrations = Registrations(participant.registered)
         self._bad_records = 0
         self._rival_since: float | None = None
         lease.on_change(self._wake.set)
@@ -261,7 +261,7 @@ class PeerCoordinator:
         for key, planned in self._planned.items():
             planned.poll(now)
             if planned.waits_for_share and key in self._touched_at:
-                self._member.joining(key)
+                self._participant.joining(key)
         self._may_leave.set()
         return min((at for planned in self._planned.values() if (at := planned.wake_at) is not None), default=None)
 
@@ -298,7 +298,7 @@ class PeerCoordinator:
         """
         for key in sorted(self._config.keys, key=self._registrations.failures):
             if key in self._aside and self._is_alone(key):
-                self._member.come_back(key)
+                self._participant.come_back(key)
             if not self._registrations.due(key):
                 continue
             try:
@@ -330,7 +330,7 @@ class PeerCoordinator:
 
     def _assign(self) -> None:
         for assignment, trigger in self._peers.poll(asyncio.get_running_loop().time()):
-            self._member.assign(assignment, trigger)
+            self._participant.assign(assignment, trigger)
 
     def _count_bad_records(self) -> None:
         bad = self._membership.nodes.unreadable + self._membership.leases.unreadable

@@ -269,7 +269,7 @@ class Runtime:
                 self._config,
                 settings,
                 incarnation=self._process.incarnation,
-                member=participation,
+                participant=participation,
                 lease=lease,
                 stats=self.stats,
                 log=self._log,
@@ -401,7 +401,7 @@ class Runtime:
         try:
             async with asyncio.timeout(self._config.drain_timeout_s):
                 for session in self.sessions.values():
-                    await session.wait_until(lambda session=session: not session.busy)  # type: ignore[misc]
+                    await session.drained()
         except TimeoutError:
             self._log.warning("a handler is still running: its changes will be handed over again")
 

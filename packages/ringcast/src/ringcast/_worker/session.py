@@ -450,6 +450,10 @@ class KeySession:
         """Waits until a condition on the machine holds; cancelling leaves nothing behind."""
         await self._waiters.wait_until(condition)
 
+    async def drained(self) -> None:
+        """Waits until no handler is running, nor about to."""
+        await self.wait_until(lambda: not self.busy)
+
     @property
     def busy(self) -> bool:
         """Whether a handler is running, or about to."""

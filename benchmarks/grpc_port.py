@@ -25,7 +25,7 @@ from typing import Any, Final
 import grpc.aio
 import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from ringcast.admin import ConfigServiceClient
+from ringcast_client import ConfigServiceClient
 from ringcast_testkit import ConfigServiceProcess, NatsServer
 from ringcast_wire import RingcastError, limits
 from ringcast_wire.grpc import SERVICE_NAME, ServiceLogin

@@ -24,7 +24,7 @@ from typing import Any, Final
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from ringcast import RingcastError, Worker
-from ringcast.admin import ConfigServiceClient
+from ringcast_client import ConfigServiceClient
 from ringcast_testkit import AgentProcess, ConfigServiceProcess, History, NatsServer, PostgresServer, WorkerProcess
 
 STORE: Final = "gateway"

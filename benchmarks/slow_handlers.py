@@ -28,8 +28,8 @@ from nats.aio.msg import Msg
 from nats.js import api
 from prometheus_client import CollectorRegistry
 from ringcast import Change, Worker
-from ringcast.admin import ConfigServiceClient
 from ringcast.metrics import PrometheusMetrics
+from ringcast_client import ConfigServiceClient
 from ringcast_core import row_partition
 from ringcast_testkit import ConfigServiceProcess, NatsServer
 from ringcast_wire import names

@@ -7,6 +7,7 @@ _CORE = "crates/ringcast-core-py"
 _WIRE = "packages/ringcast-wire"
 _SQLITE = "packages/ringcast-sqlite"
 _GROUPSTORE = "packages/ringcast-groupstore"
+_CLIENT = "packages/ringcast-client"
 _SDK = "packages/ringcast"
 _CLI = "packages/ringcast-cli"
 _SPARK = "packages/ringcast-spark"
@@ -20,13 +21,14 @@ MAY_IMPORT = (
     (_WIRE, (_CORE,)),
     (_SQLITE, ()),
     (_GROUPSTORE, (_SQLITE,)),
-    (_SDK, (_CORE, _WIRE, _SQLITE)),
-    (_CLI, (_SDK, _WIRE)),
-    (_SPARK, (_CORE, _WIRE)),
+    (_CLIENT, (_CORE, _WIRE)),
+    (_SDK, (_CORE, _WIRE, _SQLITE, _CLIENT)),
+    (_CLI, (_SDK, _CLIENT, _WIRE)),
+    (_SPARK, (_CORE, _WIRE, _CLIENT)),
     (_SERVICE, (_WIRE,)),
-    (_TESTKIT, (_CORE, _WIRE, _SQLITE, _GROUPSTORE, _SDK, _CLI, _SPARK, _SERVICE, _CONFIG, _AGENT)),
+    (_TESTKIT, (_CORE, _WIRE, _SQLITE, _GROUPSTORE, _CLIENT, _SDK, _CLI, _SPARK, _SERVICE, _CONFIG, _AGENT)),
     (_CONFIG, (_CORE, _WIRE, _SQLITE, _SERVICE)),
-    (_AGENT, (_SDK, _CORE, _WIRE, _SERVICE)),
+    (_AGENT, (_SDK, _CLIENT, _CORE, _WIRE, _SERVICE)),
 )
 
 # The rooms of the larger distributions, from the ground up: what each imports besides itself. Modules at the top of the
@@ -45,7 +47,6 @@ ROOMS = (
             ("_worker", ("_coordination", "_delivery", "_cache", "_bus", "_protocol", "_common", "metrics")),
             ("_dapr", ("_worker", "_bus", "_common")),
             ("aio", ("_dapr",)),
-            ("_client", ()),
         ),
     ),
     (

@@ -21,7 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ringcast.admin import ConfigServiceClient
+from ringcast_client import ConfigServiceClient
 
 from demo.fleet import Fleet
 from demo.judge import Held, Verdict, judge

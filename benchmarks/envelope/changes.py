@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ringcast.admin import ConfigServiceClient
+from ringcast_client import ConfigServiceClient
 
 from benchmarks.envelope.drive import Load, drive
 from benchmarks.envelope.loops import run_coroutine

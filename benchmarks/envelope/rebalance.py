@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ringcast.admin import ConfigServiceClient, RowWrite
+from ringcast_client import ConfigServiceClient, RowWrite
 
 from benchmarks.envelope.changes import create_store
 from benchmarks.envelope.loops import run_coroutine

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import psutil
-from ringcast.admin import ConfigServiceClient, RowWrite
+from ringcast_client import ConfigServiceClient, RowWrite
 
 from benchmarks.envelope.changes import create_store
 from benchmarks.envelope.loops import run_coroutine

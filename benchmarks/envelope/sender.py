@@ -21,7 +21,7 @@ from benchmarks.envelope.targets import RingcastStream, Writer, writing
 from benchmarks.envelope.values import value_of
 
 if TYPE_CHECKING:
-    from ringcast.admin import RowWrite
+    from ringcast_client import RowWrite
 
 _LEAD_S = 0.2
 _MOST_WAITING = 2_000
@@ -83,7 +83,7 @@ class Sender:
             places.release()
 
     async def _due_rows(self, batch_rows: int) -> AsyncIterator[RowWrite]:
-        from ringcast.admin import RowWrite
+        from ringcast_client import RowWrite
 
         for first in range(0, self._count, batch_rows):
             last = min(first + batch_rows, self._count) - 1

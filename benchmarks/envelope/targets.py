@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import ringcast
-    from ringcast.admin import ChangeWriter, ConfigServiceClient, RowWrite
+    from ringcast_client import ChangeWriter, ConfigServiceClient, RowWrite
 
 
 KEY = "list"
@@ -93,7 +93,7 @@ async def writing(target: Mapping[str, Any]) -> AsyncIterator[Writer]:
     """A writer to the target: ``kind``, and where it is."""
     kind = target["kind"]
     if kind == "ringcast":
-        from ringcast.admin import ConfigServiceClient
+        from ringcast_client import ConfigServiceClient
 
         store = target["store"]
         async with ConfigServiceClient(target["service"]) as client:

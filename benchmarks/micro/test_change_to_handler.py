@@ -14,7 +14,7 @@ import nats
 import pytest
 import ringcast
 from pytest_benchmark.fixture import BenchmarkFixture
-from ringcast.admin import ConfigServiceClient
+from ringcast_client import ConfigServiceClient
 from ringcast_testkit import ConfigServiceProcess, NatsServer, PostgresServer
 
 ROUNDS = 300

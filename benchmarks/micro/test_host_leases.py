@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import ringcast
 from pytest_benchmark.fixture import BenchmarkFixture
-from ringcast.admin import ConfigServiceClient, RowWrite
+from ringcast_client import ConfigServiceClient, RowWrite
 from ringcast_testkit import AgentProcess, ConfigServiceProcess, History, NatsServer, WorkerProcess
 
 PARTITIONS = 64

@@ -17,7 +17,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 
 from pytest_benchmark.fixture import BenchmarkFixture
-from ringcast.admin import ConfigServiceClient, RowWrite
+from ringcast_client import ConfigServiceClient, RowWrite
 from ringcast_testkit import ConfigServiceProcess, NatsServer, PostgresServer
 
 ROWS = int(os.environ.get("RINGCAST_BENCH_ROWS", "100000"))

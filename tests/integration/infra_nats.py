@@ -13,7 +13,7 @@ from typing import Any
 
 from nats.aio.client import Client
 from ringcast import Worker
-from ringcast.admin import ConfigServiceClient
+from ringcast_client import ConfigServiceClient
 from ringcast_testkit import (
     PATIENCE_S,
     ConfigServiceProcess,

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ringcast.admin import ConfigServiceClient
 from ringcast.dispatch import Delivery
 from ringcast_cli._app import run
+from ringcast_client import ConfigServiceClient
 from ringcast_testkit import AgentProcess, ConfigServiceProcess, NatsServer
 from ringcast_testkit.dispatch import following, status_until
 

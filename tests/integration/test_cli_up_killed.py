@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ringcast.admin import ConfigServiceClient, RowWrite
+from ringcast_client import ConfigServiceClient, RowWrite
 from ringcast_testkit import ManagedProcess
 from ringcast_wire import RingcastError
 

@@ -13,7 +13,7 @@ from random import Random
 import nats
 import pytest
 from ringcast import Mode, Worker
-from ringcast.admin import ConfigServiceClient, RowWrite
+from ringcast_client import ConfigServiceClient, RowWrite
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
 from ringcast_wire import names
 

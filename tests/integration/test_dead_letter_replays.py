@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from ringcast import Change, PoisonPolicy, Worker
-from ringcast.admin import ConfigServiceClient, DeadLetterRecord, ReplayOutcome, ReplayResult
 from ringcast.dispatch import Delivery
+from ringcast_client import ConfigServiceClient, DeadLetterRecord, ReplayOutcome, ReplayResult
 from ringcast_testkit import PATIENCE_S, AgentProcess
 from ringcast_testkit.dispatch import following, status_until
 from ringcast_wire import LimitExceededError, Mode

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from ringcast import Worker
-from ringcast.admin import ConfigServiceClient
+from ringcast_client import ConfigServiceClient
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
 from ringcast_wire import UnavailableError
 

@@ -15,8 +15,8 @@ import pytest
 from nats.js.errors import KeyNotFoundError
 from prometheus_client import CollectorRegistry
 from ringcast import InUseError, Worker
-from ringcast.admin import ConfigServiceClient, RowWrite
 from ringcast.metrics import PrometheusMetrics
+from ringcast_client import ConfigServiceClient, RowWrite
 from ringcast_testkit import (
     PATIENCE_S,
     AgentProcess,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import nats
 import pytest
-from ringcast.admin import ConfigServiceClient, ReplayOutcome
 from ringcast.dispatch import Delivery
+from ringcast_client import ConfigServiceClient, ReplayOutcome
 from ringcast_testkit import AgentProcess, History, WorkerProcess
 from ringcast_testkit.dispatch import following, status_until
 

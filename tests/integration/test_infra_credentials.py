@@ -20,8 +20,8 @@ from nats.aio.msg import Msg
 from nats.js import api
 from nats.js.errors import BadRequestError, NotFoundError
 from ringcast import Change, PoisonPolicy, Worker
-from ringcast.admin import ConfigServiceClient
 from ringcast.topology import read_topology
+from ringcast_client import ConfigServiceClient
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess
 from ringcast_wire import EndedLeases, LeaseRecord, SlotClaim, encode_record, limits, names
 

@@ -16,8 +16,8 @@ import nkeys
 import pytest
 import trustme
 from ringcast import Change, PoisonPolicy, UnavailableError, Worker
-from ringcast.admin import ConfigServiceClient, ReplayOutcome
 from ringcast.topology import read_topology
+from ringcast_client import ConfigServiceClient, ReplayOutcome
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, nats_server_binary, until_workers
 from ringcast_wire import limits, names
 

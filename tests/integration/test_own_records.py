@@ -8,7 +8,7 @@ import nats
 from nats.js import JetStreamContext
 from nats.js.errors import NotFoundError
 from ringcast import Worker
-from ringcast.admin import ConfigServiceClient
+from ringcast_client import ConfigServiceClient
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
 from ringcast_wire import names
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import nats
 import pytest
 from ringcast import Change, Health, InUseError, LimitExceededError, Mode, Worker
-from ringcast.admin import ConfigServiceClient, RowWrite
+from ringcast_client import ConfigServiceClient, RowWrite
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, ManagedProcess, NatsServer, until_workers
 from ringcast_wire import LeaseRecord, NodeRecord, SlotClaim, encode_record, limits, names
 

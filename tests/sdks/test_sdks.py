@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ringcast.admin import ConfigServiceClient, RowWrite
+from ringcast_client import ConfigServiceClient, RowWrite
 from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, NatsServer
 
 HERE = Path(__file__).parent

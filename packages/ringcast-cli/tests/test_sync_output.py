@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ringcast.admin import SyncResult
 from ringcast_cli import _sync_command
 from ringcast_cli._app import run
+from ringcast_client import SyncResult
 
 
 class FakeClient:

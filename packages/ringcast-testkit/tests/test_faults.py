@@ -12,7 +12,7 @@ from pathlib import Path
 import nats
 import pytest
 from nats.js.errors import NoStreamResponseError
-from ringcast.admin import ConfigServiceClient
+from ringcast_client import ConfigServiceClient
 from ringcast_testkit import (
     PATIENCE_S,
     ConfigServiceProcess,

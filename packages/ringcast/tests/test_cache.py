@@ -13,8 +13,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 from ringcast import Change, InUseError, InvalidInputError, Mode, UnavailableError, Worker
 from ringcast._cache.directory import KEPT_ASIDE, CachePlace
-from ringcast.admin import ConfigServiceClient
 from ringcast.metrics import PrometheusMetrics
+from ringcast_client import ConfigServiceClient
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
 
 if TYPE_CHECKING:

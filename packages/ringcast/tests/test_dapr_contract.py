@@ -15,8 +15,8 @@ import grpc
 import pytest
 import ringcast
 import ringcast.aio
-from ringcast.admin import ConfigServiceClient, RowWrite
 from ringcast.aio import ConfigurationResponse
+from ringcast_client import ConfigServiceClient, RowWrite
 from ringcast_core import row_partition
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
 from ringcast_wire import InvalidInputError, MismatchError, Mode, UnavailableError, UnknownStoreError, limits

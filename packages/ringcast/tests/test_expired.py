@@ -13,7 +13,7 @@ from typing import Any
 import nkeys
 import pytest
 from ringcast import Worker
-from ringcast.admin import ConfigServiceClient
+from ringcast_client import ConfigServiceClient
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, until
 
 UNLIMITED = {"subs": -1, "data": -1, "payload": -1}

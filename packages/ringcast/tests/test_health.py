@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry
 from ringcast import Change
 from ringcast._bus.nats_client import TESTED_VERSIONS
 from ringcast._worker.routes import Routes
-from ringcast.admin import RowWrite
 from ringcast.metrics import PrometheusMetrics
+from ringcast_client import RowWrite
 from ringcast_testkit import PATIENCE_S, until
 from ringcast_wire import limits, names
 

@@ -12,7 +12,7 @@ import pytest
 import ringcast
 from ringcast import MismatchError, Mode, Worker
 from ringcast._common.log import Log
-from ringcast.admin import ConfigServiceClient
+from ringcast_client import ConfigServiceClient
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 import nats
 from nats.aio.msg import Msg
 from ringcast import Worker
-from ringcast.admin import ConfigServiceClient
+from ringcast_client import ConfigServiceClient
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
 from ringcast_wire import names
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from ringcast import Change, Worker
-from ringcast.admin import RowWrite
+from ringcast_client import RowWrite
 from ringcast_testkit import PATIENCE_S
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ def test_the_examples_of_the_readme_run(
     with ConfigServiceProcess(tmp_path, nats_url=nats_server.url, database=database) as service:
         monkeypatch.setenv("RINGCAST_SERVERS", nats_server.url)
         monkeypatch.setenv("RINGCAST_SERVICE", service.address)
-        assert run_readme_examples(Path(__file__).parent.parent / "README.md") == 8
+        assert run_readme_examples(Path(__file__).parent.parent / "README.md") == 5
 
 
 def test_the_table_of_settings_is_what_the_class_says() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 from ringcast import UnavailableError, Worker
-from ringcast.admin import ConfigServiceClient
 from ringcast.metrics import PrometheusMetrics
+from ringcast_client import ConfigServiceClient
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, until
 from ringcast_wire import limits, names
 

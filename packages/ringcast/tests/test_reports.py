@@ -10,7 +10,7 @@ import nats
 import pytest
 from nats.aio.msg import Msg
 from ringcast import Worker
-from ringcast.admin import ConfigServiceClient
+from ringcast_client import ConfigServiceClient
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, History, NatsServer, WorkerProcess
 from ringcast_wire import names
 

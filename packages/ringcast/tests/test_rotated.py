@@ -12,7 +12,7 @@ from typing import Any
 import nats
 import pytest
 from ringcast import Worker
-from ringcast.admin import ConfigServiceClient
+from ringcast_client import ConfigServiceClient
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, until
 from ringcast_wire import LeaseRecord, SlotClaim, encode_record, limits, names
 

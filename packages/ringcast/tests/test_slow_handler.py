@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import nats
 import pytest
 from ringcast import Change, Worker
-from ringcast.admin import ConfigServiceClient
+from ringcast_client import ConfigServiceClient
 from ringcast_core import row_partition
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
 from ringcast_wire import WIRE_VERSION, Event, encode, names

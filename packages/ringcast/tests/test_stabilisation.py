@@ -7,8 +7,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from ringcast import Change, Worker
-from ringcast.admin import RowWrite
 from ringcast.topology import Member, read_topology
+from ringcast_client import RowWrite
 from ringcast_testkit import PATIENCE_S, History, WorkerProcess, until
 from ringcast_wire import NodePhase
 

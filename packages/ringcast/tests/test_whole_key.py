@@ -19,7 +19,7 @@ from ringcast._bus.requests import FetchClient
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import Log
 from ringcast._dapr.reader import read_key
-from ringcast.admin import ConfigServiceClient
+from ringcast_client import ConfigServiceClient
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, TcpProxy
 from ringcast_wire import names
 

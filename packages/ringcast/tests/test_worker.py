@@ -17,7 +17,7 @@ from ringcast import (
     UnknownStoreError,
     Worker,
 )
-from ringcast.admin import RowWrite
+from ringcast_client import RowWrite
 from ringcast_testkit import PATIENCE_S
 
 if TYPE_CHECKING:

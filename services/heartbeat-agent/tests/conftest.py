@@ -15,7 +15,7 @@ import dapr.conf
 import grpc
 import pytest
 from dapr.clients.grpc._response import ConfigurationResponse
-from ringcast.admin import ConfigServiceClient, RowWrite
+from ringcast_client import ConfigServiceClient, RowWrite
 from ringcast_testkit import AgentProcess, ConfigServiceProcess, NatsServer
 from ringcast_wire import limits
 from ringcast_wire.grpc import ConfigServiceStub, pb

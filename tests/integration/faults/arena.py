@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import nats
 from nats.aio.client import Client
-from ringcast.admin import ConfigServiceClient
+from ringcast_client import ConfigServiceClient
 from ringcast_core import row_partition
 from ringcast_testkit import (
     PATIENCE_S,

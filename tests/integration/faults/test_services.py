@@ -10,7 +10,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 from nats.js.errors import NotFoundError
-from ringcast.admin import ConfigServiceClient
+from ringcast_client import ConfigServiceClient
 from ringcast_testkit import ConfigServiceProcess, NatsServer
 from ringcast_wire import UnavailableError, decode_event, names
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ringcast.admin import ConfigServiceClient
+from ringcast_client import ConfigServiceClient
 from ringcast_wire.grpc import ServiceLogin
 
 from ringcast_cli._config import CliConfig

@@ -8,7 +8,7 @@ from typing import BinaryIO, Final
 
 import click
 import msgspec
-from ringcast.admin import CommittedRow, KeyedWrite
+from ringcast_client import CommittedRow, KeyedWrite
 from ringcast_wire import InvalidInputError, limits
 
 from ringcast_cli._client import service_client

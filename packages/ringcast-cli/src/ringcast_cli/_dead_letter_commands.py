@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 import click
-from ringcast.admin import DeadLetterRecord, ReplayOutcome, ReplayResult
+from ringcast_client import DeadLetterRecord, ReplayOutcome, ReplayResult
 from ringcast_wire import MAX_REPLAY_WAIT_MS, InvalidInputError
 
 from ringcast_cli import _exit_codes as codes

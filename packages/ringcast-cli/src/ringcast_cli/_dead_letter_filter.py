@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
-from ringcast.admin import ConfigServiceClient, DeadLetterRecord
+from ringcast_client import ConfigServiceClient, DeadLetterRecord
 from ringcast_wire import InvalidInputError, shown
 
 _AGO: Final = re.compile(r"(\d{1,9})(s|m|h|d)", re.ASCII)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 import click
-from ringcast.admin import DeletionInfo
+from ringcast_client import DeletionInfo
 from ringcast_wire import InvalidInputError, LimitExceededError
 
 from ringcast_cli._config import CliConfig

@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import Final
 
 import msgspec
-from ringcast.admin import RowWrite
+from ringcast_client import RowWrite
 from ringcast_wire import shown
 from ringcast_wire.csv_reader import CsvError, CsvRecord, CsvRules, read_header, read_records, width_problem
 

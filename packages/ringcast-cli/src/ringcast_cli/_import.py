@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from ringcast.admin import BatchResult, BulkWrite, ConfigServiceClient, InvalidRowError, OnInvalid, RowWrite
+from ringcast_client import BatchResult, BulkWrite, ConfigServiceClient, InvalidRowError, OnInvalid, RowWrite
 from ringcast_wire import InvalidInputError, RingcastError
 
 from ringcast_cli._formats import Parsed

@@ -6,7 +6,7 @@ import asyncio
 from typing import Final
 
 import click
-from ringcast.admin import KeyInfo, StoreInfo
+from ringcast_client import KeyInfo, StoreInfo
 
 from ringcast_cli._client import service_client
 from ringcast_cli._deletion import confirm, delete_slowly, deletion_options, print_deletion, restorable

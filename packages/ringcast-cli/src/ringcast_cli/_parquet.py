@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, Final
 
-from ringcast.admin import RowWrite
+from ringcast_client import RowWrite
 from ringcast_wire import shown
 
 from ringcast_cli._formats import Layout, Parsed, column_positions

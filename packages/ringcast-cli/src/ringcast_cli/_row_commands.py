@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, BinaryIO, Final
 
 import click
-from ringcast.admin import DeleteResult, PutResult, RevisionRecord, RowRecord
+from ringcast_client import DeleteResult, PutResult, RevisionRecord, RowRecord
 from ringcast_wire import InvalidInputError, limits
 
 from ringcast_cli import _exit_codes as codes

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 import click
-from ringcast.admin import StoreInfo
+from ringcast_client import StoreInfo
 from ringcast_wire import Mode, Strategy, limits
 
 from ringcast_cli._client import service_client

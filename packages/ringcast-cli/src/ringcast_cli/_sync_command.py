@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 import click
-from ringcast.admin import (
+from ringcast_client import (
     DEFAULT_FIRST_ROWS,
     DEFAULT_MAX_DELETE_SHARE,
     InvalidRowError,

@@ -58,3 +58,32 @@ def config_service(tmp_path: Path, nats_server: NatsServer) -> Iterator[ConfigSe
     database = f"sqlite:{tmp_path / 'ringcast.db'}"
     with ConfigServiceProcess(tmp_path, nats_url=nats_server.url, database=database) as service:
         yield service
+
+
+@pytest.fixture(scope="module")
+def service_nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    """A NATS server on which the config service alone makes buckets; no test may stop it."""
+    with NatsServer(tmp_path_factory.mktemp("service-nats")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def shared_service(
+    service_nats: NatsServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ConfigServiceProcess]:
+    """A config service beside it; no test may stop it either."""
+    directory = tmp_path_factory.mktemp("service")
+    database = f"sqlite:{directory / 'ringcast.db'}"
+    with ConfigServiceProcess(directory, nats_url=service_nats.url, database=database) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def brief_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConfigServiceProcess]:
+    """A config service whose streams end all the time."""
+    directory = tmp_path_factory.mktemp("brief")
+    with NatsServer(directory / "nats") as nats:
+        database = f"sqlite:{directory / 'ringcast.db'}"
+        options = ("--change-stream", "50ms")
+        with ConfigServiceProcess(directory, nats_url=nats.url, database=database, options=options) as running:
+            yield running

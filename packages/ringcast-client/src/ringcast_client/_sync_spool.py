@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from ringcast_core import row_partitions
 
-from ringcast._client.records import RowRecord, RowWrite
+from ringcast_client._records import RowRecord, RowWrite
 
 _CACHE_KIB: Final = 32 * 1024
 _PAGE_ROWS: Final = 500

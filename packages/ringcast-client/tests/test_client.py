@@ -1,4 +1,4 @@
-"""The admin client against a real config service."""
+"""The client against a real config service."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import pytest
-from ringcast.admin import (
+from ringcast_client import (
     BatchResult,
     ConfigServiceClient,
     InvalidRowError,
@@ -34,7 +34,7 @@ PARTITIONS = 8
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    directory = tmp_path_factory.mktemp("admin")
+    directory = tmp_path_factory.mktemp("client")
     with NatsServer(directory / "nats") as nats:
         database = f"sqlite:{directory / 'ringcast.db'}"
         with ConfigServiceProcess(directory, nats_url=nats.url, database=database) as service:

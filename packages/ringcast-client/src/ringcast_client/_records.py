@@ -1,4 +1,4 @@
-"""What goes into and comes out of the admin client: frozen records instead of protobuf messages."""
+"""What goes into and comes out of the client: frozen records instead of protobuf messages."""
 
 from __future__ import annotations
 

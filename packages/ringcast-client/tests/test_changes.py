@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from ringcast.admin import ConfigServiceClient, DeleteResult
+from ringcast_client import ConfigServiceClient, DeleteResult
 from ringcast_core import row_partition
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, TcpProxy
 from ringcast_wire import InvalidInputError, UnavailableError, UnknownKeyError, UnknownStoreError, limits

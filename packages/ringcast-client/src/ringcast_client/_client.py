@@ -25,12 +25,12 @@ from ringcast_wire import (
 from ringcast_wire.grpc import ConfigServiceStub, ServiceLogin, error_from_rpc, pb
 from ringcast_wire.tracing import Tracing, make_tracing
 
-from ringcast._client.bulk_batches import BatchBuilder
-from ringcast._client.bulk_write import BulkWrite, Rows, StatusLostError
-from ringcast._client.change_writer import ChangeWriter
-from ringcast._client.channel import CHANNEL_OPTIONS
-from ringcast._client.dead_letters import DeadLetterCalls
-from ringcast._client.input import (
+from ringcast_client._bulk_batches import BatchBuilder
+from ringcast_client._bulk_write import BulkWrite, Rows, StatusLostError
+from ringcast_client._change_writer import ChangeWriter
+from ringcast_client._channel import CHANNEL_OPTIONS
+from ringcast_client._dead_letters import DeadLetterCalls
+from ringcast_client._input import (
     cause,
     check_address,
     check_job_id,
@@ -40,7 +40,7 @@ from ringcast._client.input import (
     slices,
     where,
 )
-from ringcast._client.records import (
+from ringcast_client._records import (
     CommittedRow,
     DeleteResult,
     KeyedWrite,
@@ -51,8 +51,8 @@ from ringcast._client.records import (
     checked_row,
     row_record,
 )
-from ringcast._client.stores import StoreCalls
-from ringcast._client.sync import (
+from ringcast_client._stores import StoreCalls
+from ringcast_client._sync import (
     DEFAULT_FIRST_ROWS,
     DEFAULT_MAX_DELETE_SHARE,
     Sync,
@@ -118,7 +118,7 @@ class ConfigServiceClient(DeadLetterCalls, StoreCalls):
     async def __aenter__(self) -> Self:
         self._channel = self._login.aio_channel(self._address, CHANNEL_OPTIONS)
         self._stub = ConfigServiceStub(self._channel)
-        self._tracing = make_tracing("ringcast.admin", self._tracer_provider)
+        self._tracing = make_tracing("ringcast_client", self._tracer_provider)
         return self
 
     async def __aexit__(

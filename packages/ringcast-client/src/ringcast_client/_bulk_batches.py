@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ringcast_wire import InvalidInputError, check_condition, check_row, check_row_id
 from ringcast_wire.grpc import pb
 
-from ringcast._client.records import OnInvalid, RejectedRow, RowWrite, row_message
+from ringcast_client._records import OnInvalid, RejectedRow, RowWrite, row_message
 
 _ON_INVALID = {
     OnInvalid.REJECT_BATCH: pb.ON_INVALID_REJECT_BATCH,

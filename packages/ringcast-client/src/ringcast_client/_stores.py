@@ -7,8 +7,8 @@ from typing import Any
 from ringcast_wire import Mode, Strategy, names
 from ringcast_wire.grpc import MODES, STRATEGIES, pb
 
-from ringcast._client.input import check_inline, where
-from ringcast._client.records import KeyInfo, StoreInfo, key_info, store_info
+from ringcast_client._input import check_inline, where
+from ringcast_client._records import KeyInfo, StoreInfo, key_info, store_info
 
 
 class StoreCalls:

@@ -26,7 +26,7 @@ from ringcast_wire import (
 from ringcast_wire.grpc import pb
 from ringcast_wire.tracing import Tracing
 
-from ringcast._client.records import DeleteResult, PutResult
+from ringcast_client._records import DeleteResult, PutResult
 
 ChangeCall = grpc.aio.StreamStreamCall[pb.Changes, pb.ChangeResults]
 

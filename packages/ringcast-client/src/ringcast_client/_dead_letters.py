@@ -11,7 +11,7 @@ from typing import Any
 from ringcast_wire import MAX_REPLAY_WAIT_MS, InvalidInputError, check_row_id, limits, names
 from ringcast_wire.grpc import pb
 
-from ringcast._client.input import check_range
+from ringcast_client._input import check_range
 
 
 @dataclass(frozen=True, slots=True)

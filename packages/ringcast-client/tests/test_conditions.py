@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from ringcast.admin import ConfigServiceClient, InvalidRowError, KeyedWrite, RowWrite
+from ringcast_client import ConfigServiceClient, InvalidRowError, KeyedWrite, RowWrite
 from ringcast_testkit import ConfigServiceProcess, NatsServer, PostgresServer
 from ringcast_wire import (
     ConditionFailedError,

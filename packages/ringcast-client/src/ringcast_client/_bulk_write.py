@@ -12,9 +12,9 @@ import grpc.aio
 from ringcast_wire import RingcastError, UnavailableError
 from ringcast_wire.grpc import pb
 
-from ringcast._client.bulk_batches import Batch, BatchBuilder, InvalidRowError, build_batches
-from ringcast._client.from_thread import from_thread
-from ringcast._client.records import BatchResult, RejectedRow, RowWrite
+from ringcast_client._bulk_batches import Batch, BatchBuilder, InvalidRowError, build_batches
+from ringcast_client._from_thread import from_thread
+from ringcast_client._records import BatchResult, RejectedRow, RowWrite
 
 Rows = AsyncIterable[RowWrite] | Iterable[RowWrite]
 WriteCall = grpc.aio.StreamStreamCall[pb.WriteBatch, pb.WriteResult]

@@ -5,13 +5,13 @@ For tools and for applications that write. Workers don't need it: they hear and 
 
 from __future__ import annotations
 
-from ringcast._client.bulk_batches import InvalidRowError
-from ringcast._client.bulk_write import BulkWrite
-from ringcast._client.change_writer import ChangeWriter
-from ringcast._client.client import DEFAULT_SERVICE, DEFAULT_TIMEOUT_S, ConfigServiceClient
-from ringcast._client.dead_letters import DeadLetterRecord, ReplayOutcome, ReplayResult
-from ringcast._client.input import check_address
-from ringcast._client.records import (
+from ringcast_client._bulk_batches import InvalidRowError
+from ringcast_client._bulk_write import BulkWrite
+from ringcast_client._change_writer import ChangeWriter
+from ringcast_client._client import DEFAULT_SERVICE, DEFAULT_TIMEOUT_S, ConfigServiceClient
+from ringcast_client._dead_letters import DeadLetterRecord, ReplayOutcome, ReplayResult
+from ringcast_client._input import check_address
+from ringcast_client._records import (
     BatchResult,
     CommittedRow,
     DeleteResult,
@@ -26,7 +26,7 @@ from ringcast._client.records import (
     RowWrite,
     StoreInfo,
 )
-from ringcast._client.sync import (
+from ringcast_client._sync import (
     DEFAULT_FIRST_ROWS,
     DEFAULT_MAX_DELETE_SHARE,
     SyncPhase,

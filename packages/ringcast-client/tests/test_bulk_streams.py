@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from ringcast.admin import BulkWrite, ConfigServiceClient, OnInvalid, PutResult, RowWrite
+from ringcast_client import BulkWrite, ConfigServiceClient, OnInvalid, PutResult, RowWrite
 from ringcast_testkit import ConfigServiceProcess
 from ringcast_wire import InvalidInputError
 

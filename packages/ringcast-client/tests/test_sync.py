@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import pytest
-from ringcast import Change
-from ringcast._client.sync_spool import Spool
-from ringcast.admin import (
+from ringcast_client import (
     ConfigServiceClient,
     InvalidRowError,
     RowRecord,
@@ -20,22 +18,27 @@ from ringcast.admin import (
     SyncProgress,
     SyncRefusedError,
 )
+from ringcast_client._sync_spool import Spool
 from ringcast_core import row_partition
-from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
+from ringcast_testkit import ConfigServiceProcess, NatsServer
 from ringcast_wire import InvalidInputError, UnavailableError, UnknownStoreError
 
-if TYPE_CHECKING:
-    from .conftest import Store
-
-NewStore = Callable[[str], "Store"]
 Content = dict[str, tuple[str, dict[str, str]]]
 
 
+class Store(NamedTuple):
+    """A store of a test's own."""
+
+    name: str
+    client: ConfigServiceClient
+
+
 @pytest.fixture
-async def store(new_store: NewStore, store_name: str) -> Store:
-    found = new_store(store_name)
-    await found.create()
-    return found
+async def store(shared_service: ConfigServiceProcess, store_name: str) -> AsyncIterator[Store]:
+    """A store that no other test uses."""
+    async with ConfigServiceClient(shared_service.address) as client:
+        await client.create_store(store_name, partition_count=8)
+        yield Store(store_name, client)
 
 
 def _rows(content: Content) -> list[RowWrite]:
@@ -66,17 +69,6 @@ async def test_only_what_differs_is_written(store: Store) -> None:
     assert sum(await store.client.heads(store.name, "list")) - sum(before) == 5, "a revision a difference, no more"
     assert await _content(store) == {row.row_id: (row.value, row.metadata) for row in wanted}
     assert await _sync(store, wanted) == (0, 0, 0, 2_999)
-
-
-async def test_workers_hear_of_the_difference_only(store: Store) -> None:
-    await _sync(store, _plain(range(500)))
-    changes: list[Change] = []
-    async with store.worker(handler=changes.append) as worker:
-        await worker.wait_until("list", lambda: len(changes) == 500, timeout_s=PATIENCE_S)
-        changes.clear()
-        await _sync(store, [*_plain(range(1, 500)), RowWrite("row5", "other")])
-        await worker.wait_until("list", lambda: len(changes) == 2, timeout_s=PATIENCE_S)
-    assert {(change.row_id, change.deleted) for change in changes} == {("row0", True), ("row5", False)}
 
 
 async def test_a_dry_run_writes_nothing(store: Store) -> None:

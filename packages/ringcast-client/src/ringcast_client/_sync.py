@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 from ringcast_wire import InvalidInputError, LimitExceededError, UnknownKeyError, check_row, check_row_id, shown
 
-from ringcast._client.bulk_batches import InvalidRowError
-from ringcast._client.from_thread import from_thread
-from ringcast._client.records import RowRecord, RowWrite
-from ringcast._client.sync_spool import Difference, Spool
-from ringcast._client.sync_write import SyncWrite
+from ringcast_client._bulk_batches import InvalidRowError
+from ringcast_client._from_thread import from_thread
+from ringcast_client._records import RowRecord, RowWrite
+from ringcast_client._sync_spool import Difference, Spool
+from ringcast_client._sync_write import SyncWrite
 
 if TYPE_CHECKING:
-    from ringcast._client.bulk_write import Rows
-    from ringcast._client.client import ConfigServiceClient
+    from ringcast_client._bulk_write import Rows
+    from ringcast_client._client import ConfigServiceClient
 
 DEFAULT_MAX_DELETE_SHARE: Final = 0.5
 DEFAULT_FIRST_ROWS: Final = 10

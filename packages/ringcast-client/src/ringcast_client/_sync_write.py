@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from ringcast_wire import ConditionFailedError, limits
 
-from ringcast._client.records import RowWrite
-from ringcast._client.sync_spool import PlannedWrite, Spool
+from ringcast_client._records import RowWrite
+from ringcast_client._sync_spool import PlannedWrite, Spool
 
 if TYPE_CHECKING:
-    from ringcast._client.change_writer import ChangeWriter
-    from ringcast._client.client import ConfigServiceClient
+    from ringcast_client._change_writer import ChangeWriter
+    from ringcast_client._client import ConfigServiceClient
 
 _PAGE_ROWS: Final = limits.MAX_BATCH_ROWS
 

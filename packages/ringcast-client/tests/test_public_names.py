@@ -1,0 +1,40 @@
+"""The names that others may rely on."""
+
+from __future__ import annotations
+
+import ringcast_client
+
+
+def test_the_public_names_are_frozen() -> None:
+    assert ringcast_client.__all__ == [
+        "BatchResult",
+        "BulkWrite",
+        "ChangeWriter",
+        "CommittedRow",
+        "ConfigServiceClient",
+        "DEFAULT_FIRST_ROWS",
+        "DEFAULT_MAX_DELETE_SHARE",
+        "DEFAULT_SERVICE",
+        "DEFAULT_TIMEOUT_S",
+        "DeadLetterRecord",
+        "DeleteResult",
+        "DeletionInfo",
+        "InvalidRowError",
+        "KeyInfo",
+        "KeyedWrite",
+        "OnInvalid",
+        "PutResult",
+        "RejectedRow",
+        "ReplayOutcome",
+        "ReplayResult",
+        "RevisionRecord",
+        "RowRecord",
+        "RowWrite",
+        "StoreInfo",
+        "SyncPhase",
+        "SyncProgress",
+        "SyncRefusedError",
+        "SyncResult",
+        "check_address",
+    ]
+    assert all(hasattr(ringcast_client, name) for name in ringcast_client.__all__)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import ringcast
+import ringcast_client
 import ringcast_config_service
 import yaml
 from ringcast_heartbeat_agent.telemetry import AGENT
@@ -69,7 +70,7 @@ def test_the_tables_of_metrics_are_those_of_the_code() -> None:
 
 def emitted_spans() -> set[str]:
     """The names of spans in the sources."""
-    sources = [Path(module.__file__ or "").parent for module in (ringcast, ringcast_config_service)]
+    sources = [Path(module.__file__ or "").parent for module in (ringcast, ringcast_client, ringcast_config_service)]
     text = "\n".join(path.read_text() for source in sources for path in source.rglob("*.py"))
     found = set(re.findall(r'"(config\.[a-z]+(?:\.[a-z]+)*)"', text))
     assert len(found) > 10

@@ -91,6 +91,25 @@ class DispatchArena(Arena):
 
         return await status_until(self.agent, STORE, settled)
 
+    async def shared_out(self) -> None:
+        """Waits until the agent says that it has as many partitions as the workers have left to it, and has some.
+
+        A worker hears a moment later than the agent that the agent is there: until then both have what the agent took.
+        """
+        assert self.agent is not None
+        (key,) = self.shape.keys
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            told = await off(self.agent.status)
+            agents = sum(one["partitions"] for one in told["workers"] if (one["store"], one["key"]) == (STORE, key))
+            owners = self.mirror.owner_counts(key)
+            if max(owners) <= 1 and owners.count(0) == agents > 0:
+                return
+            if time.monotonic() > deadline:
+                seen = f"the agent has {agents} of {len(owners)}, by workers they are owned so many times: {owners}"
+                raise AssertionError(f"the partitions were not shared out within {PATIENCE_S:g} s: {seen}")
+            await asyncio.sleep(0.02)
+
     async def busy(self, deliveries: int) -> None:
         """Waits until consumers have acknowledged so many more."""
         enough = self.answers.count + deliveries

@@ -11,7 +11,7 @@ from tests.integration.faults.dispatch_arena import DispatchArena
 from tests.integration.faults.histories import judge_order, judge_reports, judge_revisions, judge_state, judge_writes
 from tests.integration.faults.kinds import Kind
 from tests.integration.faults.load import Write
-from tests.integration.faults.run import Outcome, Run, Say, chaos, revisions_of
+from tests.integration.faults.run import DUMP_TRIES, Dumps, Outcome, Run, Say, chaos, revisions_of
 
 BUSY = 100
 """Deliveries that are acknowledged before each fault."""
@@ -33,6 +33,19 @@ class DispatchRun(Run):
 
     async def before_fault(self) -> None:
         await self.arena.busy(BUSY)
+
+    async def dumps(self) -> Dumps:
+        """As of any run, and no partition moved until the agent and the workers agreed on whose each is.
+
+        Otherwise the rows of the agent could be judged as those of a worker that is about to give them up.
+        """
+        for _ in range(DUMP_TRIES):
+            moves = self.arena.mirror.moves
+            dumps = await super().dumps()
+            await self.arena.shared_out()
+            if self.arena.mirror.moves == moves:
+                return dumps
+        raise AssertionError(f"partitions moved during each of {DUMP_TRIES} looks, with no fault and no load")
 
     async def judge(self) -> None:
         """Ends the load, waits for rest, and adds what is found to the outcome."""

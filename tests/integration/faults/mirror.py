@@ -50,6 +50,10 @@ class Mirror:
             if held == key and any(owner == worker_id for owner, _ in owners)
         )
 
+    def owner_counts(self, key: str) -> list[int]:
+        """How many owners each partition of a key has."""
+        return [len(owners) for (held, _), owners in self._owners.items() if held == key]
+
     def heard(self, key: str, partition: int, row_id: str) -> int:
         """The highest version of a row that every owner of its partition was given; 0 without an owner."""
         return min((version for version, _ in self._given(key, partition, row_id)), default=0)

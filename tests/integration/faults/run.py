@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ringcast_client import ConfigServiceClient
 from ringcast_testkit import Report
@@ -37,10 +37,12 @@ DISPATCH_KINDS = frozenset(
     }
 )
 """What can be done where the partitions of the agent have an owner that reports nothing."""
-_DUMP_TRIES = 5
+DUMP_TRIES = 5
 RECOVERY_S = 90.0
 """How long a system may take until all of it is served again after a fault."""
 Say = Callable[[str], None]
+Dumps: TypeAlias = dict[str, Mapping[str, Mapping[str, tuple[str, int, int]]]]
+"""What each worker holds, by config key and row id."""
 
 
 @dataclass
@@ -182,20 +184,20 @@ class Run:
             return mirror.given(write.key, write.partition, write.row_id, write.value)
         return mirror.heard(write.key, write.partition, write.row_id) >= write.version
 
-    async def dumps(self) -> dict[str, Mapping[str, Mapping[str, tuple[str, int, int]]]]:
+    async def dumps(self) -> Dumps:
         """What each worker holds, by key and row id; no partition moved from the first answer to the last.
 
         On a busy machine partitions may move late, as when a lease was refreshed too late: of one that went to a worker
         that had already answered nobody would tell.
         """
-        for _ in range(_DUMP_TRIES):
+        for _ in range(DUMP_TRIES):
             await self.recovered()
             await self.rest()
             moves = self.arena.mirror.moves
             dumps = {name: await off(worker.dump) for name, worker in self.arena.workers.items()}
             if self.arena.mirror.moves == moves:
                 return dumps
-        raise AssertionError(f"partitions moved during each of {_DUMP_TRIES} looks, with no fault and no load")
+        raise AssertionError(f"partitions moved during each of {DUMP_TRIES} looks, with no fault and no load")
 
     async def judge(self) -> None:
         """Ends the load, waits for rest, and adds what is found to the outcome."""

@@ -11,7 +11,7 @@ from ringcast._protocol.actions import Action, CompareHeads, HistoryChanged, His
 from ringcast._protocol.anti_entropy import HeadsAsked, Suspects
 from ringcast._protocol.fetches import FetchQueue
 from ringcast._protocol.key_history import KeyHistory
-from ringcast._protocol.partition import Fetching, Partition, Token
+from ringcast._protocol.partition import Fetching, Partition, PartitionInput, Token
 
 
 class Comparison:
@@ -152,7 +152,7 @@ class Comparison:
             if partition.fetching is not Fetching.IDLE:
                 continue
             if head < applied or partition.replace:
-                partition.replace = True
+                partition.on(PartitionInput.INVALIDATED)
                 self._queue.want(partition)
             elif head > partition.expected:
                 self._suspects.add(partition, head, now)
@@ -180,7 +180,7 @@ class Comparison:
             if partition.is_empty:
                 partition.history = history
             else:
-                partition.replace = True
+                partition.on(PartitionInput.INVALIDATED)
             self._queue.want(partition)
         self._queue.hurry()
 

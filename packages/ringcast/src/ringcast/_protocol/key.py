@@ -39,7 +39,7 @@ from ringcast._protocol.full_fetch import FullFetch
 from ringcast._protocol.hearing import Hearing
 from ringcast._protocol.key_history import KeyHistory
 from ringcast._protocol.pace import Pace
-from ringcast._protocol.partition import Fetching, Partition, Token
+from ringcast._protocol.partition import Fetching, Partition, PartitionInput, Token
 from ringcast._protocol.partition_fetches import PartitionFetches
 from ringcast._protocol.snapshots import CachedPartition, Saving
 
@@ -126,10 +126,11 @@ class KeyMachine:
             partition = self._gain(cached.number, saved=True)
             partition.applied = partition.expected = cached.applied
             partition.rows, partition.tombstones = cached.rows, cached.tombstones
-            partition.cached, partition.as_of = True, cached.as_of
-            # A cache that was written in the middle of a change of histories has partitions of both.
+            partition.history, partition.as_of = cached.history, cached.as_of
+            partition.on(PartitionInput.RESTORED)
             self.history.begin(self.history.current or cached.history)
-            partition.history, partition.replace = cached.history, cached.history != self.history.current
+            if cached.history != self.history.current:  # it was written in the middle of a change of histories
+                partition.on(PartitionInput.INVALIDATED)
         if self.partitions:
             self.announcements.add(True, frozenset(self.partitions))
         if hand_over:
@@ -192,7 +193,7 @@ class KeyMachine:
             self._fetches.retry(partition, now)
             return
         if asked.since is not None and reply.whole and reply.revision < asked.since:
-            partition.replace = True
+            partition.on(PartitionInput.INVALIDATED)
         if partition.replace and not self._comparison.may_replace(partition, reply):
             self._queue.done(partition)
             return
@@ -366,8 +367,9 @@ class KeyMachine:
 
     def _doubt(self, partition: Partition) -> None:
         """The service denies what an event said: the partition is taken anew, as after a restored database."""
-        partition.replace = True
-        self._queue.want(partition)
+        if not partition.dead:
+            partition.on(PartitionInput.INVALIDATED)
+            self._queue.want(partition)
 
     def _close_batch(self, now: float) -> None:
         """Sends what has gathered on: at once if nothing is under way, else at the end of the window."""
@@ -449,9 +451,7 @@ class KeyMachine:
         if job.history != self.history.current:
             self._queue.want(partition)
             return
-        partition.replace = False
-        partition.live = True
-        partition.cached = False
+        partition.on(PartitionInput.LOADED)
         self._ack(self._advance(partition, job.rows.revision))
         if partition.foreign:
             self._ack(partition.settled(self.history.is_past))

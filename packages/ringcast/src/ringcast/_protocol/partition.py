@@ -1,10 +1,14 @@
-"""One owned partition: its rows, its revisions, and the events that wait for an acknowledgement."""
+"""One owned partition: its state, its rows, its revisions, and the events that wait for an acknowledgement.
+
+Everything that changes the state of a partition stands in this file: ``TRANSITIONS`` has every way from one state to
+another, after the table of h11.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from ringcast_wire import Event, Row
 
@@ -17,6 +21,81 @@ MAX_UNSAVED_ROWS: Final = 65_536
 """Changed rows of a partition that are told apart for the disk; past it the partition is written whole."""
 MAX_WAITING_EVENTS: Final = 256
 """Events kept while a fetch is under way; past it only the highest revision is remembered, and fetched."""
+
+
+class PartitionState(Enum):
+    """What a worker has of a partition."""
+
+    LOADING = auto()  # nothing yet: the first fetch is still to be applied
+    LOADING_AFRESH = auto()  # the same; of a fetch whose history is over the application may have had some rows
+    CACHED = auto()  # the rows of the last life, from the disk
+    CACHED_INVALID = auto()  # the same, of a history that is over or of a database that went back
+    LIVE = auto()  # the rows as of a fetch, and what events have told since
+    RELOADING = auto()  # the same, of a history that is over or of a database that went back
+    REVOKED = auto()  # nothing any more: another worker owns it, or another object has taken its place
+
+
+class PartitionInput(Enum):
+    """What changes the state of a partition."""
+
+    RESTORED = auto()  # its rows of the last life were read from the disk
+    INVALIDATED = auto()  # its revisions can't be compared any more: a whole fetch is to take its place
+    LOADED = auto()  # the application has taken what a fetch brought
+    REVOKED = auto()  # the worker does not own it any more
+
+
+TRANSITIONS: Final[Mapping[PartitionInput, Mapping[PartitionState, PartitionState]]] = {
+    PartitionInput.RESTORED: {
+        PartitionState.LOADING: PartitionState.CACHED,
+    },
+    PartitionInput.INVALIDATED: {
+        PartitionState.LOADING: PartitionState.LOADING_AFRESH,
+        PartitionState.LOADING_AFRESH: PartitionState.LOADING_AFRESH,
+        PartitionState.CACHED: PartitionState.CACHED_INVALID,
+        PartitionState.CACHED_INVALID: PartitionState.CACHED_INVALID,
+        PartitionState.LIVE: PartitionState.RELOADING,
+        PartitionState.RELOADING: PartitionState.RELOADING,
+    },
+    PartitionInput.LOADED: {
+        PartitionState.LOADING: PartitionState.LIVE,
+        PartitionState.LOADING_AFRESH: PartitionState.LIVE,
+        PartitionState.CACHED: PartitionState.LIVE,
+        PartitionState.CACHED_INVALID: PartitionState.LIVE,
+        PartitionState.LIVE: PartitionState.LIVE,
+        PartitionState.RELOADING: PartitionState.LIVE,
+    },
+    PartitionInput.REVOKED: {
+        PartitionState.LOADING: PartitionState.REVOKED,
+        PartitionState.LOADING_AFRESH: PartitionState.REVOKED,
+        PartitionState.CACHED: PartitionState.REVOKED,
+        PartitionState.CACHED_INVALID: PartitionState.REVOKED,
+        PartitionState.LIVE: PartitionState.REVOKED,
+        PartitionState.RELOADING: PartitionState.REVOKED,
+    },
+}
+"""What does not stand here can't happen."""
+
+
+class TransitionError(AssertionError):
+    """A partition was given an input that can't come in its state: the code is at fault."""
+
+
+class _Facts(NamedTuple):
+    live: bool
+    cached: bool
+    replace: bool
+    dead: bool
+
+
+_FACTS: Final = {
+    PartitionState.LOADING: _Facts(live=False, cached=False, replace=False, dead=False),
+    PartitionState.LOADING_AFRESH: _Facts(live=False, cached=False, replace=True, dead=False),
+    PartitionState.CACHED: _Facts(live=False, cached=True, replace=False, dead=False),
+    PartitionState.CACHED_INVALID: _Facts(live=False, cached=True, replace=True, dead=False),
+    PartitionState.LIVE: _Facts(live=True, cached=False, replace=False, dead=False),
+    PartitionState.RELOADING: _Facts(live=True, cached=False, replace=True, dead=False),
+    PartitionState.REVOKED: _Facts(live=False, cached=False, replace=False, dead=True),
+}
 
 
 class Heard(Enum):
@@ -55,7 +134,11 @@ class Fetching(Enum):
 
 
 class Partition:
-    """The state of one partition while this worker owns it; a partition lost and gained again starts anew.
+    """One partition while this worker owns it; a partition lost and gained again starts anew.
+
+    ``state`` is changed by :meth:`on` alone, and with it what it means: ``live`` (there are rows that events are added
+    to), ``cached`` (there are rows from the disk), ``replace`` (the next fetch is whole and takes its place) and
+    ``dead``. They are kept as plain attributes since every event asks for them.
 
     ``applied``: every change up to it has been through the handler. ``expected``: every change up to it has been taken
     in, and is on its way to the handler at most. ``expected >= applied`` always.
@@ -81,6 +164,7 @@ class Partition:
         "retry_at",
         "rows",
         "short",
+        "state",
         "tokens",
         "tombstones",
         "unread",
@@ -104,17 +188,29 @@ class Partition:
         self.counted = 0  # deliveries that the key's share counts as held
         self.paced = 0  # and those that its pace counts as waiting for the handler
         self.unread = False  # an event that can't be read has come since the last fetch was asked for
-        self.filtered = False
-        self.live = False
-        self.dead = False
-        self.cached = False  # its rows are from the disk, and nothing has been heard of them since
-        self.as_of = 0.0  # when those were known to be current
+        self.filtered = False  # the server has confirmed that it delivers the partition's events
+        self._enter(PartitionState.LOADING)
+        self.as_of = 0.0  # when the rows from the disk were known to be current
         self.unsaved: Unsaved | None = None
-        self.replace = False  # the next fetch is whole and takes its place: its revisions can't be compared any more
         self.fetching = Fetching.IDLE
         self.backoff = Backoff(random)
         self.retry_at: float | None = None
         self.short = Backoff(random, first_s=0.05, most_s=5.0)  # between fetches that fell short of what was heard
+
+    def on(self, happened: PartitionInput) -> None:
+        """Goes over into the state that ``TRANSITIONS`` has for what has happened.
+
+        Raises:
+            TransitionError: there is none.
+        """
+        after = TRANSITIONS[happened].get(self.state)
+        if after is None:
+            raise TransitionError(f"partition {self.number} is {self.state.name}: it can't be {happened.name}")
+        self._enter(after)
+
+    def _enter(self, state: PartitionState) -> None:
+        self.state = state
+        self.live, self.cached, self.replace, self.dead = _FACTS[state]
 
     def accept(self, row: Row) -> bool:
         """Takes a row in, from whatever source, if it is newer than what is known of it."""
@@ -146,7 +242,8 @@ class Partition:
         whatever was under way for it comes to nothing.
         """
         after = Partition(self.number, random)
-        after.filtered = after.live = True
+        after.filtered = True
+        after.on(PartitionInput.LOADED)
         after.history = history
         after.unread, after.foreign = self.unread, self.foreign
         self.foreign = {}
@@ -254,7 +351,7 @@ class Partition:
 
     def give_up(self) -> list[Token]:
         """The partition is no longer ours; returns the tokens, as the new owner starts with a fetch."""
-        self.dead = True
+        self.on(PartitionInput.REVOKED)
         tokens = self.held
         self.rows, self.tombstones, self.tokens, self.waiting, self.foreign = {}, {}, {}, [], {}
         return tokens

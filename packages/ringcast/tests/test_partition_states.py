@@ -1,0 +1,68 @@
+"""The states of a partition, and the ways from one to another."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from ringcast._protocol.partition import TRANSITIONS, Partition, PartitionInput, PartitionState, TransitionError
+
+BEGIN = PartitionState.LOADING
+WAYS = [(before, happened, after) for happened, found in TRANSITIONS.items() for before, after in found.items()]
+IMPOSSIBLE = [
+    (state, happened) for happened in PartitionInput for state in PartitionState if state not in TRANSITIONS[happened]
+]
+
+
+def _partition_in(wanted: PartitionState) -> Partition:
+    """A partition that has come into a state by the shortest way."""
+    ways: dict[PartitionState, tuple[PartitionInput, ...]] = {BEGIN: ()}
+    for state in (reached := [BEGIN]):
+        for before, happened, after in WAYS:
+            if before is state and after not in ways:
+                ways[after] = (*ways[state], happened)
+                reached.append(after)
+    partition = Partition(7, Random(1).random)
+    for happened in ways[wanted]:
+        partition.on(happened)
+    assert partition.state is wanted
+    return partition
+
+
+@pytest.mark.parametrize(("before", "happened", "after"), WAYS)
+def test_every_way_of_the_table(before: PartitionState, happened: PartitionInput, after: PartitionState) -> None:
+    partition = _partition_in(before)
+    had = partition.live, partition.cached
+    partition.on(happened)
+    assert partition.state is after
+    facts = partition.live, partition.cached, partition.replace, partition.dead
+    match happened:
+        case PartitionInput.RESTORED:
+            assert facts == (False, True, False, False)
+        case PartitionInput.INVALIDATED:
+            assert facts == (*had, True, False), "what there is goes on being served until a whole fetch is applied"
+        case PartitionInput.LOADED:
+            assert facts == (True, False, False, False)
+        case PartitionInput.REVOKED:
+            assert facts == (False, False, False, True)
+
+
+@pytest.mark.parametrize(("state", "happened"), IMPOSSIBLE)
+def test_what_does_not_stand_in_the_table_is_refused(state: PartitionState, happened: PartitionInput) -> None:
+    partition = _partition_in(state)
+    with pytest.raises(TransitionError, match=f"partition 7 is {state.name}: it can't be {happened.name}"):
+        partition.on(happened)
+    assert partition.state is state
+
+
+def test_a_revoked_partition_stays_one() -> None:
+    assert [state for state, _ in IMPOSSIBLE].count(PartitionState.REVOKED) == len(PartitionInput)
+    for state in PartitionState:
+        if state is not PartitionState.REVOKED:
+            assert TRANSITIONS[PartitionInput.REVOKED][state] is PartitionState.REVOKED, "any other can be lost"
+
+
+def test_a_partition_is_served_from_one_place() -> None:
+    for state in PartitionState:
+        partition = _partition_in(state)
+        assert partition.live + partition.cached + partition.dead <= 1

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from ringcast._bus.bus import RECONNECT_MOST_S
-from ringcast._common.backoff import Backoff
+from ringcast_wire import Backoff
 
 from tests.simulation.engine import Process, Scheduler
 

@@ -7,12 +7,12 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ringcast._common.backoff import Backoff
 from ringcast._protocol.assignment import PeerAssigner, owners
 from ringcast._protocol.filters import FilterPlan
 from ringcast._protocol.lease import LeaseKeeper, Refusal
 from ringcast._protocol.membership import Entry, Member, Membership, Mirror
 from ringcast_wire import (
+    Backoff,
     LeaseRecord,
     LimitExceededError,
     NodeRecord,

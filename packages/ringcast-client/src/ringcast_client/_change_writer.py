@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import grpc.aio
 from ringcast_wire import (
+    Backoff,
     OutcomeUnknownError,
     RingcastError,
     UnavailableError,
@@ -29,9 +31,6 @@ from ringcast_wire.tracing import Tracing
 from ringcast_client._records import DeleteResult, PutResult
 
 ChangeCall = grpc.aio.StreamStreamCall[pb.Changes, pb.ChangeResults]
-
-_FIRST_WAIT_S: Final = 0.05
-_LONGEST_WAIT_S: Final = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -228,7 +227,7 @@ class ChangeWriter:
 
     async def _run(self) -> None:
         """Has a stream for as long as there is something to say."""
-        wait_s = _FIRST_WAIT_S
+        backoff = Backoff(random.random, first_s=0.1, most_s=1.0)
         while not self._is_done:
             if not self._unsent:
                 self._news.clear()
@@ -241,9 +240,10 @@ class ChangeWriter:
             self._unsent = {number: held for number, held in self._pending.items() if not held.answer.done()}
             for held in self._unsent.values():
                 held.sent = False
-            wait_s = _FIRST_WAIT_S if answered else min(2 * wait_s, _LONGEST_WAIT_S)
-            if not answered and not self._is_done:
-                await asyncio.sleep(wait_s)
+            if answered:
+                backoff.reset()
+            elif not self._is_done:
+                await asyncio.sleep(backoff.next_s())
 
     async def _talk(self, call: ChangeCall) -> tuple[bool, RingcastError | None]:
         """One stream to its end: whether anything was answered, and what it broke with."""

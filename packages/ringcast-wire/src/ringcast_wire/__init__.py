@@ -9,8 +9,9 @@ from __future__ import annotations
 from ringcast_wire import _limits as limits
 from ringcast_wire import _names as names
 from ringcast_wire._assignment import assign
+from ringcast_wire._backoff import Backoff, RandomSource
 from ringcast_wire._chunks import Chunk, ChunkAssembler, split_chunks
-from ringcast_wire._dead_letters import DeadLetter, decode_dead_letter
+from ringcast_wire._dead_letters import DeadLetter, dead_letter_id, decode_dead_letter, encode_dead_letter
 from ringcast_wire._errors import (
     AlreadyExistsError,
     ConditionFailedError,
@@ -78,6 +79,10 @@ from ringcast_wire._replays import (
 from ringcast_wire._rows import check_condition, check_idempotency_key, check_row, check_row_id
 
 __all__ = [
+    "Backoff",
+    "RandomSource",
+    "dead_letter_id",
+    "encode_dead_letter",
     "AlreadyExistsError",
     "BatchRequest",
     "Change",

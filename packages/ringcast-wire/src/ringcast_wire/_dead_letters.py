@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Annotated
 
 import msgspec
@@ -40,6 +41,25 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _decoder = msgspec.json.Decoder(DeadLetter)
+
+
+def dead_letter_id(letter: DeadLetter, nonce: str, replay_id: str = "") -> str:
+    """The message id of a dead letter: the stream drops the second message of an id, whoever sent the first.
+
+    ``nonce``: what nobody but the sender can know. ``replay_id``: of the request to hand the row over again, if any.
+    """
+    row = hashlib.blake2b(letter.row_id.encode(), digest_size=12).hexdigest()
+    place = f"{letter.store}.{letter.key}.{letter.partition}.{letter.version}.{row}"
+    # Each of several groups may have given the change up.
+    return ".".join(word for word in ("dead", place, letter.group, nonce, replay_id) if word)
+
+
+def encode_dead_letter(letter: DeadLetter, max_bytes: int) -> bytes:
+    """A dead letter as a message of at most ``max_bytes``: value and metadata are left out of one that is larger."""
+    body = msgspec.json.encode(letter)
+    if len(body) > max_bytes:
+        body = msgspec.json.encode(msgspec.structs.replace(letter, value=None, metadata=None, left_out=True))
+    return body
 
 
 def decode_dead_letter(data: bytes, key: str, partition: int, partition_count: int) -> DeadLetter:

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, Self
 
 import grpc
 import grpc.aio
-from ringcast_wire import agent_token
+from ringcast_wire import Backoff, agent_token
 from ringcast_wire.dispatch import DispatchStub, pb
 
 log = logging.getLogger(__name__)
@@ -31,8 +31,6 @@ _SAID: Final = 4 * _ANSWERS
 """After so many answers the agent is asked whether it has heard them."""
 _REASON_CHARS: Final = 512
 _RESOLVE_S: Final = 10.0
-_FIRST_WAIT_S: Final = 0.1
-_LONGEST_WAIT_S: Final = 5.0
 _MAX_MESSAGE: Final = 16 * 1024 * 1024
 _FOR_GOOD: Final = frozenset(
     {
@@ -298,7 +296,7 @@ class Consumer:
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 1_000),
         )
-        wait_s = _FIRST_WAIT_S
+        backoff = Backoff(random.random, first_s=0.1, most_s=5.0)
         try:
             async with grpc.aio.insecure_channel(self._address, options=options) as channel:
                 while True:
@@ -319,8 +317,9 @@ class Consumer:
                         log.info("consumer %s has lost the agent", self._asked.name)
                     if self._leaving or self._error is not None:
                         return
-                    wait_s = _FIRST_WAIT_S if was_there else min(2 * wait_s, _LONGEST_WAIT_S)
-                    await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311  # so that not all come at once
+                    if was_there:
+                        backoff.reset()
+                    await asyncio.sleep(backoff.next_s())
         finally:
             self._news.set()
 

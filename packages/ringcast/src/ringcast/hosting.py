@@ -16,13 +16,12 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 import msgspec
-from ringcast_wire import LeaseRecord, NatsLogin, ProtocolError, UnknownStoreError, decode_record, names
+from ringcast_wire import Backoff, LeaseRecord, NatsLogin, ProtocolError, UnknownStoreError, decode_record, names
 
 from ringcast._bus.bus import TRANSIENT, Bus, NotFoundError, OpenBus, connected, translated
 from ringcast._bus.kv import Bucket, BucketWatch, ConflictError
 from ringcast._bus.nats_bus import NatsBus
 from ringcast._bus.nats_client import WorkerClient
-from ringcast._common.backoff import Backoff
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import Log
 from ringcast._common.stats import Stats

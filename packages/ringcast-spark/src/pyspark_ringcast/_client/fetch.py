@@ -23,6 +23,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from ringcast_wire import (
     WIRE_VERSION,
+    Backoff,
     BatchRequest,
     ChunkAssembler,
     HeadsReply,
@@ -46,8 +47,6 @@ T = TypeVar("T")
 
 IN_FLIGHT: Final = 4
 """Requests under way at once: a reply of the usual size is some MiB, the largest 64 MiB."""
-_FIRST_DELAY_S: Final = 0.1
-_MAX_DELAY_S: Final = 2.0
 _SILENCE_S: Final = 10.0
 """How long one try may be silent before the next."""
 
@@ -155,17 +154,17 @@ class FetchClient:
     async def _ask(self, request: Request, timeout_s: float, read: Callable[[bytes], T]) -> T:
         """Tries until the time is up; an error that another try would not mend is raised at once."""
         deadline = time.monotonic() + timeout_s
-        for attempt in itertools.count():
+        backoff = Backoff(random.random, first_s=0.1, most_s=2.0)
+        while True:
             try:
                 connection = await self._connection(deadline)
                 left = deadline - time.monotonic()
                 return read(await connection.request(request, max(0.05, min(left, _SILENCE_S))))
             except (UnavailableError, ProtocolError):
-                delay = random.uniform(0.5, 1.0) * min(_MAX_DELAY_S, _FIRST_DELAY_S * 2**attempt)  # noqa: S311
+                delay = backoff.next_s()
                 if time.monotonic() + delay >= deadline:
                     raise
                 await asyncio.sleep(delay)
-        raise AssertionError("unreachable")
 
     async def _connection(self, deadline: float) -> _Connection:
         async with self._connecting:

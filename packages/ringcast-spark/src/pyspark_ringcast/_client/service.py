@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import queue
 import random
 import threading
@@ -12,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 import grpc
-from ringcast_wire import InvalidInputError, RingcastError, UnavailableError, limits
+from ringcast_wire import Backoff, InvalidInputError, RingcastError, UnavailableError, limits
 from ringcast_wire.grpc import ConfigServiceStub, ServiceLogin, error_from_rpc, pb
 
 from pyspark_ringcast._common.options import Service
@@ -21,8 +20,6 @@ T = TypeVar("T")
 
 WINDOW: Final = 8
 """Batches sent and not answered yet."""
-_FIRST_DELAY_S: Final = 0.1
-_MAX_DELAY_S: Final = 2.0
 _MAX_TOLD_S: Final = 600.0
 _SILENCE_S: Final = 30.0
 """How long a batch may go unanswered before the connection counts as broken."""
@@ -71,7 +68,8 @@ def retried(call: Callable[[float], T], timeout_s: float) -> T:
     """
     deadline = time.monotonic() + timeout_s
     told_s = 0.0
-    for attempt in itertools.count():
+    backoff = Backoff(random.random, first_s=0.1, most_s=2.0)
+    while True:
         try:
             return call(max(0.05, min(deadline - time.monotonic(), _SILENCE_S)))
         except (grpc.RpcError, UnavailableError) as error:
@@ -79,7 +77,7 @@ def retried(call: Callable[[float], T], timeout_s: float) -> T:
             asked_s = refusal.retry_after_s
             if asked_s is None and not isinstance(refusal, UnavailableError):
                 raise refusal from None
-            delay = random.uniform(0.5, 1.0) * min(_MAX_DELAY_S, _FIRST_DELAY_S * 2**attempt)  # noqa: S311
+            delay = backoff.next_s()
             if asked_s:
                 told_s += asked_s
                 if told_s > _MAX_TOLD_S:
@@ -89,7 +87,6 @@ def retried(call: Callable[[float], T], timeout_s: float) -> T:
             if time.monotonic() + delay >= deadline:
                 raise refusal from None
             time.sleep(delay)
-    raise AssertionError("unreachable")
 
 
 def find_store(service: Service | str, store: str, timeout_s: float) -> pb.Store:

@@ -8,13 +8,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
-from ringcast_wire import UnavailableError, names
+from ringcast_wire import Backoff, UnavailableError, names
 from ringcast_wire.metrics import Histogram
 
 from ringcast._bus.bus import TRANSIENT, Bus, Delivery, EventConsumer, RejectedError, translated
 from ringcast._bus.pull import PullLoop
 from ringcast._bus.refusals import RefusedError
-from ringcast._common.backoff import Backoff
 from ringcast._common.config import WorkerConfig
 from ringcast._common.lasting import lasting
 from ringcast._common.log import Log

@@ -7,8 +7,9 @@ import random
 from collections.abc import Callable
 from typing import Final
 
+from ringcast_wire import Backoff
+
 from ringcast._bus.bus import TRANSIENT, Bus, Message, NotFoundError, RejectedError, WatchConsumer
-from ringcast._common.backoff import Backoff
 from ringcast._common.log import Log
 from ringcast._common.place import read_place
 from ringcast._protocol.membership import Entry, Mirror

@@ -14,7 +14,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext, api
 from nats.js import errors as js_errors
-from ringcast_wire import UnavailableError, names, without_passwords
+from ringcast_wire import Backoff, UnavailableError, names, without_passwords
 
 from ringcast._bus.bus import (
     RECONNECT_MOST_S,
@@ -33,7 +33,6 @@ from ringcast._bus.bus import (
 from ringcast._bus.nats_client import LIBRARY_VERSION, SubjectRefusedError, library_is_known
 from ringcast._bus.parser import burst_client, end_bursts, publish_to_all, take_bursts
 from ringcast._bus.refusals import Refusals
-from ringcast._common.backoff import Backoff
 from ringcast._common.config import NatsParser, WorkerConfig
 from ringcast._common.log import Log
 

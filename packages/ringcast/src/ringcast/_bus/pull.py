@@ -14,10 +14,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from ringcast_wire import names
+from ringcast_wire import Backoff, names
 
 from ringcast._bus.bus import TRANSIENT, Bus, Delivery, Message
-from ringcast._common.backoff import Backoff
 from ringcast._common.log import Log
 from ringcast._common.measures import ConsumerCounters
 

@@ -18,12 +18,11 @@ from typing import Final, Protocol
 
 import msgspec
 from ringcast_sqlite import Database, StoreCorruptError, StoreError
-from ringcast_wire import MismatchError
+from ringcast_wire import Backoff, MismatchError
 
 from ringcast._cache import file
 from ringcast._cache.directory import CachePlace
 from ringcast._cache.file import DamagedError, Identity, OtherError, StoredPartition
-from ringcast._common.backoff import Backoff
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import Log
 from ringcast._protocol.key import KeyMachine

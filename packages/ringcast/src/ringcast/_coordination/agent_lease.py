@@ -7,10 +7,9 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from ringcast_wire import InUseError, RingcastError
+from ringcast_wire import Backoff, InUseError, RingcastError
 
 from ringcast._bus.bus import TRANSIENT
-from ringcast._common.backoff import Backoff
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import Log
 from ringcast._coordination.lease import PATIENCE_S, LeaseHolder

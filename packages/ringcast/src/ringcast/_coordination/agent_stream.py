@@ -11,9 +11,17 @@ from typing import Final, TypeAlias
 
 import grpc
 import grpc.aio
-from ringcast_wire import InUseError, ProtocolError, RingcastError, UnavailableError, error_from_code, leases, names
+from ringcast_wire import (
+    Backoff,
+    InUseError,
+    ProtocolError,
+    RingcastError,
+    UnavailableError,
+    error_from_code,
+    leases,
+    names,
+)
 
-from ringcast._common.backoff import Backoff
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import Log
 

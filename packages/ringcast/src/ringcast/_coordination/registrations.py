@@ -7,11 +7,10 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from ringcast_wire import LimitExceededError, limits
+from ringcast_wire import Backoff, LimitExceededError, limits
 
 from ringcast._bus.kv import ConflictError
 from ringcast._bus.refusals import RefusedError
-from ringcast._common.backoff import Backoff
 
 _PATIENCE: Final = 3
 """Failures in a row that are nothing to tell of: NATS has just lost a server."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 
-from ringcast_wire import StoreDeletedError, StoreSettings, UnavailableError, UnknownStoreError, names
+from ringcast_wire import Backoff, StoreDeletedError, StoreSettings, UnavailableError, UnknownStoreError, names
 
 from ringcast._bus.bus import Bus, NoJetStreamError, NotFoundError, translated
 from ringcast._bus.kv import Bucket
-from ringcast._common.backoff import Backoff
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import Log
 

@@ -14,9 +14,8 @@ from itertools import islice
 from operator import length_hint
 from typing import Final, TypeAlias
 
-from ringcast_wire import ReplayAnswer, ReplayOutcome
+from ringcast_wire import Backoff, ReplayAnswer, ReplayOutcome
 
-from ringcast._common.backoff import Backoff
 from ringcast._common.cancellation import ENDS_THE_PROCESS, Stopping, is_cancelled
 from ringcast._common.change import Change
 from ringcast._common.config import WorkerConfig

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import random
 import secrets
 import time
@@ -11,18 +10,19 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-import msgspec
 from ringcast_wire import (
     MAX_REPLAY_WHY_CHARS,
     WIRE_VERSION,
+    Backoff,
     DeadLetter,
     ReplayAnswer,
     ReplayOutcome,
+    dead_letter_id,
+    encode_dead_letter,
     names,
 )
 
 from ringcast._bus.bus import TRANSIENT
-from ringcast._common.backoff import Backoff
 from ringcast._common.change import Change, PoisonPolicy
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import Log
@@ -233,12 +233,9 @@ class Poison:
         """Sends a dead letter until the stream has it, or the partition is lost; returns whether the stream has it."""
         change = call.change
         subject = names.dead_subject(change.store, change.key, change.partition)
-        body = self._letter(change, error, replays=0 if replay is None else replay.replays + 1)
-        row = hashlib.blake2b(change.row_id.encode(), digest_size=12).hexdigest()
-        # With what nobody else can know: the stream drops the second message of an id, whoever sent the first.
-        message_id = f"dead.{change.store}.{change.key}.{change.partition}.{change.version}.{row}.{self._nonce}"
-        if replay is not None:
-            message_id += f".{replay.id}"
+        letter = self._letter(change, error, replays=0 if replay is None else replay.replays + 1)
+        body = encode_dead_letter(letter, self._letters.max_bytes)
+        message_id = dead_letter_id(letter, self._nonce, "" if replay is None else replay.id)
         backoff = Backoff(random.random, first_s=0.5)
         while not call.lost:
             try:
@@ -254,8 +251,8 @@ class Poison:
                 return True
         return False
 
-    def _letter(self, change: Change, error: BaseException, replays: int) -> bytes:
-        letter = DeadLetter(
+    def _letter(self, change: Change, error: BaseException, replays: int) -> DeadLetter:
+        return DeadLetter(
             store=change.store,
             key=change.key,
             partition=change.partition,
@@ -271,7 +268,3 @@ class Poison:
             observer=self._config.observe,
             replays=replays,
         )
-        body = msgspec.json.encode(letter)
-        if len(body) > self._letters.max_bytes:
-            body = msgspec.json.encode(msgspec.structs.replace(letter, value=None, metadata=None, left_out=True))
-        return body

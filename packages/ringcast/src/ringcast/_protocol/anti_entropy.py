@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from ringcast._common.backoff import Backoff, Random
+from ringcast_wire import Backoff, RandomSource
+
 from ringcast._protocol.partition import Partition
 
 SUSPICION_S: Final = 0.25
@@ -23,7 +24,7 @@ class HeadsTimer:
     the connection was lost) and failed must not wait for the next regular one.
     """
 
-    def __init__(self, random: Random, every_s: float) -> None:
+    def __init__(self, random: RandomSource, every_s: float) -> None:
         self._random = random
         self._every_s = every_s
         self._backoff = Backoff(random)

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ringcast_wire import ErrorCode, PartitionRows
+from ringcast_wire import Backoff, ErrorCode, PartitionRows, RandomSource
 
-from ringcast._common.backoff import Backoff, Random
 from ringcast._protocol.actions import FetchBatch, GiveUpFetch
 from ringcast._protocol.batches import Batch, Wanted
 from ringcast._protocol.partition import Partition
@@ -30,7 +29,7 @@ class BatchFetches:
 
     def __init__(
         self,
-        random: Random,
+        random: RandomSource,
         number: Callable[[], int],
         emit: Callable[[FetchBatch | GiveUpFetch], None],
         doubt: Callable[[Partition], None],

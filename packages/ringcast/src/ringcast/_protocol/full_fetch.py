@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ringcast._common.backoff import Backoff, Random
+from ringcast_wire import Backoff, RandomSource
 
 
 class FullFetch:
     """When to ask for the whole key, and which request is under way."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: RandomSource) -> None:
         self.due: float | None = None
         """When to ask, if at all."""
         self.asked: int | None = None

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ringcast_wire import ErrorCode, Event, PartitionRows, names
+from ringcast_wire import ErrorCode, Event, PartitionRows, RandomSource, names
 from ringcast_wire.metrics import Histogram
 
-from ringcast._common.backoff import Random
 from ringcast._common.change import Change
 from ringcast._common.stats import Stats
 from ringcast._protocol.actions import (
@@ -58,7 +57,7 @@ class KeyMachine:
         *,
         full: bool,
         partition_count: int,
-        random: Random,
+        random: RandomSource,
         window_s: float = 0.1,
         max_delete_share: float = 0.5,
         pace: Pace | None = None,

@@ -5,9 +5,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Final
 
-from ringcast_wire import LeaseRecord, limits
-
-from ringcast._common.backoff import Backoff, Random
+from ringcast_wire import Backoff, LeaseRecord, RandomSource, limits
 
 _QUICK_TRIES: Final = 3
 _QUICK_TRY_S: Final = 0.5
@@ -32,7 +30,7 @@ class LeaseKeeper:
     def __init__(
         self,
         record: LeaseRecord,
-        random: Random,
+        random: RandomSource,
         *,
         refresh_s: float = limits.LEASE_REFRESH_S,
         ttl_s: float = limits.LEASE_TTL_S,

@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
 from typing import Final, NamedTuple, TypeAlias
 
-from ringcast_wire import Event, Row
-
-from ringcast._common.backoff import Backoff, Random
+from ringcast_wire import Backoff, Event, RandomSource, Row
 
 Token: TypeAlias = str
 """What acknowledges one delivery of an event; opaque here."""
@@ -172,7 +170,7 @@ class Partition:
         "waiting",
     )
 
-    def __init__(self, number: int, random: Random) -> None:
+    def __init__(self, number: int, random: RandomSource) -> None:
         self.number = number
         self.history = ""  # that its revisions are of; empty as long as none is known
         self.applied = 0
@@ -234,7 +232,7 @@ class Partition:
         return news + [self._bury(held.row_id, revision) for held in gone]
 
     def successor(
-        self, rows: Iterable[Row], revision: int, random: Random, history: str = ""
+        self, rows: Iterable[Row], revision: int, random: RandomSource, history: str = ""
     ) -> tuple[Partition, list[Row]]:
         """Takes ``rows`` for the truth although the revisions are of another history, or went back.
 

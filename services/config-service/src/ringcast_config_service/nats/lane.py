@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import nats.errors
 from nats.aio.client import Client
 from nats.js.errors import APIError, NoStreamResponseError
-from ringcast_wire import RingcastError, limits, names
+from ringcast_wire import Backoff, RingcastError, limits, names
 from ringcast_wire.tracing import end_span
 
 from ringcast_config_service.nats.outgoing import Outgoing, UnpublishableError, is_header_value, shape
@@ -33,8 +33,6 @@ WINDOW_BYTES: Final = limits.MIB
 """What a lane has on its way at most: over a slow link, little stands between an event and the others."""
 PAGE_BYTES: Final = limits.MIB
 _TICK_S: Final = 1.0
-_FIRST_DELAY_S: Final = 0.05
-_MAX_DELAY_S: Final = 5.0
 _TOO_LARGE: Final = 10054  # the stream's max_msg_size
 
 
@@ -126,9 +124,10 @@ class Lane:
         """Records that the stream found too large with their changes."""
         self._sweep: _Sweep | None = None
         self._sweep_failed = False
-        self._sweep_failures = 0
+        # Full jitter: instances that lost the same broker don't return to it together.
+        self._sweep_backoff = Backoff(random.random, first_s=0.05, most_s=5.0, least=0.0)
         self._sweep_at = 0.0
-        self._failures = 0
+        self._backoff = Backoff(random.random, first_s=0.1, most_s=5.0, least=0.0)
         self._retry_at = 0.0
         self._warned = False
         self._fresh_turn = True
@@ -145,7 +144,7 @@ class Lane:
 
     def take(self, events: Sequence[OutboxRecord], size: int) -> None:
         """Queues what was just committed; while the stream takes no events, it is left to a sweep."""
-        if self._failures:
+        if self._backoff.failures:
             self.left = True
             return
         self._queue.extend(events)
@@ -158,7 +157,8 @@ class Lane:
         if self._sweep is not None:
             self._sweep.upto = max(self._sweep.upto, upto)
         elif _now() >= self._sweep_at:
-            self._sweep_failures = self._sweep_failures + 1 if self._sweep_failed else 0
+            if not self._sweep_failed:
+                self._sweep_backoff.reset()
             self._sweep_failed = self.left = False
             self._sweep = _Sweep(upto)
             self.wake.set()
@@ -238,7 +238,7 @@ class Lane:
 
     @property
     def _has_room(self) -> bool:
-        if self._failures:
+        if self._backoff.failures:
             return not self._flights
         return len(self._flights) < self._batch and self._flying_bytes < WINDOW_BYTES
 
@@ -246,7 +246,7 @@ class Lane:
         """Reads what comes next in the outbox; ends the sweep when nothing does."""
         sweep = self._sweep
         assert sweep is not None
-        limit = 1 if self._failures else self._batch
+        limit = 1 if self._backoff.failures else self._batch
         try:
             if not await self._host.claim(self.store):
                 self._sweep = None  # another instance sweeps this store
@@ -272,7 +272,7 @@ class Lane:
         """The next sweep would meet what this one has met."""
         if not self._sweep_failed:
             self._sweep_failed = True
-            self._sweep_at = _now() + _jittered(self._sweep_failures)
+            self._sweep_at = _now() + self._sweep_backoff.next_s()
 
     # ---- sending
 
@@ -359,7 +359,8 @@ class Lane:
         self._bare.discard(record.id)
         self._measures.events_published += 1
         self._host.stored(record, ack)
-        self._failures, self._retry_at = 0, 0.0
+        self._backoff.reset()
+        self._retry_at = 0.0
 
     def _shorten(self, flight: _Flight, error: APIError) -> None:
         """The stream takes no message of that size: the event goes without its changes, or not at all."""
@@ -384,8 +385,7 @@ class Lane:
     def _back_off(self) -> None:
         """What fails together counts once."""
         if _now() >= self._retry_at:
-            self._failures += 1
-            self._retry_at = _now() + _jittered(self._failures)
+            self._retry_at = _now() + self._backoff.next_s()
 
     def _leave(self, record: OutboxRecord) -> None:
         """Leaves a record to the next sweep."""
@@ -424,11 +424,6 @@ class Lane:
                 record.msg_id,
                 reason,
             )
-
-
-def _jittered(failures: int) -> float:
-    """Full jitter: instances that lost the same broker don't return to it together."""
-    return random.uniform(0, min(_MAX_DELAY_S, _FIRST_DELAY_S * 2 ** min(failures, 10)))  # noqa: S311
 
 
 def _end_span(span: Span, future: Stored) -> None:

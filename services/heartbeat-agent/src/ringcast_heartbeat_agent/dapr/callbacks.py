@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from typing import Final
 
 import aiohttp
+from ringcast_wire import Backoff
 from yarl import URL
 
 from ringcast_heartbeat_agent.config import Config
@@ -20,8 +22,6 @@ log = logging.getLogger(__name__)
 
 _TRIES: Final = 3
 """How often an update is sent to an application that answers, but not with 200."""
-_FIRST_WAIT_S: Final = 0.1
-_LONGEST_WAIT_S: Final = 5.0
 
 
 class CallbackSender:
@@ -86,7 +86,8 @@ class CallbackSender:
     async def _send(self, subscription: Subscription, name: str, item: Item) -> bool:
         """Sends one update; ``False``: the application can't be reached."""
         loop = asyncio.get_running_loop()
-        deadline, wait_s, tries = loop.time() + self._config.callback_patience_s, _FIRST_WAIT_S, 0
+        deadline, tries = loop.time() + self._config.callback_patience_s, 0
+        backoff = Backoff(random.random, first_s=0.1, most_s=5.0)
         while not subscription.ended:
             status = await self._post(subscription, name, item)
             if status == 200:
@@ -108,11 +109,11 @@ class CallbackSender:
                 )
                 subscription.delivered([name], f"the application answered with status {status}")
                 return True
+            wait_s = backoff.next_s()
             if status is None and loop.time() + wait_s > deadline:
                 return False
             self._measures.callbacks["repeated"] += 1
             await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
         return True
 
     async def _post(self, subscription: Subscription, name: str, item: Item) -> int | None:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
+import random
 import secrets
 import time
 from typing import Final
 
-import msgspec
 import nats.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 from ringcast import Change, DeadLetter
-from ringcast_wire import ReplayRequest, limits, names
+from ringcast_wire import Backoff, ReplayRequest, dead_letter_id, encode_dead_letter, limits, names
 
 log = logging.getLogger(__name__)
 
-_FIRST_WAIT_S: Final = 0.5
-_LONGEST_WAIT_S: Final = 30.0
 _TIMEOUT_S: Final = 5.0
 
 
@@ -44,28 +41,6 @@ class Letters:
     ) -> None:
         """Returns when the stream has it; tries for ever. ``replayed``: what the change was handed over again for."""
         subject = names.dead_subject(change.store, change.key, change.partition)
-        row = hashlib.blake2b(change.row_id.encode(), digest_size=12).hexdigest()
-        # With the group: each of several may have given the change up. And with what nobody else can know: the stream
-        # drops the second message of an id, whoever sent the first.
-        place = f"{change.store}.{change.key}.{change.partition}.{change.version}.{row}"
-        message_id = f"dead.{place}.{group}.{self._nonce}"
-        if replayed is not None:
-            message_id += f".{replayed.id}"
-        replays = 0 if replayed is None else replayed.replays + 1
-        body = self._body(change, group=group, worker_id=worker_id, why=why, tries=tries, replays=replays)
-        wait_s = _FIRST_WAIT_S
-        while True:
-            try:
-                await self._js.publish(subject, body, headers={names.HEADER_MSG_ID: message_id}, timeout=_TIMEOUT_S)
-            except (nats.errors.Error, TimeoutError, OSError) as error:
-                self.failures += 1
-                log.warning("dead letter on %s was not taken, it is sent again: %r", subject, error)
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
-            else:
-                return
-
-    def _body(self, change: Change, *, group: str, worker_id: str, why: str, tries: int, replays: int) -> bytes:
         letter = DeadLetter(
             store=change.store,
             key=change.key,
@@ -80,9 +55,17 @@ class Letters:
             tries=tries,
             at_ms=int(time.time() * 1000),
             group=group,
-            replays=replays,
+            replays=0 if replayed is None else replayed.replays + 1,
         )
-        body = msgspec.json.encode(letter)
-        if len(body) > self._nc.max_payload - limits.CHUNK_HEADROOM_BYTES:
-            body = msgspec.json.encode(msgspec.structs.replace(letter, value=None, metadata=None, left_out=True))
-        return body
+        body = encode_dead_letter(letter, self._nc.max_payload - limits.CHUNK_HEADROOM_BYTES)
+        message_id = dead_letter_id(letter, self._nonce, "" if replayed is None else replayed.id)
+        backoff = Backoff(random.random, first_s=0.5)
+        while True:
+            try:
+                await self._js.publish(subject, body, headers={names.HEADER_MSG_ID: message_id}, timeout=_TIMEOUT_S)
+            except (nats.errors.Error, TimeoutError, OSError) as error:
+                self.failures += 1
+                log.warning("dead letter on %s was not taken, it is sent again: %r", subject, error)
+                await asyncio.sleep(backoff.next_s())
+            else:
+                return

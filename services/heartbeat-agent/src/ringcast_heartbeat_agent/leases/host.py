@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from ringcast import LimitExceededError, UnavailableError
-from ringcast.hosting import Backoff, HostBus, HostLease, HostRecords
-from ringcast_wire import limits
+from ringcast.hosting import HostBus, HostLease, HostRecords
+from ringcast_wire import Backoff, limits
 
 from ringcast_heartbeat_agent.leases.registry import TICK_S, Held, Registration, Roster
 from ringcast_heartbeat_agent.leases.state import SocketPlace, State

@@ -7,6 +7,7 @@ snapshot, which nothing aborts.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections import Counter
@@ -333,15 +334,16 @@ class PostgresRepository:
 
     async def _create_schema(self) -> int:
         """Creates what is missing. Several instances may do so at once: whoever loses a race looks again."""
+        backoff = sessions.collision_backoff()
         async with self._sessions.use("upkeep") as db:
-            for attempt in range(sessions.MAX_ATTEMPTS):
+            for _ in range(sessions.MAX_ATTEMPTS):
                 try:
                     if not await db.fetchval(Sql.HAS_SCHEMA) or not await db.fetchval(Sql.GET_SCHEMA):
                         for statement in Sql.TABLES if self._sessions.is_postgres else Sql.COCKROACH_TABLES:
                             await db.execute(statement)
                     return int(await db.fetchval(Sql.GET_SCHEMA))
                 except _SCHEMA_RACES:
-                    await sessions.back_off(attempt)
+                    await asyncio.sleep(backoff.next_s())
         raise UnavailableError(
             f"the tables could not be created in {sessions.MAX_ATTEMPTS} attempts: others are creating them"
         )

@@ -36,7 +36,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import asyncpg
-from ringcast_wire import OutcomeUnknownError, RingcastError, UnavailableError
+from ringcast_wire import Backoff, OutcomeUnknownError, RingcastError, UnavailableError
 
 from ringcast_config_service.repository.base import LockedError, PoolUse
 from ringcast_config_service.repository.sql.statements import Postgres as Sql
@@ -47,8 +47,6 @@ Connection = Any  # asyncpg has no types
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 20
-_FIRST_DELAY_S = 0.005
-_MAX_DELAY_S = 0.25
 _COMMAND_TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 5.0
 
@@ -170,6 +168,7 @@ class Sessions:
 
         ``work`` must change nothing but the database, for it may run up to 20 times.
         """
+        backoff = collision_backoff()
         async with self.use(name) as db:
             for attempt in range(MAX_ATTEMPTS):
                 transaction = db.transaction(isolation=self._isolation)
@@ -182,7 +181,7 @@ class Sessions:
                 except RETRIED as error:
                     self.retries[error.sqlstate] += 1
                     log.debug("event=transaction.retry attempt=%d sqlstate=%s", attempt + 1, error.sqlstate)
-                    await back_off(attempt)
+                    await asyncio.sleep(backoff.next_s())
                     if isinstance(error, LostRaceError):
                         await _create_heads(db, error.places)
         raise UnavailableError(
@@ -238,9 +237,9 @@ def _unknown_outcome() -> Iterator[None]:
         ) from error
 
 
-async def back_off(attempt: int) -> None:
+def collision_backoff() -> Backoff:
     """Full jitter, so that those who collided don't collide again."""
-    await asyncio.sleep(random.uniform(0, min(_MAX_DELAY_S, _FIRST_DELAY_S * 2**attempt)))  # noqa: S311
+    return Backoff(random.random, first_s=0.005, most_s=0.25, least=0.0)
 
 
 def said(error: BaseException) -> str:

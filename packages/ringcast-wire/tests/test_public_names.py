@@ -17,6 +17,7 @@ FROZEN = [
     "EndedLeases",
     "ErrorCode",
     "Event",
+    "EventLog",
     "FetchReply",
     "HeadsReply",
     "HeadsRequest",

@@ -35,6 +35,7 @@ from ringcast_wire._errors import (
     error_from_code,
     shown,
 )
+from ringcast_wire._event_log import EventLog
 from ringcast_wire._login import NatsLogin, without_passwords
 from ringcast_wire._messages import (
     DEFAULT_LOAD_FACTOR,
@@ -94,6 +95,7 @@ __all__ = [
     "EndedLeases",
     "ErrorCode",
     "Event",
+    "EventLog",
     "FetchReply",
     "HeadsReply",
     "HeadsRequest",

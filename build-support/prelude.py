@@ -118,6 +118,24 @@ def _sources_of(directories):
     return tuple(f"//{_source_dir(directory)}/**" for directory in directories)
 
 
+def _rules_of_rooms(directory, besides):
+    """A rule for each room of a distribution: itself, the rooms that it may import, and what is `besides`."""
+    source_dir = _source_dir(directory)
+    return tuple(
+        (
+            # A room is a folder or a module.
+            ({"path": f"//{source_dir}/*/{room}/**"}, {"path": f"//{source_dir}/*/{room}.py"}),
+            *(f"//{source_dir}/*/{other}{end}" for other in (room, *allowed) for end in ("/**", ".py")),
+            # The package itself, which imports every face: no room imports from it, but each lies in it.
+            f"//{source_dir}/*/__init__.py",
+            f"//{source_dir}:data",
+            *besides,
+            "!*",
+        )
+        for room, allowed in dict(ROOMS).get(directory, ())
+    )
+
+
 def shipped_distributions():
     """What starts or imports any of our distributions depends on: their sources, their versions, the native wheel."""
     shipped = [directory for directory, _ in MAY_IMPORT if directory != _TESTKIT]
@@ -150,8 +168,11 @@ def sources(data=()):
     `data` are globs of further files that ship beside the modules.
     """
     here = str(build_file_dir().parent)
-    allowed = dict(MAY_IMPORT)[here]
-    __dependencies_rules__(("*", _sources_of((here, *allowed)), _THIRD_PARTY, "!*"))
+    others = _sources_of(dict(MAY_IMPORT)[here])
+    __dependencies_rules__(
+        *_rules_of_rooms(here, (others, _THIRD_PARTY)),
+        ("*", f"//{_source_dir(here)}/**", others, _THIRD_PARTY, "!*"),
+    )
     if here == _TESTKIT:
         __dependents_rules__(
             ("*", f"//{here}/**", "//conftest.py", "tests/**", "benchmarks/**", "!*"),

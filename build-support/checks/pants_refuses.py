@@ -6,14 +6,19 @@ saying so, where Pants can't run; 1 otherwise.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_INTERPRETER = 69  # the same number stands in ./pants
+DAEMON_STOP_S = 20.0
 REFUSED = "DependencyRuleActionDeniedError"
 
 PERMITTED = ("packages/ringcast-wire/src/ringcast_wire", "ringcast_core")
@@ -23,6 +28,10 @@ FORBIDDEN = (
     ("packages/ringcast-cli/src/ringcast_cli", "ringcast_config_service"),
     ("packages/ringcast/src/ringcast", "ringcast_testkit"),
     ("services/config-service/src/ringcast_config_service", "ringcast"),
+    # Against the arrows between the rooms of a distribution.
+    ("packages/ringcast/src/ringcast/_bus", "ringcast._worker.worker"),
+    ("services/config-service/src/ringcast_config_service/repository", "ringcast_config_service.handlers"),
+    ("services/heartbeat-agent/src/ringcast_heartbeat_agent/leases", "ringcast_heartbeat_agent.dispatch.groups"),
 )
 
 
@@ -36,38 +45,66 @@ def copy_tree(target: Path) -> None:
             shutil.copy2(ROOT / name, target / name)
 
 
-def ask_pants(tree: Path, directory: str, module: str) -> subprocess.CompletedProcess[str]:
-    """What Pants says to a module in `directory` that imports `module`."""
-    planted = tree / directory / "planted.py"
+def plant(tree: Path, directory: str, module: str) -> str:
+    """Write a module in `directory` that imports `module`; returns where."""
+    planted = tree / directory / f"planted_{module.replace('.', '_')}.py"
     planted.write_text(f"import {module}\n")
-    try:
-        return subprocess.run(
-            ["./pants", "--no-pantsd", "dependencies", str(planted.relative_to(tree))],
-            cwd=tree,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    finally:
-        planted.unlink()
+    return str(planted.relative_to(tree))
+
+
+def ask_pants(tree: Path, path: str) -> subprocess.CompletedProcess[str]:
+    """What Pants says to a file of the tree. Its daemon remembers the tree for the next question."""
+    words = ["./pants", "--pantsd", f"--pants-subprocessdir={tree / '.pids'}", "dependencies", path]
+    return subprocess.run(words, cwd=tree, capture_output=True, text=True, check=False)
+
+
+def stop_daemon(tree: Path) -> None:
+    """End the daemon of this tree, by its process id, and wait until it writes no more."""
+    for path in (tree / ".pids").rglob("pantsd/pid"):
+        pid, give_up = int(path.read_text()), time.monotonic() + DAEMON_STOP_S
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+            while time.monotonic() < give_up:
+                os.kill(pid, 0)
+                time.sleep(0.05)
+            os.kill(pid, signal.SIGKILL)
+
+
+def problem(tree: Path) -> str | None:
+    """What is wrong with the rules of Pants; None where all is well."""
+    # Before the first question, since the daemon may not have noticed a file that has just been written.
+    permitted = plant(tree, *PERMITTED)
+    forbidden = [plant(tree, *wanted) for wanted in FORBIDDEN]
+    answer = ask_pants(tree, permitted)
+    if answer.returncode == NO_INTERPRETER:
+        raise NoInterpreterError
+    if answer.returncode != 0 or f"{PERMITTED[1]}/__init__.py" not in answer.stdout:
+        return f"Pants does not see a permitted import:\n{answer.stdout}{answer.stderr}"
+    for path, (_, module) in zip(forbidden, FORBIDDEN, strict=True):
+        answer = ask_pants(tree, path)
+        if answer.returncode == 0 or REFUSED not in answer.stderr:
+            return f"Pants let {path} import {module}:\n{answer.stdout}{answer.stderr}"
+    return None
+
+
+class NoInterpreterError(Exception):
+    """Pants can't run here."""
 
 
 def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         tree = Path(directory)
         copy_tree(tree)
-        answer = ask_pants(tree, *PERMITTED)
-        if answer.returncode == NO_INTERPRETER:
+        try:
+            found = problem(tree)
+        except NoInterpreterError:
             sys.stdout.write("pants_refuses: skipped, for there is no interpreter for Pants here\n")
             return 0
-        if answer.returncode != 0 or f"{PERMITTED[1]}/__init__.py" not in answer.stdout:
-            sys.stderr.write(f"pants_refuses: Pants does not see a permitted import:\n{answer.stdout}{answer.stderr}\n")
-            return 1
-        for where, module in FORBIDDEN:
-            answer = ask_pants(tree, where, module)
-            if answer.returncode == 0 or REFUSED not in answer.stderr:
-                sys.stderr.write(f"pants_refuses: Pants let {where} import {module}:\n{answer.stdout}{answer.stderr}\n")
-                return 1
+        finally:
+            stop_daemon(tree)
+    if found:
+        sys.stderr.write(f"pants_refuses: {found}\n")
+        return 1
     sys.stdout.write(f"pants_refuses: Pants refused {len(FORBIDDEN)} imports against the arrows\n")
     return 0
 

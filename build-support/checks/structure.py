@@ -3,19 +3,20 @@
 Usage: structure.py [ROOT]. The one table is MAY_IMPORT in build-support/prelude.py, by which Pants goes as well. Here
 it is compared with every import statement, wherever it stands in a file, and with every pyproject.toml; and each
 distribution must have what a distribution has. ROOMS beside it says the same of the rooms within a distribution, where
-an arrow leads to the rooms before it only, so that there is no circle; SEAMS names packages of others that one room
-alone may import. Exit status 1 with one line a finding, or when
-nothing was there to check.
+an arrow leads to the rooms before it only; SEAMS names packages of others that one room alone may import. No modules
+of a distribution may import each other in a circle. Exit status 1 with one line a finding, or when nothing was there to
+check.
 """
 
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 import runpy
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import packages_distributions
@@ -92,6 +93,18 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
+def module_name(path: Path) -> str:
+    """What a file below a source directory is imported as."""
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+
+
+def nearest(modules: Container[str], name: str) -> str:
+    """The module that an imported name is, or is defined in; empty where it is none of these modules."""
+    while name and name not in modules:
+        name = name.rpartition(".")[0]
+    return name
+
+
 class Structure:
     """The distributions of one tree, checked against its table."""
 
@@ -121,6 +134,7 @@ class Structure:
             yield from self._missing_parts(item)
             yield from self._forbidden_dependencies(item)
             yield from self._forbidden_imports(item)
+            yield from self._circles(item)
             if item.rooms:
                 yield from self._wrong_rooms(item)
                 yield from self._forbidden_ways(item)
@@ -172,6 +186,17 @@ class Structure:
             providers = {normalised(self._all[owner].name)} if owner else self._providers_of(module)
             if not providers & declared:
                 yield f"{where}: imports {module}, which no dependency in pyproject.toml provides"
+
+    def _circles(self, item: Distribution) -> Iterator[str]:
+        """Modules that import each other, directly or by way of others, in functions and type checking blocks too."""
+        paths = {module_name(path.relative_to(item.source_dir)): path for path in item.source_dir.rglob("*.py")}
+        arrows = {
+            module: {nearest(paths, name) for _, name in imports(path)} - {module, ""} for module, path in paths.items()
+        }
+        try:
+            graphlib.TopologicalSorter(arrows).prepare()
+        except graphlib.CycleError as error:
+            yield f"{item.directory}: modules import each other in a circle: {' -> '.join(reversed(error.args[1]))}"
 
     def _wrong_rooms(self, item: Distribution) -> Iterator[str]:
         """A room that the table forgot, or has twice, or from which an arrow leads up."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -137,6 +138,23 @@ def test_a_package_that_one_room_alone_may_know_is_refused_elsewhere(rooms: Path
     assert check(rooms).stderr == ""
     (package / where).write_text("from msgspec import Struct\n")
     assert f"{where}:1: only _upper may import msgspec" in check(rooms).stderr
+
+
+def test_modules_that_import_each_other_are_refused(tree: Path) -> None:
+    package = tree / "packages/low/src/low"
+    for module, other in (("a", "b"), ("b", "c")):
+        (package / f"{module}.py").write_text(f"from low.{other} import thing\n")
+    (package / "c.py").write_text("")
+    assert check(tree).stderr == ""
+    (package / "c.py").write_text("def late() -> None:\n    from low import a\n")
+    result = check(tree)
+    assert result.returncode == 1
+    found = re.search(r"packages/low: modules import each other in a circle: (.*)", result.stderr)
+    assert found is not None
+    *way, last = found[1].split(" -> ")
+    assert sorted(way) == ["low.a", "low.b", "low.c"]
+    assert last == way[0]
+    assert (way * 2)[way.index("low.a") + 1] == "low.b"  # in the direction of the imports
 
 
 def test_what_may_be_launched_may_not_be_imported(tree: Path) -> None:

@@ -15,7 +15,12 @@ PAGE = ROOT / "docs/log-events.md"
 LEVELS = ("debug", "info", "warning", "error", "critical")
 EVENT = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 # The section of the page that has the events of a distribution.
-SECTIONS: dict[str, str] = {}
+SECTIONS = {
+    "packages/ringcast-service": "Config service",
+    "services/config-service": "Config service",
+    "services/heartbeat-agent": "Heartbeat agent",
+    "packages/ringcast-spark": "Clients and Spark",
+}
 
 
 def calls(distribution: str) -> Iterator[tuple[str, ast.Call]]:

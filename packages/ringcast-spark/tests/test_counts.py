@@ -99,9 +99,7 @@ def test_counts_of_batches(store: Store, tmp_path: Path) -> None:
 
 def test_the_line_is_shown_where_nobody_has_configured_logging() -> None:
     """As in the processes in which Spark's driver commits; pytest has handlers, so in a process of its own."""
-    code = (
-        "from pyspark_ringcast._batch import counts; counts.log_counts('write.committed', 's/k', 'j', counts.Counts(3))"
-    )
+    code = "from pyspark_ringcast._batch import counts; counts.log_committed('s/k', 'j', counts.Counts(3))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr
     line = "event=write.committed store=s key=k job=j written=3 deleted=0 unchanged=0 rejected=0"
     assert said.rstrip().endswith(line)

@@ -187,7 +187,7 @@ def test_callbacks(
         )
         agent.process.wait_until(lambda: "event=callback.given_up" in "".join(agent.process.log))
         (line,) = (line for line in agent.process.log if "event=callback.given_up" in line)
-        assert f"store={store_name} item='b' version=" in line
+        assert f"store={store_name} item=b version=" in line
         assert f"status=503 url={application.url}/configuration/{store_name}/list" in line
         writer.delete(store_name, "list", "b")
         gone = application.next().body["items"]["b"]

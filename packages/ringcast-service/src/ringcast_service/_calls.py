@@ -9,10 +9,10 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 import grpc
 import grpc.aio
-from ringcast_wire import RingcastError
+from ringcast_wire import EventLog, RingcastError
 from ringcast_wire.grpc import STATUS, error_trailers
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -47,7 +47,7 @@ async def end_call(
         raise
     except Exception as failed:  # noqa: BLE001  # gRPC raises errors of its own, of no common kind
         # The client does not read (gRPC gives the call up when the connection reaches its age), or is gone.
-        log.debug("a call ended without its status: %r", failed)
+        log.debug("call.status_unsent", error=repr(failed))
         raise asyncio.CancelledError from cause
     raise AssertionError("abort returned") from cause
 

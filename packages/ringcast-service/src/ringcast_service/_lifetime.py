@@ -13,13 +13,13 @@ from typing import Any, Final, TypeVar
 
 import nats.errors
 from nats.aio.client import Client
-from ringcast_wire import InvalidInputError, NatsLogin, RingcastError, without_passwords
+from ringcast_wire import EventLog, InvalidInputError, NatsLogin, RingcastError, without_passwords
 
 from ringcast_service._errors import ConfigError
 
 T = TypeVar("T")
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 _CANCEL_AGAIN_S: Final = 1.0
 
@@ -94,7 +94,7 @@ class Lifetime:
             nonlocal last
             text = str(error) or type(error).__name__
             if text != last:  # it comes again with each attempt
-                log.warning("nats: %s", text)
+                log.warning("nats.error", error=text)
             last = text
 
         try:
@@ -129,7 +129,7 @@ class Lifetime:
     async def _on_closed(self) -> None:
         """The client gave up (a broken rule of the protocol): without NATS there is nothing to do here."""
         if not self._stopping.is_set():
-            log.critical("the NATS connection was closed for good")
+            log.critical("nats.closed")
             self._lost = True
             self._stopping.set()
 
@@ -155,9 +155,9 @@ async def bounded(what: str, work: Awaitable[object], bound_s: float) -> None:
         async with asyncio.timeout(bound_s):
             await work
     except TimeoutError:
-        log.warning("stopping: the %s did not end within %g s", what, bound_s)
+        log.warning("stop.timed_out", phase=what, after_s=bound_s)
     except (nats.errors.Error, RingcastError) as error:
-        log.warning("stopping: the %s failed: %s", what, error)
+        log.warning("stop.failed", phase=what, error=error)
 
 
 async def end_tasks(tasks: Collection[asyncio.Task[None]]) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import nats.errors
 from nats.aio.client import Client
 from ringcast_service import ConfigError, Lifetime, bounded, end_tasks, ready_file, serving_metrics
-from ringcast_wire import RingcastError, UnavailableError, names, without_passwords
+from ringcast_wire import EventLog, RingcastError, UnavailableError, names, without_passwords
 from ringcast_wire.metrics import SERVICE
 from ringcast_wire.prometheus import OFF, TableCollector, process_registry
 from ringcast_wire.tracing import make_tracing
@@ -34,7 +34,7 @@ from ringcast_config_service.telemetry import Telemetry
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 
 _OUTBOX_LOOK_S = 2.0
@@ -106,16 +106,16 @@ class App(Lifetime):
         host = self._config.listen.rpartition(":")[0]
         self.grpc_address = f"{host}:{server.port}"
         log.info(
-            "serving grpc=%s metrics=%s nats=%s pid=%d",
-            self.grpc_address,
-            self.metrics_address or OFF,
-            without_passwords(self._config.nats),
-            os.getpid(),
+            "service.serving",
+            grpc=self.grpc_address,
+            metrics=self.metrics_address or OFF,
+            nats=without_passwords(self._config.nats),
+            pid=os.getpid(),
         )
 
     async def _shut(self, core: Core, server: GrpcServer, nc: Client) -> None:
         """Intake first, then what is in flight, then the outbox; each phase has a bound."""
-        log.info("stopping")
+        log.info("service.stopping")
         bound_s = self._config.stop_timeout_s
         if self._readiness is not None:
             self._readiness.stop()
@@ -127,7 +127,7 @@ class App(Lifetime):
             await bounded("fetches", core.fetches.drain(), bound_s)
             await bounded("outbox", core.relay.flush(), bound_s)
         await bounded("claims on the outbox", core.relay.withdraw(), bound_s)
-        log.info("stopped")
+        log.info("service.stopped")
 
     def _measure(self, repository: Repository, nc: Client, core: Core) -> None:
         """Says where the gauges are read."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from nats.aio.client import Client
 from nats.js import JetStreamContext
-from ringcast_wire import RingcastError
+from ringcast_wire import EventLog, RingcastError
 
 from ringcast_config_service.config import Config
 from ringcast_config_service.handlers import Handlers
@@ -22,7 +22,7 @@ from ringcast_config_service.repository import Repository
 from ringcast_config_service.telemetry import Telemetry
 from ringcast_config_service.writes.group_writer import GroupWriter
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 _FORGET_MARKS: Final = 5_000
 
@@ -100,10 +100,10 @@ class Core:
                     config.tombstone_retention_ms, config.history_retention_ms, every_ms
                 )
             except RingcastError as error:
-                log.warning("compaction was put off: %s", error)
+                log.warning("compaction.put_off", error=error)
             else:
                 if done.tombstones or done.revisions:
-                    log.info("compaction removed tombstones=%d revisions=%d", done.tombstones, done.revisions)
+                    log.info("compaction.removed", tombstones=done.tombstones, revisions=done.revisions)
             await asyncio.sleep(config.compaction_interval_s)
 
     async def _forget_marks(self) -> None:

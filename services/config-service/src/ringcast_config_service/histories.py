@@ -28,6 +28,7 @@ from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import APIError, NotFoundError
 from ringcast_wire import (
+    EventLog,
     KeyDeletedError,
     ProtocolError,
     RingcastError,
@@ -43,7 +44,7 @@ from ringcast_config_service.nats.provisioner import Provisioner
 from ringcast_config_service.repository import OutboxRecord, Repository, StoreRecord
 from ringcast_config_service.telemetry import Telemetry
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 _READ_EVENTS: Final = 500
 _READ_TIMEOUT_S: Final = 5.0
@@ -120,7 +121,7 @@ class Histories:
         """
         history = await self._repository.new_history(store, instead_of=instead_of)
         self._measures.histories[reason] += 1
-        log.warning("event=history.began store=%s reason=%s before=%s after=%s", store, reason, instead_of, history)
+        log.warning("history.began", store=store, reason=reason, before=instead_of, after=history)
         self._provisioner.look_again()  # the settings on the bus name it
         return history
 
@@ -150,12 +151,12 @@ class Histories:
         ours, theirs = decode_event(record.payload), decode_event(stored.data or b"")
         if (ours.prev, ours.rev, ours.committed_at_ms) != (theirs.prev, theirs.rev, theirs.committed_at_ms):
             log.error(
-                "event=history.forked store=%s subject=%s rev=%d committed_at_ms=%d published_before=%d",
-                store,
-                record.subject,
-                ours.rev,
-                ours.committed_at_ms,
-                theirs.committed_at_ms,
+                "history.forked",
+                store=store,
+                subject=record.subject,
+                rev=ours.rev,
+                committed_at_ms=ours.committed_at_ms,
+                published_before=theirs.committed_at_ms,
             )
             await self.begin(store, "forked", instead_of=current)
 
@@ -184,13 +185,13 @@ class Histories:
             ]
             if behind:
                 log.error(
-                    "event=history.went_back store=%s key=%s partitions=%d partition=%d head=%d published=%d",
-                    store,
-                    key,
-                    len(behind),
-                    behind[0],
-                    heads.heads[behind[0]],
-                    partitions[behind[0]][0],
+                    "history.went_back",
+                    store=store,
+                    key=key,
+                    partitions=len(behind),
+                    partition=behind[0],
+                    head=heads.heads[behind[0]],
+                    published=partitions[behind[0]][0],
                 )
                 await self.begin(store, "went_back", instead_of=current)
                 return

@@ -6,12 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from ringcast_wire import InvalidInputError, Mode, RingcastError, Strategy, limits, names
+from ringcast_wire import EventLog, InvalidInputError, Mode, RingcastError, Strategy, limits, names
 
 from ringcast_config_service.nats.provisioner import Provisioner
 from ringcast_config_service.repository import Deletion, KeyStats, Repository, StoreInfo, StoreRecord
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 
 class Lifecycle:
@@ -59,7 +59,7 @@ class Lifecycle:
         """Deletes a store; with ``purge`` for good, and returns when its name is free."""
         info = await self._repository.delete_store(names.check_name("name", name), await self._deletion(purge))
         self._forget(name)
-        log.info("event=store.deleted store=%s purge=%s", name, purge)
+        log.info("store.deleted", store=name, purge=purge)
         if purge:
             await self._purge_store(name)
         else:
@@ -71,7 +71,7 @@ class Lifecycle:
         now_ms = await self._repository.clock_ms()
         info = await self._repository.restore_store(names.check_name("name", name), now_ms)
         self._forget(name)
-        log.info("event=store.restored store=%s", name)
+        log.info("store.restored", store=name)
         await self._provisioner.ensure(info.record)
         return info
 
@@ -79,7 +79,7 @@ class Lifecycle:
         """The same for a key."""
         names.check_name("store", store)
         found = await self._repository.delete_key(store, names.check_name("key", key), await self._deletion(purge))
-        log.info("event=key.deleted store=%s key=%s purge=%s", store, key, purge)
+        log.info("key.deleted", store=store, key=key, purge=purge)
         if purge:
             await self._purge_key(store, key)
         return found
@@ -89,7 +89,7 @@ class Lifecycle:
         names.check_name("store", store)
         now_ms = await self._repository.clock_ms()
         found = await self._repository.restore_key(store, names.check_name("key", key), now_ms)
-        log.info("event=key.restored store=%s key=%s", store, key)
+        log.info("key.restored", store=store, key=key)
         return found
 
     async def run(self, interval_s: float) -> None:
@@ -98,7 +98,7 @@ class Lifecycle:
             try:
                 await self.purge_expired()
             except RingcastError as error:
-                log.warning("event=purge.postponed error=%s", error)
+                log.warning("purge.postponed", error=error)
             await asyncio.sleep(interval_s)
 
     async def purge_expired(self) -> None:
@@ -108,12 +108,12 @@ class Lifecycle:
             try:
                 await self._purge_key(store, key)
             except RingcastError as error:
-                log.warning("event=key.purge_postponed store=%s key=%s error=%s", store, key, error)
+                log.warning("key.purge_postponed", store=store, key=key, error=error)
         for store in expired.stores:
             try:
                 await self._purge_store(store)
             except RingcastError as error:
-                log.warning("event=store.purge_postponed store=%s error=%s", store, error)
+                log.warning("store.purge_postponed", store=store, error=error)
 
     async def _purge_store(self, name: str) -> None:
         while await self._repository.purge_rows(name, None):
@@ -122,13 +122,13 @@ class Lifecycle:
         await self._provisioner.remove(name)
         await self._repository.drop_store(name)
         self._forget(name)
-        log.info("event=store.purged store=%s", name)
+        log.info("store.purged", store=name)
 
     async def _purge_key(self, store: str, key: str) -> None:
         while await self._repository.purge_rows(store, key):
             pass
         await self._repository.drop_key(store, key)
-        log.info("event=key.purged store=%s key=%s", store, key)
+        log.info("key.purged", store=store, key=key)
 
     async def _deletion(self, purge: bool) -> Deletion:
         now_ms = await self._repository.clock_ms()
@@ -139,7 +139,7 @@ class Lifecycle:
         try:
             await self._provisioner.mark_deleted(record)
         except RingcastError as error:
-            log.warning("event=store.mark_postponed store=%s error=%s", record.name, error)
+            log.warning("store.mark_postponed", store=record.name, error=error)
 
 
 def check_inline(value: int) -> int:

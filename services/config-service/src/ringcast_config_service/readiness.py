@@ -8,14 +8,14 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from ringcast_wire import RingcastError
+from ringcast_wire import EventLog, RingcastError
 from ringcast_wire.grpc import SERVICE_NAME
 
 from ringcast_config_service.grpc.health import Health
 from ringcast_config_service.repository import Repository
 from ringcast_config_service.telemetry import Measures
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 READS: Final = "reads"
 WRITES: Final = "writes"
@@ -98,7 +98,7 @@ class Readiness:
             return
         if part in self._can or why_not:
             level = logging.ERROR if why_not else logging.INFO
-            log.log(level, "event=health.changed part=%s serving=%s reason=%r", part, not why_not, why_not)
+            log.log(level, "health.changed", part=part, serving=not why_not, reason=why_not)
         self._can[part] = not why_not
         self._publish()
 

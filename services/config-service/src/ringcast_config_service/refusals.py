@@ -7,7 +7,9 @@ import time
 from collections import Counter, OrderedDict
 from typing import Final
 
-log = logging.getLogger(__name__)
+from ringcast_wire import EventLog
+
+log = EventLog(logging.getLogger(__name__))
 
 REASONS: Final = ("no_token", "unknown_token", "limit_total", "limit_principal", "limit_host")
 _QUIET_S: Final = 60.0
@@ -30,21 +32,24 @@ class Refusals:
     def login(self, kind: str, reason: str, host: str) -> None:
         """A call had no valid token."""
         self.counts[kind, reason] += 1
-        self._log("login.refused", kind, reason, host)
+        if (unlogged := self._may_log(reason, host)) is not None:
+            log.warning("login.refused", host=host, call=kind, reason=reason, unlogged=unlogged)
 
     def call(self, kind: str, reason: str, host: str) -> None:
         """A call was one too many."""
         self.counts[kind, reason] += 1
-        self._log("call.refused", kind, reason, host)
+        if (unlogged := self._may_log(reason, host)) is not None:
+            log.warning("call.refused", host=host, call=kind, reason=reason, unlogged=unlogged)
 
-    def _log(self, event: str, kind: str, reason: str, host: str) -> None:
+    def _may_log(self, reason: str, host: str) -> int | None:
+        """Lines of this host and reason that were left out since the last one; None where this one is left out too."""
         now = time.monotonic()
         until, unlogged = self._quiet.get((host, reason), (0.0, 0))
-        if now < until or not self._may_log(now):
+        if now < until or not self._has_lines(now):
             self._remember(host, reason, max(until, now), unlogged + 1)
-            return
+            return None
         self._remember(host, reason, now + _QUIET_S, 0)
-        log.warning("event=%s host=%s call=%s reason=%s unlogged=%d", event, host, kind, reason, unlogged)
+        return unlogged
 
     def _remember(self, host: str, reason: str, until: float, unlogged: int) -> None:
         self._quiet[host, reason] = until, unlogged
@@ -52,7 +57,7 @@ class Refusals:
         if len(self._quiet) > _MAX_QUIET:
             self._quiet.popitem(last=False)
 
-    def _may_log(self, now: float) -> bool:
+    def _has_lines(self, now: float) -> bool:
         if now >= self._window_ends:
             self._window_ends, self._lines = now + _QUIET_S, 0
         self._lines += 1

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import grpc
 from ringcast_service import ConfigError, setting
-from ringcast_wire import InvalidInputError
+from ringcast_wire import EventLog, InvalidInputError
 from ringcast_wire.grpc import read_login_file, read_tokens
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class Security:
         try:
             return self._certificates()
         except InvalidInputError as error:
-            log.error("the certificate stays what it was: %s", error)
+            log.error("certificate.unreadable", error=error)
             return None
 
 
@@ -111,5 +111,5 @@ class Tokens:
                 self._tokens = [token.encode() for token in read_tokens(self._path)]
                 self._seen = seen
         except (OSError, InvalidInputError) as error:
-            log.error("the tokens stay what they were: %s", error)
+            log.error("tokens.unreadable", error=error)
         return self._tokens

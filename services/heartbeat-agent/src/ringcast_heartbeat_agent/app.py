@@ -14,7 +14,7 @@ from nats.aio.client import Client
 from ringcast.hosting import KeyReader, WorkerClient
 from ringcast.metrics import PrometheusMetrics
 from ringcast_service import ConfigError, Lifetime, bounded, ready_file, serving_metrics
-from ringcast_wire import names, without_passwords
+from ringcast_wire import EventLog, names, without_passwords
 from ringcast_wire.prometheus import OFF, TableCollector, process_registry
 
 from ringcast_heartbeat_agent.clients import Here
@@ -39,7 +39,7 @@ from ringcast_heartbeat_agent.status import Status
 from ringcast_heartbeat_agent.telemetry import AGENT, Measures
 from ringcast_heartbeat_agent.token_file import with_token
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 
 _API_TIMEOUT_S = 3.0
@@ -123,18 +123,18 @@ class App(Lifetime):
         ):
             self.addresses[name] = f"{listen.rpartition(':')[0]}:{port}"
         log.info(
-            "serving %s nats=%s agent_id=%s pid=%d",
-            " ".join(f"{name}={address}" for name, address in self.addresses.items()),
-            without_passwords(self._config.nats),
-            self._config.agent_id,
-            os.getpid(),
+            "agent.serving",
+            **self.addresses,
+            nats=without_passwords(self._config.nats),
+            agent_id=self._config.agent_id,
+            pid=os.getpid(),
         )
         if self._config.api_token:
-            log.info("callers must send the token that the agent was given")
+            log.info("agent.token_required", source="api_token")
         elif self._config.token_file == OFF:
-            log.warning("token_file is off: every process of this host may call the agent")
+            log.warning("agent.open_to_all", token_file=OFF)
         else:
-            log.info("callers must send the token in %s", self._config.token_file)
+            log.info("agent.token_required", source=self._config.token_file)
 
     async def _shut(
         self,
@@ -149,7 +149,7 @@ class App(Lifetime):
 
         Each phase has a bound.
         """
-        log.info("stopping")
+        log.info("agent.stopping")
         bound_s = self._config.stop_timeout_s
         http_server.set_stopping()
         handlers.stop()
@@ -159,7 +159,7 @@ class App(Lifetime):
         await bounded("HTTP requests", http_server.stop(), bound_s)
         await bounded("callbacks", callbacks.stop(), bound_s)
         await bounded("partitions", followers.stop(), bound_s)
-        log.info("stopped")
+        log.info("agent.stopped")
 
     def _measure(self, nc: Client, handlers: Handlers, dispatch: Dispatch, letters: Letters) -> None:
         """Says where the gauges are read: by the thread that serves them, so each takes a copy first."""

@@ -7,8 +7,9 @@ import sys
 from typing import Final
 
 import msgspec.structs
+from ringcast_wire import EventLog
 
-_log = logging.getLogger(__name__)
+_log = EventLog(logging.getLogger(__name__))
 
 _PACKAGE: Final = "pyspark_ringcast"
 
@@ -30,12 +31,21 @@ class Counts(msgspec.Struct, frozen=True):
         return msgspec.structs.asdict(self)
 
 
-def log_counts(event: str, place: str, job: str, counts: Counts) -> None:
+def log_committed(place: str, job: str, counts: Counts) -> None:
     """One line; ``place`` is ``store/key``."""
-    store, _, key = place.partition("/")
     _show_info()
-    found = " ".join(f"{name}={count}" for name, count in counts.by_name().items())
-    _log.info("event=%s store=%s key=%s job=%s %s", event, store, key, job, found)
+    _log.info("write.committed", **_facts(place, job, counts))
+
+
+def log_aborted(place: str, job: str, counts: Counts) -> None:
+    """The same for a job that failed: what its tasks had done by then."""
+    _show_info()
+    _log.info("write.aborted", **_facts(place, job, counts))
+
+
+def _facts(place: str, job: str, counts: Counts) -> dict[str, object]:
+    store, _, key = place.partition("/")
+    return {"store": store, "key": key, "job": job, **counts.by_name()}
 
 
 def _show_info() -> None:

@@ -32,7 +32,7 @@ from ringcast_wire import (
 )
 from ringcast_wire.grpc import pb
 
-from pyspark_ringcast._batch.counts import Counts, log_counts
+from pyspark_ringcast._batch.counts import Counts, log_aborted, log_committed
 from pyspark_ringcast._batch.repeated import RowsBefore
 from pyspark_ringcast._batch.reports import check_paths, write_counts, write_rejects
 from pyspark_ringcast._batch.throttle import StoreNotes, Throttle
@@ -163,7 +163,7 @@ class RingcastWriter(DataSourceArrowWriter):
         if self._overwrite:
             counts += Counts(deleted=self._delete_others(done))
         write_counts(self._options, job, counts)
-        log_counts("write.committed", self._options.place, job, counts)
+        log_committed(self._options.place, job, counts)
         return counts
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -173,7 +173,7 @@ class RingcastWriter(DataSourceArrowWriter):
     def give_up(self, messages: list[WriterCommitMessage | None], job: str) -> None:
         """The same for a job of another name."""
         done = [message for message in messages if isinstance(message, Written)]
-        log_counts("write.aborted", self._options.place, job, _summed(done))
+        log_aborted(self._options.place, job, _summed(done))
 
     def _throttle(self) -> Throttle | None:
         rate = self._options.max_rows_per_second

@@ -8,13 +8,13 @@ import time
 from typing import Any, Final, TypeVar
 
 import msgspec
-from ringcast_wire import ConditionFailedError, InvalidInputError, LimitExceededError, UnknownKeyError, limits
+from ringcast_wire import ConditionFailedError, EventLog, InvalidInputError, LimitExceededError, UnknownKeyError, limits
 from ringcast_wire.grpc import pb
 
 from pyspark_ringcast._client.service import retried, shared_stub
 from pyspark_ringcast._common.options import Options
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 N = TypeVar("N", bound=msgspec.Struct)
 
@@ -96,7 +96,7 @@ def remove_old_notes(options: Options) -> int:
     before_s = time.time() - KEPT_S
     removed = sum(_remove(options, row) for row in rows if _until_s(row) < before_s)
     if removed:
-        log.info("event=sink.old_notes_removed store=%s key=%s notes=%d", options.store, LEDGER_KEY, removed)
+        log.info("sink.old_notes_removed", store=options.store, key=LEDGER_KEY, notes=removed)
     return removed
 
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import pyarrow as pa
+from ringcast_wire import EventLog
 from ringcast_wire.grpc import pb
 
 from pyspark_ringcast._client.service import retried, shared_stub
@@ -15,7 +16,7 @@ from pyspark_ringcast._common.columns import SCHEMA
 from pyspark_ringcast._common.offsets import ChangesLostError, Range
 from pyspark_ringcast._common.options import OnGap, Options
 
-_log = logging.getLogger(__name__)
+_log = EventLog(logging.getLogger(__name__))
 
 _END: Final = pb.HistoryResponse()
 _SEARCHES_AT_ONCE: Final = 8
@@ -101,7 +102,7 @@ def lose(options: Options, what: str, *, without: str, instead: str) -> None:
     """
     if options.on_gap is OnGap.FAIL:
         raise ChangesLostError(f"{what}; start with another checkpoint, or go on without {without} with onGap=skip")
-    _log.warning("%s; going on %s", what, instead)
+    _log.warning("changes.lost", reason=what, going_on=instead)
 
 
 def to_batch(rows: Iterable[pb.Row]) -> pa.RecordBatch:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from ringcast_wire import InvalidInputError, Row, check_row_id, limits, names, shown
+from ringcast_wire import EventLog, InvalidInputError, Row, check_row_id, limits, names, shown
 
 METADATA_KEY: Final = "ringcast.key"
 METADATA_PARTITION: Final = "ringcast.partition"
@@ -14,7 +14,7 @@ METADATA_DELETED: Final = "ringcast.deleted"
 OPTIONS: Final = ("worker_id", "mode", "partition_count", "window_s")
 """What ``config_metadata`` of a subscription may set; other names are left to other configuration stores."""
 
-_log = logging.getLogger("ringcast.dapr")
+_log = EventLog(logging.getLogger("ringcast.dapr"))
 
 
 class Wanted(NamedTuple):
@@ -97,7 +97,7 @@ def subscription_options(config_metadata: Mapping[str, str] | None) -> dict[str,
     """The worker settings among ``config_metadata``, still as text."""
     given = config_metadata or {}
     if ignored := sorted(_unknown(given)):
-        _log.warning("config_metadata %s ignored: Ringcast knows %s", ", ".join(ignored), ", ".join(OPTIONS))
+        _log.warning("subscription.metadata_ignored", ignored=",".join(ignored), known=",".join(OPTIONS))
     return {name: given[name] for name in OPTIONS if name in given}
 
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from ringcast_core import row_partition
-from ringcast_wire import Mode, UnavailableError
+from ringcast_wire import EventLog, Mode, UnavailableError
 
 from ringcast._common.change import Change
 from ringcast._dapr.items import Item, Wanted, item_of, make_item
@@ -21,7 +21,7 @@ from ringcast._worker.worker import Worker
 Handler = Callable[[str, ConfigurationResponse], Any]
 """Takes the subscription id and a response. A plain function runs in a thread of its own, so it may block."""
 
-_log = logging.getLogger("ringcast.dapr")
+_log = EventLog(logging.getLogger("ringcast.dapr"))
 _running: Final[contextvars.ContextVar[str | None]] = contextvars.ContextVar("ringcast_dapr_handler", default=None)
 
 
@@ -153,7 +153,7 @@ class Subscription:
         try:
             await self._worker.wait_closed()
         except Exception as error:  # noqa: BLE001  # whatever ended it; there is no caller to raise it to
-            _log.error("subscription %s to %s has ended: %s", self.id, self.store, error)
+            _log.error("subscription.ended", id=self.id, store=self.store, error=error)
 
     def _end_threads(self) -> None:
         if self._threads is not None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import grpc.aio
 from ringcast_service import Context
-from ringcast_wire import InvalidInputError, RingcastError, UnavailableError
+from ringcast_wire import EventLog, InvalidInputError, RingcastError, UnavailableError
 from ringcast_wire.grpc import pb
 
 from ringcast_config_service.grpc.callers import caller_of
@@ -24,7 +24,7 @@ from ringcast_config_service.writes.batches import CheckedBatch, PlainRows, RowI
 from ringcast_config_service.writes.group_writer import GroupWriter
 from ringcast_config_service.writes.terms import Terms
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 _BATCHES_IN_FLIGHT: Final = 8
 
@@ -101,14 +101,14 @@ class BulkStream:
         except RingcastError as error:
             self._add(_BatchAnswer.failed(error))  # in its turn: what came before is answered first
         except Exception as error:
-            log.exception("a bulk stream failed")
+            log.error("bulk_stream.failed", exc_info=True)
             self._add(_BatchAnswer.failed(unforeseen(error)))
 
     async def _receive(self) -> Any:
         try:
             return await self._context.read()
         except Exception as error:  # gRPC raises errors of its own, of no common kind
-            log.debug("a bulk stream broke off: %r", error)
+            log.debug("bulk_stream.broken", error=repr(error))
             raise UnavailableError("the stream broke off before its end") from error
 
     def _add(self, answer: _BatchAnswer) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import grpc.aio
 from ringcast_service import Context
-from ringcast_wire import ConditionFailedError, InvalidInputError, RingcastError, limits, names
+from ringcast_wire import ConditionFailedError, EventLog, InvalidInputError, RingcastError, limits, names
 from ringcast_wire.grpc import pb
 from ringcast_wire.tracing import checked_traceparent
 
@@ -22,7 +22,7 @@ from ringcast_config_service.permits import clock_s
 from ringcast_config_service.repository import WriteOutcome
 from ringcast_config_service.writes.group_writer import GroupWriter
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 MAX_UNANSWERED: Final = 2 * limits.MAX_BATCH_ROWS
 """Changes of one stream: while there are more, nothing is read from it."""
@@ -108,7 +108,7 @@ class ChangeStream:
         try:
             return await self._context.read()
         except Exception as error:  # noqa: BLE001  # gRPC raises errors of its own, of no common kind
-            log.debug("a stream of changes broke off: %r", error)
+            log.debug("change_stream.broken", error=repr(error))
             return grpc.aio.EOF
 
     async def _submit(self, store: str, key: str, change: pb.RowChange) -> None:

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from typing import Final
 
 from ringcast_core import row_partition
-from ringcast_wire import MAX_REPLAY_WAIT_MS, InvalidInputError, ReplayOutcome, check_row_id, limits, names
+from ringcast_wire import MAX_REPLAY_WAIT_MS, EventLog, InvalidInputError, ReplayOutcome, check_row_id, limits, names
 from ringcast_wire.grpc import pb
 
 from ringcast_config_service.nats.dead_letters import DeadLetterBox, DeadLetterFilter, Page, StoredLetter
@@ -17,7 +17,7 @@ from ringcast_config_service.nats.replays import Replayed, Replays
 from ringcast_config_service.repository import Repository, StoreRecord
 from ringcast_config_service.telemetry import Telemetry
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 _READ_AT_ONCE: Final = 4
 """Pages that are read at once; the others wait, and their number is bounded by the calls that may be open."""
@@ -77,7 +77,7 @@ class DeadLetterCalls:
         async with self._turns:
             discarded = await self._box.remove(store.name, numbers)
         self._measures.dead_letters[store.name, "discarded"] += discarded
-        log.info("event=dead_letters.discarded store=%s count=%d", store.name, discarded)
+        log.info("dead_letters.discarded", store=store.name, count=discarded)
         return pb.DiscardDeadLettersResponse(discarded=discarded)
 
     async def replay(self, request: pb.ReplayDeadLettersRequest) -> AsyncGenerator[pb.ReplayDeadLettersResponse, None]:

@@ -10,9 +10,9 @@ from typing import Final, NoReturn
 import grpc
 import grpc.aio
 from ringcast_service import Context, refuse
-from ringcast_wire import InternalError, InvalidInputError, RingcastError, UnavailableError
+from ringcast_wire import EventLog, InternalError, InvalidInputError, RingcastError, UnavailableError
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 SEND_TIMEOUT_S: Final = 60.0
 """How long a client may leave a message unread that it has no room for."""
@@ -43,7 +43,7 @@ async def abort(context: Context, error: Exception, cause: Exception | None = No
     if isinstance(error, grpc.aio.AbortError | grpc.RpcError):
         raise error
     if not isinstance(error, RingcastError):
-        log.error("a call failed", exc_info=error)
+        log.error("call.failed", exc_info=error)
         error = unforeseen(error)
     await refuse(context, error, cause=cause)
 

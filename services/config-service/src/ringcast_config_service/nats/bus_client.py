@@ -9,8 +9,9 @@ from typing import Final
 
 import nats.errors
 from nats.aio.client import Client
+from ringcast_wire import EventLog
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 _HANDLED: Final = ("stale connection", "permissions violation")
 """What the client library itself treats rightly: it reconnects, or goes on."""
@@ -37,9 +38,9 @@ class BusClient(Client):
             await super()._process_err(err_msg)
             return
         if any(known in text.lower() for known in _LOGIN):
-            log.error("event=nats.login_ended error=%s", text)
+            log.error("nats.login_ended", error=text)
         else:
-            log.error("event=nats.protocol_error error=%s", text)
+            log.error("nats.protocol_error", error=text)
             if self.on_protocol_error is not None:
                 self.on_protocol_error(text)
         await self._process_op_err(nats.errors.Error(f"nats: {text}"))

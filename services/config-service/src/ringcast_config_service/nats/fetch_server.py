@@ -14,13 +14,13 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
-from ringcast_wire import Chunk, InternalError, RingcastError, UnavailableError, limits, names, split_chunks
+from ringcast_wire import Chunk, EventLog, InternalError, RingcastError, UnavailableError, limits, names, split_chunks
 from ringcast_wire.tracing import checked_traceparent
 
 from ringcast_config_service.nats.fetch_queue import FetchLane, LaneLimits, Request, requester_of, weight_of
 from ringcast_config_service.telemetry import Telemetry, fetch_kind
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 _HANDLE_TIMEOUT_S: Final = 30.0
 _ABANDONED: Final = "abandoned"
@@ -147,9 +147,9 @@ class FetchServer:
                 with self._span(msg):
                     outcome = await self._answer(lane, request)
         except (nats.errors.Error, TimeoutError) as error:
-            log.warning("event=fetch.unsent subject=%s error=%s", msg.subject, str(error) or type(error).__name__)
+            log.warning("fetch.unsent", subject=msg.subject, error=str(error) or type(error).__name__)
         except Exception:
-            log.exception("event=fetch.unsent subject=%s", msg.subject)
+            log.error("fetch.unsent", subject=msg.subject, exc_info=True)
         finally:
             lane.done(request)
             if self._by_id.get(fetch_id := _fetch_id(msg)) is request:
@@ -182,7 +182,7 @@ class FetchServer:
         except nats.errors.Error:
             raise
         except Exception as error:
-            log.exception("event=fetch.failed subject=%s", msg.subject)
+            log.error("fetch.failed", subject=msg.subject, exc_info=True)
             return await self._fail(msg, InternalError(f"the fetch failed: {type(error).__name__}"))
         if request.cancelled:
             return _ABANDONED

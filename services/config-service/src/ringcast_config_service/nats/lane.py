@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import nats.errors
 from nats.aio.client import Client
 from nats.js.errors import APIError, NoStreamResponseError
-from ringcast_wire import Backoff, RingcastError, limits, names
+from ringcast_wire import Backoff, EventLog, RingcastError, limits, names
 from ringcast_wire.tracing import end_span
 
 from ringcast_config_service.nats.outgoing import Outgoing, UnpublishableError, is_header_value, shape
@@ -25,7 +25,7 @@ from ringcast_config_service.telemetry import Telemetry
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 ACK_TIMEOUT_S: Final = 5.0
 """How long a broker that the connection has reached may take to answer."""
@@ -169,7 +169,7 @@ class Lane:
         self._bare.clear()
         if self._warned:
             self._warned = False
-            log.info("event=relay.resumed store=%s", self.store)
+            log.info("relay.resumed", store=self.store)
 
     def in_flight(self) -> list[int]:
         """The records on their way."""
@@ -190,7 +190,7 @@ class Lane:
             try:
                 await self._step()
             except Exception:
-                log.exception("event=relay.failed store=%s", self.store)
+                log.error("relay.failed", store=self.store, exc_info=True)
                 self._back_off()
             await self._wait()
 
@@ -253,7 +253,7 @@ class Lane:
                 return
             records = await self._repository.outbox(self.store, sweep.after, limit, PAGE_BYTES)
         except RingcastError as error:
-            log.warning("event=relay.outbox_unreadable store=%s error=%s", self.store, error)
+            log.warning("relay.outbox_unreadable", store=self.store, error=error)
             self._sweep, self.left = None, True
             self._delay_sweep()
             return
@@ -375,9 +375,7 @@ class Lane:
         if not self._warned:
             self._warned = True
             text = "" if error is None else str(error) or type(error).__name__
-            log.warning(
-                "event=relay.failing store=%s subject=%s reason=%s error=%s", self.store, record.subject, reason, text
-            )
+            log.warning("relay.failing", store=self.store, subject=record.subject, reason=reason, error=text)
         self._leave(record)
         self._delay_sweep()
         self._back_off()
@@ -410,19 +408,19 @@ class Lane:
             try:
                 await self._repository.refuse_event(record.id, reason)
             except RingcastError as error:
-                log.warning("event=relay.outbox_unwritable store=%s error=%s", self.store, error)
+                log.warning("relay.outbox_unwritable", store=self.store, error=error)
                 return
             self._refusals.popleft()
             self._bare.discard(record.id)
             self._host.held.discard(record.id)
             self._measures.events_refused += 1
             log.error(
-                "event=relay.event_refused store=%s subject=%s id=%d msg_id=%s reason=%s",
-                self.store,
-                record.subject,
-                record.id,
-                record.msg_id,
-                reason,
+                "relay.event_refused",
+                store=self.store,
+                subject=record.subject,
+                id=record.id,
+                msg_id=record.msg_id,
+                reason=reason,
             )
 
 

@@ -18,7 +18,7 @@ from nats.js import JetStreamContext
 from nats.js.api import StreamConfig
 from nats.js.errors import APIError, KeyNotFoundError, KeyWrongLastSequenceError, NotFoundError
 from nats.js.kv import KeyValue
-from ringcast_wire import MismatchError, RingcastError, UnavailableError, names
+from ringcast_wire import EventLog, MismatchError, RingcastError, UnavailableError, names
 
 from ringcast_config_service.nats import streams
 from ringcast_config_service.nats.bus_removal import clear_deletion, mark_deletion, remove_store
@@ -26,7 +26,7 @@ from ringcast_config_service.nats.streams import StreamSizes
 from ringcast_config_service.repository import Repository, StoreRecord
 from ringcast_config_service.telemetry import Telemetry
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 _AT_ONCE: Final = 4
 _NAME_IN_USE: Final = 10058  # a stream of that name exists with another configuration
@@ -113,11 +113,11 @@ class Provisioner:
         except RingcastError as error:
             self._failed(record.name, error)
         except Exception as error:
-            log.exception("event=provision.error store=%s", record.name)
+            log.error("provision.error", store=record.name, exc_info=True)
             self._failed(record.name, error)
         else:
             if self._failing.pop(record.name, None) is not None:
-                log.info("event=provision.recovered store=%s", record.name)
+                log.info("provision.recovered", store=record.name)
 
     def look_again(self) -> None:
         """Wakes :meth:`run`: a stream was missing, or NATS is back."""
@@ -130,7 +130,7 @@ class Provisioner:
             try:
                 await self.ensure_all()
             except RingcastError as error:
-                log.warning("event=provision.put_off error=%s", error)
+                log.warning("provision.put_off", error=error)
             try:
                 async with asyncio.timeout(self._interval_s):
                     await self._look.wait()
@@ -144,7 +144,7 @@ class Provisioner:
         why = str(error) or type(error).__name__
         if self._failing.get(store) != why:
             level = logging.CRITICAL if isinstance(error, MismatchError) else logging.ERROR
-            log.log(level, "event=provision.failed store=%s error=%s", store, why)
+            log.log(level, "provision.failed", store=store, error=why)
             self._failing[store] = why
 
     # ---- streams
@@ -200,7 +200,7 @@ class Provisioner:
                 await self._js.update_stream(found.evolve(**changes))
             self._has_size(config, found.max_bytes)
             return
-        log.info("event=provision.changed stream=%s settings=%s", config.name, ",".join(sorted(changes)))
+        log.info("provision.changed", stream=config.name, settings=",".join(sorted(changes)))
         self._has_size(config, config.max_bytes)
 
     def _has_size(self, config: StreamConfig, size: int | None) -> None:
@@ -211,12 +211,7 @@ class Provisioner:
             self._smaller.pop(config.name, None)
         elif self._smaller.get(config.name) != size:
             self._smaller[config.name] = size
-            log.warning(
-                "event=provision.small_stream stream=%s max_bytes=%d wanted=%d: JetStream has no room for more",
-                config.name,
-                size,
-                wanted,
-            )
+            log.warning("provision.small_stream", stream=config.name, max_bytes=size, wanted=wanted)
 
     # ---- settings
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from nats.aio.client import Client
-from ringcast_wire import RingcastError, limits
+from ringcast_wire import EventLog, RingcastError, limits
 
 from ringcast_config_service.nats.lane import Lane
 from ringcast_config_service.nats.provisioner import Provisioner
@@ -25,7 +25,7 @@ from ringcast_config_service.nats.publisher import EventPublisher, PubAck
 from ringcast_config_service.repository import OutboxRecord, OutboxSpan, Repository
 from ringcast_config_service.telemetry import Telemetry
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 _DELETE_EVERY_S: Final = 0.1
 """Well below the time between two polls of the outbox, so that what is done with is seldom seen there."""
@@ -133,7 +133,7 @@ class Relay:
         From now on one goes at a time, until it is known which of them the server takes.
         """
         suspects = [record_id for lane in self._lanes.values() for record_id in lane.in_flight()]
-        log.warning("event=relay.connection_broken suspects=%d error=%s", len(suspects), text)
+        log.warning("relay.connection_broken", suspects=len(suspects), error=text)
         self._strikes.update(suspects)
         self._struck_at = _now()
 
@@ -187,10 +187,10 @@ class Relay:
                 await self._delete()
             spans = await self._repository.outbox_spans()
         except RingcastError as error:
-            log.warning("event=relay.outbox_unreadable error=%s", error)
+            log.warning("relay.outbox_unreadable", error=error)
             return
         except Exception:
-            log.exception("event=relay.failed")
+            log.error("relay.failed", exc_info=True)
             return
         finally:
             self._start_lanes()
@@ -198,7 +198,7 @@ class Relay:
             try:
                 await self._look_at(span, everything=first or self._flushing > 0)
             except RingcastError as error:
-                log.warning("event=relay.outbox_unreadable store=%s error=%s", span.store, error)
+                log.warning("relay.outbox_unreadable", store=span.store, error=error)
         self._seen = [self._seen[1], {span.store: span.newest for span in spans}]
         self._tidy({span.store for span in spans})
         async with self._polled:
@@ -319,7 +319,7 @@ class Relay:
                 try:
                     await self._repository.delete_events(ids)
                 except Exception as error:  # noqa: BLE001  # whatever it was, it is tried again
-                    log.warning("event=relay.outbox_unwritable error=%s", error)
+                    log.warning("relay.outbox_unwritable", error=error)
                     self._to_delete.set()
                     return
                 for _ in ids:

@@ -19,6 +19,7 @@ from nats.aio.msg import Msg
 from ringcast_wire import (
     WIRE_VERSION,
     DeadLetter,
+    EventLog,
     HeadsReply,
     LimitExceededError,
     Mode,
@@ -37,7 +38,7 @@ from ringcast_config_service.nats.dead_letters import DeadLetterBox, StoredLette
 from ringcast_config_service.repository import Repository, StoreRecord
 from ringcast_config_service.telemetry import Telemetry
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 _ACCEPT_TIMEOUT_S: Final = 3.0
 """How long the owner may take at least to say that it is there: more for who waits long,"""
@@ -177,18 +178,14 @@ class Replays:
             except UnavailableError as error:
                 why = f"it was handed over ({answer.outcome}), but is still there: {error}"
                 return [self._kept(store, each, why, worker_id) for each in letters]
-        done = "replayed" if answer.outcome is ReplayOutcome.HANDLED else "failed_again"
-        self._measures.dead_letters[store.name, done] += len(letters)
-        log.info(
-            "event=dead_letters.%s store=%s key=%s partition=%d version=%d worker=%s count=%d",
-            done,
-            store.name,
-            target.key,
-            target.partition,
-            answer.version,
-            worker_id,
-            len(letters),
-        )
+        place: dict[str, object] = {"store": store.name, "key": target.key, "partition": target.partition}
+        facts = {**place, "version": answer.version, "worker": worker_id, "count": len(letters)}
+        if answer.outcome is ReplayOutcome.HANDLED:
+            self._measures.dead_letters[store.name, "replayed"] += len(letters)
+            log.info("dead_letters.replayed", **facts)
+        else:
+            self._measures.dead_letters[store.name, "failed_again"] += len(letters)
+            log.info("dead_letters.failed_again", **facts)
         return [Replayed(each.number, each, answer.outcome, answer.version, worker_id, answer.why) for each in letters]
 
     def _kept(self, store: StoreRecord, stored: StoredLetter, why: str, worker_id: str = "") -> Replayed:
@@ -236,7 +233,7 @@ class Replays:
             store, key, worker_id = names.parse_replayed_subject(msg.subject)
             answer = decode_replay_answer(msg.data)
         except ProtocolError as error:
-            log.warning("event=replay.unreadable subject=%s error=%s", msg.subject, error)
+            log.warning("replay.unreadable", subject=msg.subject, error=error)
             return
         asked = self._asked.get(answer.id)
         if asked is None or asked.place != (store, key) or asked.only not in ("", worker_id):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ringcast_wire import InternalError, RingcastError, UnavailableError, limits
+from ringcast_wire import EventLog, InternalError, RingcastError, UnavailableError, limits
 from ringcast_wire.tracing import end_span
 
 from ringcast_config_service.caller import LOCAL, Caller
@@ -30,7 +30,7 @@ from ringcast_config_service.repository import (
 from ringcast_config_service.telemetry import Telemetry
 from ringcast_config_service.writes.write_queues import Lane, Waiting, WriteQueues
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 MAX_GROUP_ROWS = 8 * limits.MAX_BATCH_ROWS
 MAX_GROUP_BYTES = 2 * limits.MAX_PARTITION_BYTES
@@ -346,7 +346,7 @@ class GroupWriter:
         except RingcastError as error:
             outcomes = [error] * len(group)
         except Exception as error:
-            log.exception("a write of %d requests failed", len(group))
+            log.error("write.failed", exc_info=True, requests=len(group))
             outcomes = [InternalError(f"the write failed: {type(error).__name__}")] * len(group)
         else:
             outcomes = _of_each(group, written.outcomes)

@@ -8,7 +8,7 @@ import random
 from typing import Final
 
 import aiohttp
-from ringcast_wire import Backoff
+from ringcast_wire import Backoff, EventLog
 from yarl import URL
 
 from ringcast_heartbeat_agent.config import Config
@@ -18,7 +18,7 @@ from ringcast_heartbeat_agent.dapr.subscription import Subscription
 from ringcast_heartbeat_agent.errors import StoppedError
 from ringcast_heartbeat_agent.telemetry import Measures
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 _TRIES: Final = 3
 """How often an update is sent to an application that answers, but not with 200."""
@@ -99,13 +99,13 @@ class CallbackSender:
             if tries == _TRIES:
                 self._measures.callbacks["given-up"] += 1
                 log.error(
-                    "event=callback.given_up subscription=%s store=%s item=%r version=%s status=%d url=%s",
-                    subscription.id,
-                    subscription.store,
-                    name,
-                    item.version,
-                    status,
-                    _url(subscription, item),
+                    "callback.given_up",
+                    subscription=subscription.id,
+                    store=subscription.store,
+                    item=name,
+                    version=item.version,
+                    status=status,
+                    url=_url(subscription, item),
                 )
                 subscription.delivered([name], f"the application answered with status {status}")
                 return True
@@ -126,7 +126,7 @@ class CallbackSender:
             async with self._session.post(url, json=body, allow_redirects=False) as response:
                 return response.status
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            log.debug("%s did not answer: %s", subscription.callback_url, error)
+            log.debug("callback.unanswered", url=subscription.callback_url, error=error)
             return None
 
 

@@ -12,7 +12,7 @@ from nats.js import JetStreamContext
 from nats.js import errors as js_errors
 from ringcast import InvalidInputError, LimitExceededError, RingcastError, UnavailableError, UnknownStoreError
 from ringcast.hosting import KeyReader
-from ringcast_wire import ProtocolError, names, shown
+from ringcast_wire import EventLog, ProtocolError, names, shown
 
 from ringcast_heartbeat_agent.clients import check_share, current
 from ringcast_heartbeat_agent.config import VERSION, Config
@@ -34,7 +34,7 @@ from ringcast_heartbeat_agent.errors import (
 )
 from ringcast_heartbeat_agent.telemetry import Measures
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 CALLBACK_URL: Final = "ringcast.callback_url"
 """Name in the metadata of an HTTP subscription: where its callbacks go."""
@@ -143,10 +143,7 @@ class Handlers:
                     followed = wanted.keys
                 if wanted.impossible:
                     log.warning(
-                        "event=subscription.impossible_keys id=%s store=%s keys=%s",
-                        subscription.id,
-                        store,
-                        shown(wanted.impossible),
+                        "subscription.impossible_keys", id=subscription.id, store=store, keys=shown(wanted.impossible)
                     )
                 rows = not subscription.group and (metadata or {}).get(ROWS) == "true"
                 await self._attach(subscription, followed, with_rows=rows)
@@ -176,7 +173,7 @@ class Handlers:
             error = subscription.error
             self._measures.ended[subscription.api, reason or (error.reason if error else "client")] += 1
             if error is not None:
-                log.warning("subscription %s (%s) has ended: %s", subscription.id, subscription.api, error)
+                log.warning("subscription.ended", id=subscription.id, api=subscription.api, error=error)
 
     @property
     def unread_s(self) -> dict[str, float]:
@@ -243,7 +240,7 @@ class Handlers:
                 try:
                     keys = await self._keys(store)
                 except Exception as error:  # noqa: BLE001  # it is tried again; the agent serves on
-                    log.warning("looking for new keys of store %s was put off: %s", store, error)
+                    log.warning("keys.unreadable", store=store, error=error)
                     continue
                 for subscription in everything:
                     if subscription.store == store and not subscription.ended:
@@ -260,11 +257,11 @@ class Handlers:
         failed = [each for each in outcomes if each is not None]
         if failed:
             log.warning(
-                "event=subscription.new_keys_put_off id=%s store=%s count=%d error=%s",
-                subscription.id,
-                subscription.store,
-                len(failed),
-                failed[0],
+                "subscription.new_keys_put_off",
+                id=subscription.id,
+                store=subscription.store,
+                count=len(failed),
+                error=failed[0],
             )
 
     async def _keys(self, store: str) -> set[str]:

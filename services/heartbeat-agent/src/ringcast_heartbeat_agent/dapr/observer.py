@@ -20,7 +20,7 @@ from ringcast import (
     Worker,
 )
 from ringcast.metrics import PrometheusMetrics
-from ringcast_wire import names
+from ringcast_wire import EventLog, names
 
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dapr.items import item_of
@@ -28,7 +28,7 @@ from ringcast_heartbeat_agent.dapr.subscription import Since, Subscription
 from ringcast_heartbeat_agent.errors import StoppedError
 from ringcast_heartbeat_agent.followers import Follower
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 FINAL: Final = (
     UnknownStoreError,
@@ -146,13 +146,7 @@ class KeyObserver(Follower):
                 return
             failures += 1
             pause_s = min(_RETRY_MOST_S, 0.25 * 2 ** min(failures, 6)) * (0.5 + random.random() / 2)  # noqa: S311
-            log.warning(
-                "event=observer.worker_ended store=%s key=%s error=%s retry_in_s=%.1f",
-                self.store,
-                self.key,
-                why,
-                pause_s,
-            )
+            log.warning("observer.worker_ended", store=self.store, key=self.key, error=why, retry_in_s=pause_s)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._stopping.wait()
@@ -173,15 +167,15 @@ class KeyObserver(Follower):
         if stale_s > self._config.stale_after_s and not self._told_stale:
             self._told_stale = True
             log.warning(
-                "event=observer.stale store=%s key=%s staleness_s=%.0f subscriptions=%d",
-                self.store,
-                self.key,
-                stale_s,
-                len(self.subscribers),
+                "observer.stale",
+                store=self.store,
+                key=self.key,
+                staleness_s=stale_s,
+                subscriptions=len(self.subscribers),
             )
         elif not stale_s and self._told_stale:
             self._told_stale = False
-            log.info("event=observer.current store=%s key=%s", self.store, self.key)
+            log.info("observer.current", store=self.store, key=self.key)
 
     def status(self) -> dict[str, Any]:
         worker = self._worker if self._live else None

@@ -11,12 +11,13 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from ringcast_core import row_partition
+from ringcast_wire import EventLog
 
 from ringcast_heartbeat_agent.clients import current
 from ringcast_heartbeat_agent.dapr.items import METADATA_DELETED, Item, Wanted, deleted_item
 from ringcast_heartbeat_agent.errors import StoppedError
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 Answer: TypeAlias = Callable[[str], None]
 """Takes why an update could not be delivered; nothing: it was."""
@@ -234,7 +235,7 @@ class Subscription:
             self._reading = None
             self.fall_behind(place, since)
             if not self._failures:
-                log.warning("event=subscription.read_failed id=%s key=%s error=%s", self.id, place[0], error)
+                log.warning("subscription.read_failed", id=self.id, key=place[0], error=error)
             self._failures += 1
             if not self._ended:
                 self._failing.setdefault(place, time.monotonic())

@@ -13,9 +13,9 @@ import nats.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 from ringcast import Change, DeadLetter
-from ringcast_wire import Backoff, ReplayRequest, dead_letter_id, encode_dead_letter, limits, names
+from ringcast_wire import Backoff, EventLog, ReplayRequest, dead_letter_id, encode_dead_letter, limits, names
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 _TIMEOUT_S: Final = 5.0
 
@@ -65,7 +65,7 @@ class Letters:
                 await self._js.publish(subject, body, headers={names.HEADER_MSG_ID: message_id}, timeout=_TIMEOUT_S)
             except (nats.errors.Error, TimeoutError, OSError) as error:
                 self.failures += 1
-                log.warning("dead letter on %s was not taken, it is sent again: %r", subject, error)
+                log.warning("dead_letter.not_stored", subject=subject, error=error)
                 await asyncio.sleep(backoff.next_s())
             else:
                 return

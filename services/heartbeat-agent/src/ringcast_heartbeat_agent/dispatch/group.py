@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, 
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from ringcast import Change, InvalidInputError
-from ringcast_wire import AlreadyExistsError, ReplayAnswer, ReplayOutcome, ReplayRequest, names
+from ringcast_wire import AlreadyExistsError, EventLog, ReplayAnswer, ReplayOutcome, ReplayRequest, names
 
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dispatch.consumer_session import Member
@@ -20,7 +20,7 @@ from ringcast_heartbeat_agent.dispatch.replays import nothing, tell
 from ringcast_heartbeat_agent.dispatch.routing import Routing, RowMetadata
 from ringcast_heartbeat_agent.errors import EvictedError, StoppedError, StoppingError
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 RELIABLE: Final = "reliable"
 LOSSY: Final = "lossy"
@@ -264,7 +264,7 @@ class Group:
         if member is not None:
             member.end(error)
             if error is not None:
-                log.warning("consumer %s of %s has ended: %s", member.name, self._shown, error)
+                log.warning("consumer.ended", consumer=member.name, group=self._shown, error=error)
         if not self.members:
             self.empty_since = asyncio.get_running_loop().time()
 

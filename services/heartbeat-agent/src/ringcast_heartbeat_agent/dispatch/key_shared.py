@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ringcast import Change
 from ringcast_core import Action, Dispatcher
-from ringcast_wire import ReplayAnswer, ReplayOutcome, ReplayRequest
+from ringcast_wire import EventLog, ReplayAnswer, ReplayOutcome, ReplayRequest
 
 from ringcast_heartbeat_agent.dispatch.absent import Absent
 from ringcast_heartbeat_agent.dispatch.consumer_session import Delivery, Member
@@ -25,7 +25,7 @@ from ringcast_heartbeat_agent.dispatch.routing import ROWS, Routing
 from ringcast_heartbeat_agent.dispatch.shares import Shares
 from ringcast_heartbeat_agent.errors import BehindError, StoppedError, StoppingError
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 _REASON_CHARS: Final = 512
 _LETTERS_AT_ONCE: Final = 8
@@ -389,11 +389,11 @@ class SharedGroup(Group):
             case Action.DeadLetter(offset, deliveries, reason):
                 self._spawn(self._send_letter(offset, deliveries, reason))
             case Action.Drop(offset, deliveries, reason):
-                self._log_poison("is dropped", offset, deliveries, reason)
+                log.error("message.dropped", **self._facts(offset, deliveries, reason))
                 self._tell_replayed(offset, f"it failed again, and was dropped: {self._reasons.get(offset, reason)}")
                 self._give_up(offset)
             case Action.Block(offset, deliveries, reason):
-                self._log_poison("blocks its row", offset, deliveries, reason)
+                log.error("message.blocked", **self._facts(offset, deliveries, reason))
                 self._tell_replayed(
                     offset, f"it failed again, and its row is blocked: {self._reasons.get(offset, reason)}"
                 )
@@ -420,21 +420,19 @@ class SharedGroup(Group):
         self._reasons.pop(offset, None)
         self._intake.give_up(offset)
 
-    def _log_poison(self, what: str, offset: int, deliveries: int, reason: str) -> None:
+    def _facts(self, offset: int, deliveries: int, reason: str) -> dict[str, object]:
+        """The fields of a log line about a message that failed for good: not the row id, which may be a secret."""
         change = self._intake.messages[offset].change
-        told = self._reasons.get(offset, reason)
-        log.error(
-            "a message %s: %s, partition %d, version %d, deliveries %d, %s",
-            what,
-            self._shown,
-            change.partition,
-            change.version,
-            deliveries,
-            told,
-        )
+        return {
+            "group": self._shown,
+            "partition": change.partition,
+            "version": change.version,
+            "deliveries": deliveries,
+            "reason": self._reasons.get(offset, reason),
+        }
 
     async def _send_letter(self, offset: int, deliveries: int, reason: str) -> None:
-        self._log_poison("goes to the dead letters", offset, deliveries, reason)
+        log.error("message.dead_lettered", **self._facts(offset, deliveries, reason))
         change = self._intake.messages[offset].change
         why = self._reasons.get(offset, reason)
         async with self._letter_turns:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 import msgspec
+from ringcast_wire import EventLog
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 Place: TypeAlias = tuple[str, str, str]
 """A store, a config key, and a group of it."""
@@ -103,7 +104,7 @@ class Positions:
             with path.open("rb") as file:
                 return msgspec.json.decode(file.read(_MAX_BYTES), type=Position)
         except (OSError, msgspec.DecodeError) as error:
-            log.warning("event=group.position_unreadable path=%s error=%s", path, error)
+            log.warning("group.position_unreadable", path=path, error=error)
             return None
 
     def _write(self, some: dict[Place, bytes]) -> None:
@@ -121,5 +122,5 @@ class Positions:
                 with contextlib.suppress(OSError):
                     temporary.unlink(missing_ok=True)
                 if not self._failed:
-                    log.error("event=group.position_not_written path=%s error=%s", path, error)
+                    log.error("group.position_not_written", path=path, error=error)
                 self._failed = True

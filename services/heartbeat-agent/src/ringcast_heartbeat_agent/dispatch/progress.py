@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from ringcast import Change
-from ringcast_wire import PartitionRows, UnknownKeyError
+from ringcast_wire import EventLog, PartitionRows, UnknownKeyError
 
 from ringcast_heartbeat_agent.dispatch.positions import Away, Place, Position, Positions
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 _RETRY_FIRST_S: Final = 0.1
 _RETRY_MOST_S: Final = 5.0
@@ -124,15 +124,14 @@ class Progress:
     async def catch_up(self) -> None:
         """Reads what was missed, one partition after the other, however long that takes."""
         assert self._saved is not None
-        log.info("event=group.catches_up store=%s key=%s group=%s partitions=%d", *self._place, len(self._unread))
+        store, key, group = self._place
+        log.info("group.catches_up", store=store, key=key, group=group, partitions=len(self._unread))
         while self._unread:
             partition, revision = next(iter(self._unread.items()))
             found, history = await self._read(partition, revision, self._saved.history)
             after = revision if history == self._saved.history else 0
             if found.whole:
-                log.warning(
-                    "event=group.deletions_unknown store=%s key=%s group=%s partition=%d", *self._place, partition
-                )
+                log.warning("group.deletions_unknown", store=store, key=key, group=group, partition=partition)
             live = frozenset(row.row_id for row in found.rows) if found.whole else None
             self._told[partition] = _Told(history, found.revision, live)
             for row in found.rows:
@@ -179,7 +178,7 @@ class Progress:
             except Exception as error:  # noqa: BLE001  # whatever it is, it is read again
                 if self._failing_since is None:
                     self._failing_since = time.monotonic()
-                    log.warning("event=group.read_failed store=%s key=%s group=%s error=%s", store, key, group, error)
+                    log.warning("group.read_failed", store=store, key=key, group=group, error=error)
                 await asyncio.sleep(wait_s * (0.5 + random.random() / 2))  # noqa: S311
                 wait_s = min(2 * wait_s, _RETRY_MOST_S)
                 continue

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from ringcast import LimitExceededError, UnavailableError
 from ringcast.hosting import HostBus, HostLease, HostRecords
-from ringcast_wire import Backoff, limits
+from ringcast_wire import Backoff, EventLog, limits
 
 from ringcast_heartbeat_agent.leases.registry import TICK_S, Held, Registration, Roster
 from ringcast_heartbeat_agent.leases.state import SocketPlace, State
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 _DOUBT_S: Final = 1.0
 """Least time between two looks at the lease that workers ask for."""
@@ -133,7 +133,7 @@ class HostLeases:
         told = self._told[held] = asyncio.Event()
         self._heard_at[held] = time.monotonic()
         self._changed()
-        log.info("worker %s of %s registered: process %d", *_who(registration))
+        log.info("worker.registered", **_facts(registration))
         return held, told
 
     def heard(self, held: Held) -> None:
@@ -152,7 +152,7 @@ class HostLeases:
         """The worker has given up what it had, or holds it by its own lease."""
         self.roster.left(held)
         self._changed()
-        log.info("worker %s of %s left: process %d", *_who(held.registration))
+        log.info("worker.left", **_facts(held.registration))
 
     def ended(self, held: Held) -> None:
         """Its stream has ended. If nothing was said, its process is dead, and its records are deleted at once."""
@@ -160,7 +160,7 @@ class HostLeases:
         self._heard_at.pop(held, None)
         self._gone.discard(held)
         if not self._stopping and self.roster.closed(held):
-            log.warning("worker %s of %s is dead: process %d closed its stream", *_who(held.registration))
+            log.warning("worker.dead", **_facts(held.registration))
             self._changed()
 
     def is_given_up(self, held: Held) -> bool:
@@ -204,10 +204,10 @@ class HostLeases:
                 break
             except UnavailableError as error:
                 if not tried.is_set():
-                    log.warning("no lease for the workers of this host yet: %s", error)
+                    log.warning("host_lease.unavailable", error=error)
                 tried.set()
                 await asyncio.sleep(backoff.next_s())
-        log.info("holding lease %s for the workers at %s", lease.id, self._place.path)
+        log.info("host_lease.granted", lease=lease.id, socket=self._place.path)
         self._watching.append(self._tasks.create_task(self._tick(), name="lease-ticks"))
         tried.set()
         await lease.run()
@@ -245,7 +245,7 @@ class HostLeases:
                 self._changed()
             for held in gone:
                 self._gone.add(held)
-                log.warning("worker %s of %s is given up: process %d did not answer", *_who(held.registration))
+                log.warning("worker.unanswering", **_facts(held.registration))
                 self._changed()
                 if (told := self._told.get(held)) is not None:
                     told.set()
@@ -275,7 +275,7 @@ class HostLeases:
             self._place.write(self._state)
         except OSError as error:
             self._dirty = True
-            log.warning("the state beside the socket can't be written: %s", error)
+            log.warning("host_lease.state_unwritable", error=error)
 
     def _records_of(self, store: str) -> HostRecords:
         if (found := self._records.get(store)) is not None:
@@ -305,5 +305,5 @@ class HostLeases:
             told.set()
 
 
-def _who(registration: Registration) -> tuple[str, str, int]:
-    return registration.worker_id, registration.store, registration.pid
+def _facts(registration: Registration) -> dict[str, object]:
+    return {"worker_id": registration.worker_id, "store": registration.store, "pid": registration.pid}

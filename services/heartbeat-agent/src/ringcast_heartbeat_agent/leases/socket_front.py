@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ringcast_service import ConfigError
+from ringcast_wire import EventLog
 
 from ringcast_heartbeat_agent.leases.state import SocketPlace
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 RATE_BYTES_S: Final = 64 * 1024
 """What the workers of one user may say in a second: 256 of them say half of that."""
@@ -119,11 +120,11 @@ class SocketFront:
         peer = _peer(writer)
         try:
             if self._connections[peer.uid] >= self._most:
-                log.warning("user %d has %d connections to the socket: one more is closed", peer.uid, self._most)
+                log.warning("lease_socket.connections_exceeded", uid=peer.uid, limit=self._most)
                 return
             await self._pass_on(peer, reader, writer)
         except (OSError, asyncio.IncompleteReadError) as error:
-            log.debug("a connection of process %d has ended: %s", peer.pid, error)
+            log.debug("lease_socket.connection_ended", pid=peer.pid, error=error)
         finally:
             writer.close()
 

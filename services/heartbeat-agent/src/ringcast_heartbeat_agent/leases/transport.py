@@ -17,7 +17,7 @@ import grpc.aio
 from ringcast import InUseError, InvalidInputError, LimitExceededError, RingcastError, UnavailableError
 from ringcast.hosting import HostBus
 from ringcast_service import ConfigError, Context, end_call, refuse
-from ringcast_wire import leases, limits, names
+from ringcast_wire import EventLog, leases, limits, names
 
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.leases.host import HostLeases
@@ -25,7 +25,7 @@ from ringcast_heartbeat_agent.leases.registry import SILENCE_S, Held, Registrati
 from ringcast_heartbeat_agent.leases.socket_front import SocketFront
 from ringcast_heartbeat_agent.leases.state import SocketPlace
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 pb = leases.pb
 
@@ -117,7 +117,7 @@ class LeasesServicer(leases.LeasesServicer):
                         self._hosted.left(held)
                         return
                     case _:
-                        log.warning("worker %s said what no worker says", held.registration.worker_id)
+                        log.warning("worker.protocol_error", worker_id=held.registration.worker_id)
                         return
 
 

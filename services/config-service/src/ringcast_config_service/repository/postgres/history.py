@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 import asyncpg
-from ringcast_wire import UnavailableError
+from ringcast_wire import EventLog, UnavailableError
 
 from ringcast_config_service.repository import mapping
 from ringcast_config_service.repository.base import WriteRequest, new_history_id
@@ -22,7 +22,7 @@ from ringcast_config_service.repository.sql.statements import Postgres as Sql
 
 Connection = Any  # asyncpg has no types
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 _UNKNOWN: Final = (
     asyncpg.UndefinedFunctionError,
@@ -73,7 +73,7 @@ class RecordWatch:
             server = await self._read(db)
             await self._compare(db, server)
         except (UnavailableError, asyncpg.ReadOnlySQLTransactionError) as error:
-            log.warning("event=database.not_compared error=%s", error)
+            log.warning("database.not_compared", error=error)
         else:
             self._server = server
 
@@ -92,7 +92,7 @@ class RecordWatch:
             await self._compare(db, server)
         self._server = server
         self.generation += 1
-        log.warning("event=database.restarted generation=%d", self.generation)
+        log.warning("database.restarted", generation=self.generation)
 
     def fresh(self, db: Connection, requests: Iterable[WriteRequest]) -> Connection:
         """The connection, if no request was let in before the server was started again.
@@ -110,7 +110,7 @@ class RecordWatch:
         except asyncpg.ObjectNotInPrerequisiteStateError as error:
             raise UnavailableError("the database takes no writes now, it is a standby") from error
         except _UNKNOWN as error:
-            log.warning("event=database.identity_unknown error=%s", error)
+            log.warning("database.identity_unknown", error=error)
             return Server("", "")
 
     async def _compare(self, db: Connection, server: Server) -> None:
@@ -126,6 +126,4 @@ class RecordWatch:
             for store in stores:
                 await new_history(db, store, None)
             await db.execute(Sql.SET_IDENTITY, server.record)
-        log.warning(
-            "event=history.began stores=%d reason=another_server before=%s after=%s", len(stores), before, server.record
-        )
+        log.warning("history.began", stores=len(stores), reason="another_server", before=before, after=server.record)

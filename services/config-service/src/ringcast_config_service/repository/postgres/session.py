@@ -36,7 +36,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import asyncpg
-from ringcast_wire import Backoff, OutcomeUnknownError, RingcastError, UnavailableError
+from ringcast_wire import Backoff, EventLog, OutcomeUnknownError, RingcastError, UnavailableError
 
 from ringcast_config_service.repository.base import LockedError, PoolUse
 from ringcast_config_service.repository.sql.statements import Postgres as Sql
@@ -44,7 +44,7 @@ from ringcast_config_service.repository.sql.statements import Postgres as Sql
 T = TypeVar("T")
 Connection = Any  # asyncpg has no types
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 MAX_ATTEMPTS = 20
 _COMMAND_TIMEOUT_S = 30.0
@@ -180,7 +180,7 @@ class Sessions:
                     return result
                 except RETRIED as error:
                     self.retries[error.sqlstate] += 1
-                    log.debug("event=transaction.retry attempt=%d sqlstate=%s", attempt + 1, error.sqlstate)
+                    log.debug("transaction.retry", attempt=attempt + 1, sqlstate=error.sqlstate)
                     await asyncio.sleep(backoff.next_s())
                     if isinstance(error, LostRaceError):
                         await _create_heads(db, error.places)
@@ -209,7 +209,7 @@ async def _create_heads(db: Connection, places: Sequence[tuple[int, int]]) -> No
     try:
         await db.execute(Sql.INSERT_HEADS, *map(list, zip(*places, strict=True)), zeros, zeros, zeros)
     except RETRIED:
-        log.debug("event=heads.busy partitions=%d", len(places))  # the next attempt finds what there is
+        log.debug("heads.busy", partitions=len(places))  # the next attempt finds what there is
 
 
 async def _leave_as_it_is(_: Connection) -> None:

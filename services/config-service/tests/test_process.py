@@ -224,7 +224,7 @@ async def test_a_signal_while_it_waits_for_nats(tmp_path: Path) -> None:
     words = ["--nats", "nats://127.0.0.1:1", "--database", f"sqlite:{tmp_path / 'x.db'}"]
     child = ManagedProcess("config-service", [*COMMAND, *words])
     try:
-        await asyncio.to_thread(child.wait_until, lambda: any("nats:" in line for line in list(child.log)))
+        await asyncio.to_thread(child.wait_until, lambda: any("event=nats.error" in line for line in list(child.log)))
         assert await asyncio.to_thread(child.terminate) == 0
     finally:
         child.kill()

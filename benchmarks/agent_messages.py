@@ -14,9 +14,9 @@ from typing import Any, cast
 from ringcast import Change
 from ringcast_core import row_partitions
 from ringcast_heartbeat_agent.config import Config
-from ringcast_heartbeat_agent.dispatch.consumer_session import Member
-from ringcast_heartbeat_agent.dispatch.group import Group, Surroundings
-from ringcast_heartbeat_agent.dispatch.key_shared import SharedGroup
+from ringcast_heartbeat_agent.dispatch.consumer_session import ConsumerSession
+from ringcast_heartbeat_agent.dispatch.group import Group, GroupContext
+from ringcast_heartbeat_agent.dispatch.key_shared import KeySharedGroup
 from ringcast_heartbeat_agent.dispatch.transport import requested, responses
 from ringcast_testkit.dispatch import OwnsAll
 from ringcast_wire.dispatch import pb
@@ -43,7 +43,7 @@ class Left:
 class _Consumer:
     """Takes everything and acknowledges it. Its own part of the time is not the agent's."""
 
-    def __init__(self, group: Group, member: Member, left: Left) -> None:
+    def __init__(self, group: Group, member: ConsumerSession, left: Left) -> None:
         self._group = group
         self._member = member
         self._left = left
@@ -77,8 +77,8 @@ async def measure(messages: int, at_once: int) -> float:
         for row_id, partition in zip(row_ids, partitions, strict=True)
     ]
     async with asyncio.TaskGroup() as tasks:
-        around = Surroundings(Config(), tasks.create_task, cast(Any, None))
-        group = SharedGroup(OwnsAll("k"), "g", around, "drop")
+        around = GroupContext(Config(), tasks.create_task, cast(Any, None))
+        group = KeySharedGroup(OwnsAll("k"), "g", around, "drop")
         consumers, left = [], Left(messages)
         for number in range(CONSUMERS):
             member, _ = group.join(f"c{number}", (), capacity=0, changes_only=True, session="", api="stream")

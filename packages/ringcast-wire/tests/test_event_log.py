@@ -77,7 +77,7 @@ def test_nothing_is_formatted_that_nobody_reads(caplog: pytest.LogCaptureFixture
 
 def test_an_error_has_the_traceback_that_it_asks_for(log: EventLog, caplog: pytest.LogCaptureFixture) -> None:
     try:
-        {}["row"]
+        dict[str, int]()["row"]
     except KeyError:
         log.error("fetch.failed", exc_info=True)
 

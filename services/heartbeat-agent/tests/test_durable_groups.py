@@ -13,8 +13,8 @@ from dapr.clients import DaprClient
 from ringcast import Change
 from ringcast.dispatch import Delivery
 from ringcast_heartbeat_agent.config import Config
-from ringcast_heartbeat_agent.dispatch.group import Surroundings
-from ringcast_heartbeat_agent.dispatch.key_shared import SharedGroup
+from ringcast_heartbeat_agent.dispatch.group import GroupContext
+from ringcast_heartbeat_agent.dispatch.key_shared import KeySharedGroup
 from ringcast_heartbeat_agent.dispatch.positions import Away, Position, Positions
 from ringcast_heartbeat_agent.dispatch.progress import History
 from ringcast_testkit import PATIENCE_S, AgentProcess, NatsServer
@@ -214,7 +214,7 @@ class Reading:
 class Ears:
     """A member of a group, that answers what it hears."""
 
-    def __init__(self, group: SharedGroup) -> None:
+    def __init__(self, group: KeySharedGroup) -> None:
         self._group = group
         self._member, _ = group.join("one", (), capacity=0, changes_only=True, session="", api="stream")
         self.heard: list[tuple[str, int]] = []
@@ -235,8 +235,8 @@ async def test_a_read_that_is_ahead_of_the_events_leads_no_row_back(whole: bool)
     rows = [Row("a", "9", 9), *([] if whole else [Row("b", "", 7, True)])]
     reading, positions = Reading(whole, *rows), Positions()
     positions.put(("s", "list", "g"), Position("h", {0: 3}))
-    around = Surroundings(Config(), asyncio.create_task, cast(Any, None), History(reading, positions))
-    group = SharedGroup(Ahead(), "g", around, "drop")
+    around = GroupContext(Config(), asyncio.create_task, cast(Any, None), History(reading, positions))
+    group = KeySharedGroup(Ahead(), "g", around, "drop")
     ears = Ears(group)
 
     group.take(Change("s", "list", 0, "a", "6", 6))  # while the read is under way
@@ -260,8 +260,8 @@ async def test_no_replay_leads_a_row_back_behind_what_the_group_was_told() -> No
     """The worker holds the row as it was before the change that the group has read already."""
     source, reading, positions = Ahead(), Reading(False, Row("a", "9", 9)), Positions()
     positions.put(("s", "list", "g"), Position("h", {0: 3}))
-    around = Surroundings(Config(), asyncio.create_task, cast(Any, None), History(reading, positions))
-    group = SharedGroup(source, "g", around, "drop")
+    around = GroupContext(Config(), asyncio.create_task, cast(Any, None), History(reading, positions))
+    group = KeySharedGroup(source, "g", around, "drop")
     ears = Ears(group)
     answers: list[ReplayAnswer] = []
 

@@ -9,17 +9,17 @@ from typing import Any, cast
 import pytest
 from ringcast import Change
 from ringcast_heartbeat_agent.config import Config
-from ringcast_heartbeat_agent.dispatch.consumer_session import Delivery, Member
-from ringcast_heartbeat_agent.dispatch.group import Surroundings
-from ringcast_heartbeat_agent.dispatch.key_shared import SharedGroup
+from ringcast_heartbeat_agent.dispatch.consumer_session import ConsumerSession, Delivery
+from ringcast_heartbeat_agent.dispatch.group import GroupContext
+from ringcast_heartbeat_agent.dispatch.key_shared import KeySharedGroup
 from ringcast_heartbeat_agent.errors import BehindError
 from ringcast_testkit import PATIENCE_S
 from ringcast_testkit.dispatch import OwnsAll
 
-Make = Callable[..., SharedGroup]
+Make = Callable[..., KeySharedGroup]
 
 
-class Held(OwnsAll):
+class RegisteredWorker(OwnsAll):
     """A source that holds rows."""
 
     def __init__(self) -> None:
@@ -35,11 +35,11 @@ class Held(OwnsAll):
 
 @pytest.fixture
 async def make() -> AsyncIterator[Make]:
-    made: list[SharedGroup] = []
+    made: list[KeySharedGroup] = []
 
-    def make(policy: str = "drop", source: OwnsAll | None = None, **settings: Any) -> SharedGroup:
-        around = Surroundings(Config(**settings), asyncio.create_task, cast(Any, None))
-        made.append(SharedGroup(source or OwnsAll(), "g", around, policy))
+    def make(policy: str = "drop", source: OwnsAll | None = None, **settings: Any) -> KeySharedGroup:
+        around = GroupContext(Config(**settings), asyncio.create_task, cast(Any, None))
+        made.append(KeySharedGroup(source or OwnsAll(), "g", around, policy))
         return made[-1]
 
     yield make
@@ -47,20 +47,22 @@ async def make() -> AsyncIterator[Make]:
         group.close()
 
 
-def join(group: SharedGroup, name: str = "one", *filters: str, capacity: int = 0, session: str = "") -> Member:
+def join(
+    group: KeySharedGroup, name: str = "one", *filters: str, capacity: int = 0, session: str = ""
+) -> ConsumerSession:
     member, resumed = group.join(name, filters, capacity=capacity, changes_only=True, session=session, api="stream")
     assert resumed == bool(session)
     return member
 
 
 def put(
-    group: SharedGroup, versions: Iterable[int], row_id: str = "a", value: str = "v", deleted: bool = False
+    group: KeySharedGroup, versions: Iterable[int], row_id: str = "a", value: str = "v", deleted: bool = False
 ) -> None:
     for version in versions:
         group.take(Change("s", "list", 0, row_id, None if deleted else value, version, deleted=deleted))
 
 
-async def given(member: Member, count: int) -> list[Delivery]:
+async def given(member: ConsumerSession, count: int) -> list[Delivery]:
     """The next deliveries of a consumer, so many of them."""
     found: list[Delivery] = []
     async with asyncio.timeout(PATIENCE_S):
@@ -72,7 +74,7 @@ async def given(member: Member, count: int) -> list[Delivery]:
     return found
 
 
-def ack(group: SharedGroup, member: Member, deliveries: Sequence[Delivery]) -> None:
+def ack(group: KeySharedGroup, member: ConsumerSession, deliveries: Sequence[Delivery]) -> None:
     group.answer(member, [each.offset for each in deliveries], [each.attempt for each in deliveries])
 
 
@@ -112,7 +114,7 @@ async def test_what_kills_its_consumer_is_poison_though_a_supervisor_is_quick(ma
 
 async def test_what_was_given_up_is_not_told_to_who_comes_later(make: Make) -> None:
     """Not the row as it was then; a newer change is."""
-    source = Held()
+    source = RegisteredWorker()
     source.changes["killer"] = Change("s", "list", 0, "killer", "v", 1)
     group = make(source=source, max_deliveries=2, max_tries=2)
     for attempt in (1, 2):
@@ -263,7 +265,7 @@ async def test_what_is_kept_is_forgotten_after_a_while_and_versions_do_not_fall(
 
 
 async def test_rows_that_are_there_are_told_once_and_as_they_are(make: Make) -> None:
-    source = Held()
+    source = RegisteredWorker()
     for number in range(3_000):
         source.changes[f"row{number}"] = Change("s", "list", 0, f"row{number}", "old", 1)
     group = make(window=16, source=source)

@@ -240,7 +240,7 @@ def test_a_subscription_that_gets_no_new_key_keeps_none_from_others(
         stream, second = subscribe(stub, store_name)
 
         def put_off(subscription_id: str, why: str) -> bool:
-            begin = f"event=subscription.new_keys_put_off id={subscription_id} store={store_name} count=1 error=\"{why}"
+            begin = f'event=subscription.new_keys_put_off id={subscription_id} store={store_name} count=1 error="{why}'
             return begin in "".join(agent.process.log)
 
         writer.put(store_name, "two", "b", "1")

@@ -15,20 +15,20 @@ from dapr.proto.runtime.v1 import configuration_pb2, dapr_pb2_grpc
 from ringcast import Change
 from ringcast.dispatch import Consumer, ConsumerError, Delivery
 from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.dispatch.consumer_session import ConsumerSession
 from ringcast_heartbeat_agent.dispatch.consumer_session import Delivery as Given
-from ringcast_heartbeat_agent.dispatch.consumer_session import Member
-from ringcast_heartbeat_agent.dispatch.group import Surroundings
-from ringcast_heartbeat_agent.dispatch.key_shared import SharedGroup
+from ringcast_heartbeat_agent.dispatch.group import GroupContext
+from ringcast_heartbeat_agent.dispatch.key_shared import KeySharedGroup
 from ringcast_heartbeat_agent.dispatch.routing import ByMetadata, routing_of
 from ringcast_testkit import PATIENCE_S, AgentProcess
 from ringcast_testkit.dispatch import OwnsAll, following, hold, status_until
 from ringcast_wire import InvalidInputError, Row
 
-Make = Callable[..., SharedGroup]
+Make = Callable[..., KeySharedGroup]
 TENANTS = [f"tenant-{number}" for number in range(12)]
 
 
-class Held(OwnsAll):
+class RegisteredWorker(OwnsAll):
     """A source that holds rows."""
 
     def __init__(self, *rows: Row) -> None:
@@ -41,11 +41,11 @@ class Held(OwnsAll):
 
 @pytest.fixture
 async def make() -> AsyncIterator[Make]:
-    made: list[SharedGroup] = []
+    made: list[KeySharedGroup] = []
 
-    def make(setting: str, source: OwnsAll | None = None, policy: str = "drop", **settings: Any) -> SharedGroup:
-        around = Surroundings(Config(**settings), asyncio.create_task, cast(Any, None))
-        made.append(SharedGroup(source or OwnsAll(), "g", around, policy, routing_of(setting)))
+    def make(setting: str, source: OwnsAll | None = None, policy: str = "drop", **settings: Any) -> KeySharedGroup:
+        around = GroupContext(Config(**settings), asyncio.create_task, cast(Any, None))
+        made.append(KeySharedGroup(source or OwnsAll(), "g", around, policy, routing_of(setting)))
         return made[-1]
 
     yield make
@@ -53,26 +53,26 @@ async def make() -> AsyncIterator[Make]:
         group.close()
 
 
-def join(group: SharedGroup, *names: str, capacity: int = 0) -> dict[str, Member]:
+def join(group: KeySharedGroup, *names: str, capacity: int = 0) -> dict[str, ConsumerSession]:
     made = {}
     for name in names:
         made[name], _ = group.join(name, (), capacity=capacity, changes_only=True, session="", api="stream")
     return made
 
 
-def put(group: SharedGroup, row_id: str, version: int, **fields: str) -> None:
+def put(group: KeySharedGroup, row_id: str, version: int, **fields: str) -> None:
     group.take(Change("s", "list", 0, row_id, str(version), version, metadata=fields or None))
 
 
-def delete(group: SharedGroup, row_id: str, version: int) -> None:
+def delete(group: KeySharedGroup, row_id: str, version: int) -> None:
     group.take(Change("s", "list", 0, row_id, None, version, deleted=True))
 
 
-async def given(members: dict[str, Member], count: int) -> list[tuple[str, Given]]:
+async def given(members: dict[str, ConsumerSession], count: int) -> list[tuple[str, Given]]:
     """The next deliveries of all consumers, so many of them, each with whose it is."""
     found: list[tuple[str, Given]] = []
 
-    async def take(name: str, member: Member) -> None:
+    async def take(name: str, member: ConsumerSession) -> None:
         async for frame in member.frames():
             found.extend((name, delivery) for delivery in frame.deliveries)
             if len(found) >= count:
@@ -91,7 +91,7 @@ async def given(members: dict[str, Member], count: int) -> list[tuple[str, Given
     return found
 
 
-def answer(group: SharedGroup, members: dict[str, Member], found: list[tuple[str, Given]]) -> None:
+def answer(group: KeySharedGroup, members: dict[str, ConsumerSession], found: list[tuple[str, Given]]) -> None:
     for name, delivery in found:
         group.answer(members[name], [delivery.offset], [delivery.attempt])
 
@@ -117,7 +117,7 @@ async def test_rows_of_a_routing_key_come_one_at_a_time_and_to_one_consumer(make
 async def test_a_deletion_goes_the_way_of_the_change_before_it(make: Make) -> None:
     """It carries no metadata; the rows that were there when the group began are known as well."""
     rows = [Row(f"old-{number}", "v", 1, metadata={"tenant": TENANTS[number]}) for number in range(12)]
-    group = make("metadata:tenant", Held(*rows))
+    group = make("metadata:tenant", RegisteredWorker(*rows))
     members = join(group, "one", "two", "three")
     for number, tenant in enumerate(TENANTS):
         put(group, f"new-{number}", 2, tenant=tenant)
@@ -237,8 +237,8 @@ async def test_whatever_happens_each_row_ends_with_its_newest_change(make: Make,
     rows = [f"{tenant}/{number}" for tenant in "abc" for number in range(5)]
     newest: dict[str, int] = {}
     last: dict[str, int] = {}
-    held: dict[tuple[str, int], tuple[Member, Given, str]] = {}
-    members: dict[str, Member] = {}
+    held: dict[tuple[str, int], tuple[ConsumerSession, Given, str]] = {}
+    members: dict[str, ConsumerSession] = {}
 
     def look() -> None:
         for name, member in members.items():

@@ -8,7 +8,7 @@ import pytest
 from ringcast import Change, InvalidInputError, UnavailableError
 from ringcast_core import row_partition
 from ringcast_heartbeat_agent._proto import dapr_messages_pb2 as pb
-from ringcast_heartbeat_agent.dapr.items import Item, Wanted, deleted_item, item_of, wire_size
+from ringcast_heartbeat_agent.dapr.items import Item, KeySelector, deleted_item, item_of, wire_size
 from ringcast_heartbeat_agent.dapr.subscription import Changed, Place, Since, Subscription, Update
 from ringcast_heartbeat_agent.errors import StoppedError
 from ringcast_testkit import PATIENCE_S
@@ -53,7 +53,7 @@ class Key:
 
 
 def subscription(key: Key | None = None, *names: str, max_items: int = 3, max_bytes: int = 10_000) -> Subscription:
-    wanted = Wanted(names or ["list"])
+    wanted = KeySelector(names or ["list"])
     return Subscription("s", wanted, max_items=max_items, max_bytes=max_bytes, api="grpc", changes=key)
 
 
@@ -250,11 +250,11 @@ async def test_the_end_reaches_a_reader_that_waits() -> None:
 
 
 def test_keys_of_a_request() -> None:
-    assert len(Wanted([f"k{number % 100}/r{number}" for number in range(1_000)]).keys) == 100
+    assert len(KeySelector([f"k{number % 100}/r{number}" for number in range(1_000)]).keys) == 100
     with pytest.raises(InvalidInputError, match="keys has 1001 entries: at most 1000 are allowed"):
-        Wanted([f"list/r{number}" for number in range(1_001)])
+        KeySelector([f"list/r{number}" for number in range(1_001)])
     for entry in ("", "no.dots", "list/", "list/" + "x" * 513, "k" * 65):
-        wanted = Wanted([entry, "one"])
+        wanted = KeySelector([entry, "one"])
         assert (wanted.impossible, wanted.keys, wanted.all) == ([entry], {"one"}, False)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from typing import Any, cast
 
 MAX_VALUE_CHARS = 1000
 """Characters of one value that a line shows; what is cut off is counted behind it."""
@@ -45,7 +46,7 @@ class EventLog:
         """A failure that the process repairs by itself, by trying again for instance."""
         self._emit(logging.WARNING, event, fields)
 
-    def error(self, event: str, /, *, exc_info: BaseException | bool = False, **fields: object) -> None:
+    def error(self, event: str, /, *, exc_info: object = None, **fields: object) -> None:
         """A failure that needs an operator. ``exc_info=True`` adds the traceback of the exception being handled."""
         self._emit(logging.ERROR, event, fields, exc_info)
 
@@ -57,11 +58,11 @@ class EventLog:
         """For an event whose level depends on what happened."""
         self._emit(level, event, fields)
 
-    def _emit(self, level: int, event: str, fields: dict[str, object], exc_info: BaseException | bool = False) -> None:
+    def _emit(self, level: int, event: str, fields: dict[str, object], exc_info: object = None) -> None:
         if self._logger.isEnabledFor(level):
             line = _Line(event, {**self._fields, **_checked(fields)})
             extra = {"event": event, **line.fields}
-            self._logger.log(level, line, extra=extra, exc_info=exc_info or None, stacklevel=3)
+            self._logger.log(level, line, extra=extra, exc_info=cast(Any, exc_info), stacklevel=3)
 
 
 class _Line:

@@ -24,10 +24,10 @@ from ringcast_heartbeat_agent.dapr.handlers import Handlers
 from ringcast_heartbeat_agent.dapr.observers import Observers
 from ringcast_heartbeat_agent.dapr.transport_grpc import GrpcServer
 from ringcast_heartbeat_agent.dapr.transport_http import HttpServer
-from ringcast_heartbeat_agent.dispatch.dead_letters import Letters
-from ringcast_heartbeat_agent.dispatch.feeds import Feeds
+from ringcast_heartbeat_agent.dispatch.dead_letters import DeadLetterPublisher
 from ringcast_heartbeat_agent.dispatch.group import LOSSY, RELIABLE
 from ringcast_heartbeat_agent.dispatch.groups import Dispatch
+from ringcast_heartbeat_agent.dispatch.key_follower import KeyFollowers
 from ringcast_heartbeat_agent.dispatch.positions import Positions
 from ringcast_heartbeat_agent.dispatch.progress import History
 from ringcast_heartbeat_agent.dispatch.transport import DispatchServicer
@@ -71,11 +71,11 @@ class App(Lifetime):
         config, measures = with_token(self._config), self._measures
         async with asyncio.TaskGroup() as tasks:
             followers = Followers(config, tasks)
-            feeds = Feeds(config, followers, self._metrics)
+            key_followers = KeyFollowers(config, followers, self._metrics)
             js = nc.jetstream(prefix=config.jetstream_api, timeout=_API_TIMEOUT_S)
-            letters = Letters(nc, js)
+            dead_letters = DeadLetterPublisher(nc, js)
             positions = positions_of(config)
-            dispatch = Dispatch(config, feeds, tasks, letters, History(reader, positions))
+            dispatch = Dispatch(config, key_followers, tasks, dead_letters, History(reader, positions))
             observers = Observers(config, followers, reader, self._metrics)
             handlers = Handlers(config, js, reader, observers, dispatch, tasks, measures)
             callbacks = CallbackSender(config, tasks, handlers, measures)
@@ -91,7 +91,7 @@ class App(Lifetime):
                 dispatch,
                 unhealthy_because=lambda: _unhealthy_because(nc, followers, handlers, leases),
             )
-            self._measure(nc, handlers, dispatch, letters)
+            self._measure(nc, handlers, dispatch, dead_letters)
             self._measure_keys(handlers, followers)
             self._measure_leases(leases)
             background = [
@@ -161,7 +161,7 @@ class App(Lifetime):
         await bounded("partitions", followers.stop(), bound_s)
         log.info("agent.stopped")
 
-    def _measure(self, nc: Client, handlers: Handlers, dispatch: Dispatch, letters: Letters) -> None:
+    def _measure(self, nc: Client, handlers: Handlers, dispatch: Dispatch, dead_letters: DeadLetterPublisher) -> None:
         """Says where the gauges are read: by the thread that serves them, so each takes a copy first."""
 
         def count(api: str) -> float:
@@ -173,7 +173,7 @@ class App(Lifetime):
             ("updates_waiting", ()): lambda: sum(each.waiting for each in list(handlers.subscriptions.values())),
             ("connected", ()): lambda: nc.is_connected,
             ("groups", ()): lambda: sum(1 for _ in dispatch.groups()),
-            ("dead_letter_failures_total", ()): lambda: letters.failures,
+            ("dead_letter_failures_total", ()): lambda: dead_letters.failures,
         }
         for mode in (RELIABLE, LOSSY):
             for what in ("consumers", "in_flight", "lag", "blocked_rows"):
@@ -195,13 +195,13 @@ class App(Lifetime):
     def _measure_leases(self, leases: HostLeases | None) -> None:
         measures = self._measures
         measures.gauges |= {
-            ("leases_registered", ()): lambda: len(leases.roster) if leases is not None else 0,
+            ("leases_registered", ()): lambda: len(leases.registry) if leases is not None else 0,
             ("lease_held", ()): lambda: leases is not None and leases.held,
             ("lease_losses_total", ()): lambda: leases.losses if leases is not None else 0,
             ("lease_records_deleted_total", ()): lambda: leases.deleted if leases is not None else 0,
         }
         if leases is not None:
-            measures.given_up, measures.refused = leases.roster.given_up, leases.refused
+            measures.given_up, measures.refused = leases.registry.given_up, leases.refused
 
     @asynccontextmanager
     async def _socket_place(self) -> AsyncIterator[SocketPlace | None]:

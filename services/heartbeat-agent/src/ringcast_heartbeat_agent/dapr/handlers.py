@@ -16,8 +16,8 @@ from ringcast_wire import EventLog, ProtocolError, names, shown
 
 from ringcast_heartbeat_agent.clients import check_share, current
 from ringcast_heartbeat_agent.config import VERSION, Config
-from ringcast_heartbeat_agent.dapr.group_member import CONSUMER, GROUP, ROUTING_KEY, DaprMember
-from ringcast_heartbeat_agent.dapr.items import Item, Wanted, wire_size
+from ringcast_heartbeat_agent.dapr.group_consumer import CONSUMER, GROUP, ROUTING_KEY, DaprConsumer
+from ringcast_heartbeat_agent.dapr.items import Item, KeySelector, wire_size
 from ringcast_heartbeat_agent.dapr.observers import Observers
 from ringcast_heartbeat_agent.dapr.reads import ADVICE, Entry, Measure, Reads, entries_of, page_of
 from ringcast_heartbeat_agent.dapr.subscription import Subscription
@@ -121,7 +121,7 @@ class Handlers:
             DaprError: the store is not there, or why its keys can't be followed.
         """
         try:
-            wanted = Wanted(keys)
+            wanted = KeySelector(keys)
             names.check_name("store_name", store)
             subscription = Subscription(
                 store,
@@ -316,7 +316,7 @@ class Handlers:
             api=f"dapr-{subscription.api}",
         )
         group, member, _ = await self._dispatch.join(asked)
-        task = self._tasks.create_task(DaprMember(subscription, group, member).run(), name=f"dapr-{asked.name}-{key}")
+        task = self._tasks.create_task(DaprConsumer(subscription, group, member).run(), name=f"dapr-{asked.name}-{key}")
         subscription.members.add(task)
         subscription.followed.add(key)
         if subscription.ended:

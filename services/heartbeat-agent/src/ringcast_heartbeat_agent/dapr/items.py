@@ -46,7 +46,7 @@ def _field(size: int) -> int:
     return 1 + max(1, -(-size.bit_length() // 7)) + size
 
 
-class Wanted:
+class KeySelector:
     """What a subscription follows: rows and whole keys, or all keys of a store (``entries`` is empty)."""
 
     def __init__(self, entries: Sequence[str]) -> None:

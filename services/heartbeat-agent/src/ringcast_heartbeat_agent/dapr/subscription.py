@@ -14,7 +14,7 @@ from ringcast_core import row_partition
 from ringcast_wire import EventLog
 
 from ringcast_heartbeat_agent.clients import current
-from ringcast_heartbeat_agent.dapr.items import METADATA_DELETED, Item, Wanted, deleted_item
+from ringcast_heartbeat_agent.dapr.items import METADATA_DELETED, Item, KeySelector, deleted_item
 from ringcast_heartbeat_agent.errors import StoppedError
 
 log = EventLog(logging.getLogger(__name__))
@@ -82,7 +82,7 @@ class Subscription:
     def __init__(
         self,
         store: str,
-        wanted: Wanted,
+        wanted: KeySelector,
         *,
         max_items: int,
         max_bytes: int,

@@ -8,59 +8,63 @@ from typing import Any
 from ringcast import Change
 from ringcast_core import Router
 
-from ringcast_heartbeat_agent.dispatch.consumer_session import Delivery, Member, size_of
-from ringcast_heartbeat_agent.dispatch.group import LOSSY, Group, Rejected, Source, Surroundings, milliseconds
+from ringcast_heartbeat_agent.dispatch.consumer_session import ConsumerSession, Delivery, size_of
+from ringcast_heartbeat_agent.dispatch.group import LOSSY, Group, GroupContext, Rejected, Source, milliseconds
 from ringcast_heartbeat_agent.dispatch.routing import ROWS, Routing
 
 
-class LossyGroup(Group):
+class BestEffortGroup(Group):
     """No message is answered, tried again or waited for."""
 
     mode = LOSSY
 
-    def __init__(self, source: Source, name: str, around: Surroundings, routing: Routing = ROWS) -> None:
-        super().__init__(source, name, around, routing)
-        self._router = Router(evict_after_ms=milliseconds(around.config.evict_after_s))
+    def __init__(self, source: Source, name: str, context: GroupContext, routing: Routing = ROWS) -> None:
+        super().__init__(source, name, context, routing)
+        self._router = Router(evict_after_ms=milliseconds(context.config.evict_after_s))
 
-    def detach(self, member: Member) -> None:
-        super().detach(member)
-        self.leave(member)
+    def detach(self, consumer: ConsumerSession) -> None:
+        super().detach(consumer)
+        self.leave(consumer)
 
-    def leave(self, member: Member) -> None:
-        self._router.leave(member.number)
-        self._forget(member.number, None)
+    def leave(self, consumer: ConsumerSession) -> None:
+        self._router.leave(consumer.number)
+        self._forget(consumer.number, None)
 
     def answer(
-        self, member: Member, offsets: Sequence[int], attempts: Sequence[int], rejected: Sequence[Rejected] = ()
+        self,
+        consumer: ConsumerSession,
+        offsets: Sequence[int],
+        attempts: Sequence[int],
+        rejected: Sequence[Rejected] = (),
     ) -> None:
-        self.seen(member)
+        self.seen(consumer)
 
-    def seen(self, member: Member) -> None:
-        self._router.heartbeat(member.number, self._now())
+    def seen(self, consumer: ConsumerSession) -> None:
+        self._router.heartbeat(consumer.number, self._now())
 
-    def sent(self, member: Member, count: int) -> None:
-        self._router.taken(member.number, count, self._now())
+    def sent(self, consumer: ConsumerSession, count: int) -> None:
+        self._router.taken(consumer.number, count, self._now())
 
     def take(self, change: Change) -> None:
         (number,) = self._router.route([self.routing.note(change)])
         if self.routing.crowded:
             self.routing.keep(lambda row_id: self.source.change_of(row_id) is not None)
         if number is not None:
-            self.members[number].give(Delivery(0, 0, change, size_of(change)), to_be_answered=False)
+            self.sessions[number].give(Delivery(0, 0, change, size_of(change)), to_be_answered=False)
 
     def status(self) -> dict[str, Any]:
         consumers = [
             {
-                "name": member.name,
-                "api": member.api,
-                "connected": member.connected,
+                "name": consumer.name,
+                "api": consumer.api,
+                "connected": consumer.connected,
                 "leaving": False,
-                "filters": list(member.filters),
-                "capacity": member.capacity,
+                "filters": list(consumer.filters),
+                "capacity": consumer.capacity,
                 "in_flight": 0,
-                "waiting": member.unsent,
+                "waiting": consumer.unsent,
             }
-            for member in self.members.values()
+            for consumer in self.sessions.values()
         ]
         return {
             "store": self.source.store,
@@ -84,15 +88,15 @@ class LossyGroup(Group):
     def counts(self) -> dict[str, int]:
         return self._router.counts()
 
-    def _add(self, name: str, filters: Sequence[str], capacity: int, api: str) -> Member:
+    def _add(self, name: str, filters: Sequence[str], capacity: int, api: str) -> ConsumerSession:
         number = self._router.join(name, filters, capacity=capacity, now_ms=self._now())
-        member = self.members[number] = Member(number, name, filters, capacity, api)
+        consumer = self.sessions[number] = ConsumerSession(number, name, filters, capacity, api)
         self._arm(self._router.next_deadline_ms)
-        return member
+        return consumer
 
-    def _evict(self, member: Member) -> None:
-        self._router.leave(member.number)
-        self._forget(member.number, self._evicted())
+    def _evict(self, consumer: ConsumerSession) -> None:
+        self._router.leave(consumer.number)
+        self._forget(consumer.number, self._evicted())
 
     def _tick(self) -> None:
         for number in self._router.tick(self._now()):

@@ -48,7 +48,7 @@ class Frame(NamedTuple):
     pong: int | None
 
 
-class Member:
+class ConsumerSession:
     """A consumer, from its registration until it has left or is evicted; connections may come and go meanwhile.
 
     What waits to be sent is bounded by the capacity: whoever gives looks to that.

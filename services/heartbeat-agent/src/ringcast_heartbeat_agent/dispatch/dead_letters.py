@@ -20,7 +20,7 @@ log = EventLog(logging.getLogger(__name__))
 _TIMEOUT_S: Final = 5.0
 
 
-class Letters:
+class DeadLetterPublisher:
     """Publishes dead letters, each until the stream has it."""
 
     def __init__(self, nc: Client, js: JetStreamContext) -> None:

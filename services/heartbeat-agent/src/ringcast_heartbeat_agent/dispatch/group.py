@@ -13,8 +13,8 @@ from ringcast import Change, InvalidInputError
 from ringcast_wire import AlreadyExistsError, EventLog, ReplayAnswer, ReplayOutcome, ReplayRequest, names
 
 from ringcast_heartbeat_agent.config import Config
-from ringcast_heartbeat_agent.dispatch.consumer_session import Member
-from ringcast_heartbeat_agent.dispatch.dead_letters import Letters
+from ringcast_heartbeat_agent.dispatch.consumer_session import ConsumerSession
+from ringcast_heartbeat_agent.dispatch.dead_letters import DeadLetterPublisher
 from ringcast_heartbeat_agent.dispatch.progress import History
 from ringcast_heartbeat_agent.dispatch.replays import nothing, tell
 from ringcast_heartbeat_agent.dispatch.routing import Routing, RowMetadata
@@ -80,12 +80,12 @@ class Source(Protocol):
         """A live row as it is now, as a change."""
 
 
-class Surroundings(NamedTuple):
+class GroupContext(NamedTuple):
     """What groups work with."""
 
     config: Config
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
-    letters: Letters
+    dead_letters: DeadLetterPublisher
     history: History | None = None
     """Nothing: groups that begin anew know nothing of what was before."""
 
@@ -96,23 +96,23 @@ class Group:
     mode = ""
     policy = ""
 
-    def __init__(self, source: Source, name: str, around: Surroundings, routing: Routing) -> None:
+    def __init__(self, source: Source, name: str, context: GroupContext, routing: Routing) -> None:
         self.source: Source = source
         self.name = name
         self.routing = routing
         routing.begin(source.rows())
-        self.members: dict[int, Member] = {}
+        self.sessions: dict[int, ConsumerSession] = {}
         self.empty_since: float | None = asyncio.get_running_loop().time()
         """Since when it has no consumer."""
         self.closed = False
-        self._around = around
+        self._context = context
         self._timer: asyncio.TimerHandle | None = None
 
     # ---- for consumers
 
     def join(
         self, name: str, filters: Sequence[str], *, capacity: int, changes_only: bool, session: str, api: str
-    ) -> tuple[Member, bool]:
+    ) -> tuple[ConsumerSession, bool]:
         """A consumer has come, or come back; says also whether it goes on where it was.
 
         Raises:
@@ -120,8 +120,8 @@ class Group:
             AlreadyExistsError: a consumer of that name is connected.
         """
         names.check_name("name", name)
-        capacity = capacity or self._around.config.consumer_capacity
-        held = next((one for one in self.members.values() if one.name == name and not one.leaving), None)
+        capacity = capacity or self._context.config.consumer_capacity
+        held = next((one for one in self.sessions.values() if one.name == name and not one.leaving), None)
         if held is not None:
             if held.connected:
                 raise AlreadyExistsError(f"a consumer {name!r} of group {self.name} is connected already", field="name")
@@ -133,22 +133,22 @@ class Group:
             # Another process: what the one before it had is delivered anew, so that its crashes count.
             self.leave(held)
         try:
-            member = self._add(name, filters, capacity, api)
+            consumer = self._add(name, filters, capacity, api)
         except ValueError as error:
             raise InvalidInputError(str(error), field="filters" if "filter" in str(error) else "capacity") from error
         finally:
-            if held is not None and held.number in self.members:
+            if held is not None and held.number in self.sessions:
                 self._evict(held)
         self.empty_since = None
         if not changes_only:
-            self._tell_present(member)
-        return member, False
+            self._tell_present(consumer)
+        return consumer, False
 
-    def detach(self, member: Member) -> None:
+    def detach(self, consumer: ConsumerSession) -> None:
         """The connection is gone: the consumer may come back until it is evicted."""
-        member.connected = False
+        consumer.connected = False
 
-    def leave(self, member: Member) -> None:
+    def leave(self, consumer: ConsumerSession) -> None:
         """The consumer gets nothing new, and ends when it has answered everything."""
         raise NotImplementedError
 
@@ -159,12 +159,12 @@ class Group:
     @property
     def evict_after_s(self) -> float:
         """After how much silence a consumer is evicted."""
-        return self._around.config.evict_after_s
+        return self._context.config.evict_after_s
 
     @property
     def consumers(self) -> int:
         """How many consumers it has."""
-        return len(self.members)
+        return len(self.sessions)
 
     @property
     def in_flight(self) -> int:
@@ -187,16 +187,20 @@ class Group:
         return 0
 
     def answer(
-        self, member: Member, offsets: Sequence[int], attempts: Sequence[int], rejected: Sequence[Rejected] = ()
+        self,
+        consumer: ConsumerSession,
+        offsets: Sequence[int],
+        attempts: Sequence[int],
+        rejected: Sequence[Rejected] = (),
     ) -> None:
         """What a consumer says: deliveries that are done with, in two columns, and those that failed."""
         raise NotImplementedError
 
-    def seen(self, member: Member) -> None:
+    def seen(self, consumer: ConsumerSession) -> None:
         """A sign of life."""
         raise NotImplementedError
 
-    def sent(self, member: Member, count: int) -> None:
+    def sent(self, consumer: ConsumerSession, count: int) -> None:
         """So many deliveries are with the connection."""
 
     # ---- for the source
@@ -240,32 +244,32 @@ class Group:
         self.closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for member in list(self.members.values()):
-            self._forget(member.number, error)
+        for consumer in list(self.sessions.values()):
+            self._forget(consumer.number, error)
 
     # ---- for the modes
 
     _can_resume = False
 
-    def _add(self, name: str, filters: Sequence[str], capacity: int, api: str) -> Member:
+    def _add(self, name: str, filters: Sequence[str], capacity: int, api: str) -> ConsumerSession:
         raise NotImplementedError
 
-    def _evict(self, member: Member) -> None:
+    def _evict(self, consumer: ConsumerSession) -> None:
         raise NotImplementedError
 
-    def _tell_present(self, member: Member) -> None:
+    def _tell_present(self, consumer: ConsumerSession) -> None:
         """Has a consumer told of the rows that are there."""
 
     def _tick(self) -> None:
         raise NotImplementedError
 
     def _forget(self, number: int, error: StoppedError | None) -> None:
-        member = self.members.pop(number, None)
-        if member is not None:
-            member.end(error)
+        consumer = self.sessions.pop(number, None)
+        if consumer is not None:
+            consumer.end(error)
             if error is not None:
-                log.warning("consumer.ended", consumer=member.name, group=self._shown, error=error)
-        if not self.members:
+                log.warning("consumer.ended", consumer=consumer.name, group=self._shown, error=error)
+        if not self.sessions:
             self.empty_since = asyncio.get_running_loop().time()
 
     def _evicted(self) -> EvictedError:

@@ -14,12 +14,12 @@ from ringcast_wire import names, shown
 
 from ringcast_heartbeat_agent.clients import check_share
 from ringcast_heartbeat_agent.config import POLICIES, Config
-from ringcast_heartbeat_agent.dispatch.best_effort import LossyGroup
-from ringcast_heartbeat_agent.dispatch.consumer_session import Member
-from ringcast_heartbeat_agent.dispatch.dead_letters import Letters
-from ringcast_heartbeat_agent.dispatch.feeds import Feeds, KeyFeed
-from ringcast_heartbeat_agent.dispatch.group import LOSSY, RELIABLE, Group, Surroundings, total
-from ringcast_heartbeat_agent.dispatch.key_shared import SharedGroup
+from ringcast_heartbeat_agent.dispatch.best_effort import BestEffortGroup
+from ringcast_heartbeat_agent.dispatch.consumer_session import ConsumerSession
+from ringcast_heartbeat_agent.dispatch.dead_letters import DeadLetterPublisher
+from ringcast_heartbeat_agent.dispatch.group import LOSSY, RELIABLE, Group, GroupContext, total
+from ringcast_heartbeat_agent.dispatch.key_follower import KeyFollower, KeyFollowers
+from ringcast_heartbeat_agent.dispatch.key_shared import KeySharedGroup
 from ringcast_heartbeat_agent.dispatch.progress import History
 from ringcast_heartbeat_agent.dispatch.routing import Routing, routing_of
 from ringcast_heartbeat_agent.errors import StoppingError
@@ -49,15 +49,20 @@ class Dispatch:
     """The groups of all config keys."""
 
     def __init__(
-        self, config: Config, feeds: Feeds, tasks: asyncio.TaskGroup, letters: Letters, history: History | None = None
+        self,
+        config: Config,
+        followers: KeyFollowers,
+        tasks: asyncio.TaskGroup,
+        dead_letters: DeadLetterPublisher,
+        history: History | None = None,
     ) -> None:
         self._config = config
-        self._feeds = feeds
-        self._letters = letters
-        self._around = Surroundings(config, tasks.create_task, letters, history)
+        self._followers = followers
+        self._dead_letters = dead_letters
+        self._context = GroupContext(config, tasks.create_task, dead_letters, history)
         self.stopping = False
 
-    async def join(self, asked: Registration) -> tuple[Group, Member, bool]:
+    async def join(self, asked: Registration) -> tuple[Group, ConsumerSession, bool]:
         """Lets a consumer take part; says also whether it goes on where it was.
 
         Raises:
@@ -74,12 +79,12 @@ class Dispatch:
             allowed = ", ".join(self._config.groups)
             raise InvalidInputError(f"group {asked.group} may not be joined here: {allowed} may", field="group")
         policy, routing = self._policy(asked), routing_of(asked.routing_key)
-        async with self._feeds.ready(asked.store, asked.key) as feed:
+        async with self._followers.ready(asked.store, asked.key) as follower:
             # Nothing is waited for from here on: whoever joins misses no change.
             self._check_room()
-            group = feed.groups.get(asked.group)
+            group = follower.groups.get(asked.group)
             if group is None or group.closed:
-                group = self._make(feed, asked, policy, routing)
+                group = self._make(follower, asked, policy, routing)
             elif group.routing.setting != routing.setting:
                 raise MismatchError(
                     f"group {asked.group} has the routing key {group.routing.setting}, not {routing.setting}",
@@ -91,7 +96,7 @@ class Dispatch:
                 raise MismatchError(
                     f"group {asked.group} has the poison policy {group.policy}, not {policy}", field="poison_policy"
                 )
-            member, resumed = group.join(
+            consumer, resumed = group.join(
                 asked.name,
                 asked.filters,
                 capacity=asked.capacity,
@@ -99,7 +104,7 @@ class Dispatch:
                 session=asked.session,
                 api=asked.api,
             )
-            return group, member, resumed
+            return group, consumer, resumed
 
     def group(self, store: str, key: str, name: str) -> Group | None:
         """A group, if there is one of that name."""
@@ -110,11 +115,11 @@ class Dispatch:
 
     def groups(self) -> Iterator[Group]:
         """The groups there are."""
-        return (group for feed in self._feeds for group in list(feed.groups.values()) if not group.closed)
+        return (group for follower in self._followers for group in list(follower.groups.values()) if not group.closed)
 
     def counts(self) -> Counter[str]:
         """What happened in all groups since the start."""
-        return total((self._feeds.forgotten, *(group.counts() for group in self.groups())))
+        return total((self._followers.forgotten, *(group.counts() for group in self.groups())))
 
     def sum_of(self, mode: str, what: str) -> int:
         """The sum of ``consumers``, ``in_flight``, ``lag`` or ``blocked_rows`` of all groups of a mode."""
@@ -138,13 +143,13 @@ class Dispatch:
         """Delivers nothing new, and waits for answers to what is in flight, for a time; then ends every stream."""
         self.stopping = True
         groups = list(self.groups())
-        connected = [member for group in groups for member in group.members.values() if member.connected]
+        connected = [consumer for group in groups for consumer in group.sessions.values() if consumer.connected]
         for group in groups:
             group.drain(_STOPPING)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._config.drain_timeout_s):
-                for member in connected:
-                    await member.over.wait()
+                for consumer in connected:
+                    await consumer.over.wait()
         self.stop()
 
     def stop(self) -> None:
@@ -153,12 +158,12 @@ class Dispatch:
         for group in list(self.groups()):
             group.close(StoppingError(_STOPPING))
 
-    def _make(self, feed: KeyFeed, asked: Registration, policy: str, routing: Routing) -> Group:
+    def _make(self, follower: KeyFollower, asked: Registration, policy: str, routing: Routing) -> Group:
         if asked.mode == LOSSY:
-            group: Group = LossyGroup(feed, asked.group, self._around, routing)
+            group: Group = BestEffortGroup(follower, asked.group, self._context, routing)
         else:
-            group = SharedGroup(feed, asked.group, self._around, policy, routing)
-        feed.groups[asked.group] = group
+            group = KeySharedGroup(follower, asked.group, self._context, policy, routing)
+        follower.groups[asked.group] = group
         return group
 
     def _policy(self, asked: Registration) -> str:
@@ -175,8 +180,8 @@ class Dispatch:
     def _check_room(self) -> None:
         if self.stopping:
             raise UnavailableError(_STOPPING)
-        members = [member for group in self.groups() for member in group.members.values()]
+        sessions = [consumer for group in self.groups() for consumer in group.sessions.values()]
         most = self._config.max_consumers
-        if len(members) >= most:
-            raise LimitExceededError(f"the agent has {len(members)} consumers: at most {most} are allowed")
-        check_share("consumers", (member.client for member in members), most, self._config.client_share)
+        if len(sessions) >= most:
+            raise LimitExceededError(f"the agent has {len(sessions)} consumers: at most {most} are allowed")
+        check_share("consumers", (consumer.client for consumer in sessions), most, self._config.client_share)

@@ -15,8 +15,8 @@ from ringcast_core import Action, Dispatcher
 from ringcast_wire import EventLog, ReplayAnswer, ReplayOutcome, ReplayRequest
 
 from ringcast_heartbeat_agent.dispatch.absent import Absent
-from ringcast_heartbeat_agent.dispatch.consumer_session import Delivery, Member
-from ringcast_heartbeat_agent.dispatch.group import RELIABLE, Group, Rejected, Source, Surroundings, milliseconds
+from ringcast_heartbeat_agent.dispatch.consumer_session import ConsumerSession, Delivery
+from ringcast_heartbeat_agent.dispatch.group import RELIABLE, Group, GroupContext, Rejected, Source, milliseconds
 from ringcast_heartbeat_agent.dispatch.intake import AT_ONCE, Intake
 from ringcast_heartbeat_agent.dispatch.positions import Away
 from ringcast_heartbeat_agent.dispatch.progress import Progress
@@ -34,15 +34,15 @@ _MOST_LOOKED_AT: Final = 50_000
 """With more rows that wait it is not looked how far the group has come: what was known holds."""
 
 
-class SharedGroup(Group):
+class KeySharedGroup(Group):
     """Each message is answered: at least once, in order for each row."""
 
     mode = RELIABLE
     _can_resume = True
 
-    def __init__(self, source: Source, name: str, around: Surroundings, policy: str, routing: Routing = ROWS) -> None:
-        super().__init__(source, name, around, routing)
-        config = around.config
+    def __init__(self, source: Source, name: str, context: GroupContext, policy: str, routing: Routing = ROWS) -> None:
+        super().__init__(source, name, context, routing)
+        config = context.config
         self.policy = policy
         self._dispatcher = Dispatcher(
             window=config.window,
@@ -71,51 +71,55 @@ class SharedGroup(Group):
 
     def drain(self, why: str) -> None:
         self._left_with = StoppingError(why)
-        for member in list(self.members.values()):
-            self.leave(member)
+        for consumer in list(self.sessions.values()):
+            self.leave(consumer)
 
-    def detach(self, member: Member) -> None:
-        super().detach(member)
-        if member.leaving:  # it does not come back
-            self._evict(member)
+    def detach(self, consumer: ConsumerSession) -> None:
+        super().detach(consumer)
+        if consumer.leaving:  # it does not come back
+            self._evict(consumer)
 
-    def leave(self, member: Member) -> None:
-        member.leaving = True
-        self._absent.gone(member.name, member.filters, asyncio.get_running_loop().time())
-        self._do(self._dispatcher.drain(member.number, self._now()) or [])
+    def leave(self, consumer: ConsumerSession) -> None:
+        consumer.leaving = True
+        self._absent.gone(consumer.name, consumer.filters, asyncio.get_running_loop().time())
+        self._do(self._dispatcher.drain(consumer.number, self._now()) or [])
 
     def answer(
-        self, member: Member, offsets: Sequence[int], attempts: Sequence[int], rejected: Sequence[Rejected] = ()
+        self,
+        consumer: ConsumerSession,
+        offsets: Sequence[int],
+        attempts: Sequence[int],
+        rejected: Sequence[Rejected] = (),
     ) -> None:
         now = self._now()
         if offsets:
-            counted, actions = self._dispatcher.acknowledge(member.number, offsets, attempts, now)
+            counted, actions = self._dispatcher.acknowledge(consumer.number, offsets, attempts, now)
             for offset in compress(offsets, counted):
-                member.answered(offset)
+                consumer.answered(offset)
                 change = self._settle(offset)
                 if change is not None:
                     self._replays.tell(change, ReplayOutcome.HANDLED)
             self._do(actions)
         if rejected:
-            self._reject(member, rejected, now)
+            self._reject(consumer, rejected, now)
 
-    def _reject(self, member: Member, rejected: Sequence[Rejected], now: int) -> None:
+    def _reject(self, consumer: ConsumerSession, rejected: Sequence[Rejected], now: int) -> None:
         before = {offset: self._reasons.get(offset, "") for offset, _, _ in rejected}
         for offset, _, reason in rejected:
-            self._reasons[offset] = f"rejected by {member.name}: {reason[:_REASON_CHARS]}"
+            self._reasons[offset] = f"rejected by {consumer.name}: {reason[:_REASON_CHARS]}"
         offsets, attempts = [offset for offset, _, _ in rejected], [attempt for _, attempt, _ in rejected]
-        counted, actions = self._dispatcher.reject(member.number, offsets, attempts, now)
+        counted, actions = self._dispatcher.reject(consumer.number, offsets, attempts, now)
         for offset, counts in zip(offsets, counted, strict=True):
             if counts:
-                member.answered(offset)
+                consumer.answered(offset)
             elif before[offset]:
                 self._reasons[offset] = before[offset]
             else:
                 self._reasons.pop(offset, None)
         self._do(actions)
 
-    def seen(self, member: Member) -> None:
-        self._dispatcher.heartbeat(member.number, self._now())
+    def seen(self, consumer: ConsumerSession) -> None:
+        self._dispatcher.heartbeat(consumer.number, self._now())
 
     # ---- for the source
 
@@ -138,10 +142,10 @@ class SharedGroup(Group):
 
     def _begun(self) -> Progress | None:
         """What it knows of the group that was there before it; what that one missed is read, and comes as changes."""
-        if self._around.history is None:
+        if self._context.history is None:
             return None
         place = self.source.store, self.source.key, self.name
-        progress = Progress(self._around.history, place, self._take)
+        progress = Progress(self._context.history, place, self._take)
         now = asyncio.get_running_loop().time()
         for away in progress.away:
             self._absent.gone(away.name, away.filters, now)
@@ -153,7 +157,7 @@ class SharedGroup(Group):
         """Remembers how far it has come, and who wanted some rows only."""
         if self._progress is None:
             return
-        filters = {member.name: member.filters for member in self.members.values() if member.filters}
+        filters = {consumer.name: consumer.filters for consumer in self.sessions.values() if consumer.filters}
         away = [Away(name, list(patterns)) for name, patterns in (self._absent.away | filters).items()]
         pending = chain(self._intake.changes(), self._absent.changes())
         self._progress.save(pending, self.source.applied(), self.source.history, away)
@@ -199,7 +203,7 @@ class SharedGroup(Group):
         if self.closed:
             return
         keys = self._intake.batch()
-        window, most = self._around.config.window, self._around.config.max_behind
+        window, most = self._context.config.window, self._context.config.max_behind
         if (held := self.behind + len(self._absent)) > most:
             self.close(BehindError(f"{self._shown} is {held} rows behind: register again, and begin with the rows"))
             return
@@ -214,8 +218,8 @@ class SharedGroup(Group):
         if self._intake.goes_on:
             self._offer_soon()
 
-    def _tell_present(self, member: Member) -> None:
-        self._spawn(self._look_for(member.name, self._shares(), self.source.row_ids()))
+    def _tell_present(self, consumer: ConsumerSession) -> None:
+        self._spawn(self._look_for(consumer.name, self._shares(), self.source.row_ids()))
 
     async def _look_for(self, name: str, shares: Shares, row_ids: list[str]) -> None:
         """Notes which rows are to be told of. They are told even when the consumer has gone: others have them then."""
@@ -251,16 +255,16 @@ class SharedGroup(Group):
         states = {state.consumer: state for state in dispatcher.consumers()}
         consumers = [
             {
-                "name": member.name,
-                "api": member.api,
-                "connected": member.connected,
-                "leaving": member.leaving,
-                "filters": list(member.filters),
-                "capacity": member.capacity,
+                "name": consumer.name,
+                "api": consumer.api,
+                "connected": consumer.connected,
+                "leaving": consumer.leaving,
+                "filters": list(consumer.filters),
+                "capacity": consumer.capacity,
                 "in_flight": states[number].in_flight if number in states else 0,
                 "waiting": states[number].waiting if number in states else 0,
             }
-            for number, member in self.members.items()
+            for number, consumer in self.sessions.items()
         ]
         messages = self._intake.messages
         blocked = [
@@ -318,23 +322,23 @@ class SharedGroup(Group):
 
     # ---- what the dispatcher wants done
 
-    def _add(self, name: str, filters: Sequence[str], capacity: int, api: str) -> Member:
+    def _add(self, name: str, filters: Sequence[str], capacity: int, api: str) -> ConsumerSession:
         number, actions = self._dispatcher.join(name, filters, now_ms=self._now(), capacity=capacity)
-        member = self.members[number] = Member(number, name, filters, capacity, api)
+        consumer = self.sessions[number] = ConsumerSession(number, name, filters, capacity, api)
         self._share()
         for change in self._absent.back(name, filters):
             self._intake.take(change)
         self._offer_soon()
         self._do(actions)
-        return member
+        return consumer
 
     def _forget(self, number: int, error: StoppedError | None) -> None:
-        member = self.members.get(number)
+        consumer = self.sessions.get(number)
         super()._forget(number, error)
-        if member is None or self.closed:
+        if consumer is None or self.closed:
             return
-        if all(one.name != member.name for one in self.members.values()):
-            self._absent.gone(member.name, member.filters, asyncio.get_running_loop().time())
+        if all(one.name != consumer.name for one in self.sessions.values()):
+            self._absent.gone(consumer.name, consumer.filters, asyncio.get_running_loop().time())
         self._share()
         self._offer_soon()
 
@@ -342,10 +346,10 @@ class SharedGroup(Group):
         self._intake.share(self._shares())
 
     def _shares(self) -> Shares:
-        return Shares((one for one in self.members.values() if not one.leaving), self.routing)
+        return Shares((one for one in self.sessions.values() if not one.leaving), self.routing)
 
-    def _evict(self, member: Member) -> None:
-        self._do(self._dispatcher.evict(member.number, self._now()) or [])
+    def _evict(self, consumer: ConsumerSession) -> None:
+        self._do(self._dispatcher.evict(consumer.number, self._now()) or [])
 
     def _tick(self) -> None:
         self._absent.expire(asyncio.get_running_loop().time())
@@ -377,15 +381,15 @@ class SharedGroup(Group):
         message = self._intake.messages[offset]
         if self.source.owns(message.change.partition):
             message.delivered = True
-            self.members[number].give(Delivery(offset, attempt, message.change, message.size))
+            self.sessions[number].give(Delivery(offset, attempt, message.change, message.size))
         else:  # another host has it, and begins with the rows as they are
             revoked.append((number, offset, attempt))
 
     def _do_one(self, action: Action) -> None:
         match action:
             case Action.TimedOut(number, offset, _):
-                self._reasons[offset] = f"not answered within {self._around.config.ack_timeout_s:g} s"
-                self.members[number].answered(offset)
+                self._reasons[offset] = f"not answered within {self._context.config.ack_timeout_s:g} s"
+                self.sessions[number].answered(offset)
             case Action.DeadLetter(offset, deliveries, reason):
                 self._spawn(self._send_letter(offset, deliveries, reason))
             case Action.Drop(offset, deliveries, reason):
@@ -436,7 +440,7 @@ class SharedGroup(Group):
         change = self._intake.messages[offset].change
         why = self._reasons.get(offset, reason)
         async with self._letter_turns:
-            await self._around.letters.publish(
+            await self._context.dead_letters.publish(
                 change,
                 group=self.name,
                 worker_id=self.source.worker_id,
@@ -450,7 +454,7 @@ class SharedGroup(Group):
         self._do(actions or [])
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._around.spawn(work)
+        task = self._context.spawn(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

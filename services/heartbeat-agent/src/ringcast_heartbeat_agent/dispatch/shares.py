@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ringcast_core import KeyFilter, Ring
 
-from ringcast_heartbeat_agent.dispatch.consumer_session import Member
+from ringcast_heartbeat_agent.dispatch.consumer_session import ConsumerSession
 from ringcast_heartbeat_agent.dispatch.routing import ROWS, Routing
 
 
@@ -27,9 +27,9 @@ class Filters:
 class Shares:
     """The owners of rows among the consumers of one moment: as the dispatcher of the core sees them."""
 
-    def __init__(self, members: Iterable[Member] = (), routing: Routing = ROWS) -> None:
+    def __init__(self, sessions: Iterable[ConsumerSession] = (), routing: Routing = ROWS) -> None:
         self._routing = routing
-        self._filters = {member.name: Filters(member.filters) for member in members}
+        self._filters = {consumer.name: Filters(consumer.filters) for consumer in sessions}
         self._ring = Ring(sorted(self._filters)) if self._filters else None
         self._all = not any(self._filters.values())
 

@@ -18,7 +18,7 @@ from ringcast_wire.dispatch import DispatchServicer as Servicer
 from ringcast_wire.dispatch import pb
 
 from ringcast_heartbeat_agent.clients import Here, enter
-from ringcast_heartbeat_agent.dispatch.consumer_session import Frame, Member
+from ringcast_heartbeat_agent.dispatch.consumer_session import ConsumerSession, Frame
 from ringcast_heartbeat_agent.dispatch.group import LOSSY, RELIABLE, Group
 from ringcast_heartbeat_agent.dispatch.groups import Dispatch, Registration
 from ringcast_heartbeat_agent.errors import StoppedError
@@ -47,25 +47,25 @@ class DispatchServicer(Servicer):
         try:
             asked = await _registration(context)
             await enter(context.peer(), self._here)
-            group, member, resumed = await self._dispatch.join(asked)
+            group, consumer, resumed = await self._dispatch.join(asked)
         except RingcastError as error:
             outcome = str(error.code)
             await refuse(context, error)
         finally:
             self._measures.asked("grpc", "consume", outcome, time.monotonic() - since)
-        reading = asyncio.create_task(_read(context, group, member))
+        reading = asyncio.create_task(_read(context, group, consumer))
         try:
-            await context.write(_registered(member, resumed, self._agent, group.evict_after_s))
-            async for frame in member.frames():
+            await context.write(_registered(consumer, resumed, self._agent, group.evict_after_s))
+            async for frame in consumer.frames():
                 for response in responses(frame, group):
                     await context.write(response)
-                group.sent(member, len(frame.deliveries))
+                group.sent(consumer, len(frame.deliveries))
         except StoppedError as error:
             await end_call(context, error.status, str(error))
         finally:
             reading.cancel()
-            if not member.ended:
-                group.detach(member)
+            if not consumer.ended:
+                group.detach(consumer)
 
     async def Resolve(self, request: pb.ResolveRequest, _context: Context) -> pb.ResolveResponse:
         """Decides about a blocked message."""
@@ -103,33 +103,33 @@ async def _registration(context: Context) -> Registration:
     )
 
 
-async def _read(context: Context, group: Group, member: Member) -> None:
+async def _read(context: Context, group: Group, consumer: ConsumerSession) -> None:
     """Takes what the consumer says until it says nothing more."""
     with contextlib.suppress(grpc.aio.UsageError, asyncio.InvalidStateError):
         while (request := await context.read()) is not grpc.aio.EOF:
-            if member.ended:
+            if consumer.ended:
                 return
-            requested(request, group, member)
+            requested(request, group, consumer)
 
 
-def requested(request: pb.ConsumeRequest, group: Group, member: Member) -> None:
+def requested(request: pb.ConsumeRequest, group: Group, consumer: ConsumerSession) -> None:
     """Does what a registered consumer says."""
     match request.WhichOneof("body"):
         case "answers":
-            _answered(request.answers, group, member)
+            _answered(request.answers, group, consumer)
         case "ping":
-            group.seen(member)
-            member.pong(request.ping.number)
+            group.seen(consumer)
+            consumer.pong(request.ping.number)
         case "leave":
-            group.leave(member)
+            group.leave(consumer)
         case _:
-            member.end(_MisuseError("a consumer may answer, ping and leave, and register only once"))
+            consumer.end(_MisuseError("a consumer may answer, ping and leave, and register only once"))
 
 
-def _answered(answers: pb.Answers, group: Group, member: Member) -> None:
+def _answered(answers: pb.Answers, group: Group, consumer: ConsumerSession) -> None:
     offsets, attempts = list(answers.done_offsets), list(answers.done_attempts)
     if len(offsets) != len(attempts):
-        member.end(_MisuseError(f"answers have {len(offsets)} done_offsets and {len(attempts)} done_attempts"))
+        consumer.end(_MisuseError(f"answers have {len(offsets)} done_offsets and {len(attempts)} done_attempts"))
         return
     rejected = []
     for one in answers.answers:
@@ -138,7 +138,7 @@ def _answered(answers: pb.Answers, group: Group, member: Member) -> None:
         else:
             offsets.append(one.offset)
             attempts.append(one.attempt)
-    group.answer(member, offsets, attempts, rejected)
+    group.answer(consumer, offsets, attempts, rejected)
 
 
 class _MisuseError(StoppedError):
@@ -146,9 +146,9 @@ class _MisuseError(StoppedError):
     status = grpc.StatusCode.INVALID_ARGUMENT
 
 
-def _registered(member: Member, resumed: bool, agent: str, evict_after_s: float) -> pb.ConsumeResponse:
+def _registered(consumer: ConsumerSession, resumed: bool, agent: str, evict_after_s: float) -> pb.ConsumeResponse:
     told = pb.Registered(
-        session=member.session, resumed=resumed, agent=agent, capacity=member.capacity, evict_after_s=evict_after_s
+        session=consumer.session, resumed=resumed, agent=agent, capacity=consumer.capacity, evict_after_s=evict_after_s
     )
     return pb.ConsumeResponse(registered=told)
 

@@ -15,7 +15,7 @@ from ringcast import LimitExceededError, UnavailableError
 from ringcast.hosting import HostBus, HostLease, HostRecords
 from ringcast_wire import Backoff, EventLog, limits
 
-from ringcast_heartbeat_agent.leases.registry import TICK_S, Held, Registration, Roster
+from ringcast_heartbeat_agent.leases.registry import TICK_S, RegisteredWorker, Registration, WorkerRegistry
 from ringcast_heartbeat_agent.leases.state import SocketPlace, State
 
 log = EventLog(logging.getLogger(__name__))
@@ -43,7 +43,7 @@ class HostLeases:
     ) -> None:
         self.refused: Counter[str] = Counter({"IN_USE": 0})
         """Registrations, by the error that they were refused with."""
-        self.roster = Roster(most, most_of_user)
+        self.registry = WorkerRegistry(most, most_of_user)
         self._bus = bus
         self._place = place
         self._agent_id = agent_id
@@ -55,9 +55,9 @@ class HostLeases:
         self._unused_since: dict[str, float] = {}
         self._deleted = 0
         self._watching: list[asyncio.Task[None]] = []
-        self._told: dict[Held, asyncio.Event] = {}
-        self._heard_at: dict[Held, float] = {}
-        self._gone: set[Held] = set()
+        self._told: dict[RegisteredWorker, asyncio.Event] = {}
+        self._heard_at: dict[RegisteredWorker, float] = {}
+        self._gone: set[RegisteredWorker] = set()
         self._dirty = False
         self._stopping = False
         self._doubted_at = 0.0
@@ -107,7 +107,7 @@ class HostLeases:
         """Records of dead workers that were deleted."""
         return self._deleted + sum(records.deleted for records in list(self._records.values()))
 
-    async def register(self, registration: Registration) -> tuple[Held, asyncio.Event]:
+    async def register(self, registration: Registration) -> tuple[RegisteredWorker, asyncio.Event]:
         """Takes a worker in; the event is set when it is to be told something.
 
         Raises:
@@ -127,19 +127,19 @@ class HostLeases:
         except TimeoutError:
             raise UnavailableError("records of dead workers of the store are being deleted") from None
         try:
-            held = self.roster.register(registration, object())
+            worker = self.registry.register(registration, object())
         finally:
             records.lock.release()
-        told = self._told[held] = asyncio.Event()
-        self._heard_at[held] = time.monotonic()
+        told = self._told[worker] = asyncio.Event()
+        self._heard_at[worker] = time.monotonic()
         self._changed()
         log.info("worker.registered", **_facts(registration))
-        return held, told
+        return worker, told
 
-    def heard(self, held: Held) -> None:
+    def heard(self, worker: RegisteredWorker) -> None:
         """A sign of life."""
-        self.roster.heard(held)
-        self._heard_at[held] = time.monotonic()
+        self.registry.heard(worker)
+        self._heard_at[worker] = time.monotonic()
 
     def doubt(self) -> None:
         """A worker sees that the lease is gone. Asked often, it is looked at once a second."""
@@ -148,24 +148,24 @@ class HostLeases:
             if self._lease is not None:
                 self._lease.check()
 
-    def left(self, held: Held) -> None:
+    def left(self, worker: RegisteredWorker) -> None:
         """The worker has given up what it had, or holds it by its own lease."""
-        self.roster.left(held)
+        self.registry.left(worker)
         self._changed()
-        log.info("worker.left", **_facts(held.registration))
+        log.info("worker.left", **_facts(worker.registration))
 
-    def ended(self, held: Held) -> None:
+    def ended(self, worker: RegisteredWorker) -> None:
         """Its stream has ended. If nothing was said, its process is dead, and its records are deleted at once."""
-        self._told.pop(held, None)
-        self._heard_at.pop(held, None)
-        self._gone.discard(held)
-        if not self._stopping and self.roster.closed(held):
-            log.warning("worker.dead", **_facts(held.registration))
+        self._told.pop(worker, None)
+        self._heard_at.pop(worker, None)
+        self._gone.discard(worker)
+        if not self._stopping and self.registry.closed(worker):
+            log.warning("worker.dead", **_facts(worker.registration))
             self._changed()
 
-    def is_given_up(self, held: Held) -> bool:
+    def is_given_up(self, worker: RegisteredWorker) -> bool:
         """Whether it was silent for too long."""
-        return held in self._gone
+        return worker in self._gone
 
     def stop(self) -> None:
         """From here on a stream that ends says nothing of its worker, and nobody is taken in."""
@@ -182,16 +182,16 @@ class HostLeases:
             "deleted_records": self.deleted,
             "workers": [
                 {
-                    "worker_id": held.registration.worker_id,
-                    "pid": held.registration.pid,
-                    "uid": held.registration.uid,
-                    "store": held.registration.store,
-                    "keys": list(held.registration.keys),
-                    "since_ms": held.registration.since_ms,
-                    "last_pong_s": round(now - self._heard_at[held], 3) if held in self._heard_at else None,
-                    "connected": held.stream is not None,
+                    "worker_id": worker.registration.worker_id,
+                    "pid": worker.registration.pid,
+                    "uid": worker.registration.uid,
+                    "store": worker.registration.store,
+                    "keys": list(worker.registration.keys),
+                    "since_ms": worker.registration.since_ms,
+                    "last_pong_s": round(now - self._heard_at[worker], 3) if worker in self._heard_at else None,
+                    "connected": worker.stream is not None,
                 }
-                for held in self.roster.held()
+                for worker in self.registry.workers()
             ],
         }
 
@@ -221,9 +221,9 @@ class HostLeases:
         lease = HostLease(self._bus, state.lease, state.incarnation, self._lost)
         await lease.take()
         if found is not None:
-            self.roster.restore(list(found.registrations), found.users)
+            self.registry.restore(list(found.registrations), found.users)
         self._state, self._lease = state, lease
-        for store in self.roster.stores:
+        for store in self.registry.stores:
             self._records_of(store)
         self._write()
         return lease
@@ -239,18 +239,18 @@ class HostLeases:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            waiting = self.roster.waiting
-            gone = self.roster.tick()
-            if waiting and not self.roster.waiting:
+            waiting = self.registry.waiting
+            gone = self.registry.tick()
+            if waiting and not self.registry.waiting:
                 self._changed()
-            for held in gone:
-                self._gone.add(held)
-                log.warning("worker.unanswering", **_facts(held.registration))
+            for worker in gone:
+                self._gone.add(worker)
+                log.warning("worker.unanswering", **_facts(worker.registration))
                 self._changed()
-                if (told := self._told.get(held)) is not None:
+                if (told := self._told.get(worker)) is not None:
                     told.set()
                 else:
-                    self._gone.discard(held)
+                    self._gone.discard(worker)
             self._end_unused_records(time.monotonic())
             if self._dirty:
                 self._write()
@@ -264,12 +264,12 @@ class HostLeases:
         if self._state is None:
             return
         self._dirty = False
-        registrations = tuple(self.roster.registrations)
+        registrations = tuple(self.registry.registrations)
         self._state = State(
             lease=self.lease_id,
             incarnation=self._state.incarnation,
             registrations=registrations,
-            users=self.roster.users,
+            users=self.registry.users,
         )
         try:
             self._place.write(self._state)
@@ -284,23 +284,23 @@ class HostLeases:
             raise LimitExceededError(
                 f"the agent has workers of {len(self._records)} stores: at most {limits.MAX_STORES} are allowed"
             )
-        records = HostRecords(self._bus, store, self.lease_id, lambda: self.roster.living(store))
+        records = HostRecords(self._bus, store, self.lease_id, lambda: self.registry.living(store))
         self._records[store] = records
         self._records_tasks[store] = self._tasks.create_task(records.run(), name=f"records-{store}")
         return records
 
     def _end_unused_records(self, now: float) -> None:
         """Watches a store no longer for which nobody has been registered for a while."""
-        for store in self._records.keys() - self.roster.stores:
-            if now - self._unused_since.setdefault(store, now) >= _UNUSED_S and not self.roster.waiting:
+        for store in self._records.keys() - self.registry.stores:
+            if now - self._unused_since.setdefault(store, now) >= _UNUSED_S and not self.registry.waiting:
                 self._deleted += self._records.pop(store).deleted
                 del self._unused_since[store]
                 self._records_tasks.pop(store).cancel()
-        for store in self._unused_since.keys() & self.roster.stores:
+        for store in self._unused_since.keys() & self.registry.stores:
             del self._unused_since[store]
 
     def _lost(self) -> None:
-        """The lease was lost and is held again: everybody is told at once."""
+        """The lease was lost and granted again: every worker is told at once."""
         for told in self._told.values():
             told.set()
 

@@ -45,15 +45,15 @@ class Registration:
 
 
 @dataclass(slots=True, eq=False)
-class Held:
-    """A registration that is kept. ``stream`` is what it is held by; ``None`` while a former one is waited for."""
+class RegisteredWorker:
+    """A registration, and the stream that keeps it; None while the agent waits for a worker of its predecessor."""
 
     registration: Registration
     stream: object | None
     silent_ticks: int = field(default=0)
 
 
-class Roster:
+class WorkerRegistry:
     """The registrations of an agent, at most ``most`` of them, and at most ``most_of_user`` of one user.
 
     A worker id belongs to the user who was the first to register it; only root may have it, too.
@@ -65,12 +65,12 @@ class Roster:
         self._most = most
         self._most_of_user = most if most_of_user is None else most_of_user
         self._users: dict[str, int] = {}
-        self._held: dict[tuple[str, str], Held] = {}
+        self._workers: dict[tuple[str, str], RegisteredWorker] = {}
         self._by_id: dict[str, set[tuple[str, str]]] = {}
         self._grace_ticks = 0
 
     def __len__(self) -> int:
-        return sum(held.stream is not None for held in self._held.values())
+        return sum(worker.stream is not None for worker in self._workers.values())
 
     @property
     def waiting(self) -> bool:
@@ -80,16 +80,16 @@ class Roster:
     @property
     def registrations(self) -> list[Registration]:
         """All that count, also those that are waited for."""
-        return [held.registration for held in self._held.values()]
+        return [worker.registration for worker in self._workers.values()]
 
     @property
     def stores(self) -> frozenset[str]:
         """Where they take part."""
-        return frozenset(store for store, _ in self._held)
+        return frozenset(store for store, _ in self._workers)
 
-    def held(self) -> list[Held]:
+    def workers(self) -> list[RegisteredWorker]:
         """All of them, with how they are."""
-        return list(self._held.values())
+        return list(self._workers.values())
 
     @property
     def users(self) -> dict[str, int]:
@@ -100,10 +100,10 @@ class Roster:
         """Waits for the workers that the agent before this one knew; until they are back nobody's records go."""
         self._users = dict(list(users.items())[: self._most_users])
         for registration in registrations[: self._most]:
-            self._add(Held(registration, None))
+            self._add(RegisteredWorker(registration, None))
         self._grace_ticks = round(RETURN_S / TICK_S)
 
-    def register(self, registration: Registration, stream: object) -> Held:
+    def register(self, registration: Registration, stream: object) -> RegisteredWorker:
         """Takes a worker in. Of two streams of the same one, the later counts.
 
         Raises:
@@ -116,52 +116,52 @@ class Roster:
                 f"worker id {registration.worker_id!r} belongs to user {owner} on this host", field="worker_id"
             )
         for place in self._by_id.get(registration.worker_id, ()):
-            other = self._held[place].registration
+            other = self._workers[place].registration
             if other.process != registration.process:
                 raise InUseError(
                     f"worker id {registration.worker_id!r} is in use by process {other.pid} on this host",
                     field="worker_id",
                 )
         place = (registration.store, registration.worker_id)
-        if place not in self._held and len(self._held) >= self._most:
+        if place not in self._workers and len(self._workers) >= self._most:
             raise LimitExceededError(
-                f"the agent holds {len(self._held)} registrations: at most {self._most} are allowed"
+                f"the agent holds {len(self._workers)} registrations: at most {self._most} are allowed"
             )
-        count = sum(held.registration.uid == registration.uid for held in self._held.values())
-        if place not in self._held and count >= self._most_of_user:
+        count = sum(worker.registration.uid == registration.uid for worker in self._workers.values())
+        if place not in self._workers and count >= self._most_of_user:
             raise LimitExceededError(
                 f"user {registration.uid} has {count} registrations: at most {self._most_of_user} are allowed to one"
             )
-        held = Held(registration, stream)
-        self._add(held)
+        worker = RegisteredWorker(registration, stream)
+        self._add(worker)
         self._bind(registration.worker_id, owner)
-        return held
+        return worker
 
-    def heard(self, held: Held) -> None:
+    def heard(self, worker: RegisteredWorker) -> None:
         """A sign of life."""
-        held.silent_ticks = 0
+        worker.silent_ticks = 0
 
-    def left(self, held: Held) -> None:
+    def left(self, worker: RegisteredWorker) -> None:
         """It has ended in order."""
-        self._drop(held)
+        self._drop(worker)
 
-    def closed(self, held: Held) -> bool:
+    def closed(self, worker: RegisteredWorker) -> bool:
         """Its stream has ended. Returns whether that was the one which counts."""
-        if not self._drop(held):
+        if not self._drop(worker):
             return False
         self.given_up[CLOSED] += 1
         return True
 
-    def tick(self) -> list[Held]:
+    def tick(self) -> list[RegisteredWorker]:
         """A tick has passed; returns who is given up: silent for too long, or not back."""
         self._grace_ticks = max(0, self._grace_ticks - 1)
         gone = []
-        for held in list(self._held.values()):
-            held.silent_ticks += 1
-            if held.silent_ticks * TICK_S >= (SILENCE_S if held.stream is not None else RETURN_S):
-                self._drop(held)
-                self.given_up[SILENT if held.stream is not None else NOT_BACK] += 1
-                gone.append(held)
+        for worker in list(self._workers.values()):
+            worker.silent_ticks += 1
+            if worker.silent_ticks * TICK_S >= (SILENCE_S if worker.stream is not None else RETURN_S):
+                self._drop(worker)
+                self.given_up[SILENT if worker.stream is not None else NOT_BACK] += 1
+                gone.append(worker)
         return gone
 
     def living(self, store: str) -> frozenset[tuple[str, str]] | None:
@@ -169,10 +169,10 @@ class Roster:
         if self._grace_ticks:
             return None
         return frozenset(
-            (key, held.registration.worker_id)
-            for place, held in self._held.items()
+            (key, worker.registration.worker_id)
+            for place, worker in self._workers.items()
             if place[0] == store
-            for key in held.registration.keys
+            for key in worker.registration.keys
         )
 
     @property
@@ -186,18 +186,18 @@ class Roster:
         while len(self._users) > self._most_users:
             del self._users[next(iter(self._users))]
 
-    def _add(self, held: Held) -> None:
-        place = (held.registration.store, held.registration.worker_id)
-        self._held[place] = held
-        self._by_id.setdefault(held.registration.worker_id, set()).add(place)
+    def _add(self, worker: RegisteredWorker) -> None:
+        place = (worker.registration.store, worker.registration.worker_id)
+        self._workers[place] = worker
+        self._by_id.setdefault(worker.registration.worker_id, set()).add(place)
 
-    def _drop(self, held: Held) -> bool:
-        place = (held.registration.store, held.registration.worker_id)
-        if self._held.get(place) is not held:
+    def _drop(self, worker: RegisteredWorker) -> bool:
+        place = (worker.registration.store, worker.registration.worker_id)
+        if self._workers.get(place) is not worker:
             return False
-        del self._held[place]
-        places = self._by_id[held.registration.worker_id]
+        del self._workers[place]
+        places = self._by_id[worker.registration.worker_id]
         places.discard(place)
         if not places:
-            del self._by_id[held.registration.worker_id]
+            del self._by_id[worker.registration.worker_id]
         return True

@@ -21,7 +21,7 @@ from ringcast_wire import EventLog, leases, limits, names
 
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.leases.host import HostLeases
-from ringcast_heartbeat_agent.leases.registry import SILENCE_S, Held, Registration
+from ringcast_heartbeat_agent.leases.registry import SILENCE_S, RegisteredWorker, Registration
 from ringcast_heartbeat_agent.leases.socket_front import SocketFront
 from ringcast_heartbeat_agent.leases.state import SocketPlace
 
@@ -50,7 +50,7 @@ class LeasesServicer(leases.LeasesServicer):
         """One worker; see the .proto file."""
         del requests  # read through the context
         try:
-            held, told = await self._hosted.register(await self._registration(context))
+            worker, told = await self._hosted.register(await self._registration(context))
         except RingcastError as error:
             self._hosted.refused[str(error.code)] += 1
             await refuse(context, error, status=_status(error))
@@ -58,9 +58,9 @@ class LeasesServicer(leases.LeasesServicer):
         try:
             answer = pb.Registered(lease=self._hosted.lease_id, ping_interval_s=PING_S, patience_s=SILENCE_S)
             await context.write(pb.HoldResponse(registered=answer))
-            reading = asyncio.create_task(self._read(context, held))
+            reading = asyncio.create_task(self._read(context, worker))
             await self._ping(context, told, reading)
-            if self._hosted.is_given_up(held):
+            if self._hosted.is_given_up(worker):
                 await end_call(
                     context,
                     grpc.StatusCode.ABORTED,
@@ -69,7 +69,7 @@ class LeasesServicer(leases.LeasesServicer):
         finally:  # cancelled, too, when the process at the other end is gone
             if reading is not None:
                 reading.cancel()
-            self._hosted.ended(held)
+            self._hosted.ended(worker)
 
     async def _registration(self, context: Context) -> Registration:
         """The first message of a stream. A user may have few that have said nothing yet."""
@@ -102,22 +102,22 @@ class LeasesServicer(leases.LeasesServicer):
                 async with asyncio.timeout(PING_S):
                     await told.wait()
 
-    async def _read(self, context: Context, held: Held) -> None:
+    async def _read(self, context: Context, worker: RegisteredWorker) -> None:
         """Takes what the worker says until it leaves, its stream ends, or it is given up."""
         with contextlib.suppress(*_GONE):
             while isinstance(request := await context.read(), pb.HoldRequest):
-                if self._hosted.is_given_up(held):
+                if self._hosted.is_given_up(worker):
                     return
                 match request.WhichOneof("body"):
                     case "pong":
-                        self._hosted.heard(held)
+                        self._hosted.heard(worker)
                     case "doubt":
                         self._hosted.doubt()
                     case "leave":
-                        self._hosted.left(held)
+                        self._hosted.left(worker)
                         return
                     case _:
-                        log.warning("worker.protocol_error", worker_id=held.registration.worker_id)
+                        log.warning("worker.protocol_error", worker_id=worker.registration.worker_id)
                         return
 
 
@@ -189,7 +189,7 @@ async def _bus(config: Config) -> AsyncIterator[HostBus]:
         login=config.nats_login,
         jetstream_api=config.jetstream_api,
         connect_timeout_s=config.start_timeout_s,
-        logger=log,
+        logger=logging.getLogger(__name__),
     )
     try:
         opened = await bus.__aenter__()

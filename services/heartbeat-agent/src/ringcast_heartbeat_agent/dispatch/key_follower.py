@@ -25,7 +25,7 @@ from ringcast_heartbeat_agent.followers import Follower, Followers
 log = logging.getLogger(__name__)
 
 
-class KeyFeed(Follower):
+class KeyFollower(Follower):
     """A worker of one config key, and the groups that share its changes out."""
 
     def __init__(
@@ -181,7 +181,7 @@ class KeyFeed(Follower):
         return group.replay(request, change, say)
 
 
-class Feeds:
+class KeyFollowers:
     """The keys that groups share now."""
 
     def __init__(self, config: Config, followers: Followers, metrics: PrometheusMetrics | None) -> None:
@@ -191,11 +191,11 @@ class Feeds:
         self.forgotten: Counter[str] = Counter()
         """What happened in groups that are gone, by event."""
 
-    def __iter__(self) -> Iterator[KeyFeed]:
-        return iter(self._followers.of(KeyFeed))
+    def __iter__(self) -> Iterator[KeyFollower]:
+        return iter(self._followers.of(KeyFollower))
 
     @asynccontextmanager
-    async def ready(self, store: str, key: str) -> AsyncIterator[KeyFeed]:
+    async def ready(self, store: str, key: str) -> AsyncIterator[KeyFollower]:
         """A key that is followed, and whose rows are held; it stays so in the body.
 
         Raises:
@@ -203,21 +203,21 @@ class Feeds:
             LimitExceededError: so many keys are followed already.
             RingcastError: what the worker was refused with.
         """
-        feed = self._followers.follow(
-            KeyFeed, store, key, lambda: KeyFeed(self._config, store, key, self._metrics, self.forgotten)
+        follower = self._followers.follow(
+            KeyFollower, store, key, lambda: KeyFollower(self._config, store, key, self._metrics, self.forgotten)
         )
-        feed.coming += 1
+        follower.coming += 1
         try:
             try:
                 async with asyncio.timeout(self._config.subscribe_timeout_s):
-                    await asyncio.shield(feed.ready)
+                    await asyncio.shield(follower.ready)
             except TimeoutError:
                 raise UnavailableError(
-                    f"{feed.store}/{key} could not be loaded within {self._config.subscribe_timeout_s:g} s: "
+                    f"{follower.store}/{key} could not be loaded within {self._config.subscribe_timeout_s:g} s: "
                     "NATS or the config service does not answer, or a worker of the same name has just died"
                 ) from None
-            if (stale_s := feed.staleness_s) > self._config.stale_after_s:
-                raise UnavailableError(f"{feed.store}/{key} gets no updates: no word of it for {stale_s:.0f} s")
-            yield feed
+            if (stale_s := follower.staleness_s) > self._config.stale_after_s:
+                raise UnavailableError(f"{follower.store}/{key} gets no updates: no word of it for {stale_s:.0f} s")
+            yield follower
         finally:
-            feed.coming -= 1
+            follower.coming -= 1

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from ringcast.hosting import KeyReader
 from ringcast_heartbeat_agent.config import Config
-from ringcast_heartbeat_agent.dapr.items import Wanted
+from ringcast_heartbeat_agent.dapr.items import KeySelector
 from ringcast_heartbeat_agent.dapr.observer import Position
 from ringcast_heartbeat_agent.dapr.observers import Observers
 from ringcast_heartbeat_agent.dapr.subscription import Subscription
-from ringcast_heartbeat_agent.dispatch.feeds import KeyFeed
+from ringcast_heartbeat_agent.dispatch.key_follower import KeyFollower
 from ringcast_heartbeat_agent.errors import StoppedError
 from ringcast_heartbeat_agent.followers import Followers
 from ringcast_testkit import PATIENCE_S, NatsServer
@@ -32,7 +32,7 @@ async def test_who_comes_while_a_key_is_being_left_follows_it_anew(
         observers = Observers(config, followers, reader, None)
 
         def subscription() -> Subscription:
-            wanted = Wanted(["list"])
+            wanted = KeySelector(["list"])
             return Subscription(store_name, wanted, max_items=10, max_bytes=10_000, api="grpc", changes=observers)
 
         first, second = subscription(), subscription()
@@ -61,7 +61,7 @@ async def test_who_comes_while_a_key_is_refused_for_good_is_told_as_well(
         config = Config(nats=(shared_nats.url,), agent_id="here")
         followers = Followers(config, tasks)
         observers = Observers(config, followers, KeyReader(config.nats, worker_id="here"), None)
-        second = Subscription(store_name, Wanted(["list"]), max_items=10, max_bytes=10_000, api="grpc")
+        second = Subscription(store_name, KeySelector(["list"]), max_items=10, max_bytes=10_000, api="grpc")
 
         class First(Subscription):
             def end(self, error: StoppedError | None = None) -> None:
@@ -69,7 +69,7 @@ async def test_who_comes_while_a_key_is_refused_for_good_is_told_as_well(
                     observers.follow(store_name, "list").add(second, Position())
                 super().end(error)
 
-        first = First(store_name, Wanted(["list"]), max_items=10, max_bytes=10_000, api="grpc")
+        first = First(store_name, KeySelector(["list"]), max_items=10, max_bytes=10_000, api="grpc")
         observers.follow(store_name, "list").add(first, Position())
     for one in (first, second):
         assert f"store '{store_name}' does not exist" in str(one.error)
@@ -81,10 +81,10 @@ async def test_workers_keep_rows_on_disk_only_when_the_agent_is_told_to(
 ) -> None:
     monkeypatch.setenv("RINGCAST_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("RINGCAST_JETSTREAM_API", "JS.elsewhere.API")
-    worker = KeyFeed(Config(), "s", "list", None, Counter())._worker
+    worker = KeyFollower(Config(), "s", "list", None, Counter())._worker
     assert (worker.config.cache_dir, worker.config.jetstream_api) == ("", "$JS.API")
     config = Config(agent_id="here", cache_dir=str(tmp_path / "own"), jetstream_api="JS.ringcast.API")
-    worker = KeyFeed(config, "s", "list", None, Counter())._worker
+    worker = KeyFollower(config, "s", "list", None, Counter())._worker
     assert (worker.config.cache_dir, worker.config.jetstream_api) == (str(tmp_path / "own"), "JS.ringcast.API")
 
 

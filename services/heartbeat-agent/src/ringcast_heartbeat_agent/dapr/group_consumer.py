@@ -12,7 +12,7 @@ from typing import Final
 
 from ringcast_heartbeat_agent.dapr.items import item_of
 from ringcast_heartbeat_agent.dapr.subscription import Subscription
-from ringcast_heartbeat_agent.dispatch.consumer_session import Delivery, Member
+from ringcast_heartbeat_agent.dispatch.consumer_session import ConsumerSession, Delivery
 from ringcast_heartbeat_agent.dispatch.group import Group
 from ringcast_heartbeat_agent.errors import StoppedError
 
@@ -24,13 +24,13 @@ CONSUMER: Final = "ringcast.consumer"
 """And the name to take part under; it decides which rows come. Without it the subscription's id."""
 
 
-class DaprMember:
+class DaprConsumer:
     """A consumer whose deliveries are the updates of a subscription."""
 
-    def __init__(self, subscription: Subscription, group: Group, member: Member) -> None:
+    def __init__(self, subscription: Subscription, group: Group, consumer: ConsumerSession) -> None:
         self._subscription = subscription
         self._group = group
-        self._member = member
+        self._member = consumer
 
     async def run(self) -> None:
         """Hands deliveries over until either ends, or until cancelled, when the subscriber has gone."""

@@ -81,15 +81,20 @@ def test_a_key_that_is_written_all_the_time(filled: Store) -> None:
             count += 1
         return count
 
+    def wait_for(revisions: int) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while sum(filled.heads()) < revisions:
+            assert time.monotonic() < deadline, "the writer writes nothing"
+
+    before = sum(filled.heads())
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(write)
         try:
             for _ in range(3):
+                wait_for(before + 1)  # a snapshot from before the first write shows nothing
                 before = sum(filled.heads())
                 frame = filled.load()
-                deadline = time.monotonic() + PATIENCE_S
-                while sum(filled.heads()) < before + 2 * len(places):  # so that most partitions move on under the read
-                    assert time.monotonic() < deadline, "the writer writes nothing"
+                wait_for(before + 2 * len(places))  # so that most partitions move on under the read
                 found = values(frame)
                 assert found.keys() == ROWS.keys()
                 counts = sorted(int(value) for value in found.values() if not value.startswith("value"))

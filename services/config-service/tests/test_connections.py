@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+from ringcast_config_service.config import Config
 from ringcast_config_service.grpc.admission import LIMITS, CallKind, Limit
 from ringcast_config_service.grpc.connections import ConnectionSettings
 from ringcast_service import ConfigError
@@ -63,4 +64,4 @@ async def test_a_call_ends_with_the_grace_of_its_connection(start: Any, nats_url
 
 def test_times_are_checked() -> None:
     with pytest.raises(ConfigError, match="connection idle_s is 0: it must be above 0"):
-        ConnectionSettings(idle_s=0).check()
+        Config(database="sqlite:x", connections=ConnectionSettings(idle_s=0))

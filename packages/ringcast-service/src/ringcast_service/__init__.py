@@ -18,7 +18,9 @@ from ringcast_service._options import (
     parse_duration_ms,
 )
 from ringcast_service._process import run_process
+from ringcast_service._ranges import Range, above, at_least, between
 from ringcast_service._settings import (
+    check_ranges,
     duration_ms,
     duration_s,
     required,
@@ -34,8 +36,13 @@ __all__ = [
     "Context",
     "Duration",
     "Lifetime",
+    "Range",
     "Size",
+    "above",
+    "at_least",
+    "between",
     "bounded",
+    "check_ranges",
     "config_file_option",
     "duration_ms",
     "duration_s",

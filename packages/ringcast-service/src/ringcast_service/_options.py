@@ -82,6 +82,21 @@ def parse_duration_ms(text: str) -> int:
     return int(match[1]) * _UNIT_MS[match[2]]
 
 
+def shown_bytes(count: int) -> str:
+    """What :func:`parse_bytes` reads, in the largest unit that divides it."""
+    return _in_units(count, _UNIT_BYTES)
+
+
+def shown_duration(ms: int) -> str:
+    """What :func:`parse_duration_ms` reads, in the largest unit that divides it."""
+    return _in_units(ms, _UNIT_MS)
+
+
+def _in_units(value: int, units: Mapping[str, int]) -> str:
+    unit, size = max(((unit, size) for unit, size in units.items() if value % size == 0), key=lambda found: found[1])
+    return f"{value // size}{unit}"
+
+
 def listed(text: str) -> tuple[str, ...]:
     """The parts of a text between commas."""
     return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -12,7 +12,18 @@ from typing import Any, Final, NamedTuple, TypeVar
 import click
 from ringcast_wire import NatsLogin
 
-from ringcast_service._options import Duration, Size, listed, nats_login, parse_bytes, parse_duration_ms
+from ringcast_service._errors import ConfigError
+from ringcast_service._options import (
+    Duration,
+    Size,
+    listed,
+    nats_login,
+    parse_bytes,
+    parse_duration_ms,
+    shown_bytes,
+    shown_duration,
+)
+from ringcast_service._ranges import Range
 
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S")
@@ -32,6 +43,22 @@ class _Flag(NamedTuple):
     variables: tuple[str, ...]
     divisor: int
     """What a value is divided by to be the field's."""
+    allowed: Range | None
+
+    @property
+    def range(self) -> str:
+        """What the field may be, in words."""
+        assert self.allowed is not None
+        return self.allowed.shown(self._written)
+
+    def _written(self, value: float) -> str:
+        """A value of the field, as one writes it on the command line."""
+        match self.kind:
+            case Duration() if value:
+                return shown_duration(round(value * self.divisor))
+            case Size() if value:
+                return shown_bytes(round(value))
+        return f"{value:.10g}"
 
 
 def setting(
@@ -44,36 +71,52 @@ def setting(
     metavar: str | None = None,
     variables: tuple[str, ...] = (),
     secret: bool = False,
+    allowed: Range | None = None,
 ) -> Any:
     """A field of a settings class. The flag is made of its name, without the unit at its end.
 
     ``default_of_command``: what the command begins with, where programs that make the settings themselves begin with
     something else. ``variables``: further variables that it is read from. ``secret``: it is not shown.
+    ``allowed``: what :func:`check_ranges` lets pass, in the unit of the field.
     """
     kind = click.Choice(choices) if choices else None
     shown = default if default_of_command is None else default_of_command
-    return _field(default, _Flag(text, flag, shown, kind, metavar, variables, 1), secret=secret)
+    return _field(default, _Flag(text, flag, shown, kind, metavar, variables, 1, allowed), secret=secret)
 
 
 def required(text: str) -> Any:
     """A field that has no default."""
-    return dataclasses.field(metadata={_FLAG: _Flag(text, "", dataclasses.MISSING, None, None, (), 1)})
+    return dataclasses.field(metadata={_FLAG: _Flag(text, "", dataclasses.MISSING, None, None, (), 1, None)})
 
 
-def duration_s(default: str, text: str, *, flag: str = "") -> Any:
+def duration_s(default: str, text: str, *, flag: str = "", allowed: Range | None = None) -> Any:
     """A field in seconds, which is given as ``90s`` or ``24h``."""
-    flagged = _Flag(text, flag, default, Duration(), None, (), 1_000)
+    flagged = _Flag(text, flag, default, Duration(), None, (), 1_000, allowed)
     return _field(parse_duration_ms(default) / 1000, flagged)
 
 
-def duration_ms(default: str, text: str, *, flag: str = "") -> Any:
+def duration_ms(default: str, text: str, *, flag: str = "", allowed: Range | None = None) -> Any:
     """A field in milliseconds, which is given as ``90s`` or ``24h``."""
-    return _field(parse_duration_ms(default), _Flag(text, flag, default, Duration(), None, (), 1))
+    return _field(parse_duration_ms(default), _Flag(text, flag, default, Duration(), None, (), 1, allowed))
 
 
-def size(default: str, text: str, *, flag: str = "") -> Any:
+def size(default: str, text: str, *, flag: str = "", allowed: Range | None = None) -> Any:
     """A field in bytes, which is given as ``256MiB``."""
-    return _field(parse_bytes(default), _Flag(text, flag, default, Size(), None, (), 1))
+    return _field(parse_bytes(default), _Flag(text, flag, default, Size(), None, (), 1, allowed))
+
+
+def check_ranges(settings: Any, *, of: str = "") -> None:
+    """Refuses fields outside of what they may be; ``of`` goes before the name of the field.
+
+    Raises:
+        ConfigError: it names the field, its value and what is allowed.
+    """
+    for field in dataclasses.fields(settings):
+        flag: _Flag | None = field.metadata.get(_FLAG)
+        if flag is not None and flag.allowed is not None:
+            value = getattr(settings, field.name)
+            if not flag.allowed.contains(value):
+                raise ConfigError(f"{of}{field.name} is {value}: it must be {flag.range}")
 
 
 def settings_options(settings: type[Any]) -> Callable[[F], F]:
@@ -128,7 +171,10 @@ def _parameter(name: str, flag: _Flag) -> str:
 
 
 def _option(name: str, kind: Any, flag: _Flag) -> Callable[[F], F]:
-    words: dict[str, Any] = {"help": flag.help, "metavar": flag.metavar}
+    text = flag.help
+    if flag.allowed is not None and not flag.allowed.is_plain:
+        text = f"{text.removesuffix('.')} ({flag.range})."
+    words: dict[str, Any] = {"help": text, "metavar": flag.metavar}
     if flag.default is dataclasses.MISSING:
         words.update(required=True, show_default=False)
     elif flag.default is not None:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from ringcast import PoisonPolicy
 from ringcast_core import MAX_CONSUMERS, MAX_DISPATCH_WINDOW, KeyFilter
-from ringcast_service import LOG_LEVELS, ConfigError, setting
+from ringcast_service import LOG_LEVELS, ConfigError, above, at_least, between, check_ranges, setting
 from ringcast_wire import InvalidInputError, NatsLogin, limits, names, shown
 from ringcast_wire.prometheus import OFF, parse_listen
 
@@ -24,31 +24,11 @@ ANY_ADDRESS = re.compile(r"(?P<address>https?://[^/]+):\*/?", re.ASCII)
 PREFIX = "RINGCAST_AGENT"
 POLICIES = tuple(policy.value for policy in PoisonPolicy)
 _ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>\d{1,5})", re.ASCII)
-_SECONDS = ("start_timeout_s", "stop_timeout_s", "subscribe_timeout_s", "stale_after_s", "callback_timeout_s")
-_DISPATCH_SECONDS = ("ack_timeout_s", "retry_first_s", "retry_most_s", "evict_after_s", "orphan_hold_s")
 VERSION = version("ringcast-heartbeat-agent")
 _MAX_DISPATCH_S = 86_400.0
 _MAX_DELIVERIES = 1_000
 _MAX_WORKERS = 4_096
 _MODE = re.compile(r"0?[67][0-7][0-7]", re.ASCII)
-_COUNTS = (
-    "max_subscriptions",
-    "max_keys",
-    "queue_items",
-    "queue_bytes",
-    "max_response_bytes",
-    "reads",
-    "waiting_reads",
-    "window_bytes",
-    "max_behind",
-)
-_RANGES = {
-    "window": MAX_DISPATCH_WINDOW,
-    "consumer_capacity": MAX_DISPATCH_WINDOW,
-    "max_tries": _MAX_DELIVERIES,
-    "max_deliveries": _MAX_DELIVERIES,
-    "max_consumers": MAX_CONSUMERS,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,68 +76,102 @@ class Config:
     )
     groups: tuple[str, ...] = setting(("*",), "Groups that may be joined, as patterns with commas between.")
     client_share: float = setting(
-        0.5, "Part of the subscriptions, keys, consumers and registrations that one user of the host may have."
+        0.5,
+        "Part of the subscriptions, keys, consumers and registrations that one user of the host may have.",
+        allowed=above(0, 1),
     )
     ready_file: Path | None = setting(
         None, "Written once everything serves: JSON with grpc, http, metrics, agent_id and pid."
     )
     log_level: str = setting("info", f"How much is logged: {', '.join(LOG_LEVELS)}.", choices=LOG_LEVELS)
-    start_timeout_s: float = setting(30.0, "Seconds to wait for NATS.")
-    stop_timeout_s: float = setting(10.0, "Seconds that each phase of stopping may take.")
+    start_timeout_s: float = setting(30.0, "Seconds to wait for NATS.", allowed=above(0))
+    stop_timeout_s: float = setting(10.0, "Seconds that each phase of stopping may take.", allowed=above(0))
     subscribe_timeout_s: float = setting(
-        10.0, "Seconds that a consumer may take to begin, and a key to load until it counts as stale."
+        10.0, "Seconds that a consumer may take to begin, and a key to load until it counts as stale.", allowed=above(0)
     )
     stale_after_s: float = setting(
-        30.0, "Seconds in which changes may be missed before it is logged and new consumers are refused."
+        30.0,
+        "Seconds in which changes may be missed before it is logged and new consumers are refused.",
+        allowed=above(0),
     )
     linger_s: float = setting(
-        30.0, "Seconds to follow a key for after its last subscription: a client that comes back causes no rebalance."
+        30.0,
+        "Seconds to follow a key for after its last subscription: a client that comes back causes no rebalance.",
+        allowed=at_least(0),
     )
-    relist_s: float = setting(10.0, "Seconds between two looks for new keys of a store.")
-    callback_timeout_s: float = setting(10.0, "Seconds that one callback may take.")
+    relist_s: float = setting(10.0, "Seconds between two looks for new keys of a store.", allowed=above(0))
+    callback_timeout_s: float = setting(10.0, "Seconds that one callback may take.", allowed=above(0))
     callback_patience_s: float = setting(
-        60.0, "Seconds after which an application that can't be reached loses its subscription."
+        60.0, "Seconds after which an application that can't be reached loses its subscription.", allowed=above(0)
     )
-    max_subscriptions: int = setting(1_000, "Subscriptions at once.")
+    max_subscriptions: int = setting(1_000, "Subscriptions at once.", allowed=above(0))
     max_keys: int = setting(
-        100, "Config keys followed at once, by a worker each; by two where a key has groups and other subscribers."
+        100,
+        "Config keys followed at once, by a worker each; by two where a key has groups and other subscribers.",
+        allowed=above(0),
     )
-    queue_items: int = setting(10_000, "Updates that may wait for one subscription; it reads further ones later.")
-    queue_bytes: int = setting(16 * limits.MIB, "Their size in bytes.")
-    reads: int = setting(8, "Reads under way at once; more of them wait.")
-    waiting_reads: int = setting(1_024, "Reads that may wait; one more is refused.")
+    queue_items: int = setting(
+        10_000, "Updates that may wait for one subscription; it reads further ones later.", allowed=above(0)
+    )
+    queue_bytes: int = setting(16 * limits.MIB, "Their size in bytes.", allowed=above(0))
+    reads: int = setting(8, "Reads under way at once; more of them wait.", allowed=above(0))
+    waiting_reads: int = setting(1_024, "Reads that may wait; one more is refused.", allowed=above(0))
     max_response_bytes: int = setting(
-        4 * limits.MIB, "Size of one answer in bytes; gRPC clients take no more unless they are told to."
+        4 * limits.MIB,
+        "Size of one answer in bytes; gRPC clients take no more unless they are told to.",
+        allowed=above(0),
     )
-    max_consumers: int = setting(200, "Consumers of all groups at once.")
+    max_consumers: int = setting(200, "Consumers of all groups at once.", allowed=between(1, MAX_CONSUMERS))
     window: int = setting(
-        10_000, "Messages of one group that may be unsettled; what has no room waits, one change a row."
+        10_000,
+        "Messages of one group that may be unsettled; what has no room waits, one change a row.",
+        allowed=between(1, MAX_DISPATCH_WINDOW),
     )
-    window_bytes: int = setting(64 * limits.MIB, "Their size in bytes; one message is always let in.")
+    window_bytes: int = setting(64 * limits.MIB, "Their size in bytes; one message is always let in.", allowed=above(0))
     max_behind: int = setting(
-        1_000_000, "Changed rows of a group that may wait for a place in the window, or for a consumer that is away."
+        1_000_000,
+        "Changed rows of a group that may wait for a place in the window, or for a consumer that is away.",
+        allowed=above(0),
     )
-    consumer_capacity: int = setting(1_000, "Deliveries that a consumer may have unanswered, if it does not say.")
-    ack_timeout_s: float = setting(30.0, "Seconds that a consumer may take to answer a delivery.")
-    max_tries: int = setting(5, "Failed or unanswered deliveries of a message until it is poison.")
-    max_deliveries: int = setting(20, "Deliveries of a message, lost ones too, until it is poison.")
-    retry_first_s: float = setting(1.0, "Seconds until the second try; they double.")
-    retry_most_s: float = setting(30.0, "Most seconds between two tries.")
+    consumer_capacity: int = setting(
+        1_000,
+        "Deliveries that a consumer may have unanswered, if it does not say.",
+        allowed=between(1, MAX_DISPATCH_WINDOW),
+    )
+    ack_timeout_s: float = setting(
+        30.0, "Seconds that a consumer may take to answer a delivery.", allowed=between(0.001, _MAX_DISPATCH_S)
+    )
+    max_tries: int = setting(
+        5, "Failed or unanswered deliveries of a message until it is poison.", allowed=between(1, _MAX_DELIVERIES)
+    )
+    max_deliveries: int = setting(
+        20, "Deliveries of a message, lost ones too, until it is poison.", allowed=between(1, _MAX_DELIVERIES)
+    )
+    retry_first_s: float = setting(
+        1.0, "Seconds until the second try; they double.", allowed=between(0.001, _MAX_DISPATCH_S)
+    )
+    retry_most_s: float = setting(30.0, "Most seconds between two tries.", allowed=between(0.001, _MAX_DISPATCH_S))
     poison_policy: PoisonPolicy = setting(
         PoisonPolicy.DROP,
         f"What becomes of poison in groups whose first consumer names no policy: {', '.join(POLICIES)}.",
     )
-    evict_after_s: float = setting(3.0, "Seconds of silence until a consumer is evicted.")
-    orphan_hold_s: float = setting(
-        30.0, "Seconds that a delivered message waits for a consumer, when its own is gone and no other wants it."
+    evict_after_s: float = setting(
+        3.0, "Seconds of silence until a consumer is evicted.", allowed=between(0.001, _MAX_DISPATCH_S)
     )
-    drain_timeout_s: float = setting(10.0, "Seconds to wait for answers to what is in flight when stopping.")
+    orphan_hold_s: float = setting(
+        30.0,
+        "Seconds that a delivered message waits for a consumer, when its own is gone and no other wants it.",
+        allowed=between(0.001, _MAX_DISPATCH_S),
+    )
+    drain_timeout_s: float = setting(
+        10.0, "Seconds to wait for answers to what is in flight when stopping.", allowed=at_least(0)
+    )
     lease_socket: str = setting(
         "", "Where workers of this host register, so that the agent keeps their leases; empty: nowhere.", metavar="PATH"
     )
     lease_mode: str = setting("0660", "Who may connect to it, in octal.")
     lease_group: str = setting("", "Group that it is given to; empty: the agent's.")
-    max_workers: int = setting(256, "Workers that may register.")
+    max_workers: int = setting(256, "Workers that may register.", allowed=between(1, _MAX_WORKERS))
     cache_dir: str = setting(
         "",
         "Where rows are kept, to start with NATS down, and how far groups have come; needs an agent id; empty: none.",
@@ -183,26 +197,13 @@ class Config:
             object.__setattr__(self, "agent_id", names.check_name("agent_id", self.agent_id or _default_id()))
         except InvalidInputError as error:
             raise ConfigError(str(error)) from error
-        for name in (*_SECONDS, "callback_patience_s", "relist_s", *_COUNTS):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}: it must be above 0")
-        for name in ("linger_s", "drain_timeout_s"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}: it can't be below 0")
+        check_ranges(self)
         self.trusted_uids()
         self._check_dispatch()
         self._check_leases()
-        if not 0 < self.client_share <= 1:
-            raise ConfigError(f"client_share is {self.client_share}: it must be above 0, and 1 at most")
         self._check_patterns()
 
     def _check_dispatch(self) -> None:
-        for name, most in _RANGES.items():
-            if not 1 <= getattr(self, name) <= most:
-                raise ConfigError(f"{name} is {getattr(self, name)}: it must be 1 to {most}")
-        for name in _DISPATCH_SECONDS:
-            if not 0.001 <= getattr(self, name) <= _MAX_DISPATCH_S:
-                raise ConfigError(f"{name} is {getattr(self, name)}: it must be 0.001 to {_MAX_DISPATCH_S:g}")
         if self.max_tries > self.max_deliveries:
             raise ConfigError(f"max_tries is {self.max_tries}: it can't be above max_deliveries, {self.max_deliveries}")
         if self.retry_first_s > self.retry_most_s:
@@ -215,8 +216,6 @@ class Config:
             ) from None
 
     def _check_leases(self) -> None:
-        if not 1 <= self.max_workers <= _MAX_WORKERS:
-            raise ConfigError(f"max_workers is {self.max_workers}: it must be 1 to {_MAX_WORKERS}")
         if not _MODE.fullmatch(self.lease_mode):
             raise ConfigError(f"lease_mode is {shown(self.lease_mode)}: it must be 0600 to 0777, in octal")
         if self.lease_socket:

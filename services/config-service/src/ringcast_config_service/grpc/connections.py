@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Final
 
-from ringcast_service import ConfigError, duration_s
+from ringcast_service import above, duration_s
 from ringcast_wire import limits
 
 from ringcast_config_service.grpc.admission import MAX_REQUEST_BYTES
@@ -27,23 +27,18 @@ class ConnectionSettings:
         "30m",
         "When a client is asked to connect again, and so finds new instances; give or take a tenth.",
         flag="connection-age",
+        allowed=above(0),
     )
-    age_grace_s: float = duration_s("10m", "How long calls that are open then may go on.", flag="connection-grace")
-    idle_s: float = duration_s("5m", "When a connection without calls is closed.", flag="connection-idle")
-    keepalive_s: float = duration_s("30s", "When a silent connection is asked for an answer.")
+    age_grace_s: float = duration_s(
+        "10m", "How long calls that are open then may go on.", flag="connection-grace", allowed=above(0)
+    )
+    idle_s: float = duration_s(
+        "5m", "When a connection without calls is closed.", flag="connection-idle", allowed=above(0)
+    )
+    keepalive_s: float = duration_s("30s", "When a silent connection is asked for an answer.", allowed=above(0))
     keepalive_timeout_s: float = duration_s(
-        "10s", "How long the answer may take; then the calls on the connection end."
+        "10s", "How long the answer may take; then the calls on the connection end.", allowed=above(0)
     )
-
-    def check(self) -> None:
-        """Refuses what makes no sense.
-
-        Raises:
-            ConfigError: a time is not above 0.
-        """
-        for field in fields(self):
-            if not getattr(self, field.name) > 0:
-                raise ConfigError(f"connection {field.name} is {getattr(self, field.name)}: it must be above 0")
 
 
 def channel_options(settings: ConnectionSettings) -> tuple[tuple[str, int], ...]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from nats.js.api import DiscardPolicy, Placement, StorageType, StreamConfig
-from ringcast_service import duration_s, setting, size
+from ringcast_service import at_least, duration_s, setting, size
 from ringcast_wire import limits, names
 
 EVENTS_PER_PARTITION: Final = 64
@@ -34,23 +34,18 @@ _RAISED_ONLY: Final = frozenset({"deny_delete", "deny_purge", "allow_msg_ttl"})
 class StreamSizes:
     """How much room each stream of a store has, and the bucket of leases, which is everybody's."""
 
-    events_max_bytes: int = size("256MiB", "Room for the events of each store; the oldest go when it is full.")
-    events_max_age_s: float = duration_s("7d", "How long events are kept.")
-    dead_letters_max_bytes: int = size("64MiB", "Room for the dead letters of each store; the oldest go.")
-    members_max_bytes: int = size("32MiB", "Room for the members of each store.")
-    leases_max_bytes: int = size("32MiB", "Room for the leases of all processes.")
+    events_max_bytes: int = size(
+        "256MiB", "Room for the events of each store; the oldest go when it is full.", allowed=at_least(SMALLEST_BYTES)
+    )
+    events_max_age_s: float = duration_s("7d", "How long events are kept.", allowed=at_least(DUPLICATE_WINDOW_S))
+    dead_letters_max_bytes: int = size(
+        "64MiB", "Room for the dead letters of each store; the oldest go.", allowed=at_least(SMALLEST_BYTES)
+    )
+    members_max_bytes: int = size("32MiB", "Room for the members of each store.", allowed=at_least(SMALLEST_BYTES))
+    leases_max_bytes: int = size("32MiB", "Room for the leases of all processes.", allowed=at_least(SMALLEST_BYTES))
     lease_tags: tuple[str, ...] = setting(
         (), "Tags of the servers of a cluster that keep leases and members, commas between.", metavar="TAG,TAG"
     )
-
-    def problem(self) -> str:
-        """What is wrong with them, or nothing."""
-        for name in ("events_max_bytes", "dead_letters_max_bytes", "members_max_bytes", "leases_max_bytes"):
-            if getattr(self, name) < SMALLEST_BYTES:
-                return f"{name} is {getattr(self, name)}: at least {SMALLEST_BYTES} bytes are needed"
-        if self.events_max_age_s < DUPLICATE_WINDOW_S:
-            return f"events_max_age is {self.events_max_age_s:g} s: at least {DUPLICATE_WINDOW_S:g} s are needed"
-        return ""
 
 
 def leases(sizes: StreamSizes) -> StreamConfig:

@@ -19,7 +19,7 @@ from ringcast_client._sync_write import SyncWrite
 
 if TYPE_CHECKING:
     from ringcast_client._bulk_write import Rows
-    from ringcast_client._client import ConfigServiceClient
+    from ringcast_client._sync_service import SyncService
 
 DEFAULT_MAX_DELETE_SHARE: Final = 0.5
 DEFAULT_FIRST_ROWS: Final = 10
@@ -103,7 +103,7 @@ class Sync:
 
     def __init__(
         self,
-        client: ConfigServiceClient,
+        client: SyncService,
         store: str,
         key: str,
         options: SyncOptions,

@@ -15,7 +15,7 @@ from ringcast_client._sync_spool import PlannedWrite, Spool
 
 if TYPE_CHECKING:
     from ringcast_client._change_writer import ChangeWriter
-    from ringcast_client._client import ConfigServiceClient
+    from ringcast_client._sync_service import SyncService
 
 _PAGE_ROWS: Final = limits.MAX_BATCH_ROWS
 
@@ -29,7 +29,7 @@ class SyncWrite:
 
     def __init__(
         self,
-        client: ConfigServiceClient,
+        client: SyncService,
         store: str,
         key: str,
         spool: Spool,

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from ringcast_wire import InvalidInputError, shown
-
-if TYPE_CHECKING:
-    from pyspark_ringcast._common.options import Options
 
 MAX_COLUMNS: Final = 1_000
 _BRACKETS: Final = {"<": 1, "(": 1, ">": -1, ")": -1}
@@ -63,7 +59,23 @@ def parse_value_columns(name: str, text: str) -> tuple[ValueColumn, ...]:
     return tuple(found)
 
 
-def all_columns(options: Options) -> dict[str, str]:
+class ColumnOptions(Protocol):
+    """The options that say which columns there are."""
+
+    @property
+    def id_column(self) -> str: ...
+    @property
+    def value_columns(self) -> tuple[ValueColumn, ...]: ...
+    @property
+    def metadata_columns(self) -> tuple[str, ...]: ...
+    @property
+    def columns(self) -> tuple[str, ...] | None: ...
+    @property
+    def read_change_feed(self) -> bool: ...
+    def read_columns(self) -> list[str]: ...
+
+
+def all_columns(options: ColumnOptions) -> dict[str, str]:
     """Every column that a read may give, and its type in SQL."""
     values = dict(options.value_columns) or {"value": "STRING"}
     entries = dict.fromkeys(options.metadata_columns, "STRING") or {"metadata": "MAP<STRING, STRING>"}
@@ -80,7 +92,7 @@ def all_columns(options: Options) -> dict[str, str]:
     return found
 
 
-def read_schema(options: Options) -> str:
+def read_schema(options: ColumnOptions) -> str:
     """What a read gives, in SQL. ``value`` is null in a tombstone; ``metadata`` is null where there is none.
 
     Raises:
@@ -96,8 +108,8 @@ def read_schema(options: Options) -> str:
     return ", ".join(f"`{name.replace('`', '``')}` {kinds[name]}" for name in options.read_columns())
 
 
-def with_columns(options: Options) -> Options:
-    """With the names in ``columns`` as the others have them: to Spark case means nothing.
+def chosen_columns(options: ColumnOptions) -> tuple[str, ...] | None:
+    """The names in ``columns`` as the other options write them: to Spark case means nothing.
 
     Raises:
         InvalidInputError: two columns have one name, or one that is wanted is not there.
@@ -108,14 +120,14 @@ def with_columns(options: Options) -> Options:
     taken = [*mapped, "version", "partition", "deleted", *(("change_type", "written_at") * options.read_change_feed)]
     _check_different("columns", taken)
     if options.columns is None:
-        return options
+        return None
     there = {name.lower(): name for name in all_columns(options)}
     for name in options.columns:
         if name.lower() not in there:
             raise InvalidInputError(
                 f"option columns has {shown(name)}: there are {', '.join(there.values())}", field="columns"
             )
-    return replace(options, columns=tuple(there[name.lower()] for name in options.columns))
+    return tuple(there[name.lower()] for name in options.columns)
 
 
 def _check_different(option: str, columns: Iterator[str] | list[str]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final, TypeVar
@@ -18,10 +18,10 @@ from ringcast_wire import InvalidInputError, NatsLogin, check_row_id, limits, na
 from pyspark_ringcast._common.column_options import (
     ValueColumn,
     all_columns,
+    chosen_columns,
     parse_name,
     parse_names,
     parse_value_columns,
-    with_columns,
 )
 from pyspark_ringcast._common.guards import DEFAULT_MAX_DELETE_SHARE
 from pyspark_ringcast._common.offsets import Starting, parse_starting
@@ -173,7 +173,8 @@ def parse_options(given: Mapping[str, str], environ: Mapping[str, str] = os.envi
     _settle_streams(values)
     parsed = {name: _PARSERS[name](name, text) for name, text in values.items()}
     service = Service(parsed.pop("service", DEFAULT_SERVICE), **{_of_service(name): files[name] for name in files})
-    return with_columns(Options(**parsed, service=service, login=_login(login)))
+    options = Options(**parsed, service=service, login=_login(login))
+    return replace(options, columns=chosen_columns(options))
 
 
 def with_defaults(given: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:

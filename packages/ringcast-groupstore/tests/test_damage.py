@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from ringcast_groupstore import GroupStore, RevisionGapError, StoreCorruptError, StoreError, StoreOpenError
-from ringcast_groupstore._care import _exchange
+from ringcast_groupstore._integrity import _exchange
 from ringcast_groupstore._log import _record_checksum
 
 

@@ -14,10 +14,10 @@ from typing import Any, NoReturn, Self, TypeVar, overload
 from ringcast_sqlite import BUSY_TIMEOUT_S, StoreBusyError, StoreClosedError, StoreError, connect
 
 from ringcast_groupstore import _log
-from ringcast_groupstore._care import CHECKS, ON_DAMAGE, Check, OnDamage, back_up, find_damage, open_checked
 from ringcast_groupstore._errors import InputError
 from ringcast_groupstore._forks import close_in_children
 from ringcast_groupstore._health import Health
+from ringcast_groupstore._integrity import CHECKS, ON_DAMAGE, Check, OnDamage, back_up, find_damage, open_checked
 from ringcast_groupstore._namespace import Namespace
 from ringcast_groupstore._presence import Presence
 from ringcast_groupstore._purge import Purger, drop_expired, drop_key

@@ -18,8 +18,8 @@ from ringcast_sqlite import StoreBusyError, StoreClosedError, StoreError
 
 import ringcast_groupstore
 from ringcast_groupstore._aio_verbs import Reads, Runner, Writes
-from ringcast_groupstore._care import Check, OnDamage
 from ringcast_groupstore._errors import InputError
+from ringcast_groupstore._integrity import Check, OnDamage
 from ringcast_groupstore._namespace import Namespace as SyncNamespace
 from ringcast_groupstore._reads import Reads as SyncReads
 from ringcast_groupstore._transaction import Transaction

@@ -1,4 +1,4 @@
-"""Care for the file: is it sound, what becomes of a damaged one, and copies of it."""
+"""Integrity of the file: is it sound, what becomes of a damaged one, and copies of it."""
 
 from __future__ import annotations
 

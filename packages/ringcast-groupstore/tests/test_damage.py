@@ -149,7 +149,7 @@ def test_a_damaged_log_beside_the_file(path: Path) -> None:
     """SQLite's own checksums end the log where it is damaged: what was written before is there."""
     store = GroupStore(path)
     store.set("g", "a", "1")
-    store._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    store._engine.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     store.set("g", "b", "2")
     log = path.with_name(path.name + "-wal").read_bytes()
     copy = path.with_name("copy.db")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ringcast_groupstore import GroupStore, InputError, StoreError, StoreFullError, StoreOpenError
+from ringcast_groupstore import GroupStore, InputError, StoreError, StoreFullError, StoreOpenError, _purge
 
 Clock = Any  # of conftest.py
 
@@ -154,40 +154,41 @@ def test_a_backup_overwrites_nothing(store: GroupStore, tmp_path: Path) -> None:
 
 def test_the_background_purge(path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     purged = threading.Event()
-    purge = GroupStore.purge_expired
+    purge = _purge.drop_expired
 
-    def watched(store: GroupStore) -> int:
-        dropped = purge(store)
+    def watched(*arguments: Any) -> int:
+        dropped = purge(*arguments)
         if dropped:
             purged.set()
         return dropped
 
-    monkeypatch.setattr(GroupStore, "purge_expired", watched)
+    monkeypatch.setattr(_purge, "drop_expired", watched)
     with GroupStore(path, clock=clock, purge_interval_s=0.005) as store:
         store.set("g", "k", "v", ttl_ms=1)
         clock.advance(1)
         assert purged.wait(10)
-        assert store._rows("SELECT count(*) FROM entries", ()) == [(0,)]
+        assert store._source.rows("SELECT count(*) FROM entries", ()) == [(0,)]
     assert not [thread for thread in threading.enumerate() if thread.name == "ringcast-groupstore-purge"]
 
 
 def test_the_background_purge_goes_on_after_an_error(
-    path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+    path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries: list[int] = []
     second = threading.Event()
 
-    def fails() -> int:
+    def fails(*_: object) -> int:
         tries.append(1)
         if len(tries) == 2:
             second.set()
         raise StoreFullError("no room")
 
+    monkeypatch.setattr(_purge, "drop_expired", fails)
+
     with (
         caplog.at_level(logging.WARNING, logger="ringcast_groupstore"),
-        GroupStore(path, purge_interval_s=0.005) as store,
+        GroupStore(path, purge_interval_s=0.005),
     ):
-        store.purge_expired = fails  # type: ignore[method-assign]
         assert second.wait(10)
     assert "purging expired keys failed, and is tried again in 0.005 s: no room" in caplog.text
 

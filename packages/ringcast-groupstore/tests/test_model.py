@@ -177,7 +177,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(which=WHICH)
     def purge(self, which: int) -> None:
         self.stores[which].purge_expired()
-        (rows,) = self.stores[which]._rows("SELECT count(*) FROM entries", ())
+        (rows,) = self.stores[which]._source.rows("SELECT count(*) FROM entries", ())
         assert rows[0] == len(self.model.live(self.now))
 
     @rule()

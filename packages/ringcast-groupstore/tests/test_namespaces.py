@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ringcast_groupstore import GroupStore, InputError, Limits, Namespace, Quota, QuotaExceededError, Transaction
+from ringcast_groupstore import (
+    GroupStore,
+    InputError,
+    Limits,
+    Namespace,
+    Quota,
+    QuotaExceededError,
+    _entries,
+)
 
 Clock = Any  # of conftest.py
 
@@ -193,13 +201,13 @@ def test_quotas_inside_a_transaction(store: GroupStore) -> None:
 
 def test_the_rows_of_a_namespace_are_counted_once(store: GroupStore, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[str] = []
-    count = Transaction.count_all
+    count = _entries.count_of_range
 
-    def counts(tx: Transaction, prefix: str = "") -> int:
+    def counts(rows: _entries.Rows, prefix: str, now_ms: int) -> int:
         counted.append(prefix)
-        return count(tx, prefix)
+        return count(rows, prefix, now_ms)
 
-    monkeypatch.setattr(Transaction, "count_all", counts)
+    monkeypatch.setattr(_entries, "count_of_range", counts)
     space = store.namespace("n", quota=Quota(max_keys=100))
     for number in range(100):
         space.set("g", str(number), "v")
@@ -226,7 +234,7 @@ def test_quotas_have_a_range() -> None:
         Quota(max_keys=0)
 
 
-def test_a_quota_costs_the_same_however_much_there_is(store: GroupStore) -> None:
+def test_a_quota_costs_the_same_however_much_there_is(store: GroupStore, clock: Clock) -> None:
     """Counted in steps of SQLite: a new key, one in the place of another, a refused one, an expired one."""
     steps: dict[int, list[int]] = {}
     for size in (10, 5_000):
@@ -238,7 +246,7 @@ def test_a_quota_costs_the_same_however_much_there_is(store: GroupStore) -> None
             lambda space=space: space.set("g", "new", "v"),
             lambda space=space: space.delete("g", "new"),
             lambda space=space: space.set("g", "new", "v", ttl_ms=1),
-            lambda space=space: store._clock.advance(1),  # type: ignore[attr-defined]
+            lambda space=space: clock.advance(1),
             lambda space=space: space.set("g", "newer", "v"),
             lambda space=space: space.set("g", "newest", "v"),
             lambda space=space: refused(space, "h", "more"),
@@ -251,9 +259,9 @@ def test_a_quota_costs_the_same_however_much_there_is(store: GroupStore) -> None
                 taken += 1
                 return 0
 
-            store._writer.set_progress_handler(step, 1)
+            store._engine.writer.set_progress_handler(step, 1)
             work()
-            store._writer.set_progress_handler(None, 1)
+            store._engine.writer.set_progress_handler(None, 1)
             measured.append(taken)
         steps[size] = measured
     assert max(steps[10]) > 10, "they were counted"

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from ringcast_groupstore import GroupStore, TemplateError
+
+Clock = Any  # of conftest.py
+
 
 WITHOUT_JINJA = """
 import sys
@@ -43,9 +47,9 @@ def test_what_is_missing(filled: GroupStore) -> None:
     assert filled.render("[{{ missing | default('x') }}]", "miner", strict=True) == "[x]"
 
 
-def test_expired_keys_are_missing(store: GroupStore) -> None:
+def test_expired_keys_are_missing(store: GroupStore, clock: Clock) -> None:
     store.set("g", "k", "v", ttl_ms=1)
-    store._clock.advance(1)  # type: ignore[attr-defined]
+    clock.advance(1)
     assert store.render("[{{ k }}]", "g") == "[]"
 
 

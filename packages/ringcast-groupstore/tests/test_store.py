@@ -177,17 +177,17 @@ def test_iterators_stream_and_hold_nothing(store: GroupStore) -> None:
     assert rest[-1] == ("99999", "of a later page")
 
 
-def test_a_page_of_large_values_is_short(store: GroupStore) -> None:
+def test_a_page_of_large_values_is_short(store: GroupStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.set_many("g", {f"{number:02}": b"x" * 300_000 for number in range(30)})
     sizes = []
-    rows = store._rows
+    rows = type(store._source).rows
 
-    def counted(sql: str, words: tuple[object, ...], max_bytes: int | None = None) -> list[Any]:
-        found = rows(sql, words, max_bytes)
+    def counted(source: Any, sql: str, params: tuple[object, ...], max_bytes: int | None = None) -> list[Any]:
+        found = rows(source, sql, params, max_bytes)
         sizes.append(len(found))
         return found
 
-    store._rows = counted  # type: ignore[method-assign]
+    monkeypatch.setattr(type(store._source), "rows", counted)
     assert [key for key, _ in store.items("g")] == [f"{number:02}" for number in range(30)]
     assert max(sizes) == 4
     sizes.clear()
@@ -336,10 +336,10 @@ def test_the_settings_hold_on_every_connection(path: Path, durable: bool, synchr
 
     with GroupStore(path, durable=durable, busy_timeout_s=1.5) as store:
         store.set("g", "k", "v")
-        assert settings(store._writer) == ["wal", 1500, synchronous, 0, 1]
+        assert settings(store._engine.writer) == ["wal", 1500, synchronous, 0, 1]
         with store.snapshot() as one, store.snapshot() as two:
             for view in (one, two):
-                found = settings(view._cursor.connection)
+                found = settings(view._source._cursor.connection)  # type: ignore[attr-defined]
                 assert (found[0], found[1], found[3], found[4]) == ("wal", 1500, 1, 1)
 
 
@@ -349,8 +349,8 @@ def test_readers_are_kept_and_bounded(store: GroupStore) -> None:
     with ExitStack() as stack:
         views = [stack.enter_context(store.snapshot()) for _ in range(40)]
         assert [view.get("g", "k") for view in views] == ["v"] * 40
-        assert len({id(view._cursor.connection) for view in views}) == 40
-    assert len(store._readers.idle) == 16
+        assert len({id(view._source._cursor.connection) for view in views}) == 40  # type: ignore[attr-defined]
+    assert len(store._engine.readers.idle) == 16
     for _ in range(100):
         store.get("g", "k")
-    assert len(store._readers.idle) == 16
+    assert len(store._engine.readers.idle) == 16

@@ -12,11 +12,10 @@ from ringcast_sqlite import (
 )
 
 from ringcast_groupstore._errors import InputError, NotFoundError, QuotaExceededError, RevisionGapError, TemplateError
-from ringcast_groupstore._namespace import Namespace, NamespaceView
+from ringcast_groupstore._namespace import Namespace, Transaction
 from ringcast_groupstore._store import GroupStore
-from ringcast_groupstore._transaction import Transaction
 from ringcast_groupstore._types import Entry, Event, EventKind, Limits, Quota, Value
-from ringcast_groupstore._view import View
+from ringcast_groupstore._view import NamespaceView, View
 from ringcast_groupstore._watch import LiveWatch, LogWatch, Watch
 
 __all__ = [

@@ -67,19 +67,19 @@ class Reads:
 
     async def items(self, group: str) -> AsyncIterator[tuple[str, Value]]:
         """Keys and values in the order of the keys, page by page."""
-        async for page in self._pages(self._source()._item_pages(group)):
+        async for page in self._pages(self._source()._pages.items(group)):
             for item in page:
                 yield item
 
     async def keys(self, group: str) -> AsyncIterator[str]:
         """Keys in order, page by page."""
-        async for page in self._pages(self._source()._key_pages(group)):
+        async for page in self._pages(self._source()._pages.keys(group)):
             for key in page:
                 yield key
 
     async def entries(self, prefix: str = "") -> AsyncIterator[Entry]:
         """Everything in the groups that begin with ``prefix``, page by page."""
-        async for page in self._pages(self._source()._entry_pages(prefix)):
+        async for page in self._pages(self._source()._pages.entries(prefix)):
             for entry in page:
                 yield entry
 

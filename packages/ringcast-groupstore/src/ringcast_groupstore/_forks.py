@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import os
-import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from ringcast_groupstore._store import GroupStore
 
-_stores: weakref.WeakSet[GroupStore] = weakref.WeakSet()
+class Forked(Protocol):
+    """A store, as a fork sees it."""
+
+    def abandon(self) -> list[Any]:
+        """In the child: it counts as closed. Returns what must stay open until the child ends."""
+
+
+_open: weakref.WeakSet[Forked] = weakref.WeakSet()
 _abandoned: list[Any] = []
 """Closing them in the child could drop locks of the parent, or trim its log: they stay open until the child ends."""
 
 
-def close_in_children(store: GroupStore) -> None:
+def close_in_children(store: Forked) -> None:
     """From now on a child that is forked off can't use ``store``."""
-    _stores.add(store)
+    _open.add(store)
 
 
 def _in_child() -> None:
-    for store in list(_stores):
-        if not store._closed:
-            store._closed = True
-            store._lock = threading.RLock()  # another thread of the parent may have held it
-            store._presence.end()
-            _abandoned.append((store._writer, store._cursor, store._readers.abandon()))
+    for store in list(_open):
+        _abandoned.extend(store.abandon())
 
 
 if hasattr(os, "register_at_fork"):

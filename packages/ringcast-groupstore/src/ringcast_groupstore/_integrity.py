@@ -15,9 +15,9 @@ from ringcast_sqlite import StoreCorruptError, StoreError, StoreFullError, Store
 
 from ringcast_groupstore import _log
 from ringcast_groupstore._checksum import checksum
+from ringcast_groupstore._entries import VALUE
 from ringcast_groupstore._errors import InputError
 from ringcast_groupstore._presence import Presence
-from ringcast_groupstore._reads import VALUE
 from ringcast_groupstore._salvage import salvage
 from ringcast_groupstore._schema import prepare
 from ringcast_groupstore._types import Limits

@@ -1,64 +1,21 @@
-"""Namespaces: tenants that share a file without meeting, each with a quota."""
+"""Namespaces, tenants that share a file without meeting, and transactions: each hands out the other."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
+from typing import Any, NoReturn, overload
 
-from ringcast_groupstore._checks import check_namespace
+from ringcast_groupstore._changes import Changer, Changes, Commits
+from ringcast_groupstore._engine import Engine
+from ringcast_groupstore._entries import fetched, fetched_each
+from ringcast_groupstore._hub import Callback, Choice
 from ringcast_groupstore._purge import drop_expired
-from ringcast_groupstore._quotas import SEPARATOR
-from ringcast_groupstore._reads import Reads
-from ringcast_groupstore._types import Limits, Quota
-from ringcast_groupstore._watch import Callback, Choice, LiveWatch, LogWatch, Watch
+from ringcast_groupstore._source import Source
+from ringcast_groupstore._types import Quota
+from ringcast_groupstore._view import NamespaceView, snapshot
+from ringcast_groupstore._watch import LiveWatch, LogWatch, Watch, watch
 from ringcast_groupstore._writes import Writes
-
-if TYPE_CHECKING:
-    from ringcast_groupstore._store import GroupStore
-    from ringcast_groupstore._transaction import Transaction
-
-T = TypeVar("T")
-
-
-class NamespaceView(Reads):
-    """A namespace as a snapshot shows it; made by :meth:`View.namespace` and :meth:`Namespace.snapshot`."""
-
-    __slots__ = ("_name", "_over", "_start")
-
-    def __init__(self, over: Reads, name: str) -> None:
-        check_namespace(name)
-        self._over = over
-        self._name = name
-        self._start = name + SEPARATOR
-
-    @property
-    def name(self) -> str:
-        """The namespace."""
-        return self._name
-
-    @property
-    def _limits(self) -> Limits:
-        return self._over._limits
-
-    @property
-    def _prefix(self) -> str:
-        return self._start
-
-    def _now(self) -> int:
-        return self._over._now()
-
-    def _rows(self, sql: str, words: tuple[object, ...], max_bytes: int | None = None) -> list[Any]:
-        return self._over._rows(sql, words, max_bytes)
-
-    def _each(self, sql: str, words: Iterable[tuple[object, ...]]) -> list[Any]:
-        return self._over._each(sql, words)
-
-    def _report(self, group: str, key: str) -> NoReturn:
-        self._over._report(group, key)
-
-    def _expired(self, group: str, key: str) -> None:
-        self._over._expired(group, key)
 
 
 class Namespace(NamespaceView, Writes):
@@ -67,38 +24,37 @@ class Namespace(NamespaceView, Writes):
     Made by :meth:`GroupStore.namespace` and :meth:`Transaction.namespace`. Costs nothing to make and needs no closing.
     """
 
-    __slots__ = ("_allowed", "_parent")
+    __slots__ = ("_changer", "_engine", "_quota")
 
-    def __init__(self, parent: GroupStore | Transaction, name: str, quota: Quota | None) -> None:
-        super().__init__(parent, name)
-        self._parent = parent
-        self._allowed = quota
+    def __init__(self, engine: Engine, source: Source, changer: Changer, name: str, quota: Quota | None) -> None:
+        super().__init__(source, name)
+        self._engine = engine
+        self._changer = changer
+        self._quota = quota
 
     @property
     def quota(self) -> Quota | None:
         """What it may hold."""
-        return self._allowed
+        return self._quota
 
     @contextmanager
     def snapshot(self) -> Iterator[NamespaceView]:
         """One unchanging view of the namespace over several reads; see :meth:`GroupStore.snapshot`."""
-        with self._root.snapshot() as view:
+        with snapshot(self._engine) as view:
             yield view.namespace(self._name)
 
     @contextmanager
     def transaction(self) -> Iterator[Namespace]:
         """Groups writes to this namespace; see :meth:`GroupStore.transaction`."""
-        from ringcast_groupstore._transaction import Transaction
-
-        if isinstance(self._parent, Transaction):
+        if isinstance(self._changer, Changes):  # inside a transaction of the store
             yield self
             return
-        with self._parent.transaction() as tx:
-            yield Namespace(tx, self._name, self._allowed)
+        with Commits(self._engine).transaction() as changes:
+            yield Transaction(changes).namespace(self._name, quota=self._quota)
 
     def purge_expired(self) -> int:
         """Removes every key of the namespace that has expired by now; tells how many."""
-        return drop_expired(self)
+        return drop_expired(self._changer, self._source.now(), self._prefix)
 
     @overload
     def watch(self, group: str | None = None, *, capacity: int = 1_024) -> LiveWatch: ...
@@ -110,24 +66,54 @@ class Namespace(NamespaceView, Writes):
         self, group: str | None = None, *, since: int | None = None, capacity: int = 1_024, poll_s: float = 0.25
     ) -> Watch:
         """Hears of changes in one group of the namespace, or in all of it; see :meth:`GroupStore.watch`."""
-        return self._root._watch(self._choice(group), since, capacity, poll_s)
+        return watch(self._engine, self._choice(group), since, capacity, poll_s)
 
     def on_change(self, callback: Callback, group: str | None = None) -> Callable[[], None]:
         """Calls ``callback`` with changes in the namespace; see :meth:`GroupStore.on_change`."""
-        return self._root._hub.on_change(callback, self._choice(group))
-
-    @property
-    def _root(self) -> GroupStore:
-        from ringcast_groupstore._transaction import Transaction
-
-        return self._parent._store if isinstance(self._parent, Transaction) else self._parent
+        return self._engine.hub.on_change(callback, self._choice(group))
 
     def _choice(self, group: str | None) -> Choice:
-        return Choice(self._start, None if group is None else self._start + group)
+        return Choice(self._prefix, None if group is None else self._prefix + group)
 
-    @property
-    def _quota(self) -> Quota | None:
-        return self._allowed
 
-    def _change(self, work: Callable[[Transaction], T]) -> T:
-        return self._parent._change(work)
+class Transaction(Writes):
+    """What :meth:`GroupStore.transaction` hands out: its writes become visible together, or not at all.
+
+    Reads see what was written in it. For the thread that opened it, and until its ``with`` block ends.
+    """
+
+    __slots__ = ("_changer", "_changes", "_quota")
+
+    def __init__(self, changes: Changes) -> None:
+        super().__init__(_TransactionSource(changes))
+        self._changes = self._changer = changes
+        self._quota = None
+
+    def namespace(self, name: str, *, quota: Quota | None = None) -> Namespace:
+        """A namespace whose reads and writes are part of this transaction."""
+        return Namespace(self._changes.engine, self._source, self._changes, name, quota)
+
+
+class _TransactionSource(Source):
+    """Reads on the connection that writes; time stands still."""
+
+    __slots__ = ("_changes",)
+
+    def __init__(self, changes: Changes) -> None:
+        super().__init__(changes.engine.limits)
+        self._changes = changes
+
+    def now(self) -> int:
+        return self._changes.moment
+
+    def rows(self, sql: str, params: tuple[object, ...], max_bytes: int | None = None) -> list[Any]:
+        return self._changes.change(lambda tx: fetched(tx.cursor.execute(sql, params), max_bytes)[0])
+
+    def each(self, sql: str, each: Iterable[tuple[object, ...]]) -> list[Any]:
+        return self._changes.change(lambda tx: fetched_each(tx.cursor, sql, each))
+
+    def report(self, group: str, key: str) -> NoReturn:
+        self._changes.engine.health.report(group, key)
+
+    def expired(self, group: str, key: str) -> None:
+        self._changes.drop(group, key)

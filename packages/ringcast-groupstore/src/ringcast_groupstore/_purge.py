@@ -6,16 +6,12 @@ import logging
 import sqlite3
 import threading
 import weakref
-from typing import TYPE_CHECKING
 
 from ringcast_sqlite import StoreError
 
+from ringcast_groupstore._changes import Changer, Changes, Commits
 from ringcast_groupstore._checks import prefix_end
-
-if TYPE_CHECKING:
-    from ringcast_groupstore._store import GroupStore
-    from ringcast_groupstore._transaction import Transaction
-    from ringcast_groupstore._writes import Writes
+from ringcast_groupstore._engine import Engine
 
 BATCH_ROWS = 10_000
 """Removed in one transaction, so that no writer waits long."""
@@ -34,59 +30,59 @@ _DROP_KEY = "DELETE FROM entries WHERE group_name = ? AND entry_key = ? AND expi
 _logger = logging.getLogger("ringcast_groupstore")
 
 
-def drop_expired(writes: Writes) -> int:
-    """Removes what has expired by now in a store or a namespace, batch by batch; tells how many."""
-    now, total, prefix = writes._now(), 0, writes._prefix
+def drop_expired(changer: Changer, now: int, prefix: str) -> int:
+    """Removes what has expired by ``now`` in a store or a namespace, batch by batch; tells how many."""
+    total = 0
 
-    def batch(tx: Transaction) -> int:
-        tx._reserve(0)
+    def batch(tx: Changes) -> int:
+        tx.reserve(0)
         if prefix:
-            tx._store._usage.settle(tx, prefix)
-            words = (now, prefix, prefix_end(prefix), BATCH_ROWS)
-            return int(tx._cursor.execute(_DROP_OF, words).rowcount)
-        tx._store._usage.settle_all(tx)
-        return int(tx._cursor.execute(_DROP, (now, BATCH_ROWS)).rowcount)
+            tx.engine.usage.settle(tx, prefix)
+            params = (now, prefix, prefix_end(prefix), BATCH_ROWS)
+            return int(tx.cursor.execute(_DROP_OF, params).rowcount)
+        tx.engine.usage.settle_all(tx)
+        return int(tx.cursor.execute(_DROP, (now, BATCH_ROWS)).rowcount)
 
-    while dropped := writes._change(batch):
+    while dropped := changer.change(batch):
         total += dropped
         if dropped < BATCH_ROWS:
             break
     return total
 
 
-def drop_key(store: GroupStore, group: str, key: str) -> None:
+def drop_key(engine: Engine, group: str, key: str) -> None:
     """Removes a key that a read has found expired, unless that would make the reader wait: the purge finds it."""
-    if store._health.damage is not None or not store._lock.acquire(blocking=False):
+    if engine.health.damage is not None or not engine.lock.acquire(blocking=False):
         return
     try:
-        if store._closed or store._writer.in_transaction:
+        if engine.closed or engine.writer.in_transaction:
             return
-        cursor = store._cursor
+        cursor = engine.cursor
         cursor.execute("PRAGMA busy_timeout = 0")
         try:
-            dropped = cursor.execute(_DROP_KEY, (group, key, store._now())).fetchall()
+            dropped = cursor.execute(_DROP_KEY, (group, key, engine.clock())).fetchall()
         except sqlite3.OperationalError:
             _logger.debug("an expired key waits for the purge", exc_info=True)
         else:
             for (expires_at_ms,) in dropped:
-                store._usage.expired(group, expires_at_ms)
+                engine.usage.expired(group, expires_at_ms)
         finally:
-            cursor.execute(f"PRAGMA busy_timeout = {round(store._busy_timeout_s * 1000)}")
+            cursor.execute(f"PRAGMA busy_timeout = {round(engine.busy_timeout_s * 1000)}")
     finally:
-        store._lock.release()
+        engine.lock.release()
 
 
 class Purger:
     """Purges a store every ``interval_s`` seconds on a thread of its own, until it is stopped or the store is gone."""
 
-    def __init__(self, store: GroupStore, interval_s: float | None) -> None:
+    def __init__(self, engine: Engine, interval_s: float | None) -> None:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         if interval_s is None:
             return
         self._thread = threading.Thread(
             target=_purge,
-            args=(weakref.ref(store), self._stopping, interval_s),
+            args=(weakref.ref(engine), self._stopping, interval_s),
             name="ringcast-groupstore-purge",
             daemon=True,
         )
@@ -99,13 +95,13 @@ class Purger:
             self._thread.join()
 
 
-def _purge(store: weakref.ref[GroupStore], stopping: threading.Event, interval_s: float) -> None:
+def _purge(engine: weakref.ref[Engine], stopping: threading.Event, interval_s: float) -> None:
     while not stopping.wait(interval_s):
-        found = store()
-        if found is None or found._closed:
+        found = engine()
+        if found is None or found.closed:
             return
         try:
-            found.purge_expired()
+            drop_expired(Commits(found), found.clock(), "")
         except StoreError as error:
             _logger.warning("purging expired keys failed, and is tried again in %g s: %s", interval_s, error)
         del found

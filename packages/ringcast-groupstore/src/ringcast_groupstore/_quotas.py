@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from ringcast_groupstore._checks import prefix_end
+from ringcast_groupstore import _entries
 from ringcast_groupstore._errors import QuotaExceededError
 from ringcast_groupstore._types import Quota
-
-if TYPE_CHECKING:
-    from ringcast_groupstore._transaction import Transaction
 
 SEPARATOR = ":"
 """Between a namespace and the name of a group in it."""
 
-_EXPIRED = """
-    SELECT count(*) FROM entries
-    WHERE expires_at > ? AND expires_at <= ? AND group_name >= ? AND group_name < ?
-    """
-_ANY = """
-    SELECT 1 FROM entries WHERE group_name = ? AND (expires_at IS NULL OR expires_at > ?) LIMIT 1
-    """
+
+class Counted(Protocol):
+    """What is needed of a transaction to count."""
+
+    cursor: sqlite3.Cursor
+    moment: int
+    """Its time, in milliseconds since 1970."""
+    made: int
+    """How many changes it has made."""
+
+    def revision_of(self, group: str, key: str) -> int:
+        """Of the last write of a key; 0 when there is none."""
 
 
 @dataclass(slots=True)
@@ -34,7 +37,7 @@ class _Use:
     """Of the file, which commits of other connections change, when it was counted."""
     keys: int
     groups: int | None
-    """At most so many; ``None`` when nobody has asked yet."""
+    """At most so many; ``None`` until they are counted."""
     groups_expired: bool = False
     """Whether there may be fewer, since keys have expired."""
 
@@ -43,9 +46,9 @@ class Usage:
     """How much of its quota each namespace has used, as far as this store object knows; under the write lock.
 
     Rows are counted once. From then on each write and removal is added up, and what has expired since is looked up in
-    the index by time: the cost does not grow with what the namespace holds. What another process writes, or who writes
-    past the namespace, makes it count anew. What another process purges does so before a write is refused: it takes no
-    revision, and until then it is at most counted too much.
+    the index by time: the cost does not grow with what the namespace holds. What another process writes, or what is
+    written past the namespace, makes it count again. What another process purges does so before a write is refused: it
+    takes no revision, and until then it is at most counted too much.
     """
 
     def __init__(self) -> None:
@@ -93,17 +96,17 @@ class Usage:
             self._keep(_namespace(group))
             del self._uses[_namespace(group)]
 
-    def settle(self, tx: Transaction, group: str) -> None:
+    def settle(self, tx: Counted, group: str) -> None:
         """Before something of a group's namespace is removed: what has expired by now is taken off."""
         if self.tracks(group):
             self._settle(tx, _namespace(group))
 
-    def settle_all(self, tx: Transaction) -> None:
+    def settle_all(self, tx: Counted) -> None:
         """Before what has expired is removed everywhere."""
         for name in list(self._uses):
             self._settle(tx, name)
 
-    def removed(self, tx: Transaction, group: str, keys: int) -> None:
+    def removed(self, tx: Counted, group: str, keys: int) -> None:
         """After so many keys, none of which had expired, were removed from a group."""
         use = self._uses.get(_namespace(group)) if self._uses else None
         if use is not None:
@@ -118,20 +121,20 @@ class Usage:
             use.keys -= 1
             use.groups_expired = True
 
-    def admit(self, tx: Transaction, quota: Quota, group: str, keys: Collection[str]) -> None:
+    def admit(self, tx: Counted, quota: Quota, group: str, keys: Collection[str]) -> None:
         """Before keys are written to a group of a namespace.
 
         Raises:
             QuotaExceededError: too many of them are new.
         """
-        new_keys = sum(not tx._revision_of(group, key) for key in keys)
+        new_keys = sum(not tx.revision_of(group, key) for key in keys)
         if not new_keys:
             return
         name = _namespace(group)
         use = self._settle(tx, name) or self._count(tx, name)
         new_groups = self._new_groups(tx, quota, use, group, name)
         excess = _excess(quota, use, new_keys, new_groups)
-        if excess is not None and use.version != _version(tx):  # somebody else may have purged
+        if excess is not None and use.version != _version(tx):  # another process may have purged
             del self._before[name]
             use = self._count(tx, name)
             new_groups = self._new_groups(tx, quota, use, group, name)
@@ -142,26 +145,26 @@ class Usage:
         if use.groups is not None:
             use.groups += new_groups if quota.max_groups is not None else int(not _has_keys(tx, group))
 
-    def _new_groups(self, tx: Transaction, quota: Quota, use: _Use, group: str, name: str) -> int:
+    def _new_groups(self, tx: Counted, quota: Quota, use: _Use, group: str, name: str) -> int:
         """How many groups come with a write to ``group``; those that there are get counted, if need be."""
         if quota.max_groups is None:
             return 0
         new_groups = int(not _has_keys(tx, group))
         if use.groups is None or (use.groups_expired and use.groups + new_groups > quota.max_groups):
-            use.groups = sum(1 for _ in tx.groups(name + SEPARATOR))
+            use.groups = sum(1 for _ in _entries.group_names(_rows(tx), name + SEPARATOR, lambda: tx.moment))
             use.groups_expired = False
         return new_groups
 
-    def _count(self, tx: Transaction, name: str) -> _Use:
-        use = _Use(tx._now(), _version(tx), tx.count_all(name + SEPARATOR), None)
-        # Whoever is refused next needs not count again, unless the transaction has written before.
-        self._before.setdefault(name, None if tx._made else replace(use))
+    def _count(self, tx: Counted, name: str) -> _Use:
+        use = _Use(tx.moment, _version(tx), _entries.count_of_range(_rows(tx), name + SEPARATOR, tx.moment), None)
+        # The next refusal needs no count again, unless the transaction has written before.
+        self._before.setdefault(name, None if tx.made else replace(use))
         self._uses[name] = use
         return use
 
-    def _settle(self, tx: Transaction, name: str) -> _Use | None:
+    def _settle(self, tx: Counted, name: str) -> _Use | None:
         """What is known of a namespace, as of now."""
-        use, now = self._uses.get(name), tx._now()
+        use, now = self._uses.get(name), tx.moment
         if use is None or now == use.at_ms:
             self._keep(name)
             return use
@@ -169,8 +172,7 @@ class Usage:
         if now < use.at_ms:  # the clock was set back
             del self._uses[name]
             return None
-        start = name + SEPARATOR
-        ((gone,),) = tx._rows(_EXPIRED, (use.at_ms, now, start, prefix_end(start)))
+        gone = _entries.expired_between(tx.cursor, name + SEPARATOR, use.at_ms, now)
         use.at_ms, use.keys = now, use.keys - gone
         use.groups_expired |= bool(gone)
         return use
@@ -182,17 +184,21 @@ class Usage:
             self._before[name] = replace(use)
 
 
+def _rows(tx: Counted) -> _entries.Rows:
+    return lambda sql, params: tx.cursor.execute(sql, params).fetchall()
+
+
 def _namespace(group: str) -> str:
     return group.partition(SEPARATOR)[0]
 
 
-def _has_keys(tx: Transaction, group: str) -> bool:
-    return bool(tx._rows(_ANY, (group, tx._now())))
+def _has_keys(tx: Counted, group: str) -> bool:
+    return _entries.has_keys(tx.cursor, group, tx.moment)
 
 
-def _version(tx: Transaction) -> int:
+def _version(tx: Counted) -> int:
     """Of the file: another one once another connection has committed, whether it took a revision or not."""
-    return int(tx._rows("PRAGMA data_version", ())[0][0])
+    return int(tx.cursor.execute("PRAGMA data_version").fetchone()[0])
 
 
 def _excess(quota: Quota, use: _Use, new_keys: int, new_groups: int) -> str | None:

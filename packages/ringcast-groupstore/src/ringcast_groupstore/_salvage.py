@@ -12,8 +12,8 @@ from ringcast_sqlite import translated
 
 from ringcast_groupstore import _log
 from ringcast_groupstore._checksum import checksum
+from ringcast_groupstore._entries import put
 from ringcast_groupstore._schema import prepare
-from ringcast_groupstore._transaction import put
 from ringcast_groupstore._types import Event, EventKind, Limits
 
 _SCAN = "SELECT group_name, entry_key, entry_value, expires_at, revision, checksum FROM entries"

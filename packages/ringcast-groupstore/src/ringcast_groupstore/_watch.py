@@ -1,49 +1,23 @@
-"""Who hears of changes: watches with a bounded buffer, watches that read the change log, and callbacks."""
+"""Streams of changes: watches with a bounded buffer, and watches that read the change log."""
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
+from ringcast_groupstore import _log
+from ringcast_groupstore._engine import Engine
 from ringcast_groupstore._errors import InputError, RevisionGapError
+from ringcast_groupstore._hub import Choice, Hub
 from ringcast_groupstore._types import Event, EventKind
-
-if TYPE_CHECKING:
-    from ringcast_groupstore._store import GroupStore
-
-Callback = Callable[[Event], object]
 
 MAX_CAPACITY = 1_000_000
 _PAGE_EVENTS = 256
-
-_logger = logging.getLogger("ringcast_groupstore")
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Which events a listener gets, and what it sees of the group's name."""
-
-    prefix: str
-    """Of its namespace, with the colon; it is taken off."""
-    group: str | None
-    """As it stands in the file; ``None``: every group that begins with the prefix."""
-
-    def of(self, events: Sequence[Event]) -> Sequence[Event]:
-        """The events that are meant for the listener."""
-        if self.group is not None:
-            events = [event for event in events if event.group == self.group]
-        elif self.prefix:
-            events = [event for event in events if event.group.startswith(self.prefix)]
-        if self.prefix:
-            return [replace(event, group=event.group[len(self.prefix) :]) for event in events]
-        return events
 
 
 class Watch(ABC):
@@ -92,12 +66,12 @@ class Watch(ABC):
         self.close()
 
     @abstractmethod
-    def _offer(self, events: Sequence[Event]) -> None:
-        """Told of every commit of this store object, in order; must not wait."""
+    def offer(self, events: Sequence[Event]) -> None:
+        """Gets every commit of this store object, in order; must not wait."""
 
     @abstractmethod
     def _wake(self) -> None:
-        """Lets whoever waits look again."""
+        """Makes a waiting reader poll again."""
 
 
 class LiveWatch(Watch):
@@ -125,7 +99,7 @@ class LiveWatch(Watch):
             lost, self._lost = self._lost, None
             return lost
 
-    def _offer(self, events: Sequence[Event]) -> None:
+    def offer(self, events: Sequence[Event]) -> None:
         chosen = self._choice.of(events)
         if not chosen:
             return
@@ -157,11 +131,11 @@ class LogWatch(Watch):
     says how many there were.
     """
 
-    def __init__(self, hub: Hub, choice: Choice, store: GroupStore, since: int, poll_s: float) -> None:
+    def __init__(self, engine: Engine, choice: Choice, since: int, poll_s: float) -> None:
         if not 0.001 <= poll_s <= 3600:
             raise InputError(f"poll_s {poll_s} is out of range: 0.001 to 3600")
-        super().__init__(hub, choice)
-        self._store = store
+        super().__init__(engine.hub, choice)
+        self._engine = engine
         self._at = since
         self._poll_s = poll_s
         self._page: deque[Event] = deque()
@@ -186,13 +160,13 @@ class LogWatch(Watch):
         with self._reading:
             return self._page[0].revision - 1 if self._page else self._at
 
-    def _offer(self, events: Sequence[Event]) -> None:
+    def offer(self, events: Sequence[Event]) -> None:
         self._wake()
 
     def _take(self) -> Event | None:
         while not self._page and not self._closed:
             try:
-                events = self._store.changes(self._at, limit=_PAGE_EVENTS)
+                events = read_changes(self._engine, self._at, _PAGE_EVENTS)
             except RevisionGapError as error:
                 return self._skip(error)
             if not events:
@@ -205,7 +179,7 @@ class LogWatch(Watch):
         missed = max(0, error.oldest - self._at)
         self._at = error.oldest
         self._dropped += missed
-        return gap(error.oldest, self._store._now(), missed)
+        return gap(error.oldest, self._engine.clock(), missed)
 
     def _wake(self) -> None:
         self._news.set()
@@ -218,60 +192,19 @@ def gap(revision: int, at_ms: int, missed: int) -> Event:
     return Event(EventKind.GAP, "", "", None, revision, at_ms, missed=missed)
 
 
-class Hub:
-    """Everybody who listens to one store object."""
+def read_changes(engine: Engine, since: int, limit: int) -> list[Event]:
+    """At most ``limit`` changes after revision ``since``; see :meth:`ringcast_groupstore.GroupStore.changes`."""
+    return engine.readers.run_on_snapshot(lambda cursor: _log.read(cursor, since, limit))
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        # Replaced, never changed in place: whoever delivers goes through the tuple that it found.
-        self._watches: tuple[Watch, ...] = ()
-        self._callbacks: tuple[tuple[object, Callback, Choice], ...] = ()
 
-    @property
-    def active(self) -> bool:
-        """Whether anybody listens."""
-        return bool(self._watches or self._callbacks)
-
-    def add(self, watch: Watch) -> None:
-        """From the next commit on it is told."""
-        with self._lock:
-            self._watches += (watch,)
-
-    def drop(self, watch: Watch) -> None:
-        """It is told no more."""
-        with self._lock:
-            self._watches = tuple(other for other in self._watches if other is not watch)
-
-    def on_change(self, callback: Callback, choice: Choice) -> Callable[[], None]:
-        """Adds a callback; returns what removes it, which may be called again and from the callback itself."""
-        mark = object()
-        with self._lock:
-            self._callbacks += ((mark, callback, choice),)
-
-        def remove() -> None:
-            with self._lock:
-                self._callbacks = tuple(entry for entry in self._callbacks if entry[0] is not mark)
-
-        return remove
-
-    def publish(self, events: Sequence[Event]) -> None:
-        """Hands the events of a commit to every watch. Under the write lock: they arrive in the order of commits."""
-        for watch in self._watches:
-            watch._offer(events)
-
-    def call_back(self, events: Sequence[Event]) -> None:
-        """Calls the callbacks, without any lock: they may do what they like with the store.
-
-        The write stands, so an error of one is logged and neither the writer nor the next callback hears of it.
-        """
-        for _, callback, choice in self._callbacks:
-            for event in choice.of(events):
-                try:
-                    callback(event)
-                except Exception:
-                    _logger.exception("a change callback failed on revision %d", event.revision)
-
-    def close(self) -> None:
-        """Ends every watch."""
-        for watch in self._watches:
-            watch.close()
+def watch(engine: Engine, choice: Choice, since: int | None, capacity: int, poll_s: float) -> Watch:
+    """A watch that is delivered to; see :meth:`ringcast_groupstore.GroupStore.watch`."""
+    engine.check_open()
+    made: Watch
+    if since is None:
+        made = LiveWatch(engine.hub, choice, capacity)
+    else:
+        made = LogWatch(engine, choice, since, poll_s)
+        engine.readers.run(lambda cursor: _log.check_since(cursor, since))
+    engine.hub.add(made)
+    return made

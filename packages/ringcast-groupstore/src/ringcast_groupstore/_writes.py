@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterable, Mapping
 
+from ringcast_groupstore._changes import Changer, Changes
 from ringcast_groupstore._checks import check_keys, check_name, check_there, check_ttl, check_value, check_values
 from ringcast_groupstore._reads import Reads
 from ringcast_groupstore._types import Quota, Value
-
-if TYPE_CHECKING:
-    from ringcast_groupstore._transaction import Transaction
-
-T = TypeVar("T")
 
 
 class Writes(Reads):
@@ -32,13 +26,9 @@ class Writes(Reads):
 
     __slots__ = ()
 
-    @property
-    @abstractmethod
-    def _quota(self) -> Quota | None: ...
-
-    @abstractmethod
-    def _change(self, work: Callable[[Transaction], T]) -> T:
-        """Runs ``work`` in a transaction of its own, or in the one that this is."""
+    _changer: Changer
+    _quota: Quota | None
+    """What is held against it; ``None``: no quota applies."""
 
     def set(self, group: str, key: str, value: Value, *, ttl_ms: int | None = None) -> int:
         """Writes a key, whether it is there or not, and returns the revision of the change.
@@ -46,7 +36,7 @@ class Writes(Reads):
         It expires after ``ttl_ms`` milliseconds, or never: an earlier expiry does not stay.
         """
         name, expires_at_ms = self._checked(group, key, value, ttl_ms)
-        return self._change(lambda tx: tx._put(name, key, value, expires_at_ms, self._quota))
+        return self._changer.change(lambda tx: tx.put(name, key, value, expires_at_ms, self._quota))
 
     def set_many(self, group: str, values: Mapping[str, Value], *, ttl_ms: int | None = None) -> int:
         """Writes all of ``values`` in the order of their keys, or nothing when one can't be.
@@ -54,12 +44,12 @@ class Writes(Reads):
         Returns the revision of the last.
         """
         name = self._group(group)
-        check_keys(values.keys(), self._limits)
-        check_values(values.values(), self._limits)
+        check_keys(values.keys(), self._source.limits)
+        check_values(values.values(), self._source.limits)
         expires_at_ms = self._expiry(ttl_ms)
         # In order they fill the pages of the tree one after the other.
         ordered = {key: values[key] for key in sorted(values)}
-        return self._change(lambda tx: tx._put_many(name, ordered, expires_at_ms, self._quota))
+        return self._changer.change(lambda tx: tx.put_many(name, ordered, expires_at_ms, self._quota))
 
     def create(self, group: str, key: str, value: Value, *, ttl_ms: int | None = None) -> int | None:
         """Writes a key only if there is none: the revision of the change, or ``None`` when there was one."""
@@ -74,33 +64,33 @@ class Writes(Reads):
         """
         name, expires_at_ms = self._checked(group, key, value, ttl_ms)
 
-        def work(tx: Transaction) -> int | None:
-            if tx._revision_of(name, key) != revision:
+        def work(tx: Changes) -> int | None:
+            if tx.revision_of(name, key) != revision:
                 return None
-            return tx._put(name, key, value, expires_at_ms, self._quota)
+            return tx.put(name, key, value, expires_at_ms, self._quota)
 
-        return self._change(work)
+        return self._changer.change(work)
 
     def delete(self, group: str, key: str) -> bool:
         """Removes a key; tells whether it was there."""
         name = self._there(group)
         check_there("key", key)
-        return self._change(lambda tx: tx._delete(name, key))
+        return self._changer.change(lambda tx: tx.delete(name, key))
 
     def delete_many(self, group: str, keys: Iterable[str]) -> int:
         """Removes keys; tells how many were there."""
         name, wanted = self._there(group), list(keys)
         for key in wanted:
             check_there("key", key)
-        return self._change(lambda tx: sum(tx._delete(name, key) for key in wanted))
+        return self._changer.change(lambda tx: sum(tx.delete(name, key) for key in wanted))
 
     def delete_group(self, group: str) -> int:
         """Removes every key of a group, as one change; tells how many there were."""
         name = self._there(group)
-        return self._change(lambda tx: tx._delete_group(name))
+        return self._changer.change(lambda tx: tx.delete_group(name))
 
     def _group(self, group: str) -> str:
-        check_name("group", group, self._limits.max_group_bytes - len(self._prefix))
+        check_name("group", group, self._source.limits.max_group_bytes - len(self._prefix))
         return self._prefix + group
 
     def _there(self, group: str) -> str:
@@ -108,12 +98,12 @@ class Writes(Reads):
         return self._prefix + group
 
     def _checked(self, group: str, key: str, value: Value, ttl_ms: int | None) -> tuple[str, int | None]:
-        check_name("key", key, self._limits.max_key_bytes)
-        check_value(value, self._limits)
+        check_name("key", key, self._source.limits.max_key_bytes)
+        check_value(value, self._source.limits)
         return self._group(group), self._expiry(ttl_ms)
 
     def _expiry(self, ttl_ms: int | None) -> int | None:
         if ttl_ms is None:
             return None
         check_ttl(ttl_ms)
-        return self._now() + ttl_ms
+        return self._source.now() + ttl_ms

@@ -21,8 +21,8 @@ from ringcast_groupstore._aio_verbs import Reads, Runner, Writes
 from ringcast_groupstore._errors import InputError
 from ringcast_groupstore._integrity import Check, OnDamage
 from ringcast_groupstore._namespace import Namespace as SyncNamespace
+from ringcast_groupstore._namespace import Transaction
 from ringcast_groupstore._reads import Reads as SyncReads
-from ringcast_groupstore._transaction import Transaction
 from ringcast_groupstore._types import Event, Limits, Quota
 from ringcast_groupstore._watch import LogWatch
 from ringcast_groupstore._watch import Watch as SyncWatch

@@ -109,8 +109,14 @@ class ManagedProcess:
                 self._popen.stdin.close()
         return code
 
-    def terminate(self, timeout_s: float = 15.0) -> int:
-        """Asks the process to stop (SIGTERM), and waits."""
+    def terminate(self, timeout_s: float = PATIENCE_S) -> int:
+        """Asks the process to stop (SIGTERM), waits until it has ended, and returns its status.
+
+        An agent may take its ``stop_timeout_s`` in each phase of stopping: a shorter wait would end before it does.
+
+        Raises:
+            ServerFailedError: it still runs after ``timeout_s``; the message has its last output.
+        """
         if self._popen.poll() is None:
             self._popen.send_signal(signal.SIGCONT)
             self._popen.terminate()

@@ -16,8 +16,8 @@ from typing import Any, Final, Self, TypeVar
 T = TypeVar("T")
 
 _CHUNK: Final = 16 * 1024
-_MOST_HELD: Final = 64
-"""Chunks that one direction holds while they are delayed: 1 MiB; past it the sender has to wait."""
+_MOST_QUEUED: Final = 64
+"""Chunks that one direction queues while they are delayed: 1 MiB; past it the sender has to wait."""
 _SLICES_PER_S: Final = 20
 _BACKLOG: Final = 128
 
@@ -52,9 +52,9 @@ def _loop() -> _Loop:
     return _shared[0]
 
 
-@dataclass(slots=True)
-class _Weather:
-    """How the network is at the moment; ``changed`` is replaced each time, so that whoever waits looks again."""
+@dataclass(frozen=True, slots=True)
+class _Condition:
+    """What a network does to the bytes of each connection."""
 
     cut: bool = False
     silent: bool = False
@@ -62,18 +62,31 @@ class _Weather:
     bytes_per_s: float = 0.0
 
 
+class _Network:
+    """The condition at this moment. ``changed`` is replaced at each change, so that a waiting task looks again."""
+
+    def __init__(self) -> None:
+        self.condition = _Condition()
+        self.changed = asyncio.Event()
+
+    def set(self, condition: _Condition) -> None:
+        """In the loop of the proxies: the condition from now on."""
+        self.condition = condition
+        changed, self.changed = self.changed, asyncio.Event()
+        changed.set()
+
+
 class TcpProxy:
     """Listens on a free port of 127.0.0.1 and passes everything on to ``upstream``.
 
     ``upstream`` is the port of a server on 127.0.0.1, or the path of a Unix socket. The methods that change the network
-    may be called from any thread, and are in force when they return. Buffers are bounded: what is not passed on holds
-    up whoever sends, as a slow network does.
+    may be called from any thread, and are in force when they return. Buffers are bounded: what is not passed on makes
+    the sender wait, as a slow network does.
     """
 
     def __init__(self, upstream: int | Path) -> None:
         self._upstream = upstream
-        self._weather = _Weather()
-        self._changed = asyncio.Event()
+        self._network = _Network()
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -95,23 +108,23 @@ class TcpProxy:
 
     def cut(self) -> None:
         """Breaks every connection, and every new one at once, until :meth:`resume`."""
-        self._set(_Weather(cut=True))
+        self._set(_Condition(cut=True))
 
     def silence(self) -> None:
         """Connections stay open and nothing gets through, as behind a firewall that drops, until :meth:`resume`."""
-        self._set(_Weather(silent=True))
+        self._set(_Condition(silent=True))
 
     def delay(self, seconds: float) -> None:
         """Everything arrives later by so much, in each direction."""
-        self._set(_Weather(delay_s=seconds))
+        self._set(_Condition(delay_s=seconds))
 
     def trickle(self, bytes_per_s: float) -> None:
         """No more than so many bytes a second get through, on each connection and in each direction."""
-        self._set(_Weather(bytes_per_s=bytes_per_s))
+        self._set(_Condition(bytes_per_s=bytes_per_s))
 
     def resume(self) -> None:
-        """The network is well again; what is held is passed on."""
-        self._set(_Weather())
+        """The network is well again; what is queued is passed on."""
+        self._set(_Condition())
 
     def redirect(self, upstream: int | Path) -> None:
         """Leads new connections to another server, as a floating address does; the open ones break."""
@@ -145,12 +158,10 @@ class TcpProxy:
     ) -> None:
         self.close()
 
-    def _set(self, weather: _Weather) -> None:
+    def _set(self, condition: _Condition) -> None:
         def change() -> None:
-            self._weather = weather
-            changed, self._changed = self._changed, asyncio.Event()
-            changed.set()
-            if weather.cut:
+            self._network.set(condition)
+            if condition.cut:
                 self._abort_all()
 
         _loop().call(change)
@@ -178,7 +189,7 @@ class TcpProxy:
         self._tasks.add(task)
         self._writers.add(writer)
         try:
-            if not self._weather.cut:
+            if not self._network.condition.cut:
                 await self._join(reader, writer)
         except (OSError, asyncio.CancelledError):
             pass  # one side is gone: so is the other
@@ -188,8 +199,8 @@ class TcpProxy:
             writer.transport.abort()
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while self._weather.silent:
-            await self._changed.wait()
+        while self._network.condition.silent:
+            await self._network.changed.wait()
         if isinstance(self._upstream, Path):
             there, back = await asyncio.open_unix_connection(self._upstream)
         else:
@@ -197,9 +208,10 @@ class TcpProxy:
         self._writers.add(back)
         self.accepted += 1
         try:
-            if self._weather.cut:
+            if self._network.condition.cut:
                 return
-            pumps = [asyncio.create_task(self._pump(reader, back)), asyncio.create_task(self._pump(there, writer))]
+            ways = (_Direction(self._network, reader, back), _Direction(self._network, there, writer))
+            pumps = [asyncio.create_task(way.run()) for way in ways]
             try:
                 await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -210,56 +222,65 @@ class TcpProxy:
             self._writers.discard(back)
             back.transport.abort()
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One direction of one connection: a bounded queue between a task that reads and this one, which passes on."""
-        held: deque[tuple[float, bytes]] = deque()
+
+class _Direction:
+    """One direction of one connection: a bounded queue between a task that reads and this one, which passes on."""
+
+    def __init__(self, network: _Network, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._network = network
+        self._reader = reader
+        self._writer = writer
+
+    async def run(self) -> None:
+        """Passes on what arrives until there is no more, or one side is gone."""
+        queued: deque[tuple[float, bytes]] = deque()
         moved = asyncio.Event()
-        read = asyncio.create_task(_fill(reader, held, moved))
+        read = asyncio.create_task(_fill(self._reader, queued, moved))
         try:
             while True:
-                while not held:
+                while not queued:
                     if read.done():
                         return
                     moved.clear()
                     await moved.wait()
-                arrived_at, data = held[0]
-                await self._pass(arrived_at, data, writer)
-                held.popleft()
+                arrived_at, data = queued[0]
+                await self._pass(arrived_at, data)
+                queued.popleft()
                 moved.set()
         finally:
             read.cancel()
             with contextlib.suppress(asyncio.CancelledError, OSError):
                 await read
 
-    async def _pass(self, arrived_at: float, data: bytes, writer: asyncio.StreamWriter) -> None:
+    async def _pass(self, arrived_at: float, data: bytes) -> None:
         """Sends one chunk as the network allows it, which may change meanwhile."""
         loop = asyncio.get_running_loop()
         while data:
-            weather, changed = self._weather, self._changed
-            rest_s = arrived_at + weather.delay_s - loop.time()
-            if weather.silent or rest_s > 0:
+            condition, changed = self._network.condition, self._network.changed
+            rest_s = arrived_at + condition.delay_s - loop.time()
+            if condition.silent or rest_s > 0:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(None if weather.silent else rest_s):
+                    async with asyncio.timeout(None if condition.silent else rest_s):
                         await changed.wait()
                 continue
-            size = max(1, int(weather.bytes_per_s / _SLICES_PER_S)) if weather.bytes_per_s else len(data)
-            writer.write(data[:size])
-            await writer.drain()
+            size = max(1, int(condition.bytes_per_s / _SLICES_PER_S)) if condition.bytes_per_s else len(data)
+            self._writer.write(data[:size])
+            await self._writer.drain()
             data = data[size:]
-            if weather.bytes_per_s:
+            if condition.bytes_per_s:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(size / weather.bytes_per_s):
+                    async with asyncio.timeout(size / condition.bytes_per_s):
                         await changed.wait()
 
 
-async def _fill(reader: asyncio.StreamReader, held: deque[tuple[float, bytes]], moved: asyncio.Event) -> None:
+async def _fill(reader: asyncio.StreamReader, queued: deque[tuple[float, bytes]], moved: asyncio.Event) -> None:
     """Reads as long as there is room; what it sets ``moved`` for is a chunk more, or the end."""
     loop = asyncio.get_running_loop()
     try:
         while data := await reader.read(_CHUNK):
-            held.append((loop.time(), data))
+            queued.append((loop.time(), data))
             moved.set()
-            while len(held) >= _MOST_HELD:
+            while len(queued) >= _MOST_QUEUED:
                 moved.clear()
                 await moved.wait()
     finally:

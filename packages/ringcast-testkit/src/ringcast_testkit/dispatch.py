@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from types import FunctionType
 from typing import Any
 
 from ringcast import Change
@@ -17,7 +19,7 @@ from ringcast.dispatch import Consumer, Delivery
 from ringcast_wire import Row
 
 from ringcast_testkit._agent import AgentProcess
-from ringcast_testkit._process import PATIENCE_S
+from ringcast_testkit._process import PATIENCE_S, ServerFailedError
 
 
 class Followed:
@@ -119,14 +121,24 @@ async def following(
 
 
 async def status_until(agent: AgentProcess, store: str, condition: Callable[[Any], bool], *, token: str = "") -> Any:
-    """Asks the agent for its status until that of the store's group is as wanted."""
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            told = await asyncio.to_thread(agent.status, token)
-            for group in told["groups"]:
-                if group["store"] == store and condition(group):
-                    return group
-            await asyncio.sleep(0.02)
+    """Asks the agent for its status until that of the store's group is as wanted, and returns that group.
+
+    Raises:
+        ServerFailedError: it is not within ``PATIENCE_S``; the message says what the status was last.
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        status = await asyncio.to_thread(agent.status, token)
+        groups = [group for group in status["groups"] if group["store"] == store]
+        for group in groups:
+            if condition(group):
+                return group
+        if time.monotonic() > deadline:
+            code = condition.__code__ if isinstance(condition, FunctionType) else None
+            wanted = f"the condition at {code.co_filename}:{code.co_firstlineno}" if code else repr(condition)
+            seen = f"the groups of store {store} are {groups}"
+            raise ServerFailedError(agent.process.describe(f"does not meet {wanted} in {PATIENCE_S:g} s: {seen}"))
+        await asyncio.sleep(0.02)
 
 
 async def _main(address: str, store: str, name: str, what: str) -> None:

@@ -21,7 +21,7 @@ from ringcast_config_service.nats.publisher import EventPublisher
 from ringcast_config_service.nats.relay import Relay
 from ringcast_config_service.repository import OutboxRecord
 from ringcast_config_service.telemetry import Telemetry
-from ringcast_testkit import PATIENCE_S, NatsServer, TcpProxy
+from ringcast_testkit import PATIENCE_S, NatsServer, TcpProxy, until
 from ringcast_wire import Change, Event, decode_event, encode, names
 from ringcast_wire.grpc import pb
 
@@ -36,12 +36,6 @@ def record(payload: bytes, subject: str = SUBJECT, msg_id: str = "s.k.0.1", numb
 
 def event(size: int) -> bytes:
     return encode(Event(1, 0, 1, 0, [Change("a", 1, False, "x" * size, None)]))
-
-
-async def until(what: Any) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not await what():  # noqa: ASYNC110  # no event tells of it
-            await asyncio.sleep(0.02)
 
 
 class Bus:

@@ -20,9 +20,8 @@ from ringcast_config_service.repository import (
     WriteRequest,
     make_repository,
 )
-from ringcast_core import row_partition
 from ringcast_testkit import PATIENCE_S
-from ringcast_testkit.rows import same_partition
+from ringcast_testkit.rows import partition_of, same_partition
 from ringcast_wire import (
     AlreadyExistsError,
     InvalidInputError,
@@ -35,10 +34,6 @@ from ringcast_wire import (
 )
 
 Bench = Any  # of conftest.py
-
-
-def partition_of(row_id: str, count: int = 8) -> int:
-    return row_partition(row_id, count)
 
 
 async def read(bench: Bench, partition: int, since: int | None = None) -> Any:

@@ -15,9 +15,8 @@ from ringcast_config_service.repository import (
     RefusedRecord,
     StoreRecord,
 )
-from ringcast_core import row_partition
 from ringcast_testkit import PATIENCE_S
-from ringcast_testkit.rows import same_partition
+from ringcast_testkit.rows import partition_of, same_partition
 from ringcast_wire import (
     UnknownStoreError,
     decode_event,
@@ -26,10 +25,6 @@ from ringcast_wire import (
 )
 
 Bench = Any  # of conftest.py
-
-
-def partition_of(row_id: str, count: int = 8) -> int:
-    return row_partition(row_id, count)
 
 
 async def test_everything_names_the_history_of_its_key(bench: Bench) -> None:

@@ -116,7 +116,7 @@ async def test_a_file_that_takes_no_writes(sqlite_bench: Bench, pragma: str, sen
     """A full disk, and a file system that has become read-only."""
     bench = sqlite_bench
     await bench.write({"a": "1"})
-    writer = bench.repo._database._writer
+    writer = await bench.repo._database.write(lambda connection: connection)
     writer.execute(f"PRAGMA {pragma}").fetchall()
     with pytest.raises(UnavailableError, match=sentence):
         await bench.write({f"r{number}": "x" * 10_000 for number in range(100)})

@@ -19,8 +19,15 @@ import pytest
 from dapr.proto.runtime.v1 import configuration_pb2, dapr_pb2_grpc
 from ringcast import DeadLetter
 from ringcast.dispatch import Consumer, ConsumerError, Delivery
-from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, ManagedProcess, NatsServer, TcpProxy
-from ringcast_testkit.dispatch import Followed, following, hold, status_until
+from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, ManagedProcess, NatsServer, TcpProxy, until
+from ringcast_testkit.dispatch import (
+    Followed,
+    break_connection,
+    following,
+    hold,
+    status_until,
+    unconfirmed_answers,
+)
 from ringcast_wire import names
 from ringcast_wire.dispatch import DispatchStub, pb
 
@@ -338,7 +345,7 @@ async def test_a_connection_that_is_lost_for_a_moment_goes_on(agent: AgentProces
     async with following(agent, store_name, answer=hold) as one:
         await put(a="1", b="1")
         a, b = await one.until(lambda deliveries: len(deliveries) == 2)
-        one.consumer._call.cancel()  # as when the connection breaks
+        break_connection(one.consumer)
         a.ack()
         b.reject("again")
         await told_once(agent, store_name, one, b)
@@ -363,11 +370,7 @@ async def test_answers_that_a_lost_connection_took_along_are_said_again(
 
 async def unconfirmed(one: Followed, count: int) -> None:
     """Waits until so many answers are said of which the consumer does not know that the agent has heard them."""
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            if len(one.consumer._said) == count and not one.consumer._answers:
-                return
-            await asyncio.sleep(0.01)
+    await until(lambda: unconfirmed_answers(one.consumer) == count)
 
 
 async def told_once(agent: AgentProcess, store_name: str, one: Followed, rejected: Delivery) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from ringcast.dispatch import Consumer, Delivery
 from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, NatsServer
-from ringcast_testkit.dispatch import following, hold, status_until
+from ringcast_testkit.dispatch import abandon, following, hold, status_until
 
 ROWS = [f"row{number}" for number in range(12)]
 WRITES = 400
@@ -83,8 +83,7 @@ async def consume(agent: AgentProcess, store: str, name: str, checker: Checker, 
         finally:
             checker.gone(set(mine))
         if end == "die":  # without a word, as a process that is killed
-            consumer._leaving = True
-            consumer._call.cancel()
+            abandon(consumer)
 
 
 async def test_order_of_each_row_while_consumers_come_and_go(

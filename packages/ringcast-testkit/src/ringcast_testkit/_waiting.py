@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import TYPE_CHECKING
 
 from ringcast_testkit._process import PATIENCE_S
@@ -15,14 +17,31 @@ _LOOK_S = 0.02
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Waits for what time or another process brings about.
+    """Waits until ``condition()``, or what it is awaited to, is true: for what time or another process brings about.
 
     Raises:
-        TimeoutError: it has not come within ``PATIENCE_S``.
+        TimeoutError: it has not come within ``PATIENCE_S``; the message says which condition, and its last value.
     """
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(_LOOK_S)
+    found: object = None
+    try:
+        async with asyncio.timeout(PATIENCE_S) as limit:
+            while True:
+                found = condition()
+                if inspect.isawaitable(found):
+                    found = await found
+                if found:
+                    return
+                await asyncio.sleep(_LOOK_S)
+    except TimeoutError:
+        if not limit.expired():  # one of the condition's own
+            raise
+        raise TimeoutError(f"{place_of(condition)} is {found!r} after {PATIENCE_S:g} s") from None
+
+
+def place_of(condition: Callable[..., object]) -> str:
+    """Where a condition is written, for messages: lambdas have no name that says what they wait for."""
+    code = condition.__code__ if isinstance(condition, FunctionType) else None
+    return f"the condition at {code.co_filename}:{code.co_firstlineno}" if code else repr(condition)
 
 
 async def until_workers(workers: Sequence[Worker], key: str, condition: Callable[[], bool]) -> None:

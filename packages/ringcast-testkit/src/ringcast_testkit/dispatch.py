@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from types import FunctionType
 from typing import Any
 
 from ringcast import Change
@@ -20,6 +19,7 @@ from ringcast_wire import Row
 
 from ringcast_testkit._agent import AgentProcess
 from ringcast_testkit._process import PATIENCE_S, ServerFailedError
+from ringcast_testkit._waiting import place_of
 
 
 class Followed:
@@ -120,6 +120,22 @@ async def following(
             await asyncio.wait({running})
 
 
+def break_connection(consumer: Consumer) -> None:
+    """Ends the call that a consumer has to its agent, as when the connection breaks; it begins another."""
+    consumer._call.cancel()
+
+
+def abandon(consumer: Consumer) -> None:
+    """Ends the call without a good-bye and without another, as the end of a process that is killed."""
+    consumer._leaving = True
+    consumer._call.cancel()
+
+
+def unconfirmed_answers(consumer: Consumer) -> int | None:
+    """How many answers were sent and not confirmed by the agent; ``None`` while some are not sent yet."""
+    return None if consumer._answers else len(consumer._said)
+
+
 async def status_until(agent: AgentProcess, store: str, condition: Callable[[Any], bool], *, token: str = "") -> Any:
     """Asks the agent for its status until that of the store's group is as wanted, and returns that group.
 
@@ -134,10 +150,8 @@ async def status_until(agent: AgentProcess, store: str, condition: Callable[[Any
             if condition(group):
                 return group
         if time.monotonic() > deadline:
-            code = condition.__code__ if isinstance(condition, FunctionType) else None
-            wanted = f"the condition at {code.co_filename}:{code.co_firstlineno}" if code else repr(condition)
-            seen = f"the groups of store {store} are {groups}"
-            raise ServerFailedError(agent.process.describe(f"does not meet {wanted} in {PATIENCE_S:g} s: {seen}"))
+            wanted = f"does not meet {place_of(condition)} in {PATIENCE_S:g} s"
+            raise ServerFailedError(agent.process.describe(f"{wanted}: the groups of store {store} are {groups}"))
         await asyncio.sleep(0.02)
 
 

@@ -1,4 +1,4 @@
-"""Damage to the file: it is noticed, reported, and the file is set aside and never built over."""
+"""Damage to the file: it is noticed, reported, and the file is quarantined and never built over."""
 
 from __future__ import annotations
 
@@ -54,29 +54,29 @@ def test_a_damaged_file_is_set_aside(damaged: Path, caplog: pytest.LogCaptureFix
     before = damaged.read_bytes()
     with (
         caplog.at_level(logging.WARNING, logger="ringcast_groupstore"),
-        GroupStore(damaged, check="quick", on_damage="set_aside") as store,
+        GroupStore(damaged, check="quick", on_damage="quarantine") as store,
     ):
         assert store.count_all() == 0
         store.set("g", "k", "v")
-        aside = store.set_aside
+        aside = store.quarantined
     assert aside is not None
     assert aside.read_bytes() == before, "nothing of it is lost"
     assert aside.name.startswith("store.db.damaged-")
     assert "is damaged" in caplog.text
     assert str(aside) in caplog.text
     damage_again(damaged)
-    with GroupStore(damaged, check="quick", on_damage="set_aside") as store:
-        assert store.set_aside not in (None, aside), "each has a name of its own"
-    with GroupStore(damaged, check="full", on_damage="set_aside") as store:
-        assert store.set_aside is None
+    with GroupStore(damaged, check="quick", on_damage="quarantine") as store:
+        assert store.quarantined not in (None, aside), "each has a name of its own"
+    with GroupStore(damaged, check="full", on_damage="quarantine") as store:
+        assert store.quarantined is None
 
 
 def test_a_damaged_first_page(damaged: Path) -> None:
     damaged.write_bytes(bytes(4096) + damaged.read_bytes()[4096:])
     with pytest.raises(StoreOpenError, match="is not an SQLite database"):
         GroupStore(damaged)
-    with GroupStore(damaged, on_damage="set_aside") as store:
-        assert store.set_aside is not None
+    with GroupStore(damaged, on_damage="quarantine") as store:
+        assert store.quarantined is not None
         assert store.set("g", "k", "v") == store.revision
 
 
@@ -86,9 +86,9 @@ import sys
 from ringcast_groupstore import GroupStore
 print("ready", flush=True)
 sys.stdin.readline()
-with GroupStore(sys.argv[1], check="quick", on_damage="set_aside", busy_timeout_s=30) as store:
+with GroupStore(sys.argv[1], check="quick", on_damage="quarantine", busy_timeout_s=30) as store:
     store.set("g", sys.argv[2], "v")
-    print(store.set_aside is not None)
+    print(store.quarantined is not None)
     sys.stdin.readline()
 """
     pipe = subprocess.PIPE
@@ -141,8 +141,8 @@ def test_damage_that_is_met_later_stops_the_writing(damaged: Path) -> None:
         with pytest.raises(StoreCorruptError, match=r"takes no more writes: .* is damaged"):
             store.set("g", "k", "v")
         assert store.check() != []
-    with GroupStore(damaged, check="quick", on_damage="set_aside") as store:
-        assert store.set_aside is not None
+    with GroupStore(damaged, check="quick", on_damage="quarantine") as store:
+        assert store.quarantined is not None
 
 
 def test_a_damaged_log_beside_the_file(path: Path) -> None:
@@ -231,8 +231,8 @@ def test_a_bit_that_flips_inside_a_value_is_noticed(path: Path, read: Callable[[
         assert store.check() == ["1 keys do not fit their checksums"]
     with pytest.raises(StoreCorruptError, match="1 keys do not fit their checksums"):
         GroupStore(path, check="full")
-    with GroupStore(path, check="full", on_damage="set_aside") as store:
-        assert store.set_aside is not None
+    with GroupStore(path, check="full", on_damage="quarantine") as store:
+        assert store.quarantined is not None
         assert store.get_all("g") == {"sound": "the value of another"}
 
 
@@ -248,8 +248,8 @@ def test_what_can_be_read_of_a_damaged_store_goes_on(path: Path) -> None:
     at = data.index(b"k10000") // 4096 * 4096
     data[at : at + 4096] = os.urandom(4096)
     path.write_bytes(data)
-    with GroupStore(path, check="quick", on_damage="set_aside") as store:
-        assert store.set_aside is not None
+    with GroupStore(path, check="quick", on_damage="quarantine") as store:
+        assert store.quarantined is not None
         kept = {entry.key: entry for entry in store.entries("g")}
         assert len(held) - 200 < len(kept) < len(held)
         assert all(held[key] == entry for key, entry in kept.items())
@@ -278,8 +278,8 @@ def test_of_a_row_that_is_there_twice_the_later_write_is_kept(path: Path) -> Non
     source, target = leaves(new)[5], leaves(new)[-5]
     assert b"old" in old[source : source + 4096]
     path.write_bytes(new[:target] + old[source : source + 4096] + new[target + 4096 :])
-    with GroupStore(path, check="full", on_damage="set_aside") as store:
-        assert store.set_aside is not None
+    with GroupStore(path, check="full", on_damage="quarantine") as store:
+        assert store.quarantined is not None
         kept = store.get_all("g")
     assert 1_000 < len(kept) < 2_000
     assert {*kept.values()} == {"new" * 10}
@@ -302,8 +302,8 @@ def test_what_was_removed_does_not_come_back_with_a_page_of_before(path: Path) -
     at = leaves(data)[5]
     data[at : at + 4096] = os.urandom(4096)
     path.write_bytes(data)
-    with GroupStore(path, check="quick", on_damage="set_aside") as store:
-        assert store.set_aside is not None
+    with GroupStore(path, check="quick", on_damage="quarantine") as store:
+        assert store.quarantined is not None
         assert not {"k01000", "k01001", "k01002"} & {*store.keys("g")}
         assert {"k00999", "k01003"} <= {*store.keys("g")}
         assert not {"a", "b"} & {*store.keys("h")}
@@ -321,8 +321,8 @@ def test_where_the_end_of_the_log_is_lost_nobody_resumes_from_a_revision_of_befo
         write(path, "DELETE FROM changes")
     else:
         damage(path)
-    with GroupStore(path, check="full", on_damage="set_aside") as store:
-        assert store.set_aside is not None
+    with GroupStore(path, check="full", on_damage="quarantine") as store:
+        assert store.quarantined is not None
         assert store.count("g") == rows
         store.set_many("g", {f"k{number}": "w" for number in range(before)})
         with pytest.raises(RevisionGapError):
@@ -347,7 +347,7 @@ def hook(event, words):
         left -= 1
 
 sys.addaudithook(hook)
-GroupStore(sys.argv[1], check="quick", on_damage="set_aside").close()
+GroupStore(sys.argv[1], check="quick", on_damage="quarantine").close()
 """
 
 
@@ -364,7 +364,7 @@ def test_whoever_dies_while_a_file_is_set_aside_leaves_what_can_be_read(path: Pa
         left = directory / "store.db"
         left.write_bytes(data)
         died = subprocess.run([sys.executable, "-c", DYING, str(left), str(step), way], check=False).returncode
-        with GroupStore(left, check="quick", on_damage="set_aside") as store:
+        with GroupStore(left, check="quick", on_damage="quarantine") as store:
             assert 1_000 < store.count("g") < 5_000, f"before file operation {step}"
         assert data in [aside.read_bytes() for aside in directory.glob("store.db.damaged-*")]
         if not died:
@@ -389,8 +389,8 @@ def test_a_damaged_log_of_changes_costs_no_key(path: Path) -> None:
         for key in "abc":
             store.set("g", key, "v")
     write(path, "DELETE FROM changes WHERE last = 2")
-    with GroupStore(path, check="full", on_damage="set_aside") as store:
-        assert store.set_aside is not None
+    with GroupStore(path, check="full", on_damage="quarantine") as store:
+        assert store.quarantined is not None
         assert list(store.keys("g")) == ["a", "b", "c"]
 
 

@@ -97,7 +97,7 @@ def test_what_is_no_store_is_left_alone(path: Path, statements: list[str], said:
         return found
 
     before = schema()
-    for on_damage in ("raise", "set_aside"):
+    for on_damage in ("raise", "quarantine"):
         with pytest.raises(StoreOpenError, match=said):
             GroupStore(path, on_damage=on_damage)
     assert schema() == before

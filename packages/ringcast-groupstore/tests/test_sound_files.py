@@ -1,4 +1,4 @@
-"""What is sound is opened and never set aside, whatever somebody has added to it, and whatever the limits are now."""
+"""What is sound is opened and never quarantined, whatever somebody has added to it, and whatever the limits are now."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def test_what_others_add_is_no_damage(path: Path, statement: str, added: str) ->
         store.set("t", "k", "v", ttl_ms=10**9)
         expected = list(store.entries())
     write(path, statement)
-    with GroupStore(path, check="full", on_damage="set_aside") as store:
-        assert store.set_aside is None
+    with GroupStore(path, check="full", on_damage="quarantine") as store:
+        assert store.quarantined is None
         assert list(store.entries()) == expected
         assert store.check() == []
         store.set("g", "new", "v")
@@ -72,7 +72,7 @@ def test_a_store_whose_own_tables_were_changed_is_left_alone(path: Path, stateme
         store.set("g", "k", "v")
     write(path, statement)
     before = path.read_bytes()
-    for on_damage in ("raise", "set_aside"):
+    for on_damage in ("raise", "quarantine"):
         with pytest.raises(StoreOpenError, match="is no store that this release can use: its '"):
             GroupStore(path, on_damage=on_damage)
     assert path.read_bytes() == before
@@ -84,8 +84,8 @@ def test_what_lower_limits_forbid_is_no_damage_and_can_be_read_and_removed(path:
     with GroupStore(path, limits=Limits(max_group_bytes=600, max_key_bytes=600, max_value_bytes=8 * MIB)) as store:
         store.set_many(group, {key: value, "small": "1"})
         store.set("g", key, "2")
-    with GroupStore(path, check="full", on_damage="set_aside") as store:
-        assert (store.set_aside, store.check()) == (None, [])
+    with GroupStore(path, check="full", on_damage="quarantine") as store:
+        assert (store.quarantined, store.check()) == (None, [])
         assert store.get(group, key) == value
         assert store.get_many(group, [key, "small"]) == {key: value, "small": "1"}
         with pytest.raises(InputError, match="value has 5242880 bytes: at most 4194304 are allowed"):
@@ -104,8 +104,8 @@ def test_a_large_value_is_converted_with_what_lies_around_it(path: Path) -> None
     write(path, KV, f"INSERT INTO kv VALUES ('g', 'big', '{value}'), ('g', 'small', 'v')")
     write(path, "CREATE INDEX entries_by_expiry ON kv (value)", "CREATE VIEW v AS SELECT 1 FROM kv", "ANALYZE")
     for _ in range(2):
-        with GroupStore(path, check="full", on_damage="set_aside") as store:
-            assert (store.set_aside, store.check()) == (None, [])
+        with GroupStore(path, check="full", on_damage="quarantine") as store:
+            assert (store.quarantined, store.check()) == (None, [])
             assert store.get_all("g") == {"big": value, "small": "v"}
 
 
@@ -132,7 +132,7 @@ def test_a_view_goes_on_over_a_conversion(path: Path) -> None:
 )
 def test_rows_that_no_store_can_keep_are_refused_and_left(path: Path, row: str, said: str) -> None:
     write(path, KV, "INSERT INTO kv VALUES ('g', 'sound', 'v')", f"INSERT INTO kv VALUES {row}")
-    for on_damage in ("raise", "set_aside"):
+    for on_damage in ("raise", "quarantine"):
         with pytest.raises(StoreOpenError, match=f"can't be converted: {said}"):
             GroupStore(path, on_damage=on_damage)
     assert names(path) >= {"kv"}
@@ -184,7 +184,7 @@ def test_a_choice_that_there_is_not_is_refused(path: Path, words: dict[str, Any]
 def test_a_text_file_is_no_store_with_a_damaged_first_page(path: Path) -> None:
     path.write_text("these are notes, and no database" * 100)
     with pytest.raises(StoreOpenError, match="is not an SQLite database"):
-        GroupStore(path, on_damage="set_aside")
+        GroupStore(path, on_damage="quarantine")
     assert path.read_text().startswith("these are notes")
 
 
@@ -194,8 +194,8 @@ SET_ASIDE = """
 import sys
 from ringcast_groupstore import GroupStore, StoreCorruptError
 try:
-    with GroupStore(sys.argv[1], check="full", on_damage="set_aside", busy_timeout_s=0.2) as store:
-        print("set aside", store.set_aside is not None, list(store.keys("g")))
+    with GroupStore(sys.argv[1], check="full", on_damage="quarantine", busy_timeout_s=0.2) as store:
+        print("quarantined", store.quarantined is not None, list(store.keys("g")))
 except StoreCorruptError as error:
     print(error)
 """
@@ -217,10 +217,10 @@ def test_a_file_that_another_process_has_open_is_not_renamed_under_it(path: Path
     with GroupStore(path) as store:
         said = other()
         assert "1 keys do not fit their checksums" in said
-        assert "it is not set aside, since another process has it open" in said
+        assert "it is not quarantined, since another process has it open" in said
         store.set("g", "later", "v")
-        with pytest.raises(StoreCorruptError, match="it is not set aside"):
-            GroupStore(path, check="full", on_damage="set_aside", busy_timeout_s=0)
+        with pytest.raises(StoreCorruptError, match="it is not quarantined"):
+            GroupStore(path, check="full", on_damage="quarantine", busy_timeout_s=0)
     with GroupStore(path) as store:
         assert list(store.keys("g")) == ["bent", "later", "sound"]
-    assert other() == "set aside True ['later', 'sound']\n"
+    assert other() == "quarantined True ['later', 'sound']\n"

@@ -62,7 +62,7 @@ class Engine:
         self._durable = settings.durable
         self._presence = Presence(path)
         try:
-            self.writer, self.set_aside = open_checked(
+            self.writer, self.quarantined = open_checked(
                 *(path, self._connect_writer, self._presence, settings.check, settings.on_damage),
                 *(settings.limits, settings.busy_timeout_s),
             )

@@ -23,7 +23,7 @@ from ringcast_groupstore._schema import prepare
 from ringcast_groupstore._types import Limits
 
 Check = Literal["header", "quick", "full"]
-OnDamage = Literal["raise", "set_aside"]
+OnDamage = Literal["raise", "quarantine"]
 CHECKS: tuple[str, ...] = get_args(Check)
 ON_DAMAGE: tuple[str, ...] = get_args(OnDamage)
 
@@ -63,7 +63,7 @@ def open_checked(
         if presence.alone(busy_timeout_s, unless=lambda: _identity(path) != before):
             aside = _replace(path, error, limits)
         elif _identity(path) == before:
-            raise StoreCorruptError(f"{error}; it is not set aside, since another process has it open") from error
+            raise StoreCorruptError(f"{error}; it is not quarantined, since another process has it open") from error
         if aside is None:  # another process was faster
             presence.share()
             return _open(path, connect, check, limits), None
@@ -80,11 +80,13 @@ def _replace(path: Path, error: StoreError, limits: Limits) -> Path:
         _sync(partial)
         aside = _exchange(path, partial)
     except OSError as failed:
-        raise StoreOpenError(f"{error}; it can't be set aside: {failed.strerror}") from failed
+        raise StoreOpenError(f"{error}; it can't be quarantined: {failed.strerror}") from failed
     finally:
         for companion in ("", "-journal"):
             partial.with_name(partial.name + companion).unlink(missing_ok=True)
-    _logger.warning("%s; it was set aside as %s, and %d keys of it that can be read take its place", error, aside, kept)
+    _logger.warning(
+        "%s; it was quarantined as %s, and %d keys of it that can be read take its place", error, aside, kept
+    )
     return aside
 
 

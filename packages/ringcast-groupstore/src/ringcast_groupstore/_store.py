@@ -43,8 +43,8 @@ class GroupStore(Writes):
             a crash of the process none; neither damages the file.
         check: how well the file is looked at first: ``"header"`` only whether it is a store, ``"quick"`` every page,
             ``"full"`` the indices and every checksum too. The latter two read the whole file.
-        on_damage: what happens with a damaged file: ``"raise"`` StoreCorruptError, or ``"set_aside"``: it is renamed,
-            a warning logged, ``set_aside`` says to what, and a store of all keys that can still be read takes its
+        on_damage: what happens with a damaged file: ``"raise"`` StoreCorruptError, or ``"quarantine"``: it is renamed,
+            a warning logged, ``quarantined`` says to what, and a store of all keys that can still be read takes its
             place, whose log of changes begins anew. A sound file of something else is left alone, and so is a damaged
             one that another process has open. What is no SQLite file at all, but of a size that one may have, counts
             as a store whose first page is damaged.
@@ -85,7 +85,7 @@ class GroupStore(Writes):
         self.path = Path(path)
         settings = EngineSettings(durable, check, on_damage, limits or Limits(), keep_changes, busy_timeout_s, clock)
         self._engine = Engine(self.path, settings)
-        self.set_aside = self._engine.set_aside
+        self.quarantined = self._engine.quarantined
         super().__init__(_CommittedSource(self._engine))
         self._changer = self._commits = Commits(self._engine)
         self._quota = None

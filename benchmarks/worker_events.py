@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from ringcast import Change
 from ringcast._bus.bus import Delivery
 from ringcast._common.config import WorkerConfig
-from ringcast._common.log import Log
+from ringcast._common.log import worker_log
 from ringcast._common.measures import KeyMeasures, Metrics, NoMetrics
 from ringcast._common.stats import Stats
 from ringcast._worker.routes import Routes
@@ -121,7 +121,7 @@ async def measure(variant: Variant, events: int, at_once: int) -> float:
         handled += 1
 
     config = WorkerConfig.resolve({"store": "s", "keys": ["k"], "worker_id": "w"}, {})
-    log = Log(logging.getLogger("bench"))
+    log = worker_log(logging.getLogger("bench"))
     settings = StoreSettings(partition_count=PARTITIONS)
     connection = cast(Any, _Connection())
 

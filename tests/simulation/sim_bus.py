@@ -22,10 +22,9 @@ from ringcast._bus.bus import (
 )
 from ringcast._bus.refusals import Refusals
 from ringcast._common.config import WorkerConfig
-from ringcast._common.log import Log
 from ringcast._common.place import read_place
 from ringcast._protocol.membership import Entry
-from ringcast_wire import UnavailableError, names
+from ringcast_wire import EventLog, UnavailableError, names
 
 from tests.simulation import jetstream
 from tests.simulation.broker import Broker, Watcher
@@ -56,7 +55,7 @@ class SimBus(SimConnection):
 
     failure = BusError
 
-    def __init__(self, host: Host, log: Log) -> None:
+    def __init__(self, host: Host, log: EventLog) -> None:
         super().__init__(host.process, host.link, host.broker)
         self.refusals = Refusals(log)
         self.closed: asyncio.Future[None] = self.loop.create_future()
@@ -69,7 +68,7 @@ class SimBus(SimConnection):
 
     @classmethod
     @asynccontextmanager
-    async def prepared(cls, host: Host, _config: WorkerConfig, log: Log) -> AsyncIterator[SimBus]:
+    async def prepared(cls, host: Host, _config: WorkerConfig, log: EventLog) -> AsyncIterator[SimBus]:
         """One that is still to :meth:`connect`; closes it in the end."""
         bus = cls(host, log)
         try:

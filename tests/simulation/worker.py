@@ -17,7 +17,7 @@ from unittest.mock import patch
 from ringcast import Change
 from ringcast._bus import consumers
 from ringcast._common.config import WorkerConfig
-from ringcast._common.log import Log
+from ringcast._common.log import worker_log
 from ringcast._common.process import Process as Identity
 from ringcast._delivery import calls, handler, loop_share
 from ringcast._protocol.actions import Ack, Action, HistoryChanged, HistoryRefused, Restored
@@ -142,7 +142,7 @@ class Worker(SimProcess):
         self.process: Process = self
         self.leaving = False
         self._tokens: dict[str, tuple[str, int, int, str]] = {}
-        self._log = Log(_silent)
+        self._log = worker_log(_silent)
         identity = Identity()
         identity.incarnation = name
         application = Application(self)

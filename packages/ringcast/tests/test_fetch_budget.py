@@ -15,7 +15,7 @@ from ringcast._bus.bus import connected
 from ringcast._bus.nats_bus import NatsBus
 from ringcast._bus.requests import FetchClient
 from ringcast._common.config import WorkerConfig
-from ringcast._common.log import Log
+from ringcast._common.log import worker_log
 from ringcast_testkit import PATIENCE_S, NatsServer
 from ringcast_wire import UnavailableError, limits, names
 
@@ -195,7 +195,7 @@ async def test_a_fetch_that_is_given_up_is_cancelled_at_the_service(
         await service.subscribe(f"config.fetch.{store_name}.*.*", cb=asked.put)
         await service.flush()
         connection = await stack.enter_async_context(
-            connected(NatsBus.prepared, config, Log(logging.getLogger("ringcast")))
+            connected(NatsBus.prepared, config, worker_log(logging.getLogger("ringcast")))
         )
         timeout_s = 0.2 if why == "silence" else PATIENCE_S
         client = await stack.enter_async_context(FetchClient.open(connection, timeout_s))

@@ -14,7 +14,7 @@ from ringcast._bus.bus import Bus, Message, connected
 from ringcast._bus.kv import Bucket
 from ringcast._bus.nats_bus import NatsBus
 from ringcast._common.config import WorkerConfig
-from ringcast._common.log import Log
+from ringcast._common.log import worker_log
 from ringcast._coordination.lease_reader import LeaseReader
 from ringcast._protocol.lease_reading import MOST_READ, LeaseReadings
 from ringcast._protocol.membership import Entry, Membership
@@ -32,7 +32,7 @@ async def connection(service_nats: NatsServer, store: Store) -> AsyncIterator[Bu
     """To a server that has the bucket of leases."""
     await store.create()
     config = WorkerConfig(store="s", keys=("k",), servers=(service_nats.url,), worker_id=store.name)
-    async with connected(NatsBus.prepared, config, Log(logging.getLogger("ringcast"))) as opened:
+    async with connected(NatsBus.prepared, config, worker_log(logging.getLogger("ringcast"))) as opened:
         yield opened
 
 
@@ -46,7 +46,7 @@ async def reading(
     records = [NodeRecord(slot=slot, lease=lease, incarnation="i") for slot, lease in enumerate(leases)]
     entries = {f"k.{record.lease}": Entry(1, encode_record(record)) for record in records}
     membership.nodes.replace(entries)
-    reader = LeaseReader(connection, readings, lambda: leases[0], changed, Log(logging.getLogger("ringcast")))
+    reader = LeaseReader(connection, readings, lambda: leases[0], changed, worker_log(logging.getLogger("ringcast")))
     task = asyncio.create_task(reader.run())
     try:
         yield membership, reader

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import ringcast
 from ringcast import MismatchError, Mode, Worker
-from ringcast._common.log import Log
+from ringcast._common.log import worker_log
 from ringcast_client import ConfigServiceClient
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
 
@@ -146,7 +146,7 @@ def test_nothing_is_put_together_for_a_line_that_is_not_emitted() -> None:
     lines._more = asyncio.Event()
     logger = logging.Logger("x", logging.WARNING)
     logger.addHandler(lines)
-    log = Log(logger, store="s").bind(key="k")
+    log = worker_log(logger, store="s").bind(key="k")
     log.debug("quiet", value=Costly())
     log.info("quiet", value=Costly())
     assert lines.records == []

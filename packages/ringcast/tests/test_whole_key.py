@@ -17,7 +17,7 @@ from ringcast._bus.bus import connected
 from ringcast._bus.nats_bus import NatsBus
 from ringcast._bus.requests import FetchClient
 from ringcast._common.config import WorkerConfig
-from ringcast._common.log import Log
+from ringcast._common.log import worker_log
 from ringcast._dapr.reader import read_key
 from ringcast_client import ConfigServiceClient
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, TcpProxy
@@ -112,7 +112,7 @@ async def test_so_is_one_that_an_application_reads_at_once(bus: Client) -> None:
     config = WorkerConfig(store="s", keys=("k",), servers=(bus.connected_url.geturl(),), worker_id="w")
     async with (
         held(bus) as asked,
-        connected(NatsBus.prepared, config, Log(logging.getLogger("ringcast"))) as connection,
+        connected(NatsBus.prepared, config, worker_log(logging.getLogger("ringcast"))) as connection,
         FetchClient.open(connection, SILENCE_S) as fetches,
     ):
         parts = await read_key(fetches, "s", "k")

@@ -16,14 +16,23 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 import msgspec
-from ringcast_wire import Backoff, LeaseRecord, NatsLogin, ProtocolError, UnknownStoreError, decode_record, names
+from ringcast_wire import (
+    Backoff,
+    EventLog,
+    LeaseRecord,
+    NatsLogin,
+    ProtocolError,
+    UnknownStoreError,
+    decode_record,
+    names,
+)
 
 from ringcast._bus.bus import TRANSIENT, Bus, NotFoundError, OpenBus, connected, translated
 from ringcast._bus.kv import Bucket, BucketWatch, ConflictError
 from ringcast._bus.nats_bus import NatsBus
 from ringcast._bus.nats_client import WorkerClient
 from ringcast._common.config import WorkerConfig
-from ringcast._common.log import Log
+from ringcast._common.log import worker_log
 from ringcast._common.stats import Stats
 from ringcast._coordination.lease import LeaseHolder
 from ringcast._dapr.reader import Budget, KeyReader
@@ -47,7 +56,7 @@ def take_replays(worker: Worker, taker: ReplayTaker) -> None:
 class HostBus:
     """The connection of an agent for its lease and the records of its workers."""
 
-    def __init__(self, bus: Bus, agent_id: str, servers: Sequence[str], log: Log) -> None:
+    def __init__(self, bus: Bus, agent_id: str, servers: Sequence[str], log: EventLog) -> None:
         self.bus = bus
         self.agent_id = agent_id
         self.servers = tuple(servers)
@@ -71,7 +80,7 @@ class HostBus:
         Raises:
             UnavailableError: no server answered within ``connect_timeout_s``.
         """
-        log = Log(logger, agent_id=agent_id)
+        log = worker_log(logger, agent_id=agent_id)
         config = WorkerConfig(
             store="-",  # of no store
             keys=(),

@@ -12,11 +12,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
-from ringcast_wire import RingcastError, UnavailableError
+from ringcast_wire import EventLog, RingcastError, UnavailableError
 
 from ringcast._bus.refusals import Refusals
 from ringcast._common.config import WorkerConfig
-from ringcast._common.log import Log
 
 RECONNECT_MOST_S: Final = 5.0
 """Between two attempts to connect: for so long a worker may stay away when NATS is back. An attempt costs little."""
@@ -226,12 +225,12 @@ class Bus(Protocol):
         """Tells the broker that these deliveries are being worked on: it waits for their acknowledgement anew."""
 
 
-OpenBus: TypeAlias = Callable[[WorkerConfig, Log], AbstractAsyncContextManager[Bus]]
+OpenBus: TypeAlias = Callable[[WorkerConfig, EventLog], AbstractAsyncContextManager[Bus]]
 """Makes a bus that is still to be connected, and closes it in the end."""
 
 
 @asynccontextmanager
-async def connected(open_bus: OpenBus, config: WorkerConfig, log: Log) -> AsyncIterator[Bus]:
+async def connected(open_bus: OpenBus, config: WorkerConfig, log: EventLog) -> AsyncIterator[Bus]:
     """Connects, and closes in the end.
 
     Raises:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
-from ringcast_wire import Backoff, UnavailableError, names
+from ringcast_wire import Backoff, EventLog, UnavailableError, names
 from ringcast_wire.metrics import Histogram
 
 from ringcast._bus.bus import TRANSIENT, Bus, Delivery, EventConsumer, RejectedError, translated
@@ -16,7 +16,6 @@ from ringcast._bus.pull import PullLoop
 from ringcast._bus.refusals import RefusedError
 from ringcast._common.config import WorkerConfig
 from ringcast._common.lasting import lasting
-from ringcast._common.log import Log
 from ringcast._common.measures import ConsumerCounters
 from ringcast._protocol.filters import FilterPlan
 
@@ -51,7 +50,7 @@ class Consumers:
         holds: Callable[[], bool],
         confirmed: Callable[[frozenset[str]], None],
         failing: Callable[[frozenset[str], str], None],
-        log: Log,
+        log: EventLog,
     ) -> None:
         self._bus = bus
         self._config = config

@@ -7,10 +7,9 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from ringcast_wire import Backoff
+from ringcast_wire import Backoff, EventLog
 
 from ringcast._bus.bus import TRANSIENT, Bus, Message, NotFoundError, RejectedError, WatchConsumer
-from ringcast._common.log import Log
 from ringcast._common.place import read_place
 from ringcast._protocol.membership import Entry, Mirror
 
@@ -87,7 +86,7 @@ class BucketWatch:
         patterns: list[str],
         mirror: Mirror,
         changed: Callable[[], None],
-        log: Log,
+        log: EventLog,
     ) -> None:
         self._bus = bus
         self._bucket = bucket

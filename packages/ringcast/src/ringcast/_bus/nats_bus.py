@@ -14,7 +14,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext, api
 from nats.js import errors as js_errors
-from ringcast_wire import Backoff, UnavailableError, names, without_passwords
+from ringcast_wire import Backoff, EventLog, UnavailableError, names, without_passwords
 
 from ringcast._bus.bus import (
     RECONNECT_MOST_S,
@@ -34,7 +34,6 @@ from ringcast._bus.nats_client import LIBRARY_VERSION, SubjectRefusedError, libr
 from ringcast._bus.parser import burst_client, end_bursts, publish_to_all, take_bursts
 from ringcast._bus.refusals import Refusals
 from ringcast._common.config import NatsParser, WorkerConfig
-from ringcast._common.log import Log
 
 T = TypeVar("T")
 
@@ -84,7 +83,7 @@ class NatsBus:
     ``bursts``: deliveries are taken with the parser of bursts, as long as the library is of a version that it knows.
     """
 
-    def __init__(self, log: Log, api_prefix: str, *, bursts: bool = True) -> None:
+    def __init__(self, log: EventLog, api_prefix: str, *, bursts: bool = True) -> None:
         if bursts and not library_is_known():
             bursts = False
             log.warning(
@@ -110,7 +109,7 @@ class NatsBus:
 
     @classmethod
     @asynccontextmanager
-    async def prepared(cls, config: WorkerConfig, log: Log) -> AsyncIterator[NatsBus]:
+    async def prepared(cls, config: WorkerConfig, log: EventLog) -> AsyncIterator[NatsBus]:
         """One that is still to :meth:`connect`; closes it in the end."""
         bus = cls(log, config.jetstream_api, bursts=config.nats_parser is NatsParser.BURSTS)
         try:

@@ -14,10 +14,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from ringcast_wire import Backoff, names
+from ringcast_wire import Backoff, EventLog, names
 
 from ringcast._bus.bus import TRANSIENT, Bus, Delivery, Message
-from ringcast._common.log import Log
 from ringcast._common.measures import ConsumerCounters
 
 _EXPIRES_S: Final = 30.0
@@ -44,7 +43,7 @@ class PullLoop:
         demand: Callable[[], Awaitable[int]],
         missing: Callable[[], None],
         counters: ConsumerCounters,
-        log: Log,
+        log: EventLog,
     ) -> None:
         self._bus = bus
         self._subject = bus.api(f"CONSUMER.MSG.NEXT.{stream}.{consumer}")

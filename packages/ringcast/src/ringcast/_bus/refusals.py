@@ -7,9 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from ringcast_wire import UnavailableError
-
-from ringcast._common.log import Log
+from ringcast_wire import EventLog, UnavailableError
 
 SHOWN_FOR_S: Final = 60.0
 """How long a refusal counts, and is not logged again; what is refused for good is tried again sooner than that."""
@@ -23,7 +21,7 @@ class RefusedError(UnavailableError):
 class Refusals:
     """What was refused lately, and what waits for an answer that will not come. The server names the subject only."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: EventLog) -> None:
         self.count = 0
         self._log = log
         self._loop = asyncio.get_running_loop()

@@ -18,13 +18,12 @@ from typing import Final, Protocol
 
 import msgspec
 from ringcast_sqlite import Database, StoreCorruptError, StoreError
-from ringcast_wire import Backoff, MismatchError
+from ringcast_wire import Backoff, EventLog, MismatchError
 
 from ringcast._cache import file
 from ringcast._cache.directory import CachePlace
 from ringcast._cache.file import DamagedError, Identity, OtherError, StoredPartition
 from ringcast._common.config import WorkerConfig
-from ringcast._common.log import Log
 from ringcast._protocol.key import KeyMachine
 from ringcast._protocol.snapshots import MAX_WRITE_ROWS, PartitionSave
 
@@ -48,7 +47,7 @@ class CachedKey(Protocol):
 class Cache:
     """The cache of one worker. ``found``: what the last life left, by config key."""
 
-    def __init__(self, config: WorkerConfig, log: Log) -> None:
+    def __init__(self, config: WorkerConfig, log: EventLog) -> None:
         self.place = CachePlace(Path(config.cache_dir), config.store, config.worker_id)
         self.identity: Identity | None = None
         self.found: dict[str, list[StoredPartition]] = {}
@@ -69,7 +68,7 @@ class Cache:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, config: WorkerConfig, log: Log) -> AsyncIterator[Cache | None]:
+    async def open(cls, config: WorkerConfig, log: EventLog) -> AsyncIterator[Cache | None]:
         """The worker's cache with what was found in it, if there is to be one; writes what is left in the end.
 
         Raises:

@@ -7,11 +7,10 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from ringcast_wire import Backoff, InUseError, RingcastError
+from ringcast_wire import Backoff, EventLog, InUseError, RingcastError
 
 from ringcast._bus.bus import TRANSIENT
 from ringcast._common.config import WorkerConfig
-from ringcast._common.log import Log
 from ringcast._coordination.lease import PATIENCE_S, LeaseHolder
 from ringcast._protocol.lease_choice import LeaseChoice
 
@@ -33,7 +32,7 @@ class AgentLease:
         *,
         incarnation: str,
         retaken: Callable[[], None],
-        log: Log,
+        log: EventLog,
     ) -> None:
         from ringcast._coordination.agent_stream import AgentStream  # who has no agent does not pay for gRPC
 

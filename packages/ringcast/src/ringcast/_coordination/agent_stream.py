@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 from ringcast_wire import (
     Backoff,
+    EventLog,
     InUseError,
     ProtocolError,
     RingcastError,
@@ -23,7 +24,6 @@ from ringcast_wire import (
 )
 
 from ringcast._common.config import WorkerConfig
-from ringcast._common.log import Log
 
 pb = leases.pb
 
@@ -55,7 +55,7 @@ class AgentStream:
         registered: Callable[[str], None],
         pinged: Callable[[pb.Ping], None],
         failed: Callable[[RingcastError], None],
-        log: Log,
+        log: EventLog,
     ) -> None:
         self._target = leases.target(config.agent)
         self._register = pb.Register(

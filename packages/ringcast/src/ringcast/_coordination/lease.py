@@ -8,11 +8,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from ringcast_wire import InUseError, LeaseRecord, ProtocolError, decode_record, encode_record, limits, names
+from ringcast_wire import EventLog, InUseError, LeaseRecord, ProtocolError, decode_record, encode_record, limits, names
 
 from ringcast._bus.bus import TRANSIENT, Bus, translated
 from ringcast._bus.kv import Bucket, ConflictError
-from ringcast._common.log import Log
 from ringcast._common.process import this_process
 from ringcast._common.stats import Stats
 from ringcast._protocol.lease import LeaseKeeper, Refusal
@@ -88,7 +87,7 @@ class LeaseHolder:
         servers: tuple[str, ...],
         retaken: Callable[[], None],
         stats: Stats,
-        log: Log,
+        log: EventLog,
     ) -> None:
         self._bucket = Bucket(bus, names.LEASES_BUCKET)
         self._id = lease_id

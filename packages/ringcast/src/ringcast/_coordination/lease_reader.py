@@ -9,11 +9,10 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Final
 
-from ringcast_wire import UnavailableError, names
+from ringcast_wire import EventLog, UnavailableError, names
 
 from ringcast._bus.bus import TRANSIENT, Bus, Message
 from ringcast._bus.kv import Bucket, is_marker
-from ringcast._common.log import Log
 from ringcast._protocol.lease_reading import Lease, LeaseReadings
 
 _ANSWER_S: Final = 2.0
@@ -67,7 +66,7 @@ class LeaseReader:
         readings: LeaseReadings,
         own: Callable[[], str],
         changed: Callable[[], None],
-        log: Log,
+        log: EventLog,
         told: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self._told = told

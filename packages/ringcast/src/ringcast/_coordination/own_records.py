@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 from typing import Final
 
-from ringcast_wire import NodeRecord, names
+from ringcast_wire import EventLog, NodeRecord, names
 
 from ringcast._bus.bus import TRANSIENT
 from ringcast._bus.kv import Bucket
-from ringcast._common.log import Log
 from ringcast._protocol.membership import Mirror
 
 _CHECK_S: Final = (4.0, 6.0)
@@ -35,7 +34,7 @@ class OwnRecords:
         worker_id: str,
         keys: Sequence[str],
         corrected: Callable[[], None],
-        log: Log,
+        log: EventLog,
     ) -> None:
         self._bucket = bucket
         self._mirror = mirror

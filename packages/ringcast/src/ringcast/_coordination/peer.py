@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from ringcast_wire import (
+    EventLog,
     InUseError,
     LeaseRecord,
     LimitExceededError,
@@ -24,7 +25,6 @@ from ringcast._bus.kv import Bucket, BucketWatch, ConflictError
 from ringcast._bus.refusals import RefusedError
 from ringcast._common.config import WorkerConfig
 from ringcast._common.lasting import lasting
-from ringcast._common.log import Log
 from ringcast._common.stats import Stats, Trigger
 from ringcast._coordination.lease import PATIENCE_S, LeaseSource
 from ringcast._coordination.lease_reader import LeaseReader
@@ -105,7 +105,7 @@ class PeerCoordinator:
         participant: Participant,
         lease: LeaseSource,
         stats: Stats,
-        log: Log,
+        log: EventLog,
     ) -> None:
         self._bus = bus
         self._config = config

@@ -5,12 +5,19 @@ from __future__ import annotations
 import asyncio
 import random
 
-from ringcast_wire import Backoff, StoreDeletedError, StoreSettings, UnavailableError, UnknownStoreError, names
+from ringcast_wire import (
+    Backoff,
+    EventLog,
+    StoreDeletedError,
+    StoreSettings,
+    UnavailableError,
+    UnknownStoreError,
+    names,
+)
 
 from ringcast._bus.bus import Bus, NoJetStreamError, NotFoundError, translated
 from ringcast._bus.kv import Bucket
 from ringcast._common.config import WorkerConfig
-from ringcast._common.log import Log
 
 
 async def load_settings(bus: Bus, store: str) -> StoreSettings:
@@ -41,7 +48,7 @@ async def load_settings(bus: Bus, store: str) -> StoreSettings:
     return StoreSettings.from_kv(held)
 
 
-async def find_store(bus: Bus, config: WorkerConfig, *, patient: bool, log: Log) -> StoreSettings:
+async def find_store(bus: Bus, config: WorkerConfig, *, patient: bool, log: EventLog) -> StoreSettings:
     """Connects and reads the settings; a worker that has rows to serve meanwhile (``patient``) tries until it can.
 
     Raises:

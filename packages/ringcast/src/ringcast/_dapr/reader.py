@@ -29,7 +29,7 @@ from ringcast._bus.bus import Bus, OpenBus, connected
 from ringcast._bus.nats_bus import NatsBus
 from ringcast._bus.requests import FetchClient, UnfinishedFetchError
 from ringcast._common.config import WorkerConfig
-from ringcast._common.log import Log
+from ringcast._common.log import worker_log
 
 _FETCHES_AT_ONCE: Final = 8
 _FIRST_ROWS: Final = 8
@@ -178,7 +178,7 @@ class KeyReader:
         given = {"store": store, "keys": [key], "name": "ringcast-dapr-client", "cache_dir": "", **self._given}
         config = WorkerConfig.resolve(given)
         async with AsyncExitStack() as stack:
-            log = Log(logging.getLogger("ringcast.dapr"))
+            log = worker_log(logging.getLogger("ringcast.dapr"))
             self._bus = await stack.enter_async_context(connected(self._open_bus, config, log))
             self._fetches = await stack.enter_async_context(FetchClient.open(self._bus, config.fetch_timeout_s))
             self._stack = stack.pop_all()

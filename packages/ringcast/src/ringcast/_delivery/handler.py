@@ -14,12 +14,11 @@ from itertools import islice
 from operator import length_hint
 from typing import Final, TypeAlias
 
-from ringcast_wire import Backoff, ReplayAnswer, ReplayOutcome
+from ringcast_wire import Backoff, EventLog, ReplayAnswer, ReplayOutcome
 
 from ringcast._common.cancellation import ENDS_THE_PROCESS, Stopping, is_cancelled
 from ringcast._common.change import Change
 from ringcast._common.config import WorkerConfig
-from ringcast._common.log import Log
 from ringcast._common.measures import KeyMeasures
 from ringcast._common.stats import Stats
 from ringcast._delivery.calls import HandlerCall, HandlerCalls
@@ -45,7 +44,7 @@ class Applier:
         self,
         config: WorkerConfig,
         stats: Stats,
-        log: Log,
+        log: EventLog,
         *,
         on_assigned: Listener | None,
         on_revoked: Listener | None,

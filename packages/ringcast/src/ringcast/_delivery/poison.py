@@ -15,6 +15,7 @@ from ringcast_wire import (
     WIRE_VERSION,
     Backoff,
     DeadLetter,
+    EventLog,
     ReplayAnswer,
     ReplayOutcome,
     dead_letter_id,
@@ -25,7 +26,6 @@ from ringcast_wire import (
 from ringcast._bus.bus import TRANSIENT
 from ringcast._common.change import Change, PoisonPolicy
 from ringcast._common.config import WorkerConfig
-from ringcast._common.log import Log
 from ringcast._common.stats import Stats
 from ringcast._delivery.calls import HandlerCall, HandlerCalls
 
@@ -83,7 +83,7 @@ class Poison:
     """The poison policy of one config key."""
 
     def __init__(
-        self, config: WorkerConfig, stats: Stats, log: Log, letters: DeadLetters, owned: Callable[[int], bool]
+        self, config: WorkerConfig, stats: Stats, log: EventLog, letters: DeadLetters, owned: Callable[[int], bool]
     ) -> None:
         self._config = config
         self._stats = stats

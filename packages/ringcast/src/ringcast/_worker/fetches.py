@@ -11,6 +11,7 @@ from ringcast_wire import (
     WIRE_VERSION,
     BatchRequest,
     ErrorCode,
+    EventLog,
     HeadsReply,
     PartitionRequest,
     RingcastError,
@@ -19,7 +20,6 @@ from ringcast_wire import (
 )
 
 from ringcast._bus.requests import FetchClient, UnfinishedFetchError
-from ringcast._common.log import Log
 from ringcast._common.measures import KeyMeasures
 from ringcast._delivery.traces import Fetch, KeyTraces
 from ringcast._protocol.actions import FetchBatch, FetchFull, FetchPartition
@@ -42,7 +42,7 @@ class KeyFetches:
         *,
         measures: KeyMeasures,
         traces: KeyTraces | None,
-        log: Log,
+        log: EventLog,
         answered: Callable[[], None],
         deleted: Callable[[RingcastError], None],
     ) -> None:

@@ -7,9 +7,8 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ringcast_wire import WIRE_VERSION, ErrorCode, HeadsReply, RingcastError
+from ringcast_wire import WIRE_VERSION, ErrorCode, EventLog, HeadsReply, RingcastError
 
-from ringcast._common.log import Log
 from ringcast._protocol.anti_entropy import HeadsTimer
 from ringcast._protocol.key import KeyMachine
 
@@ -24,7 +23,7 @@ class HeadsCheck:
         self,
         machine: KeyMachine,
         every_s: float,
-        log: Log,
+        log: EventLog,
         compared: Callable[[], None],
         deleted: Callable[[RingcastError], None],
     ) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ringcast._common.log import Log
+from ringcast_wire import EventLog
+
 from ringcast._common.stats import Trigger
 from ringcast._coordination.peer import Coordinator
 from ringcast._protocol.assignment import Assignment
@@ -14,7 +15,7 @@ from ringcast._worker.session import KeySession
 class Participation:
     """Tells sessions and coordinator of each other's troubles. ``coordinator``: ``None`` as long as there is none."""
 
-    def __init__(self, worker_id: str, sessions: Mapping[str, KeySession], log: Log) -> None:
+    def __init__(self, worker_id: str, sessions: Mapping[str, KeySession], log: EventLog) -> None:
         self.coordinator: Coordinator | None = None
         self._worker_id = worker_id
         self._sessions = sessions

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from ringcast_wire import (
+    EventLog,
     Mode,
     ProtocolError,
     ReplayAnswer,
@@ -29,7 +30,6 @@ from ringcast_wire import (
 from ringcast._bus.bus import TRANSIENT, Bus, Message
 from ringcast._common.change import Change
 from ringcast._common.config import WorkerConfig
-from ringcast._common.log import Log
 from ringcast._delivery.poison import Replay
 from ringcast._worker.session import KeySession
 
@@ -53,7 +53,7 @@ class Replays:
         sessions: Mapping[str, KeySession],
         mode: Mode,
         taker: ReplayTaker | None,
-        log: Log,
+        log: EventLog,
     ) -> None:
         self._bus = bus
         self._config = config

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ringcast_wire import ProtocolError, names
+from ringcast_wire import EventLog, ProtocolError, names
 
 from ringcast._bus.bus import Bus, Delivery
 from ringcast._common.config import WorkerConfig
-from ringcast._common.log import Log
 from ringcast._common.stats import Stats
 from ringcast._worker.session import KeySession
 
@@ -23,7 +22,7 @@ class Routes:
         sessions: Mapping[str, KeySession],
         partition_count: int,
         stats: Stats,
-        log: Log,
+        log: EventLog,
     ) -> None:
         self._bus = bus
         self._store = config.store

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from ringcast_wire import (
     ErrorCode,
+    EventLog,
     InUseError,
     LeaseRecord,
     MismatchError,
@@ -29,7 +30,6 @@ from ringcast._cache.cache import Cache
 from ringcast._cache.file import Identity
 from ringcast._common.config import WorkerConfig
 from ringcast._common.lasting import first_error, lasting
-from ringcast._common.log import Log
 from ringcast._common.measures import KeyMeasures, Metrics, NoMetrics
 from ringcast._common.process import Process, this_process
 from ringcast._common.stats import Stats
@@ -58,7 +58,7 @@ class Runtime:
     def __init__(
         self,
         config: WorkerConfig,
-        log: Log,
+        log: EventLog,
         *,
         handler: Handler | None,
         on_assigned: Listener | None,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from ringcast_wire import Mode, ProtocolError, RingcastError, Row, StoreSettings, names
+from ringcast_wire import EventLog, Mode, ProtocolError, RingcastError, Row, StoreSettings, names
 from ringcast_wire.tracing import Tracing
 
 from ringcast._bus.bus import Bus
@@ -18,7 +18,6 @@ from ringcast._cache.cache import Cache
 from ringcast._cache.file import StoredPartition
 from ringcast._common.change import Change
 from ringcast._common.config import WorkerConfig
-from ringcast._common.log import Log
 from ringcast._common.measures import KeyMeasures
 from ringcast._common.stats import Trigger
 from ringcast._common.waiters import Waiters
@@ -67,7 +66,7 @@ class KeySession:
         cache: Cache | None,
         measures: KeyMeasures,
         tracing: Tracing | None,
-        log: Log,
+        log: EventLog,
     ) -> None:
         self.key = key
         self.measures = measures

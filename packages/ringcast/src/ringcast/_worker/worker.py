@@ -15,7 +15,7 @@ from ringcast_wire.tracing import make_tracing
 
 from ringcast._common.change import Change
 from ringcast._common.config import WorkerConfig, WorkerSettings
-from ringcast._common.log import Log
+from ringcast._common.log import worker_log
 from ringcast._common.measures import Metrics
 from ringcast._common.process import this_process
 from ringcast._common.stats import Stats
@@ -72,7 +72,7 @@ class Worker:
         **settings: Unpack[WorkerSettings],
     ) -> None:
         self.config = WorkerConfig.resolve(settings) if config is None else config.but(settings)
-        self._log = Log(
+        self._log = worker_log(
             logger or logging.getLogger("ringcast"), store=self.config.store, worker_id=self.config.worker_id
         )
         self._handler = handler

@@ -20,16 +20,17 @@ from ringcast._coordination.lease import LeaseHolder
 from ringcast._coordination.peer import PeerCoordinator
 from ringcast._delivery.handler import Applier
 from ringcast._protocol import lease_reading, peers
-from ringcast._protocol.anti_entropy import HeadsAsked, HeadsTimer
+from ringcast._protocol.anti_entropy import AntiEntropyTimer, KnownRevisions
 from ringcast._protocol.batch_fetches import BatchFetches
 from ringcast._protocol.batches import Batch, Wanted
+from ringcast._protocol.fetches import Fetches
 from ringcast._protocol.filters import FilterPlan
-from ringcast._protocol.hearing import Hearing
+from ringcast._protocol.intake import EventIntake
 from ringcast._protocol.key import KeyMachine
 from ringcast._protocol.lease import LeaseKeeper, Refusal
 from ringcast._protocol.lease_reading import Lease, LeaseReadings
 from ringcast._protocol.membership import Entry, Membership, Mirror
-from ringcast._protocol.partition import Fetching, Heard, Partition, Token
+from ringcast._protocol.partition import EventKind, Fetching, Partition, Token
 from ringcast._protocol.peers import Peers
 from ringcast._worker.session import KeySession
 from ringcast_config_service.histories import Histories
@@ -46,10 +47,10 @@ from ringcast_wire import ErrorCode, Event, FetchReply, PartitionRows, Row
 from tests.simulation.process import current
 from tests.simulation.worker import Worker
 
-_machine_hear = Hearing.hear
-_machine_heads = KeyMachine.heads_reply
+_intake_take = EventIntake.take
+_machine_compare = KeyMachine.compare_heads
 _machine_assign = KeyMachine.assign
-_partition_hear = Partition.hear
+_partition_classify = Partition.classify
 _batch_take = Batch.take
 _coordinator_give_notice = PeerCoordinator.give_notice
 _mirror_correct = Mirror.correct
@@ -63,9 +64,9 @@ _FLOOR_AS_IT_IS: Final = Sql.RAISE_FLOOR.replace("WHERE", "WHERE 0 AND")
 _HISTORY_OVERWRITTEN: Final = Sql.INSERT_HISTORY.replace("INSERT INTO", "INSERT OR REPLACE INTO")
 
 
-def _ack_at_once(self: Hearing, partition: Partition, event: Event, token: str, now: float) -> None:
-    _machine_hear(self, partition, event, token, now)
-    self._ack([token])
+def _ack_at_once(self: EventIntake, partition: Partition, event: Event, token: str, now: float) -> None:
+    _intake_take(self, partition, event, token, now)
+    self._outbox.ack([token])
 
 
 def _fetch_at_once(self: KeyMachine, partitions: frozenset[int]) -> None:
@@ -74,9 +75,9 @@ def _fetch_at_once(self: KeyMachine, partitions: frozenset[int]) -> None:
         self.filters_ready(partitions, 0.0)
 
 
-def _hear_without_prev(self: Partition, event: Event) -> Heard:
-    heard = _partition_hear(self, event)
-    return Heard.NEXT if heard is Heard.GAP and event.changes is not None else heard
+def _classify_without_prev(self: Partition, event: Event) -> EventKind:
+    kind = _partition_classify(self, event)
+    return EventKind.NEXT if kind is EventKind.GAP and event.changes is not None else kind
 
 
 def _do_nothing(*_: Any) -> None:
@@ -84,16 +85,16 @@ def _do_nothing(*_: Any) -> None:
 
 
 def _reconnected_trusting(self: KeySession) -> None:
-    self.machine.reconnected(self._now())
+    self.machine.fetches.reconnected(self._now())
     self.pump()
 
 
 def _accept_anything(self: Partition, row: Row) -> bool:
-    self._keep(row)
+    self._upsert(row)
     return True
 
 
-def _bury_and_forget(self: Partition, row_id: str, version: int) -> Row:
+def _delete_and_forget(self: Partition, row_id: str, version: int) -> Row:
     self.rows.pop(row_id, None)
     return Row(row_id, "", version, True)
 
@@ -110,25 +111,23 @@ def _accept_only(self: Partition, rows: Iterable[Row], _revision: int) -> list[R
     return [row for row in rows if self.accept(row)]
 
 
-def _give_up_fetching(
-    self: KeyMachine, request: int, _code: ErrorCode, _now: float, *, unfinished: bool = False
-) -> None:
-    asked = self._fetches.ended(request)
+def _give_up_fetching(self: Fetches, request: int, _code: ErrorCode, _now: float, *, unfinished: bool = False) -> None:
+    asked = self._single.ended(request)
     if asked is not None:
         self._queue.done(asked.partition)
 
 
-def _advance_at_once(self: Hearing, partition: Partition, event: Event, token: str, now: float) -> None:
-    _machine_hear(self, partition, event, token, now)
+def _advance_at_once(self: EventIntake, partition: Partition, event: Event, token: str, now: float) -> None:
+    _intake_take(self, partition, event, token, now)
     if partition.live and event.changes is not None and partition.expected == event.rev:
-        self._ack(partition.advance(event.rev))
+        self._outbox.ack(partition.advance(event.rev))
 
 
-def _drop_while_fetching(self: Hearing, partition: Partition, event: Event, token: Token, now: float) -> None:
+def _drop_while_fetching(self: EventIntake, partition: Partition, event: Event, token: Token, now: float) -> None:
     if partition.fetching in (Fetching.ASKED, Fetching.APPLYING):
-        self._ack([token])
+        self._outbox.ack([token])
     else:
-        _machine_hear(self, partition, event, token, now)
+        _intake_take(self, partition, event, token, now)
 
 
 async def _start_and_go_on(self: Applier, _job: int, changes: list[Change]) -> None:
@@ -159,9 +158,11 @@ async def _nothing_to_do(*_: Any) -> None:
     pass
 
 
-def _heed_higher_heads(self: KeyMachine, asked: HeadsAsked, heads: Sequence[int], now: float, *history: Any) -> None:
+def _heed_higher_heads(
+    self: KeyMachine, asked: KnownRevisions, heads: Sequence[int], now: float, *history: Any
+) -> None:
     higher = [max(head, asked.at[n][1]) if n in asked.at else head for n, head in enumerate(heads)]
-    _machine_heads(self, asked, higher, now, *history)
+    _machine_compare(self, asked, higher, now, *history)
 
 
 def _none(*_: Any) -> list[str]:
@@ -257,14 +258,16 @@ class Variant:
 
 VARIANTS: Final = {
     "ack_before_apply": Variant(
-        "acknowledges an event as soon as it has heard it", 20, ((Hearing, "hear", _ack_at_once),)
+        "acknowledges an event as soon as it has heard it", 20, ((EventIntake, "take", _ack_at_once),)
     ),
     "fetch_before_filter": Variant(
         "fetches a gained partition before the server delivers its events",
         500,
         ((KeyMachine, "assign", _fetch_at_once),),
     ),
-    "ignore_prev": Variant("takes any newer event for the next one", 100, ((Partition, "hear", _hear_without_prev),)),
+    "ignore_prev": Variant(
+        "takes any newer event for the next one", 100, ((Partition, "classify", _classify_without_prev),)
+    ),
     "trust_after_lost_lease": Variant(
         "does not compare with the heads after its lease or its connection was lost",
         100,
@@ -274,7 +277,7 @@ VARIANTS: Final = {
         "takes rows that are older than what it has", 100, ((Partition, "accept", _accept_anything),)
     ),
     "forget_tombstones": Variant(
-        "does not remember what was deleted above its revision", 200, ((Partition, "_bury", _bury_and_forget),)
+        "does not remember what was deleted above its revision", 200, ((Partition, "_delete", _delete_and_forget),)
     ),
     "batch_revision": Variant(
         "takes the revision of a reply with a few rows for its own", 100, ((Batch, "take", _take_its_revision),)
@@ -282,16 +285,14 @@ VARIANTS: Final = {
     "keep_what_is_not_listed": Variant(
         "keeps rows that a whole partition does not list", 100, ((Partition, "accept_whole", _accept_only),)
     ),
-    "give_up_fetching": Variant(
-        "does not try a failed fetch again", 100, ((KeyMachine, "fetch_failed", _give_up_fetching),)
-    ),
+    "give_up_fetching": Variant("does not try a failed fetch again", 100, ((Fetches, "failed", _give_up_fetching),)),
     "applied_before_handler": Variant(
-        "counts an event as applied when it is taken in", 100, ((Hearing, "hear", _advance_at_once),)
+        "counts an event as applied when it is taken in", 100, ((EventIntake, "take", _advance_at_once),)
     ),
     "drop_while_fetching": Variant(
         "drops and acknowledges events that come while their partition is being fetched",
         20,
-        ((Hearing, "hear", _drop_while_fetching),),
+        ((EventIntake, "take", _drop_while_fetching),),
     ),
     "jobs_at_once": Variant(
         "does not wait for its handlers before it starts the next", 20, ((Applier, "apply", _start_and_go_on),)
@@ -299,11 +300,13 @@ VARIANTS: Final = {
     "one_history": Variant(
         "goes on in the same history after the database was restored", 100, ((Histories, "begin", _same_history),)
     ),
-    "never_compares": Variant("compares with the heads only when called to", 100, ((HeadsTimer, "next_s", _never),)),
+    "never_compares": Variant(
+        "compares with the heads only when called to", 100, ((AntiEntropyTimer, "next_s", _never),)
+    ),
     "ahead_of_the_database": Variant(
         "believes itself when the heads are below what it has",
         100,
-        ((KeyMachine, "heads_reply", _heed_higher_heads),),
+        ((KeyMachine, "compare_heads", _heed_higher_heads),),
     ),
     "forget_consumer": Variant(
         "does not make a consumer again that the server has lost",
@@ -369,7 +372,7 @@ VARIANTS: Final = {
     "waiting_batch": Variant(
         "has every change wait for one that could not be fetched, though its row came another way",
         100,
-        ((BatchFetches, "outrun", _do_nothing),),
+        ((BatchFetches, "drop_satisfied", _do_nothing),),
     ),
     "old_leases": Variant(
         "reads no lease again that it has read once",

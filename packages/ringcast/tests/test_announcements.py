@@ -40,7 +40,7 @@ class Bench:
     def done(self) -> list[tuple[bool, list[int]]]:
         """The application has been told the first of what it has not been told yet."""
         before = len(self.told)
-        self.machine.job_done(self.told.pop(0).job, 0.0)
+        self.machine.handover.done(self.told.pop(0).job, 0.0)
         self.poll()
         return [(announce.assigned, sorted(announce.partitions)) for announce in self.told[before - 1 :]]
 
@@ -48,7 +48,7 @@ class Bench:
         for fetch in self.fetches:
             rows = [Row(f"{fetch.partition}{row_id}", "v", number) for number, row_id in enumerate(row_ids, 1)]
             part = PartitionRows(fetch.partition, len(rows), True, rows)
-            self.machine.partition_reply(fetch.request, part, 0.0)
+            self.machine.fetches.partition_reply(fetch.request, part, 0.0)
         self.fetches = []
         self.poll()
 
@@ -63,7 +63,7 @@ def test_a_loss_is_told_while_changes_are_being_handed_over() -> None:
     assert bench.machine.announcements.known == {0, 1}
     bench.done()
     assert bench.machine.announcements.known == {1}
-    bench.machine.job_done(job.job, 0.0)
+    bench.machine.handover.done(job.job, 0.0)
 
 
 def test_no_change_of_a_partition_comes_before_it_is_told_and_those_of_others_do() -> None:
@@ -78,7 +78,7 @@ def test_no_change_of_a_partition_comes_before_it_is_told_and_those_of_others_do
     bench.poll(1.0)
     (job,) = bench.jobs
     assert [change.row_id for change in job.changes] == ["b"]
-    bench.machine.job_done(job.job, 0.0)
+    bench.machine.handover.done(job.job, 0.0)
     bench.done()
     assert [change.row_id for change in bench.jobs[1].changes] == ["1a"]
 

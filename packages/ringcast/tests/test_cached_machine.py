@@ -15,8 +15,7 @@ class Bench:
     """A machine of one partition that the disk had at revision 10, up to its first fetch."""
 
     def __init__(self) -> None:
-        self.machine = KeyMachine("s", "k", full=False, partition_count=1, random=lambda: 0.5)
-        self.machine.saving = Saving()
+        self.machine = KeyMachine("s", "k", full=False, partition_count=1, random=lambda: 0.5, saving=Saving())
         rows = {"a": Row("a", "1", 3), "b": Row("b", "2", 10)}
         self.machine.restore([CachedPartition(0, 10, rows, {}, 0.0)], hand_over=True)
         self.run(0.0)
@@ -30,7 +29,7 @@ class Bench:
         while actions := self.machine.poll(now):
             for action in actions:
                 if isinstance(action, Apply | Announce):
-                    self.machine.job_done(action.job, now)
+                    self.machine.handover.done(action.job, now)
                 if not isinstance(action, Announce):
                     found.append(action)
             if not any(isinstance(action, Apply | Announce) for action in actions):
@@ -48,7 +47,7 @@ def test_what_changed_is_fetched_and_only_that_is_written() -> None:
     assert bench.fetch.since == 10
     assert bench.saves() == []  # the disk has it all
     rows = [Row("b", "", 11, True), Row("c", "3", 12)]
-    bench.machine.partition_reply(bench.fetch.request, PartitionRows(0, 12, False, rows), 2.0)
+    bench.machine.fetches.partition_reply(bench.fetch.request, PartitionRows(0, 12, False, rows), 2.0)
     (apply,) = bench.run(2.0)
     assert isinstance(apply, Apply)
     assert [(change.row_id, change.deleted, change.cached_age_s) for change in apply.changes] == [
@@ -63,7 +62,7 @@ def test_what_changed_is_fetched_and_only_that_is_written() -> None:
 
 def test_a_write_that_failed_has_the_partition_written_whole() -> None:
     bench = Bench()
-    bench.machine.partition_reply(bench.fetch.request, PartitionRows(0, 11, False, [Row("c", "3", 11)]), 2.0)  # type: ignore[union-attr]
+    bench.machine.fetches.partition_reply(bench.fetch.request, PartitionRows(0, 11, False, [Row("c", "3", 11)]), 2.0)  # type: ignore[union-attr]
     bench.run(2.0)
     assert bench.machine.saving is not None
     bench.machine.saving.failed(bench.saves())
@@ -77,9 +76,9 @@ def test_revisions_that_went_back_replace_what_the_disk_has(unknown: bool) -> No
     bench = Bench()
     assert isinstance(bench.fetch, FetchPartition)
     if unknown:
-        bench.machine.fetch_failed(bench.fetch.request, ErrorCode.UNKNOWN_KEY, 2.0)
+        bench.machine.fetches.failed(bench.fetch.request, ErrorCode.UNKNOWN_KEY, 2.0)
     else:
-        bench.machine.partition_reply(bench.fetch.request, PartitionRows(0, 5, True, [Row("b", "old", 5)]), 2.0)
+        bench.machine.fetches.partition_reply(bench.fetch.request, PartitionRows(0, 5, True, [Row("b", "old", 5)]), 2.0)
     restored, apply = bench.run(2.0)
     assert restored == Restored(0, 10, 0 if unknown else 5)
     assert isinstance(apply, Apply)
@@ -100,8 +99,7 @@ def test_an_event_that_the_disk_had_is_acknowledged_at_once() -> None:
 
 
 def test_a_partition_that_was_lost_leaves_the_disk_and_its_cached_rows_are_not_handed_over() -> None:
-    machine = KeyMachine("s", "k", full=False, partition_count=1, random=lambda: 0.5)
-    machine.saving = Saving()
+    machine = KeyMachine("s", "k", full=False, partition_count=1, random=lambda: 0.5, saving=Saving())
     machine.restore([CachedPartition(0, 10, {"a": Row("a", "1", 3)}, {}, 0.0)], hand_over=True)
     told = []
     actions = machine.poll(0.0)
@@ -110,9 +108,10 @@ def test_a_partition_that_was_lost_leaves_the_disk_and_its_cached_rows_are_not_h
         for action in actions:
             assert isinstance(action, Announce)
             told.append((action.assigned, action.partitions))
-            machine.job_done(action.job, 0.0)
+            machine.handover.done(action.job, 0.0)
         actions = []
     assert told == [(True, frozenset({0})), (False, frozenset({0}))]
+    assert machine.saving is not None
     (save,) = machine.saving.take()
     assert (save.number, save.partition) == (0, None)
 
@@ -121,17 +120,17 @@ def test_past_so_many_changed_rows_a_partition_is_written_whole(monkeypatch: pyt
     monkeypatch.setattr(partition_module, "MAX_UNSAVED_ROWS", 3)
     bench = Bench()
     rows = [Row(f"r{number}", "x", 11 + number) for number in range(4)]
-    bench.machine.partition_reply(bench.fetch.request, PartitionRows(0, 14, False, rows), 2.0)  # type: ignore[union-attr]
+    bench.machine.fetches.partition_reply(bench.fetch.request, PartitionRows(0, 14, False, rows), 2.0)  # type: ignore[union-attr]
     bench.run(2.0)
     (save,) = bench.saves()
     assert (save.whole, len(save.rows)) == (True, 6)
 
 
 def test_a_write_takes_whole_partitions_until_it_is_large_enough() -> None:
-    machine = KeyMachine("s", "k", full=True, partition_count=4, random=lambda: 0.5)
-    machine.saving = Saving()
+    machine = KeyMachine("s", "k", full=True, partition_count=4, random=lambda: 0.5, saving=Saving())
     rows = {f"r{number}": Row(f"r{number}", "x", number + 1) for number in range(10)}
     machine.restore([CachedPartition(number, 10, dict(rows), {}, 0.0) for number in range(4)], hand_over=False)
+    assert machine.saving is not None
     machine.saving.rewrite(machine.partitions.values())
     sizes = []
     while saves := machine.saving.take(15):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 
 from ringcast._protocol.actions import Ack, Announce, Apply, FetchBatch, FetchPartition
-from ringcast._protocol.batch_fetches import DENIALS
+from ringcast._protocol.batch_fetches import STALE_REPLIES
 from ringcast._protocol.key import KeyMachine
-from ringcast._protocol.partition_fetches import MAX_SHORT_FETCHES
+from ringcast._protocol.partition_fetches import MAX_INCOMPLETE_FETCHES
 from ringcast_wire import Change, Event, PartitionRows, Row
 
 NOW_STEP_S = 60.0
@@ -42,20 +42,20 @@ class Follower:
                         case Ack():
                             self.acked += action.tokens
                         case Announce():
-                            self.machine.job_done(action.job, self.now)
+                            self.machine.handover.done(action.job, self.now)
                         case Apply():
                             self.told += [(change.row_id, change.value) for change in action.changes]
-                            self.machine.job_done(action.job, self.now)
+                            self.machine.handover.done(action.job, self.now)
                         case FetchPartition():
                             self.asked += 1
                             whole = action.since is None
                             rows = [row for row in self.rows if whole or row.version > (action.since or 0)]
-                            self.machine.partition_reply(
+                            self.machine.fetches.partition_reply(
                                 action.request, PartitionRows(0, self.revision, whole, rows), self.now
                             )
                         case FetchBatch():
                             rows = [row for row in self.rows if row.row_id in action.row_ids]
-                            self.machine.batch_reply(
+                            self.machine.fetches.batch_reply(
                                 action.request, [PartitionRows(0, self.revision, False, rows)], self.now
                             )
 
@@ -68,7 +68,7 @@ class Follower:
 def test_an_event_ahead_of_all_that_the_service_knows_is_dropped_in_the_end() -> None:
     follower = Follower()
     follower.event(1_000, 1_001, None, "false")
-    follower.run(MAX_SHORT_FETCHES)
+    follower.run(MAX_INCOMPLETE_FETCHES)
     assert "false" not in follower.acked
     follower.event(3, 4, [follower.write("b", "1")], "true")
     follower.run(3)
@@ -85,7 +85,7 @@ def test_an_event_ahead_of_all_that_the_service_knows_is_dropped_in_the_end() ->
 def test_an_event_of_rows_that_the_service_denies_does_not_hold_up_the_key() -> None:
     follower = Follower()
     follower.event(3, 9, [Change("a", 9)], "false")
-    follower.run(DENIALS + 2)
+    follower.run(STALE_REPLIES + 2)
     assert follower.acked == ["false"]
     assert follower.machine.partitions[0].applied == 3
     follower.event(3, 4, [follower.write("b", "1")], "true")
@@ -105,7 +105,7 @@ def test_an_event_that_cannot_be_read_leads_to_a_fetch_also_while_one_is_under_w
     before = PartitionRows(0, 3, False, [])  # answered before the write whose event comes now, damaged
     follower.write("b", "1")
     machine.unreadable(0, "bad2")
-    machine.partition_reply(fetch.request, before, follower.now)
+    machine.fetches.partition_reply(fetch.request, before, follower.now)
     follower.run(1)
     assert follower.told == [("a", "true"), ("b", "1")]
     assert machine.partitions[0].applied == 4

@@ -11,7 +11,7 @@ from ringcast._protocol.actions import (
     Action,
     Announce,
     Apply,
-    CompareHeads,
+    CompareRevisions,
     FetchBatch,
     FetchFull,
     FetchPartition,
@@ -19,7 +19,7 @@ from ringcast._protocol.actions import (
     HistoryRefused,
     Restored,
 )
-from ringcast._protocol.hearing import share_out
+from ringcast._protocol.backlog import share_out
 from ringcast._protocol.key import KeyMachine
 from ringcast._protocol.key_history import FEW_ROWS, MAX_PAST_HISTORIES, KeyHistory
 from ringcast._protocol.snapshots import CachedPartition
@@ -68,7 +68,7 @@ class Bench:
                 if isinstance(action, Apply):
                     self.handed.update((change.row_id, change.value) for change in action.changes)
                 if isinstance(action, Apply | Announce):
-                    self.machine.job_done(action.job, self.now)
+                    self.machine.handover.done(action.job, self.now)
 
     def take(self, kind: type[A]) -> list[A]:
         self.poll()
@@ -85,20 +85,22 @@ class Bench:
                 return
             for fetch in fetches:
                 if service.history:
-                    machine.partition_reply(fetch.request, service.part(fetch.partition), self.now, service.history)
+                    machine.fetches.partition_reply(
+                        fetch.request, service.part(fetch.partition), self.now, service.history
+                    )
                 else:
-                    machine.fetch_failed(fetch.request, ErrorCode.UNKNOWN_KEY, self.now)
+                    machine.fetches.failed(fetch.request, ErrorCode.UNKNOWN_KEY, self.now)
             for whole in full:
                 parts = [service.part(number) for number in range(len(service.heads))]
-                machine.full_reply(whole.request, parts, self.now, service.history)
+                machine.fetches.full_reply(whole.request, parts, self.now, service.history)
 
     def compare(self) -> None:
         """Compares the heads."""
         self.poll()
-        asked = self.machine.heads_asked()
+        asked = self.machine.known_revisions()
         if asked.needed:
             rows = [len(part) for part in self.service.rows]
-            self.machine.heads_reply(asked, self.service.heads, self.now, self.service.history, rows)
+            self.machine.compare_heads(asked, self.service.heads, self.now, self.service.history, rows)
         self.poll()
 
     def event(self, number: int, prev: int, rev: int, history: str, row_id: str = "x", value: str = "e") -> None:
@@ -132,12 +134,12 @@ def test_an_event_of_another_history_has_the_heads_compared_and_is_never_taken_i
     bench.service = Service(NEW, [{"a": ("2", 2)}])
     bench.event(0, 5, 6, NEW, "z", "not of ours")
     bench.event(0, 6, 7, NEW, "z", "not of ours")
-    assert len(bench.take(CompareHeads)) == 1  # one is enough
+    assert len(bench.take(CompareRevisions)) == 1  # one is enough
     assert not bench.take(Ack)
     assert "z" not in bench.handed
     bench.compare()
     (fetch,) = bench.take(FetchPartition)
-    bench.machine.partition_reply(fetch.request, bench.service.part(0), bench.now, NEW)
+    bench.machine.fetches.partition_reply(fetch.request, bench.service.part(0), bench.now, NEW)
     assert not bench.take(Ack)  # the answer is older than they are
     assert bench.rows() == {"a": "2"}
     bench.service = Service(NEW, [{"a": ("2", 2), "z": ("3", 7)}])
@@ -150,10 +152,10 @@ def test_an_event_of_a_history_that_is_over_is_dropped_without_asking_again() ->
     """A consumer begins with the last event of each subject, which may be older than the restored database."""
     bench = Bench(Service(NEW, [{"a": ("1", 2)}])).start()
     bench.event(0, 8, 9, OLD)
-    assert bench.take(CompareHeads)
+    assert bench.take(CompareRevisions)
     bench.compare()
     bench.event(0, 9, 10, OLD)
-    assert not bench.take(CompareHeads)
+    assert not bench.take(CompareRevisions)
     assert not bench.take(FetchPartition)
     assert bench.rows() == {"a": "1"}
 
@@ -167,10 +169,10 @@ def test_an_event_that_comes_while_the_partition_is_taken_whole_is_fetched_after
     answer = bench.service.part(0)
     bench.service = Service(NEW, [{"a": ("2", 2), "b": ("3", 3)}])
     bench.event(0, 2, 3, NEW, "b", "3")  # below the revision that is held, of the old history
-    bench.machine.partition_reply(fetch.request, answer, bench.now, NEW)
+    bench.machine.fetches.partition_reply(fetch.request, answer, bench.now, NEW)
     (again,) = bench.take(FetchPartition)
     assert (again.since, again.history) == (2, NEW)
-    bench.machine.partition_reply(again.request, bench.service.part(0), bench.now, NEW)
+    bench.machine.fetches.partition_reply(again.request, bench.service.part(0), bench.now, NEW)
     bench.poll()
     assert bench.rows() == {"a": "2", "b": "3"}
 
@@ -181,9 +183,9 @@ def test_answers_that_were_under_way_when_the_history_changed_are_asked_for_agai
     (fetch,) = bench.take(FetchPartition)
     late = PartitionRows(0, 7, False, [Row("x", "e", 7)])
     bench.service = Service(NEW, [{"a": ("2", 2)}])
-    bench.machine.heads_reply(bench.machine.heads_asked(), [2], bench.now, NEW, [1])
-    bench.machine.partition_reply(fetch.request, late, bench.now, OLD)
-    assert not bench.take(CompareHeads)  # the old one is known to be over
+    bench.machine.compare_heads(bench.machine.known_revisions(), [2], bench.now, NEW, [1])
+    bench.machine.fetches.partition_reply(fetch.request, late, bench.now, OLD)
+    assert not bench.take(CompareRevisions)  # the old one is known to be over
     bench.now = 60.0
     bench.answer()
     assert bench.rows() == {"a": "2"}
@@ -194,12 +196,12 @@ def test_rows_of_the_old_history_that_the_handler_has_just_taken_do_not_stay() -
     bench = Bench(Service(OLD, [{"a": ("1", 5)}])).start()
     bench.event(0, 6, 7, OLD)
     (fetch,) = bench.take(FetchPartition)
-    bench.machine.partition_reply(fetch.request, PartitionRows(0, 7, False, [Row("x", "e", 7)]), bench.now, OLD)
+    bench.machine.fetches.partition_reply(fetch.request, PartitionRows(0, 7, False, [Row("x", "e", 7)]), bench.now, OLD)
     (apply,) = [action for action in bench.machine.poll(bench.now) if isinstance(action, Apply)]
     bench.service = Service(NEW, [{"a": ("2", 2)}])
-    asked = bench.machine.heads_asked()
-    bench.machine.heads_reply(asked, [2], bench.now, NEW, [1])
-    bench.machine.job_done(apply.job, bench.now)
+    asked = bench.machine.known_revisions()
+    bench.machine.compare_heads(asked, [2], bench.now, NEW, [1])
+    bench.machine.handover.done(apply.job, bench.now)
     bench.answer()
     assert bench.rows() == {"a": "2"}
     assert bench.machine.ready
@@ -209,8 +211,10 @@ def test_a_named_row_of_another_history_is_not_taken_in() -> None:
     bench = Bench(Service(OLD, [{"a": ("1", 5)}])).start()
     bench.machine.event(0, Event(1, 5, 6, 0, [Change("a", 6)], OLD), "t", bench.now)
     (fetch,) = bench.take(FetchBatch)
-    bench.machine.batch_reply(fetch.request, [PartitionRows(0, 9, False, [Row("a", "other", 9)])], bench.now, NEW)
-    assert bench.take(CompareHeads)
+    bench.machine.fetches.batch_reply(
+        fetch.request, [PartitionRows(0, 9, False, [Row("a", "other", 9)])], bench.now, NEW
+    )
+    assert bench.take(CompareRevisions)
     assert bench.rows() == {"a": "1"}
     bench.service = Service(NEW, [{"a": ("other", 9)}])
     bench.compare()
@@ -239,7 +243,7 @@ def test_what_was_refused_is_taken_once_the_rows_are_back() -> None:
     bench.compare()
     assert bench.take(HistoryRefused)
     bench.event(0, 0, 1, NEW, "a", "2")
-    assert not bench.take(CompareHeads)  # the regular comparison will do
+    assert not bench.take(CompareRevisions)  # the regular comparison will do
     bench.service = Service(NEW, [{"a": ("2", 1), "b": ("2", 2)}])
     bench.compare()
     bench.answer()
@@ -308,10 +312,10 @@ def test_the_first_event_of_an_empty_partition_does_not_outlive_its_history(runn
     bench.now += 1.0
     applied = [action for action in bench.machine.poll(bench.now) if isinstance(action, Apply)]
     bench.service = Service(NEW, [{"new": ("1", 1), "lost": ("2", 1)}, {"b": ("1", 1)}])
-    asked = bench.machine.heads_asked()
-    bench.machine.heads_reply(asked, bench.service.heads, bench.now, NEW, [2, 1])
+    asked = bench.machine.known_revisions()
+    bench.machine.compare_heads(asked, bench.service.heads, bench.now, NEW, [2, 1])
     for apply in applied if running else [before]:
-        bench.machine.job_done(apply.job, bench.now)
+        bench.machine.handover.done(apply.job, bench.now)
     bench.answer()
     assert bench.rows() == {"new": "1", "lost": "2", "b": "1"}
     assert bench.machine.ready
@@ -346,14 +350,14 @@ def test_the_first_write_to_a_key_is_taken_in_without_a_fetch() -> None:
     bench.event(0, 0, 1, NEW, "b", "1")
     assert bench.handed == {"a": "1", "b": "1"}
     assert not bench.take(FetchPartition)
-    assert not bench.take(CompareHeads)
+    assert not bench.take(CompareRevisions)
 
 
 def test_an_answer_of_before_the_first_write_does_not_take_the_key_away() -> None:
     bench = Bench(Service("", [{}])).start()
-    asked = bench.machine.heads_asked()
+    asked = bench.machine.known_revisions()
     bench.event(0, 0, 1, NEW, "a", "1")
-    bench.machine.heads_reply(asked, [0], bench.now, "", [0])  # the key was not there when the service looked
+    bench.machine.compare_heads(asked, [0], bench.now, "", [0])  # the key was not there when the service looked
     assert not bench.take(HistoryRefused)
     assert bench.rows() == {"a": "1"}
     assert bench.machine.ready
@@ -370,9 +374,9 @@ def test_a_cache_is_kept_over_a_change_of_histories(history: str) -> None:
     bench.machine.filters_ready([0], bench.now)
     (fetch,) = bench.take(FetchPartition)
     assert (fetch.since, fetch.history) == (5, OLD)
-    bench.machine.partition_reply(fetch.request, bench.service.part(0), bench.now, history)
+    bench.machine.fetches.partition_reply(fetch.request, bench.service.part(0), bench.now, history)
     if history == NEW:
-        assert bench.take(CompareHeads)
+        assert bench.take(CompareRevisions)
         bench.compare()
         bench.now = 60.0
         bench.answer()
@@ -387,8 +391,8 @@ def test_a_whole_key_of_another_history_is_asked_for_again() -> None:
     bench.machine.assign(frozenset({0}))
     bench.machine.filters_ready([0], bench.now)
     (full,) = bench.take(FetchFull)
-    bench.machine.full_reply(full.request, [bench.service.part(0)], bench.now, NEW)
-    assert bench.take(CompareHeads)
+    bench.machine.fetches.full_reply(full.request, [bench.service.part(0)], bench.now, NEW)
+    assert bench.take(CompareRevisions)
     assert not bench.rows()
     bench.compare()
     bench.now = 60.0
@@ -411,7 +415,7 @@ def test_events_of_a_refused_history_leave_room_to_other_keys() -> None:
     many = {f"r{number}": ("1", number + 1) for number in range(FEW_ROWS * 2)}
     bench = Bench(Service(OLD, [many])).start()
     other = KeyMachine("s", "other", full=False, partition_count=1, random=Random(1).random)
-    share_out(8, [bench.machine.hearing, other.hearing])
+    share_out(8, [bench.machine.backlog, other.backlog])
     bench.service = Service(NEW, [{}], [1])
     bench.compare()
     assert bench.machine.history.refusal is not None
@@ -422,7 +426,7 @@ def test_events_of_a_refused_history_leave_room_to_other_keys() -> None:
     assert len(partition.foreign) <= 6
     acked = [token for ack in bench.take(Ack) for token in ack.tokens]
     assert sorted([*acked, *partition.foreign.values()]) == sorted(f"t{rev}" for rev in range(1, 21))
-    assert not other.hearing.is_full
+    assert not other.backlog.is_full
     bench.service = Service(NEW, [{**many, "new": ("2", 20)}])
     bench.compare()
     bench.answer()
@@ -442,14 +446,14 @@ def test_an_event_that_the_first_rows_contain_costs_no_fetch_while_they_are_hand
         for action in machine.poll(0.0):
             if isinstance(action, FetchPartition):
                 asked.append(action.request)
-                machine.partition_reply(action.request, service.part(0), 0.0, NEW)
+                machine.fetches.partition_reply(action.request, service.part(0), 0.0, NEW)
             elif isinstance(action, Announce):
-                machine.job_done(action.job, 0.0)
+                machine.handover.done(action.job, 0.0)
             elif isinstance(action, Apply):
                 handing_over = action
     machine.event(0, Event(1, 0, 1, 0, [Change("x", 1, False, "e")], NEW), "token", 0.0)
     machine.poll(0.0)
-    machine.job_done(handing_over.job, 0.0)
+    machine.handover.done(handing_over.job, 0.0)
     later = machine.poll(0.0)
     assert Ack(["token"]) in later
     assert not [action for action in later if isinstance(action, FetchPartition)]

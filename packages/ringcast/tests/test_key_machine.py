@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ringcast._common.change import Change
-from ringcast._protocol.actions import Ack, Announce, Apply, FetchBatch, FetchFull, FetchPartition, GiveUpFetch, Unheard
+from ringcast._protocol.actions import (
+    Ack,
+    Announce,
+    Apply,
+    FetchBatch,
+    FetchFull,
+    FetchPartition,
+    GiveUpFetch,
+    MissedEvents,
+)
 from ringcast._protocol.key import KeyMachine
 from ringcast._protocol.snapshots import CachedPartition, PartitionSave, Saving
 from ringcast_wire import Change as WireChange
@@ -122,24 +131,24 @@ class World:
         request = self.requests.pop(self.random.randrange(len(self.requests)))
         if self.random.random() < fail:
             code = self.random.choice([ErrorCode.UNAVAILABLE, ErrorCode.LIMIT_EXCEEDED, ErrorCode.INTERNAL])
-            self.replies.append(lambda: self.machine.fetch_failed(request.request, code, self.now))
+            self.replies.append(lambda: self.machine.fetches.failed(request.request, code, self.now))
         elif isinstance(request, FetchPartition):
             part = self.service.fetch(request.partition, request.since)
-            self.replies.append(lambda: self.machine.partition_reply(request.request, part, self.now))
+            self.replies.append(lambda: self.machine.fetches.partition_reply(request.request, part, self.now))
         elif isinstance(request, FetchBatch):
             rows = self.service.batch(request.row_ids)
-            self.replies.append(lambda: self.machine.batch_reply(request.request, rows, self.now))
+            self.replies.append(lambda: self.machine.fetches.batch_reply(request.request, rows, self.now))
         else:
             every = [self.service.fetch(p, None) for p in range(self.service.partitions) if self.service.heads[p]]
-            self.replies.append(lambda: self.machine.full_reply(request.request, every))
+            self.replies.append(lambda: self.machine.fetches.full_reply(request.request, every))
 
     def reply(self) -> None:
         if self.replies:
             self.replies.pop(self.random.randrange(len(self.replies)))()
 
     def heads(self) -> None:
-        asked, heads = self.machine.heads_asked(), list(self.service.heads)
-        self.replies.append(lambda: self.machine.heads_reply(asked, heads, self.now))
+        asked, heads = self.machine.known_revisions(), list(self.service.heads)
+        self.replies.append(lambda: self.machine.compare_heads(asked, heads, self.now))
 
     def assign(self) -> None:
         owned = frozenset(p for p in range(self.service.partitions) if self.random.random() < 0.7)
@@ -159,12 +168,12 @@ class World:
     def finish(self) -> None:
         if self.job is not None and (not self.telling or self.random.random() < 0.5):
             job, self.job = self.job, None
-            self.machine.job_done(job.job, self.now)
+            self.machine.handover.done(job.job, self.now)
         elif self.telling:
             told = self.telling.pop(self.random.randrange(len(self.telling)))
             if told.assigned:
                 self.announced |= told.partitions
-            self.machine.job_done(told.job, self.now)
+            self.machine.handover.done(told.job, self.now)
 
     def wait(self) -> None:
         self.now += self.random.choice([0.01, 0.1, 1.0, 10.0])
@@ -185,10 +194,10 @@ class World:
             elif isinstance(action, FetchPartition | FetchBatch | FetchFull):
                 self.requests.append(action)
             elif isinstance(action, GiveUpFetch):
-                assert not self.machine.awaits(action.request)
+                assert not self.machine.fetches.awaits(action.request)
                 self.requests = [asked for asked in self.requests if asked.request != action.request]
             else:
-                assert isinstance(action, Unheard), "the database was never restored"
+                assert isinstance(action, MissedEvents), "the database was never restored"
         self._check_applied()
 
     def _check_acks(self, ack: Ack) -> None:
@@ -279,7 +288,17 @@ class CachedWorld(World):
         self.full = full
         self.disk: dict[int, CachedPartition] = {}
         self.written: dict[tuple[int, str], dict[int, Row]] = {}
-        self.machine.saving = Saving()
+        self.machine = self._new_machine()
+
+    def _new_machine(self) -> KeyMachine:
+        return KeyMachine(
+            "s",
+            "k",
+            full=self.full,
+            partition_count=self.service.partitions,
+            random=self.random.random,
+            saving=Saving(),
+        )
 
     def write(self) -> None:
         super().write()
@@ -319,10 +338,7 @@ class CachedWorld(World):
         """Another life begins with what the disk has."""
         for cached in self.disk.values():
             self._check_cached(cached)
-        self.machine = KeyMachine(
-            "s", "k", full=self.full, partition_count=self.service.partitions, random=self.random.random
-        )
-        self.machine.saving = Saving()
+        self.machine = self._new_machine()
         self.replies, self.requests, self.job, self.unconfirmed = [], [], None, set()
         self.seen, self.view, self.announced, self.done, self.telling = {}, {}, set(), {}, []
         self.machine.restore(

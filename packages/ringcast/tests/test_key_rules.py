@@ -19,7 +19,7 @@ from ringcast._protocol.actions import (
 )
 from ringcast._protocol.batches import MAX_GATHERED_ROWS, PAUSE_AT_ROWS
 from ringcast._protocol.deliveries import MAX_OPEN_BATCHES
-from ringcast._protocol.fetches import MAX_FETCHES
+from ringcast._protocol.fetch_queue import MAX_FETCHES
 from ringcast._protocol.key import KeyMachine
 from ringcast._protocol.partition import MAX_WAITING_EVENTS, Partition
 from ringcast_wire import Change, ErrorCode, Event, PartitionRows, Row
@@ -42,7 +42,7 @@ class Bench:
         self.announced()
         for fetch in self.poll(FetchPartition):
             part = PartitionRows(fetch.partition, revision, True, rows or [])
-            self.machine.partition_reply(fetch.request, part, self.now)
+            self.machine.fetches.partition_reply(fetch.request, part, self.now)
         for job in self.poll(Apply):
             self.done(job)
         assert self.machine.ready
@@ -52,7 +52,7 @@ class Bench:
         self.pending = self.machine.poll(self.now)
         for action in self.pending:
             if isinstance(action, Announce):
-                self.machine.job_done(action.job, self.now)
+                self.machine.handover.done(action.job, self.now)
 
     def poll(self, kind: type[A]) -> list[A]:
         """What of one kind is to be done; all else stays for the next call."""
@@ -62,7 +62,7 @@ class Bench:
         return found
 
     def done(self, job: Apply) -> None:
-        self.machine.job_done(job.job, self.now)
+        self.machine.handover.done(job.job, self.now)
 
     def event(self, prev: int, rev: int, *changes: Change, token: str = "t", none: bool = False) -> None:
         self.machine.event(0, Event(1, prev, rev, 7, None if none else list(changes)), token, self.now)
@@ -130,9 +130,9 @@ def test_only_so_many_batches_are_open_and_they_are_applied_in_order() -> None:
     assert len(fetches) == MAX_OPEN_BATCHES
     for fetch in reversed(fetches[1:]):
         rows = [Row(row_id, "x", int(row_id[1:])) for row_id in fetch.row_ids]
-        bench.machine.batch_reply(fetch.request, [PartitionRows(0, 9, False, rows)], bench.now)
+        bench.machine.fetches.batch_reply(fetch.request, [PartitionRows(0, 9, False, rows)], bench.now)
     assert not bench.poll(Apply)  # the first is still on its way
-    bench.machine.batch_reply(fetches[0].request, [PartitionRows(0, 9, False, [Row("r1", "x", 1)])], bench.now)
+    bench.machine.fetches.batch_reply(fetches[0].request, [PartitionRows(0, 9, False, [Row("r1", "x", 1)])], bench.now)
     seen = []
     while jobs := bench.poll(Apply):
         seen += [change.row_id for change in jobs[0].changes]
@@ -144,7 +144,7 @@ def test_the_revision_of_a_batch_reply_is_never_taken_for_applied() -> None:
     bench = Bench().live()
     bench.event(0, 1, fetched("a", 1))
     (fetch,) = bench.poll(FetchBatch)
-    bench.machine.batch_reply(fetch.request, [PartitionRows(0, 50, False, [Row("a", "x", 40)])], bench.now)
+    bench.machine.fetches.batch_reply(fetch.request, [PartitionRows(0, 50, False, [Row("a", "x", 40)])], bench.now)
     (job,) = bench.poll(Apply)
     assert (job.changes[0].version, job.changes[0].committed_at_ms) == (40, None)
     bench.done(job)
@@ -155,7 +155,7 @@ def test_a_row_that_the_service_does_not_know_is_deleted_at_the_version_of_the_e
     bench = Bench().live([Row("a", "x", 3)], revision=3)
     bench.event(3, 5, fetched("a", 4), fetched("b", 5))
     (fetch,) = bench.poll(FetchBatch)
-    bench.machine.batch_reply(fetch.request, [PartitionRows(0, 9, False, [Row("b", "y", 5)])], bench.now)
+    bench.machine.fetches.batch_reply(fetch.request, [PartitionRows(0, 9, False, [Row("b", "y", 5)])], bench.now)
     (job,) = bench.poll(Apply)
     assert [(c.row_id, c.version, c.deleted) for c in job.changes] == [("a", 4, True), ("b", 5, False)]
 
@@ -164,7 +164,7 @@ def test_a_batch_reply_that_is_older_than_its_event_is_asked_for_again() -> None
     bench = Bench().live()
     bench.event(0, 2, fetched("a", 2))
     (fetch,) = bench.poll(FetchBatch)
-    bench.machine.batch_reply(fetch.request, [PartitionRows(0, 1, False, [])], bench.now)
+    bench.machine.fetches.batch_reply(fetch.request, [PartitionRows(0, 1, False, [])], bench.now)
     assert not bench.poll(Apply)
     bench.now += 1.0
     (again,) = bench.poll(FetchBatch)
@@ -175,7 +175,7 @@ def test_a_batch_too_large_for_one_reply_is_halved() -> None:
     bench = Bench().live()
     bench.event(0, 4, *(fetched(f"r{n}", n) for n in range(1, 5)))
     (fetch,) = bench.poll(FetchBatch)
-    bench.machine.fetch_failed(fetch.request, ErrorCode.LIMIT_EXCEEDED, bench.now)
+    bench.machine.fetches.failed(fetch.request, ErrorCode.LIMIT_EXCEEDED, bench.now)
     assert [half.row_ids for half in bench.poll(FetchBatch)] == [["r1", "r2"], ["r3", "r4"]]
 
 
@@ -226,7 +226,7 @@ def test_events_past_the_bound_are_remembered_by_their_revision_alone() -> None:
     bench.announced()
     (fetch,) = bench.poll(FetchPartition)
     assert len(bench.machine.partitions[0].waiting) == MAX_WAITING_EVENTS
-    bench.machine.partition_reply(fetch.request, PartitionRows(0, 5, True, [Row("a", "v5", 5)]), bench.now)
+    bench.machine.fetches.partition_reply(fetch.request, PartitionRows(0, 5, True, [Row("a", "v5", 5)]), bench.now)
     (job,) = bench.poll(Apply)
     bench.done(job)
     (catch_up,) = bench.poll(FetchPartition) or _later(bench)
@@ -244,7 +244,7 @@ def test_a_reply_that_falls_short_is_not_asked_for_again_at_once() -> None:
     waits = []
     for _ in range(5):
         (fetch,) = bench.poll(FetchPartition)
-        bench.machine.partition_reply(fetch.request, PartitionRows(0, 0, False, []), bench.now)
+        bench.machine.fetches.partition_reply(fetch.request, PartitionRows(0, 0, False, []), bench.now)
         assert not bench.poll(FetchPartition)
         assert bench.machine.wake_at is not None
         waits.append(bench.machine.wake_at - bench.now)
@@ -258,7 +258,7 @@ def test_a_failed_fetch_is_tried_again_between_half_a_second_and_thirty() -> Non
     waits = []
     for _ in range(12):
         (fetch,) = bench.poll(FetchPartition)
-        bench.machine.fetch_failed(fetch.request, ErrorCode.UNAVAILABLE, bench.now)
+        bench.machine.fetches.failed(fetch.request, ErrorCode.UNAVAILABLE, bench.now)
         assert not bench.poll(FetchPartition)
         assert bench.machine.wake_at is not None
         waits.append(bench.machine.wake_at - bench.now)
@@ -266,8 +266,8 @@ def test_a_failed_fetch_is_tried_again_between_half_a_second_and_thirty() -> Non
     assert 0.5 <= waits[0] <= 1.0
     assert 15.0 <= waits[-1] <= 30.0
     (fetch,) = bench.poll(FetchPartition)
-    bench.machine.fetch_failed(fetch.request, ErrorCode.UNAVAILABLE, bench.now)
-    bench.machine.reconnected(bench.now)
+    bench.machine.fetches.failed(fetch.request, ErrorCode.UNAVAILABLE, bench.now)
+    bench.machine.fetches.reconnected(bench.now)
     assert len(bench.poll(FetchPartition)) == 1
 
 
@@ -275,7 +275,7 @@ def test_an_unknown_key_is_empty() -> None:
     bench = Bench()
     bench.announced()
     (fetch,) = bench.poll(FetchPartition)
-    bench.machine.fetch_failed(fetch.request, ErrorCode.UNKNOWN_KEY, bench.now)
+    bench.machine.fetches.failed(fetch.request, ErrorCode.UNKNOWN_KEY, bench.now)
     bench.poll(Apply)
     assert bench.machine.ready
     assert bench.machine.partitions[0].applied == 0
@@ -284,8 +284,8 @@ def test_an_unknown_key_is_empty() -> None:
 def test_heads_ahead_lead_to_a_fetch_unless_the_events_come() -> None:
     for late in (True, False):
         bench = Bench().live()
-        asked = bench.machine.heads_asked()
-        bench.machine.heads_reply(asked, [1], bench.now)
+        asked = bench.machine.known_revisions()
+        bench.machine.compare_heads(asked, [1], bench.now)
         assert not bench.poll(FetchPartition)
         if late:
             bench.event(0, 1, inline("a", 1))
@@ -295,12 +295,12 @@ def test_heads_ahead_lead_to_a_fetch_unless_the_events_come() -> None:
 
 def test_heads_behind_mean_a_restored_database_and_replace_everything() -> None:
     bench = Bench().live([Row("kept", "x", 4), Row("gone", "x", 9), Row("old", "new", 8)], revision=9)
-    asked = bench.machine.heads_asked()
-    bench.machine.heads_reply(asked, [5], bench.now)
+    asked = bench.machine.known_revisions()
+    bench.machine.compare_heads(asked, [5], bench.now)
     (fetch,) = bench.poll(FetchPartition)
     assert fetch.since is None
     rows = [Row("kept", "x", 4), Row("old", "old", 2)]
-    bench.machine.partition_reply(fetch.request, PartitionRows(0, 5, True, rows), bench.now)
+    bench.machine.fetches.partition_reply(fetch.request, PartitionRows(0, 5, True, rows), bench.now)
     (job,) = bench.poll(Apply)
     assert {(c.row_id, c.value) for c in job.changes} == {("old", "old"), ("gone", None)}
     assert [(r.applied, r.head) for r in bench.poll(Restored)] == [(9, 5)]
@@ -316,7 +316,7 @@ def test_a_since_that_is_answered_whole_from_before_it_is_a_restore_too() -> Non
     bench.event(20, 21, inline("b", 21))
     (fetch,) = bench.poll(FetchPartition)
     assert fetch.since == 9
-    bench.machine.partition_reply(fetch.request, PartitionRows(0, 3, True, [Row("a", "old", 2)]), bench.now)
+    bench.machine.fetches.partition_reply(fetch.request, PartitionRows(0, 3, True, [Row("a", "old", 2)]), bench.now)
     (job,) = bench.poll(Apply)
     assert [(c.row_id, c.value, c.version) for c in job.changes] == [("a", "old", 2)]
     assert len(bench.poll(Restored)) == 1
@@ -325,14 +325,14 @@ def test_a_since_that_is_answered_whole_from_before_it_is_a_restore_too() -> Non
 def test_a_full_fetch_that_is_too_large_goes_on_partition_by_partition() -> None:
     bench = Bench(partitions=3, full=True)
     (fetch,) = bench.poll(FetchFull)
-    bench.machine.fetch_failed(fetch.request, ErrorCode.LIMIT_EXCEEDED, bench.now)
+    bench.machine.fetches.failed(fetch.request, ErrorCode.LIMIT_EXCEEDED, bench.now)
     assert [part.partition for part in bench.poll(FetchPartition)] == [0, 1, 2]
 
 
 def test_so_does_one_that_is_not_answered_in_time() -> None:
     bench = Bench(partitions=3, full=True)
     (fetch,) = bench.poll(FetchFull)
-    bench.machine.fetch_failed(fetch.request, ErrorCode.UNAVAILABLE, bench.now, unfinished=True)
+    bench.machine.fetches.failed(fetch.request, ErrorCode.UNAVAILABLE, bench.now, unfinished=True)
     assert [part.partition for part in bench.poll(FetchPartition)] == [0, 1, 2]
     bench.now += 60.0
     assert not bench.poll(FetchFull)
@@ -341,7 +341,7 @@ def test_so_does_one_that_is_not_answered_in_time() -> None:
 def test_one_that_nobody_could_answer_is_tried_again() -> None:
     bench = Bench(partitions=3, full=True)
     (fetch,) = bench.poll(FetchFull)
-    bench.machine.fetch_failed(fetch.request, ErrorCode.UNAVAILABLE, bench.now)
+    bench.machine.fetches.failed(fetch.request, ErrorCode.UNAVAILABLE, bench.now)
     assert not bench.poll(FetchPartition)
     bench.now += 1.0
     assert len(bench.poll(FetchFull)) == 1
@@ -351,7 +351,7 @@ def test_a_partition_that_a_full_reply_does_not_name_is_empty() -> None:
     bench = Bench(partitions=3, full=True)
     bench.announced()
     (fetch,) = [action for action in bench.pending if isinstance(action, FetchFull)]
-    bench.machine.full_reply(fetch.request, [PartitionRows(1, 2, True, [Row("a", "x", 2)])])
+    bench.machine.fetches.full_reply(fetch.request, [PartitionRows(1, 2, True, [Row("a", "x", 2)])])
     for job in bench.poll(Apply):
         bench.done(job)
     assert not bench.poll(Apply)
@@ -365,7 +365,7 @@ def test_a_partition_that_was_lost_gives_its_tokens_up_and_its_late_replies_come
     (fetch,) = bench.poll(FetchBatch)
     bench.machine.assign(frozenset())
     assert [ack.tokens for ack in bench.poll(Ack)] == [["t2"]]
-    bench.machine.batch_reply(fetch.request, [PartitionRows(0, 2, False, [Row("a", "y", 2)])], bench.now)
+    bench.machine.fetches.batch_reply(fetch.request, [PartitionRows(0, 2, False, [Row("a", "y", 2)])], bench.now)
     assert not bench.poll(Apply)
     bench.event(2, 3, inline("a", 3), token="t3")
     assert [ack.tokens for ack in bench.poll(Ack)] == [["t3"]]
@@ -389,10 +389,10 @@ def test_the_fetch_of_a_lost_partition_is_given_up_and_makes_room_for_another() 
     lost = min(asked)
     bench.machine.assign(frozenset(range(MAX_FETCHES + 2)) - {lost})
     assert bench.poll(GiveUpFetch) == [GiveUpFetch(asked[lost])]
-    assert not bench.machine.awaits(asked[lost])
+    assert not bench.machine.fetches.awaits(asked[lost])
     assert len(bench.poll(FetchPartition)) == 1
-    bench.machine.partition_reply(asked[lost], PartitionRows(lost, 1, True, [Row("r", "v", 1)]), bench.now)
-    bench.machine.fetch_failed(asked[lost], ErrorCode.UNAVAILABLE, bench.now)
+    bench.machine.fetches.partition_reply(asked[lost], PartitionRows(lost, 1, True, [Row("r", "v", 1)]), bench.now)
+    bench.machine.fetches.failed(asked[lost], ErrorCode.UNAVAILABLE, bench.now)
     assert not bench.poll(FetchPartition)
     assert not bench.poll(Apply)
 
@@ -402,7 +402,7 @@ def test_the_fetch_of_a_whole_key_is_given_up_with_the_key() -> None:
     (fetch,) = bench.poll(FetchFull)
     bench.machine.assign(frozenset())
     assert bench.poll(GiveUpFetch) == [GiveUpFetch(fetch.request)]
-    bench.machine.full_reply(fetch.request, [PartitionRows(0, 1, True, [Row("r", "v", 1)])], bench.now)
+    bench.machine.fetches.full_reply(fetch.request, [PartitionRows(0, 1, True, [Row("r", "v", 1)])], bench.now)
     assert not bench.poll(Apply)
     assert bench.machine.wake_at is None
 
@@ -413,7 +413,7 @@ def test_a_fetch_of_rows_is_given_up_when_all_its_partitions_are_lost() -> None:
     (fetch,) = bench.poll(FetchBatch)
     bench.machine.assign(frozenset({1}))
     assert bench.poll(GiveUpFetch) == [GiveUpFetch(fetch.request)]
-    bench.machine.batch_reply(fetch.request, [PartitionRows(0, 1, False, [Row("r", "v", 1)])], bench.now)
+    bench.machine.fetches.batch_reply(fetch.request, [PartitionRows(0, 1, False, [Row("r", "v", 1)])], bench.now)
     assert not bench.poll(Apply)
     bench.machine.event(1, Event(1, 0, 1, 7, [inline("s", 1)]), "u", bench.now)
     (job,) = bench.poll(Apply)
@@ -430,4 +430,4 @@ def test_a_fetch_of_rows_goes_on_while_one_of_its_partitions_is_left() -> None:
     (fetch,) = bench.poll(FetchBatch)
     bench.machine.assign(frozenset({1}))
     assert fetch.request not in [given_up.request for given_up in bench.poll(GiveUpFetch)]
-    assert bench.machine.awaits(fetch.request)
+    assert bench.machine.fetches.awaits(fetch.request)

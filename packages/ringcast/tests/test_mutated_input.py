@@ -199,7 +199,7 @@ async def test_damaged_answers_are_asked_for_again(store: Store, monkeypatch: py
         monkeypatch.setattr(session.fetches.client, "request", unreliable)
         for number in range(40):
             await store.put(f"row{number}", f"w{number}")
-            session.machine.reconnected(session._now())  # what waits for another try goes at once
+            session.machine.fetches.reconnected(session._now())  # what waits for another try goes at once
             session.pump()
         while damaged < 20:
             session.verify()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 import pytest
-from ringcast._protocol.actions import Ack, Announce, Apply, FetchPartition, Unheard
+from ringcast._protocol.actions import Ack, Announce, Apply, FetchPartition, MissedEvents
 from ringcast._protocol.anti_entropy import HELD_BACK_S
 from ringcast._protocol.key import KeyMachine
 from ringcast._protocol.pace import Pace
@@ -55,8 +55,8 @@ class Model:
     def run(self, until: Callable[[], bool]) -> None:
         """Lets time go on."""
         while not until():
-            while self.backlog and self.machine.room:
-                self._deliver(min(self.machine.room, self.backlog, MOST_AT_ONCE))
+            while self.backlog and self.machine.handover.room:
+                self._deliver(min(self.machine.handover.room, self.backlog, MOST_AT_ONCE))
             wake_at = self.machine.wake_at
             if wake_at is not None and (not self._due or wake_at < self._due[0][0]):
                 self.now = max(self.now, wake_at)
@@ -92,10 +92,10 @@ class Model:
             match action:
                 case FetchPartition():
                     part = PartitionRows(action.partition, self._revs[action.partition], True, [])
-                    self.machine.partition_reply(action.request, part, self.now)
+                    self.machine.fetches.partition_reply(action.request, part, self.now)
                     self._poll()
                 case Announce():
-                    self.machine.job_done(action.job, self.now)
+                    self.machine.handover.done(action.job, self.now)
                     self._poll()
                 case Ack():
                     for token in action.tokens:
@@ -103,7 +103,7 @@ class Model:
                         self.applied += 1
                 case Apply():
                     self._apply(action)
-                case Unheard():
+                case MissedEvents():
                     self.unheard += 1
 
     def _apply(self, action: Apply) -> None:
@@ -118,8 +118,8 @@ class Model:
         for partition, end in left.items():
             told = self.now + (int((end - self.now) / _TELL_S) + 1) * _TELL_S
             if told < last:
-                self._at(told, lambda number=partition: self.machine.partly_done(action.job, [number]))  # type: ignore[misc]
-        self._at(last, lambda: self.machine.job_done(action.job, self.now))
+                self._at(told, lambda number=partition: self.machine.handover.partly_done(action.job, [number]))  # type: ignore[misc]
+        self._at(last, lambda: self.machine.handover.done(action.job, self.now))
 
     def _at(self, when: float, step: Callable[[], None]) -> None:
         self._order += 1
@@ -208,8 +208,8 @@ def test_events_that_wait_at_the_broker_are_not_taken_for_lost() -> None:
     fetches = model.machine.stats.fetches
     began = model.now
     while model.now < began + HELD_BACK_S - 1.0:
-        asked = model.machine.heads_asked()
-        model.machine.heads_reply(asked, [5_000 // PARTITIONS] * PARTITIONS, model.now)
+        asked = model.machine.known_revisions()
+        model.machine.compare_heads(asked, [5_000 // PARTITIONS] * PARTITIONS, model.now)
         at = model.now
         model.run(lambda: model.now > at + 1.0)  # noqa: B023
     assert (model.unheard, model.machine.stats.fetches) == (0, fetches)
@@ -226,7 +226,7 @@ def test_events_that_wait_for_a_fetch_leave_room_for_those_of_other_partitions()
             0, Event(1, 10 + number, 11 + number, 7, [Change("r", 11 + number, False, "v")]), f"t{number}", 1.0
         )
     assert model.pace.held == 0
-    assert model.machine.room == model.pace.limit
+    assert model.machine.handover.room == model.pace.limit
 
 
 def test_what_is_known_of_a_handler_goes_with_it() -> None:

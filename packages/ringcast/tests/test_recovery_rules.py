@@ -6,8 +6,8 @@ from random import Random
 from typing import TypeVar
 
 import pytest
-from ringcast._protocol.actions import Action, Announce, Apply, FetchBatch, FetchFull, FetchPartition, Unheard
-from ringcast._protocol.anti_entropy import HeadsTimer
+from ringcast._protocol.actions import Action, Announce, Apply, FetchBatch, FetchFull, FetchPartition, MissedEvents
+from ringcast._protocol.anti_entropy import AntiEntropyTimer
 from ringcast._protocol.decode import read_batch
 from ringcast._protocol.filters import FilterPlan
 from ringcast._protocol.key import KeyMachine
@@ -146,7 +146,7 @@ def test_a_lease_that_was_found_gone_is_not_forgotten_when_the_next_write_fails(
 
 def test_a_comparison_that_failed_is_made_again_soon() -> None:
     """One that a lost lease had called for waited for the next regular one."""
-    timer = HeadsTimer(Random(1).random, 600.0)
+    timer = AntiEntropyTimer(Random(1).random, 600.0)
     assert 450.0 <= timer.next_s() <= 750.0
     delays = [timer.next_s(failed=True) for _ in range(8)]
     assert 0.5 <= delays[0] <= 1.0
@@ -160,16 +160,16 @@ def test_a_gap_that_only_the_heads_show_is_told() -> None:
     machine.assign(frozenset({0}))
     machine.filters_ready({0}, 0.0)
     pending = machine.poll(0.0)
-    machine.job_done(next(action.job for action in pending if isinstance(action, Announce)), 0.0)
+    machine.handover.done(next(action.job for action in pending if isinstance(action, Announce)), 0.0)
     (full,) = [action for action in machine.poll(0.0) + pending if isinstance(action, FetchFull)]
-    machine.full_reply(full.request, [])
+    machine.fetches.full_reply(full.request, [])
     assert machine.poll(0.0) == []
-    machine.heads_reply(machine.heads_asked(), [1], 1.0)
+    machine.compare_heads(machine.known_revisions(), [1], 1.0)
     machine.event(0, Event(1, 0, 1, 7, [Change("a", 1, False, "x")]), "t", 1.1)  # it was only late
-    assert not [action for action in machine.poll(2.0) if isinstance(action, Unheard)]
-    machine.job_done(machine.last_number, 2.0)
-    machine.heads_reply(machine.heads_asked(), [2], 3.0)
-    assert Unheard(0) in machine.poll(4.0)
+    assert not [action for action in machine.poll(2.0) if isinstance(action, MissedEvents)]
+    machine.handover.done(machine.last_number, 2.0)
+    machine.compare_heads(machine.known_revisions(), [2], 3.0)
+    assert MissedEvents(0) in machine.poll(4.0)
 
 
 class Bench:
@@ -182,12 +182,12 @@ class Bench:
         self.machine.filters_ready({0, 1}, 0.0)
         self.finish_jobs()
         for fetch in self.poll(FetchPartition):
-            self.machine.partition_reply(fetch.request, PartitionRows(fetch.partition, 0, True, []), 0.0)
+            self.machine.fetches.partition_reply(fetch.request, PartitionRows(fetch.partition, 0, True, []), 0.0)
         self.finish_jobs()
         self.machine.event(0, Event(1, 0, 1, 7, [Change("a", 1)]), "t0", 1.0)
         for _ in range(5):
             for batch in self.poll(FetchBatch):
-                self.machine.fetch_failed(batch.request, ErrorCode.UNAVAILABLE, 1.0)
+                self.machine.fetches.failed(batch.request, ErrorCode.UNAVAILABLE, 1.0)
         assert self.machine.wake_at is not None
         self.machine.event(1, Event(1, 0, 1, 7, [Change("b", 1, False, "now")]), "t1", 1.0)
         assert not self.changes()
@@ -202,15 +202,15 @@ class Bench:
         while self.machine._jobs or self.machine.announcements:
             self.pending += self.machine.poll(0.0)
             for job in self.machine.announcements.active:
-                self.machine.job_done(job, 0.0)
+                self.machine.handover.done(job, 0.0)
             if self.machine._jobs.active is not None:
-                self.machine.job_done(self.machine._jobs.active[0], 0.0)
+                self.machine.handover.done(self.machine._jobs.active[0], 0.0)
 
     def changes(self) -> list[str]:
         found = []
         for job in self.poll(Apply):
             found += [change.row_id for change in job.changes]
-            self.machine.job_done(job.job, 1.1)
+            self.machine.handover.done(job.job, 1.1)
             found += self.changes()
         return found
 
@@ -218,10 +218,10 @@ class Bench:
 def test_what_a_partition_fetch_has_brought_keeps_nobody_waiting() -> None:
     """The batch waited for its next try, for up to 30 s, and all changes of the key behind it."""
     bench = Bench()
-    bench.machine.heads_reply(bench.machine.heads_asked(), [2, 0], 0.0)
+    bench.machine.compare_heads(bench.machine.known_revisions(), [2, 0], 0.0)
     (fetch,) = bench.poll(FetchPartition)
     rows = [Row("a", "x", 1), Row("c", "y", 2)]
-    bench.machine.partition_reply(fetch.request, PartitionRows(0, 2, False, rows), 1.1)
+    bench.machine.fetches.partition_reply(fetch.request, PartitionRows(0, 2, False, rows), 1.1)
     assert sorted(bench.changes()) == ["a", "b", "c"]
 
 

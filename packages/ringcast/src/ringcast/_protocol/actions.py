@@ -88,8 +88,8 @@ class Restored:
 
 
 @dataclass(slots=True, frozen=True)
-class CompareHeads:
-    """Compare with the service's heads soon: another history was heard of."""
+class CompareRevisions:
+    """Compare with the service's head revisions soon: an event has named another history."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -109,8 +109,8 @@ class HistoryRefused:
 
 
 @dataclass(slots=True, frozen=True)
-class Unheard:
-    """Events of a partition were missed and nothing but the heads showed it: see to it that they are delivered."""
+class MissedEvents:
+    """Events of a partition were missed, and only its head revision showed it: make sure that they are delivered."""
 
     partition: int
 
@@ -123,9 +123,9 @@ Action: TypeAlias = (
     | GiveUpFetch
     | Apply
     | Announce
-    | CompareHeads
+    | CompareRevisions
     | HistoryChanged
     | HistoryRefused
     | Restored
-    | Unheard
+    | MissedEvents
 )

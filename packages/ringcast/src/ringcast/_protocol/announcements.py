@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ringcast._protocol.actions import Announce
+from ringcast._protocol.outbox import Outbox
 
 
 class Announcements:
     """Each partition is told of in turn: a loss only after the gain before it; one that was never told of, not at all.
 
     Announcements of different partitions do not wait for each other, nor for changes that are being handed over: the
-    shell sees to it that a loss is told after the calls that run. ``number`` gives the numbers of jobs.
+    shell sees to it that a loss is told after the calls that run.
     """
 
-    def __init__(self, number: Callable[[], int], emit: Callable[[Announce], None]) -> None:
-        self._number = number
-        self._emit = emit
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
         self._waiting: list[tuple[bool, frozenset[int]]] = []
         self._active: dict[int, Announce] = {}
         self._untold: frozenset[int] = frozenset()
@@ -56,11 +54,11 @@ class Announcements:
         waiting = []
         for assigned, partitions in self._waiting:
             if free := partitions - busy:
-                job = self._number()
+                job = self._outbox.number()
                 announce = self._active[job] = Announce(job, assigned, free)
                 if assigned:
                     self._known |= free
-                self._emit(announce)
+                self._outbox.put(announce)
             if free != partitions:
                 waiting.append((assigned, partitions - free))
             busy |= partitions

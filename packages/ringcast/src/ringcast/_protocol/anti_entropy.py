@@ -1,4 +1,4 @@
-"""Comparing revisions with the service's heads: when, and what to make of a difference."""
+"""Comparing revisions with the service's head revisions: when, and what follows from a difference."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ringcast_wire import Backoff, RandomSource
 
 from ringcast._protocol.partition import Partition
 
-SUSPICION_S: Final = 0.25
-"""How long an event may lag behind the head that the service told before its partition is fetched."""
+LATE_EVENT_S: Final = 0.25
+"""How long an event may come later than the head revision that the service gave, before its partition is fetched."""
 HELD_BACK_S: Final = 30.0
 """The same where the handler is busy and the worker asks for few: they wait at the broker."""
 
 
-class HeadsTimer:
+class AntiEntropyTimer:
     """Every ``every_s`` seconds, give or take a quarter so that workers spread out, and sooner after a failure.
 
     A comparison is what finds events that were lost at the end of the stream, so one that was called for (the lease or
@@ -39,42 +39,44 @@ class HeadsTimer:
 
 
 @dataclass(slots=True, frozen=True)
-class HeadsAsked:
-    """How far each partition was when the heads were asked for, and in which ``history``; ``needed``: whether there is
-    anything to compare."""
+class KnownRevisions:
+    """How far each partition was when the head revisions were asked for, and in which ``history``.
+
+    ``needed``: whether there is anything to compare.
+    """
 
     at: dict[int, tuple[Partition, int]]
     history: str = ""
     needed: bool = True
     suspects: frozenset[str] = frozenset()
-    """Histories that had been heard of beside the current one."""
+    """Histories that events have named beside the current one."""
 
 
-class Suspects:
-    """Partitions that are behind what the service told: an event of theirs may just be late."""
+class LaggingPartitions:
+    """Partitions that are behind their head revision: an event of theirs may be missing, or just late."""
 
     def __init__(self) -> None:
-        self._suspects: deque[tuple[float, float, Partition, int]] = deque()
+        self._lagging: deque[tuple[float, float, Partition, int]] = deque()
         self._watched: set[Partition] = set()
         self._was_held_back = False
         self._held_back_until = 0.0
 
     def add(self, partition: Partition, head: int, now: float) -> None:
-        """The service is at ``head``."""
+        """The head revision of a partition is ``head``, and the worker has not got there."""
         if partition not in self._watched:
             self._watched.add(partition)
-            self._suspects.append((now + SUSPICION_S, now + HELD_BACK_S, partition, head))
+            self._lagging.append((now + LATE_EVENT_S, now + HELD_BACK_S, partition, head))
 
     def behind(self, now: float, *, held_back: bool = False) -> Iterator[Partition]:
         """Those whose time is over and that are behind still; ``held_back``: events may wait at the broker."""
         if held_back or self._was_held_back:
-            self._held_back_until = now + SUSPICION_S  # what is asked for now may take as long to come
+            self._held_back_until = now + LATE_EVENT_S  # what is asked for now may take as long to come
         self._was_held_back = held_back
-        while self._suspects and self._suspects[0][0] <= now:
-            _, until, partition, head = self._suspects.popleft()
+        while self._lagging and self._lagging[0][0] <= now:
+            _, until, partition, head = self._lagging.popleft()
             is_behind = partition.live and not partition.dead and head > partition.expected
             if is_behind and now < min(until, self._held_back_until):
-                self._suspects.append((now + SUSPICION_S, until, partition, head))
+                self._lagging.append((now + LATE_EVENT_S, until, partition, head))
                 continue
             self._watched.discard(partition)
             if is_behind:
@@ -83,4 +85,4 @@ class Suspects:
     @property
     def wake_at(self) -> float | None:
         """When to look again."""
-        return self._suspects[0][0] if self._suspects else None
+        return self._lagging[0][0] if self._lagging else None

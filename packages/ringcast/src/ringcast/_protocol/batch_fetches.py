@@ -8,11 +8,13 @@ from typing import Final
 
 from ringcast_wire import Backoff, ErrorCode, PartitionRows, RandomSource
 
+from ringcast._common.stats import Stats
 from ringcast._protocol.actions import FetchBatch, GiveUpFetch
 from ringcast._protocol.batches import Batch, Wanted
+from ringcast._protocol.outbox import Outbox
 from ringcast._protocol.partition import Partition
 
-DENIALS: Final = 3
+STALE_REPLIES: Final = 3
 """Failures of a fetch after which an answer that is older than the event speaks against the event."""
 
 
@@ -25,19 +27,22 @@ class _Request:
 
 
 class BatchFetches:
-    """Requests by their number. Rows of partitions that were lost meanwhile are left out."""
+    """Requests by their number. Rows of partitions that were lost meanwhile are left out.
+
+    ``reload`` is called with a partition whose event the service contradicts.
+    """
 
     def __init__(
         self,
         random: RandomSource,
-        number: Callable[[], int],
-        emit: Callable[[FetchBatch | GiveUpFetch], None],
-        doubt: Callable[[Partition], None],
+        stats: Stats,
+        outbox: Outbox,
+        reload: Callable[[Partition], None],
     ) -> None:
         self._random = random
-        self._number = number
-        self._emit = emit
-        self._doubt = doubt
+        self._stats = stats
+        self._outbox = outbox
+        self._reload = reload
         self._asked: dict[int, _Request] = {}
         self._retries: list[_Request] = []
 
@@ -58,9 +63,9 @@ class BatchFetches:
         if asked.batch.take(asked.wanted, reply):
             asked.batch.pending -= 1
             return
-        if asked.backoff.failures >= DENIALS:
-            for partition in asked.batch.denied:
-                self._doubt(partition)
+        if asked.backoff.failures >= STALE_REPLIES:
+            for partition in asked.batch.stale:
+                self._reload(partition)
         self._retry(asked, now)
 
     def failed(self, request: int, code: ErrorCode, now: float) -> None:
@@ -86,8 +91,8 @@ class BatchFetches:
         for asked in self._retries:
             asked.due = now
 
-    def outrun(self) -> None:
-        """Lets go of rows that nobody waits for any more, so that those behind them need not wait for the next try.
+    def drop_satisfied(self) -> None:
+        """Drops rows that are not needed any more, so that the batches behind them need not wait for the next try.
 
         Their partition was lost, or a fetch of it has brought everything up to the events that named them.
         """
@@ -97,7 +102,7 @@ class BatchFetches:
             if not any(want.is_needed for want in asked.wanted):
                 del self._asked[request]
                 asked.batch.pending -= 1
-                self._emit(GiveUpFetch(request))
+                self._outbox.put(GiveUpFetch(request))
 
     @property
     def wake_at(self) -> float | None:
@@ -118,6 +123,7 @@ class BatchFetches:
     def _ask(self, asked: _Request) -> None:
         if not self._is_needed(asked):
             return
-        request = self._number()
+        request = self._outbox.number()
         self._asked[request] = asked
-        self._emit(FetchBatch(request, [want.row_id for want in asked.wanted], asked.batch))
+        self._stats.batch_fetches += 1
+        self._outbox.put(FetchBatch(request, [want.row_id for want in asked.wanted], asked.batch))

@@ -41,8 +41,8 @@ class Batch:
     size: int
     rows: list[tuple[Partition, Row, int | None]] = field(default_factory=list)
     pending: int = 0
-    denied: frozenset[Partition] = frozenset()
-    """Where the last reply was older than the events."""
+    stale: frozenset[Partition] = frozenset()
+    """Partitions of which the last reply was older than the events."""
     mark: Any = None
     """For whoever follows batches from outside; nothing here looks at it."""
 
@@ -64,17 +64,17 @@ class Batch:
             heads[part.partition] = part.revision
             got.update(((part.partition, row.row_id), row) for row in part.rows)
         rows: list[tuple[Partition, Row, int | None]] = []
-        denied: set[Partition] = set()
+        stale: set[Partition] = set()
         for want in wanted:
             number = want.partition.number
             row = got.get((number, want.row_id)) or Row(want.row_id, "", want.version, True)
             if min(heads.get(number, want.version), row.version) < want.version:
-                denied.add(want.partition)
+                stale.add(want.partition)
             rows.append((want.partition, row, want.committed_at_ms if row.version == want.version else None))
-        self.denied = frozenset(denied)
-        if not denied:
+        self.stale = frozenset(stale)
+        if not stale:
             self.rows += rows
-        return not denied
+        return not stale
 
 
 class Collector:

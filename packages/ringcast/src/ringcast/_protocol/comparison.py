@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ringcast_wire import Event, PartitionRows
 
 from ringcast._common.stats import Stats
-from ringcast._protocol.actions import Action, CompareHeads, HistoryChanged, HistoryRefused, Unheard
-from ringcast._protocol.anti_entropy import HeadsAsked, Suspects
-from ringcast._protocol.fetches import FetchQueue
+from ringcast._protocol.actions import CompareRevisions, HistoryChanged, HistoryRefused, MissedEvents
+from ringcast._protocol.anti_entropy import KnownRevisions, LaggingPartitions
+from ringcast._protocol.fetch_queue import FetchQueue
 from ringcast._protocol.key_history import KeyHistory
+from ringcast._protocol.outbox import Outbox
 from ringcast._protocol.partition import Fetching, Partition, PartitionInput, Token
 
 
 class Comparison:
-    """Decides which partitions of a machine are behind, and which are of a history that is over and taken whole.
-
-    ``emit`` takes what is to be done.
-    """
+    """Decides which partitions of a machine are behind, and which are of a history that is over and taken whole."""
 
     def __init__(
         self,
@@ -26,14 +24,14 @@ class Comparison:
         partitions: Mapping[int, Partition],
         queue: FetchQueue,
         stats: Stats,
-        emit: Callable[[Action], None],
+        outbox: Outbox,
     ) -> None:
         self._history = history
         self._partitions = partitions
         self._queue = queue
         self._stats = stats
-        self._emit = emit
-        self._suspects = Suspects()
+        self._outbox = outbox
+        self._lagging = LaggingPartitions()
         self._comparing = False
 
     # ---- events
@@ -88,10 +86,10 @@ class Comparison:
 
     # ---- heads
 
-    def ask(self) -> HeadsAsked:
-        """Remembers how far each partition is; to be called before the heads are asked for."""
+    def known(self) -> KnownRevisions:
+        """How far each partition is; to be remembered before the head revisions are asked for."""
         live = [p for p in self._partitions.values() if p.live and p.fetching is Fetching.IDLE]
-        return HeadsAsked(
+        return KnownRevisions(
             {p.number: (p, p.applied) for p in live},
             self._history.current,
             needed=bool(live) or self._comparing or self._history.refusal is not None,
@@ -99,21 +97,21 @@ class Comparison:
         )
 
     def compare(
-        self, asked: HeadsAsked, heads: Sequence[int], now: float, history: str, rows: Sequence[int] | None
+        self, known: KnownRevisions, heads: Sequence[int], now: float, history: str, rows: Sequence[int] | None
     ) -> list[Token]:
         """Compares the partitions with the service's heads; returns the tokens of events that have become void."""
         self._comparing = False
-        if history == asked.history != self._history.current:
+        if history == known.history != self._history.current:
             self._compare_soon()  # it was answered before the history that has begun since
             return []
         changed = history != self._history.current or self._history.refusal is not None
         if changed:
             self._change(history, heads, rows)
-        self._history.settle(asked.suspects)
+        self._history.settle(known.suspects)
         if self._history.suspects:
             self._compare_soon()  # heard of since this was asked
         if not changed:
-            self._compare_heads(asked, heads, now, history, rows)
+            self._compare_heads(known, heads, now, history, rows)
         return [
             token
             for partition in self._partitions.values()
@@ -121,28 +119,28 @@ class Comparison:
             for token in partition.settled(self._history.is_past)
         ]
 
-    def check_suspects(self, now: float, *, held_back: bool = False) -> None:
+    def check_lagging(self, now: float, *, held_back: bool = False) -> None:
         """Fetches partitions that have been behind for a while.
 
         ``held_back``: the handler is busy, and events may wait at the broker for that.
         """
-        for partition in self._suspects.behind(now, held_back=held_back):
+        for partition in self._lagging.behind(now, held_back=held_back):
             if partition.fetching is Fetching.IDLE and not held_back:
                 self._stats.gaps += 1
-                self._emit(Unheard(partition.number))
+                self._outbox.put(MissedEvents(partition.number))
             self._queue.want(partition)
 
     @property
     def wake_at(self) -> float | None:
         """When to look at those again."""
-        return self._suspects.wake_at
+        return self._lagging.wake_at
 
     def _compare_heads(
-        self, asked: HeadsAsked, heads: Sequence[int], now: float, history: str, rows: Sequence[int] | None
+        self, known: KnownRevisions, heads: Sequence[int], now: float, history: str, rows: Sequence[int] | None
     ) -> None:
         found = [
             (partition, applied, heads[number] if number < len(heads) else 0)
-            for number, (partition, applied) in asked.at.items()
+            for number, (partition, applied) in known.at.items()
             if not partition.dead
         ]
         went_back = any(head < applied and not partition.replace for partition, applied, head in found)
@@ -155,7 +153,7 @@ class Comparison:
                 partition.on(PartitionInput.INVALIDATED)
                 self._queue.want(partition)
             elif head > partition.expected:
-                self._suspects.add(partition, head, now)
+                self._lagging.add(partition, head, now)
 
     def _take_over(self, history: str, heads: Sequence[int], rows: Sequence[int] | None) -> bool:
         """Whether the partitions of a history may take the place of ours; ``rows``: how many each of them has."""
@@ -173,7 +171,7 @@ class Comparison:
         if not self._take_over(history, heads, rows):
             return
         if before and before != history:
-            self._emit(HistoryChanged(before, history))
+            self._outbox.put(HistoryChanged(before, history))
         for partition in self._partitions.values():
             if partition.is_empty and not partition.live:
                 continue  # its first fetch is still to come
@@ -199,8 +197,8 @@ class Comparison:
     def _compare_soon(self) -> None:
         if not self._comparing:
             self._comparing = True
-            self._emit(CompareHeads())
+            self._outbox.put(CompareRevisions())
 
     def _say_refused(self, is_news: bool) -> None:
         if is_news and self._history.refusal is not None:
-            self._emit(HistoryRefused(self._history.refusal))
+            self._outbox.put(HistoryRefused(self._history.refusal))

@@ -26,7 +26,7 @@ class PartitionRequest:
     since: int | None = None
     goal: int = 0
     """The revision that the answer should reach."""
-    doubted: frozenset[int] = frozenset()
+    unconfirmed: frozenset[int] = frozenset()
     """Revisions of events that are dropped if this answer, too, does not reach them."""
 
 

@@ -1,61 +1,178 @@
-"""Which partitions to fetch now: a bounded number at once, the others in turn or after a delay."""
+"""The fetches of one config key: which are sent, and what becomes of their answers."""
 
 from __future__ import annotations
 
-import heapq
-from collections import deque
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
 
-from ringcast._protocol.partition import Fetching, Partition
+from ringcast_wire import ErrorCode, PartitionRows, RandomSource, names
 
-MAX_FETCHES: Final = 16
-"""Partition fetches of one key under way at once, counted until their rows are applied: 16 · 8 MiB at most."""
+from ringcast._common.stats import Stats
+from ringcast._protocol.actions import FetchFull, GiveUpFetch
+from ringcast._protocol.batch_fetches import BatchFetches
+from ringcast._protocol.comparison import Comparison
+from ringcast._protocol.deliveries import Jobs, PartitionJob, PartitionRequest
+from ringcast._protocol.fetch_queue import FetchQueue
+from ringcast._protocol.full_fetch import FullFetch
+from ringcast._protocol.key_history import KeyHistory
+from ringcast._protocol.outbox import Outbox
+from ringcast._protocol.partition import Fetching, Partition, PartitionInput
+from ringcast._protocol.partition_fetches import PartitionFetches
 
 
-class FetchQueue:
-    """Partitions that want a fetch."""
+class Fetches:
+    """Fetches of partitions, of the whole key and of named rows. Rows that come go into ``jobs``.
 
-    def __init__(self) -> None:
-        self._ready: deque[Partition] = deque()
-        self._later: list[tuple[float, int, Partition]] = []
-        self._order = 0
-        self._busy: set[Partition] = set()
+    An answer to a request that was given up, or was answered before, is ignored.
+    """
 
-    def want(self, partition: Partition, *, at: float | None = None) -> None:
-        """Puts a partition in the queue, now or at a later time, unless it is there or being fetched already."""
-        if partition.fetching is not Fetching.IDLE or partition.dead:
+    def __init__(
+        self,
+        partitions: Mapping[int, Partition],
+        comparison: Comparison,
+        queue: FetchQueue,
+        jobs: Jobs,
+        history: KeyHistory,
+        stats: Stats,
+        outbox: Outbox,
+        random: RandomSource,
+    ) -> None:
+        self._partitions = partitions
+        self._comparison = comparison
+        self._queue = queue
+        self._jobs = jobs
+        self._stats = stats
+        self._outbox = outbox
+        self._single = PartitionFetches(queue, history, stats, outbox)
+        self._full = FullFetch(random)
+        self.batches = BatchFetches(random, stats, outbox, self._reload)
+
+    # ---- requests
+
+    def begin(self, partitions: Sequence[Partition], now: float, *, whole_key: bool) -> None:
+        """Fetches partitions for the first time: ``whole_key`` in one fetch, or each by itself."""
+        if whole_key:
+            self._full.due = now
             return
-        partition.fetching = Fetching.WANTED
-        if at is None:
-            self._ready.append(partition)
-        else:
-            self._order += 1
-            heapq.heappush(self._later, (at, self._order, partition))
+        for partition in partitions:
+            self._queue.want(partition)
 
-    def hurry(self) -> None:
-        """Ends all delays: the connection is back."""
-        self._ready.extend(partition for _, _, partition in sorted(self._later))
-        self._later.clear()
+    def ask_due(self, now: float) -> None:
+        """Sends the fetches of the whole key and of named rows whose time has come."""
+        if self._full.take(now):
+            self._full.asked = self._outbox.number()
+            self._stats.fetches += 1
+            self._outbox.put(FetchFull(self._full.asked))
+        self.batches.ask_due(now)
 
-    def take(self, now: float) -> Iterator[Partition]:
-        """Hands out partitions to fetch now, as many as may be under way."""
-        while self._later and self._later[0][0] <= now:
-            self._ready.append(heapq.heappop(self._later)[2])
-        while self._ready and len(self._busy) < MAX_FETCHES:
-            partition = self._ready.popleft()
-            if partition.dead:
-                continue
-            partition.fetching = Fetching.ASKED
-            self._busy.add(partition)
-            yield partition
+    def ask_partitions(self, now: float) -> None:
+        """Sends the fetches of partitions whose time has come, as many as may be under way at once."""
+        self._single.ask_due(now)
 
-    def done(self, partition: Partition) -> None:
-        """A fetch has ended: its rows are applied, or it failed, or the partition was lost."""
-        self._busy.discard(partition)
-        partition.fetching = Fetching.IDLE
+    def reconnected(self, now: float) -> None:
+        """The connection is back: what waits for another try goes at once."""
+        self._queue.hurry()
+        self._full.hurry(now)
+        self.batches.hurry(now)
+
+    def give_up_lost(self) -> None:
+        """Ends the fetches of partitions that were lost, and of rows that a fetch of their partition has brought."""
+        self._single.give_up_lost()
+        self.batches.drop_satisfied()
+        if not self._partitions and (request := self._full.give_up()) is not None:
+            self._outbox.put(GiveUpFetch(request))
 
     @property
     def wake_at(self) -> float | None:
-        """When the next delay ends."""
-        return self._later[0][0] if self._later else None
+        """When the next fetch is due, if one waits for its time."""
+        times = (self._queue.wake_at, self._full.due, self.batches.wake_at)
+        return min((time for time in times if time is not None), default=None)
+
+    def wants(self, what: int | str) -> bool:
+        """Whether a fetch of a partition, or of something else (``batch``, ``full``), is under way or to be tried."""
+        if isinstance(what, int):
+            partition = self._partitions.get(what)
+            return partition is not None and partition.fetching is not Fetching.IDLE
+        return bool(self.batches) if what == names.FETCH_BATCH else self._full.is_wanted
+
+    def awaits(self, request: int) -> bool:
+        """Whether the answer to a fetch is still needed."""
+        return request in self._single or request in self.batches or request == self._full.asked
+
+    # ---- answers
+
+    def partition_reply(self, request: int, reply: PartitionRows, now: float, history: str = "") -> None:
+        """The answer to a :class:`FetchPartition`."""
+        asked = self._single.ended(request)
+        if asked is not None:
+            self._partition_fetched(asked, reply, now, history)
+
+    def full_reply(self, request: int, reply: Iterable[PartitionRows], now: float = 0.0, history: str = "") -> None:
+        """The answer to a :class:`FetchFull`; a partition that it does not name is empty."""
+        if request != self._full.asked:
+            return
+        if not self._comparison.is_current(history):
+            self._full.failed(now)
+            return
+        self._full.answered()
+        given = {part.partition: part for part in reply}
+        for number, partition in self._partitions.items():
+            if partition.fetching is Fetching.IDLE and not partition.live:
+                partition.fetching = Fetching.APPLYING
+                rows = given.get(number) or PartitionRows(number, 0, True, [])
+                self._jobs.add(PartitionJob(partition, rows, PartitionRequest(partition), history))
+
+    def batch_reply(self, request: int, reply: Sequence[PartitionRows], now: float, history: str = "") -> None:
+        """The answer to a :class:`FetchBatch`."""
+        if request not in self.batches:
+            return
+        if self._comparison.is_current(history):
+            self.batches.reply(request, reply, now)
+        else:
+            self.batches.failed(request, ErrorCode.UNAVAILABLE, now)
+
+    def failed(self, request: int, code: ErrorCode, now: float, *, unfinished: bool = False) -> None:
+        """A fetch was refused, or is ``unfinished``; it is tried again later. A key that nobody wrote to is empty."""
+        self._stats.fetch_failures += 1
+        self._stats.bad_replies += code is ErrorCode.PROTOCOL
+        if request == self._full.asked:
+            self._full_failed(request, code, now, unfinished)
+        elif (asked := self._single.ended(request)) is not None:
+            if code is ErrorCode.UNKNOWN_KEY:
+                self._partition_fetched(asked, PartitionRows(asked.partition.number, 0, True, []), now, "")
+            else:
+                self._single.retry(asked.partition, now)
+        elif request in self.batches:
+            self.batches.failed(request, code, now)
+
+    def _partition_fetched(self, asked: PartitionRequest, reply: PartitionRows, now: float, history: str) -> None:
+        partition = asked.partition
+        if partition.dead:
+            self._queue.done(partition)
+            return
+        if reply.partition != partition.number or not self._comparison.is_current(history):
+            self._single.retry(partition, now)
+            return
+        if asked.since is not None and reply.whole and reply.revision < asked.since:
+            partition.on(PartitionInput.INVALIDATED)
+        if partition.replace and not self._comparison.may_replace(partition, reply):
+            self._queue.done(partition)
+            return
+        partition.fetching = Fetching.APPLYING
+        partition.backoff.reset()
+        self._jobs.add(PartitionJob(partition, reply, asked, history))
+
+    def _full_failed(self, request: int, code: ErrorCode, now: float, unfinished: bool) -> None:
+        if code is ErrorCode.UNKNOWN_KEY:
+            self.full_reply(request, [], now)
+        elif unfinished or code is ErrorCode.LIMIT_EXCEEDED:
+            self._full.split()
+            for partition in self._partitions.values():
+                self._queue.want(partition)
+        else:
+            self._full.failed(now)
+
+    def _reload(self, partition: Partition) -> None:
+        """Fetches a partition whole: the service contradicts an event, as it does after its database was restored."""
+        if not partition.dead:
+            partition.on(PartitionInput.INVALIDATED)
+            self._queue.want(partition)

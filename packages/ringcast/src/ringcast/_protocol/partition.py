@@ -96,7 +96,7 @@ _FACTS: Final = {
 }
 
 
-class Heard(Enum):
+class EventKind(Enum):
     """What an event is to the partition."""
 
     DUPLICATE = auto()  # applied already
@@ -155,13 +155,13 @@ class Partition:
         "foreign",
         "highest",
         "history",
+        "incomplete_fetches",
         "live",
         "number",
         "paced",
         "replace",
         "retry_at",
         "rows",
-        "short",
         "state",
         "tokens",
         "tombstones",
@@ -193,7 +193,8 @@ class Partition:
         self.fetching = Fetching.IDLE
         self.backoff = Backoff(random)
         self.retry_at: float | None = None
-        self.short = Backoff(random, first_s=0.05, most_s=5.0)  # between fetches that fell short of what was heard
+        # After fetches whose answer is older than an event.
+        self.incomplete_fetches = Backoff(random, first_s=0.05, most_s=5.0)
 
     def on(self, happened: PartitionInput) -> None:
         """Goes over into the state that ``TRANSITIONS`` has for what has happened.
@@ -217,7 +218,7 @@ class Partition:
         known = held.version if held is not None else self.tombstones.get(row.row_id, self.applied)
         if row.version <= known:
             return False
-        self._keep(row)
+        self._upsert(row)
         return True
 
     def accept_whole(self, rows: Iterable[Row], revision: int) -> list[Row]:
@@ -229,7 +230,7 @@ class Partition:
             if self.accept(row):
                 news.append(row)
         gone = [held for held in self.rows.values() if held.version <= revision and held.row_id not in listed]
-        return news + [self._bury(held.row_id, revision) for held in gone]
+        return news + [self._delete(held.row_id, revision) for held in gone]
 
     def successor(
         self, rows: Iterable[Row], revision: int, random: RandomSource, history: str = ""
@@ -257,17 +258,17 @@ class Partition:
         """Whether nothing of any history is held, or on its way to the handler."""
         return self.expected == 0 and not self.rows and not self.tombstones
 
-    def hear(self, event: Event) -> Heard:
+    def classify(self, event: Event) -> EventKind:
         """Says what an event is; changes nothing."""
         if event.rev <= self.applied:
-            return Heard.DUPLICATE
+            return EventKind.DUPLICATE
         if event.rev <= self.expected:
-            return Heard.REPEAT
+            return EventKind.REPEAT
         if event.prev > self.expected or event.changes is None:
-            return Heard.GAP
-        return Heard.NEXT
+            return EventKind.GAP
+        return EventKind.NEXT
 
-    def park(self, event: Event, token: Token) -> None:
+    def defer(self, event: Event, token: Token) -> None:
         """Keeps an event that came while a fetch is under way."""
         self.tokens[event.rev] = token
         if len(self.waiting) < MAX_WAITING_EVENTS:
@@ -328,15 +329,15 @@ class Partition:
         """The highest revision that was heard of and has to be fetched."""
         return max(self.highest, *(event.rev for event, _ in self.waiting)) if self.waiting else self.highest
 
-    def fell_short(self, short: bool, now: float) -> None:
-        """Notes whether a fetch brought what it was made for; if not, the next one waits, longer each time."""
-        if short:
-            self.retry_at = now + self.short.next_s()
+    def fetch_ended(self, *, incomplete: bool, now: float) -> None:
+        """A fetch has ended; after an ``incomplete`` one the next waits, longer each time."""
+        if incomplete:
+            self.retry_at = now + self.incomplete_fetches.next_s()
         else:
             self.retry_at = None
-            self.short.reset()
+            self.incomplete_fetches.reset()
 
-    def disbelieve(self, revisions: frozenset[int]) -> list[Token]:
+    def discard_unconfirmed(self, revisions: frozenset[int]) -> list[Token]:
         """Forgets events of these revisions that are still ahead of ``applied``; returns their tokens.
 
         The service was asked after they were heard, time and again, and does not know of them.
@@ -354,16 +355,16 @@ class Partition:
         self.rows, self.tombstones, self.tokens, self.waiting, self.foreign = {}, {}, {}, [], {}
         return tokens
 
-    def _keep(self, row: Row) -> None:
+    def _upsert(self, row: Row) -> None:
         if row.deleted:
-            self._bury(row.row_id, row.version)
+            self._delete(row.row_id, row.version)
         else:
             self.tombstones.pop(row.row_id, None)
             self.rows[row.row_id] = row
             if self.unsaved is not None:
                 self.unsaved.note(row.row_id)
 
-    def _bury(self, row_id: str, version: int) -> Row:
+    def _delete(self, row_id: str, version: int) -> Row:
         self.rows.pop(row_id, None)
         if self.unsaved is not None:
             self.unsaved.note(row_id)

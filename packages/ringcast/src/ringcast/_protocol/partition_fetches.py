@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from ringcast._common.stats import Stats
-from ringcast._protocol.actions import Action, FetchPartition, GiveUpFetch
+from ringcast._protocol.actions import FetchPartition, GiveUpFetch
 from ringcast._protocol.deliveries import PartitionRequest
-from ringcast._protocol.fetches import FetchQueue
+from ringcast._protocol.fetch_queue import FetchQueue
 from ringcast._protocol.key_history import KeyHistory
+from ringcast._protocol.outbox import Outbox
 from ringcast._protocol.partition import Partition
 
-MAX_SHORT_FETCHES: Final = 5
+MAX_INCOMPLETE_FETCHES: Final = 5
 """Fetches in a row that did not reach what events told; then the service is believed, and not the events."""
 
 
 class PartitionFetches:
     """Requests by their number. One whose partition was lost is given up: nobody waits for its answer."""
 
-    def __init__(
-        self,
-        queue: FetchQueue,
-        history: KeyHistory,
-        stats: Stats,
-        number: Callable[[], int],
-        emit: Callable[[Action], None],
-    ) -> None:
+    def __init__(self, queue: FetchQueue, history: KeyHistory, stats: Stats, outbox: Outbox) -> None:
         self._queue = queue
         self._history = history
         self._stats = stats
-        self._number = number
-        self._emit = emit
+        self._outbox = outbox
         self._asked: dict[int, PartitionRequest] = {}
 
     def __contains__(self, request: int) -> bool:
@@ -43,14 +35,14 @@ class PartitionFetches:
             if partition.replace and self._history.refusal is not None:
                 self._queue.done(partition)
                 continue
-            request = self._number()
+            request = self._outbox.number()
             partition.unread = False
             since = partition.applied if (partition.live or partition.cached) and not partition.replace else None
-            self._asked[request] = PartitionRequest(partition, since, partition.goal, _doubted(partition))
+            self._asked[request] = PartitionRequest(partition, since, partition.goal, _unconfirmed(partition))
             self._stats.fetches += 1
             self._stats.fetches_since += since is not None
             history = "" if since is None else partition.history
-            self._emit(FetchPartition(request, partition.number, since, history))
+            self._outbox.put(FetchPartition(request, partition.number, since, history))
 
     def ended(self, request: int) -> PartitionRequest | None:
         """The request was answered, or has failed; ``None`` if it had been given up."""
@@ -67,10 +59,10 @@ class PartitionFetches:
             if asked.partition.dead:
                 del self._asked[request]
                 self._queue.done(asked.partition)
-                self._emit(GiveUpFetch(request))
+                self._outbox.put(GiveUpFetch(request))
 
 
-def _doubted(partition: Partition) -> frozenset[int]:
-    if partition.short.failures < MAX_SHORT_FETCHES:
+def _unconfirmed(partition: Partition) -> frozenset[int]:
+    if partition.incomplete_fetches.failures < MAX_INCOMPLETE_FETCHES:
         return frozenset()
     return frozenset(partition.tokens) | {partition.highest}

@@ -32,5 +32,5 @@ class Demand:
     async def next(self, consumers: int) -> int:
         """Waits until there is room; returns for how many events one of so many consumers should ask."""
         await self._any.wait()
-        room = sum(session.machine.room for session in self._sessions() if session.hungry)
+        room = sum(session.machine.handover.room for session in self._sessions() if session.hungry)
         return max(1, min(room // max(1, consumers), MOST_AT_ONCE))

@@ -63,7 +63,7 @@ class KeyFetches:
     async def send(self, action: Fetch) -> None:
         """Carries a fetch out, in a task of its own."""
         task = asyncio.current_task()
-        if task is None or not self._machine.awaits(action.request):
+        if task is None or not self._machine.fetches.awaits(action.request):
             return  # it was given up before it began
         self._running[action.request] = task
         try:
@@ -100,7 +100,9 @@ class KeyFetches:
     def forget_unwanted(self) -> None:
         """Forgets the failures of fetches that nobody waits for any more."""
         if self._failing_since:
-            self._failing_since = {what: at for what, at in self._failing_since.items() if self._machine.wants(what)}
+            self._failing_since = {
+                what: at for what, at in self._failing_since.items() if self._machine.fetches.wants(what)
+            }
 
     async def heads(self) -> HeadsReply:
         """The revision of each partition, and how many rows it has, as the service says."""
@@ -126,13 +128,13 @@ class KeyFetches:
         if action.since is None:
             self._measures.bootstrapped(action.partition, self._now() - asked_at)
         self._failures.pop(action.partition, None)
-        return lambda: self._machine.partition_reply(action.request, parts[0], self._now(), history)
+        return lambda: self._machine.fetches.partition_reply(action.request, parts[0], self._now(), history)
 
     async def _ask_batch(self, action: FetchBatch, headers: dict[str, str] | None) -> Callable[[], None]:
         request = encode(BatchRequest(WIRE_VERSION, action.row_ids))
         body = await self._request(self._subject(names.FETCH_BATCH), request, headers)
         history, parts = read_batch(body, action.row_ids, self._machine.partition_count)
-        return lambda: self._machine.batch_reply(action.request, parts, self._now(), history)
+        return lambda: self._machine.fetches.batch_reply(action.request, parts, self._now(), history)
 
     async def _ask_full(self, action: FetchFull, headers: dict[str, str] | None) -> Callable[[], None]:
         asked_at = self._now()
@@ -141,7 +143,7 @@ class KeyFetches:
         self._measures.bootstrapped(None, self._now() - asked_at)
         self._failures.pop(None, None)
         self.split_because = ""
-        return lambda: self._machine.full_reply(action.request, parts, self._now(), history)
+        return lambda: self._machine.fetches.full_reply(action.request, parts, self._now(), history)
 
     def _traced(self, action: Fetch) -> AbstractContextManager[dict[str, str] | None]:
         """The span of a fetch, if there are spans, and the headers that tell the service of it."""
@@ -158,7 +160,7 @@ class KeyFetches:
         unfinished = isinstance(error, UnfinishedFetchError)
         if error.code in (ErrorCode.STORE_DELETED, ErrorCode.KEY_DELETED):
             # The rows are not taken for deleted: what is held stays as it is until the partitions are given up.
-            self._machine.fetch_failed(action.request, error.code, self._now())
+            self._machine.fetches.failed(action.request, error.code, self._now())
             self._deleted(error)
             return
         if error.code is ErrorCode.UNKNOWN_KEY:
@@ -171,7 +173,7 @@ class KeyFetches:
             self._log.warning("the key is not fetched whole but by partitions", error=str(error))
         else:
             self._bootstrap_failed(action, partition, error)
-        self._machine.fetch_failed(action.request, error.code, self._now(), unfinished=unfinished)
+        self._machine.fetches.failed(action.request, error.code, self._now(), unfinished=unfinished)
 
     def _bootstrap_failed(
         self, action: FetchPartition | FetchFull, partition: int | None, error: RingcastError

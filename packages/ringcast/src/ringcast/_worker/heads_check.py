@@ -9,7 +9,7 @@ from typing import Any
 
 from ringcast_wire import WIRE_VERSION, ErrorCode, EventLog, HeadsReply, RingcastError
 
-from ringcast._protocol.anti_entropy import HeadsTimer
+from ringcast._protocol.anti_entropy import AntiEntropyTimer
 from ringcast._protocol.key import KeyMachine
 
 
@@ -42,7 +42,7 @@ class HeadsCheck:
 
     async def run(self, fetch: Callable[[], Coroutine[Any, Any, HeadsReply]]) -> None:
         """Compares until cancelled. ``fetch`` asks the service."""
-        timer = HeadsTimer(random.random, self._every_s)
+        timer = AntiEntropyTimer(random.random, self._every_s)
         failed = False
         while True:
             try:
@@ -56,7 +56,7 @@ class HeadsCheck:
     async def _compare(self, fetch: Callable[[], Coroutine[Any, Any, HeadsReply]]) -> bool:
         """Compares once; returns whether that was possible."""
         loop = asyncio.get_running_loop()
-        asked_at, asked = loop.time(), self._machine.heads_asked()
+        asked_at, asked = loop.time(), self._machine.known_revisions()
         if not asked.needed:
             return True
         try:
@@ -75,6 +75,6 @@ class HeadsCheck:
             nothing = [0] * self._machine.partition_count
             reply = HeadsReply(WIRE_VERSION, nothing, "", nothing)
         self.unanswered_since = None
-        self._machine.heads_reply(asked, reply.heads, loop.time(), reply.history, reply.rows)
+        self._machine.compare_heads(asked, reply.heads, loop.time(), reply.history, reply.rows)
         self._compared()
         return True

@@ -39,7 +39,7 @@ from ringcast._coordination.observer import NoLease
 from ringcast._coordination.peer import Coordinator, PeerCoordinator
 from ringcast._coordination.store_settings import find_store
 from ringcast._delivery.handler import Handler, Listener
-from ringcast._protocol.hearing import share_out
+from ringcast._protocol.backlog import share_out
 from ringcast._worker.demand import Demand
 from ringcast._worker.metrics_endpoint import endpoint
 from ringcast._worker.participation import Participation
@@ -190,7 +190,7 @@ class Runtime:
     def _begin(self, settings: StoreSettings) -> None:
         """Makes the sessions, and starts what hands changes over."""
         self.sessions = {key: self._session(key, settings) for key in self._config.keys}
-        share_out(self._config.max_ack_pending, [session.machine.hearing for session in self.sessions.values()])
+        share_out(self._config.max_ack_pending, [session.machine.backlog for session in self.sessions.values()])
         for session in self.sessions.values():
             self._handing_over.add(self._handlers.create_task(self._hand_over(session)))
 

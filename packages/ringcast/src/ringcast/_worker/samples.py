@@ -100,7 +100,7 @@ class WorkerSamples:
             yield Sample(name, key, getattr(machine.stats, field))
         yield Sample("config_fetches_total", (*key, "partition"), machine.stats.fetches)
         yield Sample("config_fetches_total", (*key, "batch"), machine.stats.batch_fetches)
-        yield Sample("config_notification_batch_size", key, machine.batch_sizes)
+        yield Sample("config_notification_batch_size", key, machine.handover.batch_sizes)
         yield Sample("config_notification_lag_seconds", key, measures.lag)
         yield Sample("config_handler_latency_seconds", key, measures.handler_latency)
         for label, histogram in list(measures.bootstraps.items()):

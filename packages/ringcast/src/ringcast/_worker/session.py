@@ -29,15 +29,15 @@ from ringcast._protocol.actions import (
     Action,
     Announce,
     Apply,
-    CompareHeads,
+    CompareRevisions,
     FetchBatch,
     FetchFull,
     FetchPartition,
     GiveUpFetch,
     HistoryChanged,
     HistoryRefused,
+    MissedEvents,
     Restored,
-    Unheard,
 )
 from ringcast._protocol.decode import read_event
 from ringcast._protocol.key import KeyMachine
@@ -94,9 +94,8 @@ class KeySession:
             window_s=config.window_s,
             max_delete_share=config.max_delete_share,
             pace=Pace.of(config.max_parallel_handlers, config.max_ack_pending, config.ack_wait_s),
+            saving=Saving() if cache is not None else None,
         )
-        if cache is not None:
-            self.machine.saving = Saving()
         self._waiters = Waiters()
         self.vitals = Vitals(self._waiters.wake)
         self.applier = Applier(
@@ -307,10 +306,10 @@ class KeySession:
                 self._host.spawn(self.fetches.send(action))
             case GiveUpFetch():
                 self.fetches.give_up(action.request)
-            case Unheard():
+            case MissedEvents():
                 self.log.warning("events were missed: the consumer is looked after", partition=action.partition)
                 self._host.doubt(self._subject(action.partition))
-            case CompareHeads():
+            case CompareRevisions():
                 self._heads.hurry()
             case HistoryChanged():
                 said = "the store has a new history: every partition is fetched whole"
@@ -348,11 +347,11 @@ class KeySession:
         await self._deliveries.run()
 
     def _job_done(self, job: int) -> None:
-        self.machine.job_done(job, self._now())
+        self.machine.handover.done(job, self._now())
         self.pump()
 
     def _job_partly_done(self, job: int, partitions: set[int]) -> None:
-        self.machine.partly_done(job, partitions)
+        self.machine.handover.partly_done(job, partitions)
         self.pump()
 
     async def run_heads(self) -> None:
@@ -427,13 +426,11 @@ class KeySession:
     def attach(self, handler: Handler | None, *, timed: bool = True) -> None:
         """Hands changes to ``handler`` from the next job on; what is held now, it has been told otherwise."""
         self.applier.attach(handler, after=self.machine.last_number, timed=timed)
-        self.machine.pace.serve(self.applier.parallel)
+        self.machine.backlog.pace.serve(self.applier.parallel)
 
     def held_changes(self) -> Iterator[Change]:
         """All live rows held, as changes."""
-        now = self._now()
-        for partition in self.machine.partitions.values():
-            yield from self.machine.held_changes(partition, now)
+        return self.machine.row_changes(self._now())
 
     @property
     def known(self) -> bool:
@@ -481,7 +478,7 @@ class KeySession:
         self.pump()
 
     def _reconnected(self) -> None:
-        self.machine.reconnected(self._now())
+        self.machine.fetches.reconnected(self._now())
         self._heads.hurry()
         self.pump()
 

@@ -426,7 +426,7 @@ def test_events_of_a_refused_history_leave_room_to_other_keys() -> None:
     assert len(partition.foreign) <= 6
     acked = [token for ack in bench.take(Ack) for token in ack.tokens]
     assert sorted([*acked, *partition.foreign.values()]) == sorted(f"t{rev}" for rev in range(1, 21))
-    assert not other.backlog.is_full
+    assert not other.intake.is_full
     bench.service = Service(NEW, [{**many, "new": ("2", 20)}])
     bench.compare()
     bench.answer()

@@ -99,7 +99,7 @@ class _Host:
         assert self.session is not None
         asyncio.get_running_loop().call_soon(self.session.filters_confirmed, subjects)
 
-    def doubt(self, subject: str) -> None:
+    def suspect_consumer(self, subject: str) -> None:
         raise AssertionError(f"{subject}: no event was lost here")
 
     def pressure_changed(self) -> None:
@@ -142,8 +142,8 @@ async def measure(variant: Variant, events: int, at_once: int) -> float:
         )
         session.attach(handler)
         routes = Routes(connection, config, {"k": session}, PARTITIONS, Stats(), log)
-        jobs = tasks.create_task(session.run_jobs())
-        session.join(cast(Any, _Fetches()))
+        jobs = tasks.create_task(session.deliveries.run())
+        session.fetches.client = cast(Any, _Fetches())
         session.assign(frozenset(range(PARTITIONS)))
         await session.wait_until(lambda: session.ready)
         messages = deliveries(events, variant.traced)

@@ -100,8 +100,8 @@ async def fill(client: ConfigServiceClient, store: str, mode: Mode) -> None:
 
 def hurry(worker: Worker) -> None:
     """Ends every delay before another try, as after a reconnect, and compares the heads."""
-    assert worker._runtime is not None
-    worker._runtime.sessions["k"]._reconnected()
+    assert worker._life.runtime is not None
+    worker._life.runtime.sessions["k"]._reconnected()
 
 
 async def until_damaged(front: Front, worker: Worker, kind: str, goal: int) -> None:
@@ -117,8 +117,8 @@ async def until_damaged(front: Front, worker: Worker, kind: str, goal: int) -> N
 
 async def nothing_is_under_way(front: Front, worker: Worker, failures: Failures) -> None:
     """Waits until each request has its answer or has timed out: only then can the failures be told apart."""
-    assert worker._runtime is not None
-    client = worker._runtime.sessions["k"].fetches.client
+    assert worker._life.runtime is not None
+    client = worker._life.runtime.sessions["k"].fetches.client
     assert client is not None
     async with asyncio.timeout(PATIENCE_S):
         while client._pending:

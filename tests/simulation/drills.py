@@ -67,7 +67,8 @@ def _settle(world: World) -> None:
     scheduler = world.scheduler
     until = scheduler.now + (MOST + 1.0) * world.settings.stabilisation_s + 2.0 * PROMPT_S
     while scheduler.now < until and any(
-        worker.leaving or not all(session.assigned for session in worker.sessions.values()) for worker in world.living()
+        worker.leaving or not all(session.vitals.assigned for session in worker.sessions.values())
+        for worker in world.living()
     ):
         scheduler.run_until(scheduler.now + 0.1)
     scheduler.run_until(scheduler.now + 1.0)

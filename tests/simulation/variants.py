@@ -33,6 +33,7 @@ from ringcast._protocol.membership import Entry, Membership, Mirror
 from ringcast._protocol.partition import EventKind, Fetching, Partition, Token
 from ringcast._protocol.peers import Peers
 from ringcast._worker.session import KeySession
+from ringcast._worker.sessions import KeySessions
 from ringcast_config_service.histories import Histories
 from ringcast_config_service.nats.lane import Lane
 from ringcast_config_service.nats.publisher import EventPublisher, PubAck, Sent
@@ -271,7 +272,7 @@ VARIANTS: Final = {
     "trust_after_lost_lease": Variant(
         "does not compare with the heads after its lease or its connection was lost",
         100,
-        ((KeySession, "verify", _do_nothing), (KeySession, "_reconnected", _reconnected_trusting)),
+        ((KeySessions, "verify", _do_nothing), (KeySession, "_reconnected", _reconnected_trusting)),
     ),
     "accept_stale": Variant(
         "takes rows that are older than what it has", 100, ((Partition, "accept", _accept_anything),)

@@ -283,12 +283,12 @@ class World:
                 return f"{worker.name} is about to leave"
             if not worker.link.connected or not worker.sessions:
                 return f"{worker.name} is not connected"
-            if not all(session.assigned for session in worker.sessions.values()):
+            if not all(session.vitals.assigned for session in worker.sessions.values()):
                 return f"{worker.name} waits for its share"
             if not self.full and not self.broker.is_watched_by(worker.link, names.nodes_bucket(STORE)):
                 return f"{worker.name} does not watch"
             for key, session in worker.sessions.items():
-                if session.machine.wake_at is not None or session.busy:
+                if session.machine.wake_at is not None or session.deliveries.busy:
                     return f"{worker.name} {key} waits for something"
                 for number, partition in session.machine.partitions.items():
                     owners[key, number] = owners.get((key, number), 0) + 1

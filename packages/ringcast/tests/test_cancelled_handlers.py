@@ -195,8 +195,8 @@ async def test_a_worker_whose_handing_over_is_cancelled_from_outside_fails(store
     await worker.start()
     try:
         await worker.wait_ready(timeout_s=PATIENCE_S)
-        assert worker._runtime is not None
-        for task in worker._runtime._handing_over:
+        assert worker._life.runtime is not None
+        for task in worker._life.runtime._keys._handing_over:
             task.cancel()
         with pytest.raises(RuntimeError, match="hands over the changes of key list was cancelled"):
             await worker.wait_closed()

@@ -121,7 +121,7 @@ async def test_a_loss_waits_for_a_call_whose_task_has_not_begun(store: Store) ->
 
     def handler(change: Change) -> Awaitable[None]:
         if not losses:
-            applier = worker._runtime.sessions["list"].applier  # type: ignore[union-attr]
+            applier = worker._life.runtime.sessions["list"].applier  # type: ignore[union-attr]
             losses.append(asyncio.create_task(applier.announce("list", False, frozenset({change.partition}))))
         return rest()
 

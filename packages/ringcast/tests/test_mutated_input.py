@@ -112,8 +112,8 @@ async def test_damaged_events_do_no_harm(store: Store, inline: bool) -> None:
     async with store.worker(heads_s=0.2) as worker:
         await worker.wait_ready(timeout_s=PATIENCE_S)
         make = damaged_events(await store.client.heads(store.name, "list"), inline, Random(20261120))
-        assert worker._runtime is not None
-        session = worker._runtime.sessions["list"]
+        assert worker._life.runtime is not None
+        session = worker._life.runtime.sessions["list"]
         before = worker.stats()
         refused = taken = 0
         for count in range(MUTATIONS // 2):
@@ -162,10 +162,10 @@ async def test_damaged_events_come_over_nats(store: Store) -> None:
                 await worker.wait_until("list", all_in, timeout_s=PATIENCE_S)
             assert worker.stats("list").unreadable > sent / 4
             await is_right(store, worker)
-            assert worker._runtime is not None
-            assert worker._runtime.routes is not None
+            assert worker._life.runtime is not None
+            assert worker._life.runtime.joined is not None
             others = "config.notify.other.list.0", f"config.notify.{store.name}.list.9"
-            worker._runtime.routes.deliver([Delivery(subject, TOKEN, b"") for subject in others])
+            worker._life.runtime.joined.routes.deliver([Delivery(subject, TOKEN, b"") for subject in others])
             assert worker.stats().unreadable == worker.stats("list").unreadable + 2
     finally:
         await client.close()
@@ -181,8 +181,8 @@ async def test_damaged_answers_are_asked_for_again(store: Store, monkeypatch: py
     worker = store.worker(heads_s=0.1, window_s=0.0)
     await worker.start()
     try:
-        assert worker._runtime is not None
-        session = worker._runtime.sessions["list"]
+        assert worker._life.runtime is not None
+        session = worker._life.runtime.sessions["list"]
         await worker.wait_ready(timeout_s=PATIENCE_S)
         assert session.fetches.client is not None
         request = session.fetches.client.request
@@ -202,7 +202,7 @@ async def test_damaged_answers_are_asked_for_again(store: Store, monkeypatch: py
             session.machine.fetches.reconnected(session._now())  # what waits for another try goes at once
             session.pump()
         while damaged < 20:
-            session.verify()
+            session.anti_entropy.hurry()
             await asyncio.sleep(0)
         monkeypatch.undo()
         session._reconnected()

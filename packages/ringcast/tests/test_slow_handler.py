@@ -120,7 +120,7 @@ async def test_no_more_events_are_taken_in_than_a_handler_that_blocks_applies_in
             await client.close()
         await worker.wait_for("list", 0, events, timeout_s=PATIENCE_S)
         assert len(slow) == events
-        (counters,) = worker._runtime._consumers.counters.values()  # type: ignore[union-attr]
+        (counters,) = worker._life.runtime.joined.consumers.counters.values()  # type: ignore[union-attr]
         assert counters.messages >= events
         assert counters.redeliveries < 0.03 * counters.messages
 

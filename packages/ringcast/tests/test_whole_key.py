@@ -63,8 +63,8 @@ async def held(bus: Client, *, half: bool = False) -> AsyncIterator[list[str]]:
 
 async def first_chunk(worker: Worker) -> None:
     """Waits until a part of an answer has come."""
-    assert worker._runtime is not None
-    client = worker._runtime.sessions["k"].fetches.client
+    assert worker._life.runtime is not None
+    client = worker._life.runtime.sessions["k"].fetches.client
     assert client is not None
     async with asyncio.timeout(PATIENCE_S):
         while all(pending.assembler.missing is None for pending in client._pending.values()):  # noqa: ASYNC110

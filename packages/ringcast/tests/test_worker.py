@@ -326,8 +326,10 @@ async def test_what_is_asked_for_while_it_ends_is_not_begun(store: Store) -> Non
     begun, started = False, asyncio.Event()
     worker = store.worker()
     await worker.start()
-    runtime = worker._runtime
+    runtime = worker._life.runtime
     assert runtime is not None
+    assert runtime.joined is not None
+    tasks = runtime.joined.tasks
 
     async def for_ever() -> None:
         nonlocal begun
@@ -339,9 +341,9 @@ async def test_what_is_asked_for_while_it_ends_is_not_begun(store: Store) -> Non
             started.set()
             await asyncio.Event().wait()
         finally:
-            runtime.spawn(for_ever())
+            tasks.spawn(for_ever())
 
-    runtime.spawn(asks_at_its_end())
+    tasks.spawn(asks_at_its_end())
     await started.wait()
     async with asyncio.timeout(PATIENCE_S):
         await worker.stop()

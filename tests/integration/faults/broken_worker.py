@@ -18,7 +18,7 @@ from ringcast._bus.consumers import Consumers
 from ringcast._bus.nats_client import WorkerClient
 from ringcast._common.process import Process
 from ringcast._delivery.handler import Applier
-from ringcast._worker.heads_check import HeadsCheck
+from ringcast._worker.anti_entropy import AntiEntropy
 from ringcast_testkit._worker_main import main
 
 
@@ -55,13 +55,13 @@ def ends_with_its_connection() -> None:
 
 
 def makes_no_consumer_again() -> None:
-    """Does without a consumer that is gone, and does not compare heads."""
+    """Does without a consumer that is gone, and does not compare head revisions."""
     Consumers._lost = lambda *_: None  # type: ignore[method-assign]
 
     async def nothing(*_: object) -> None:
         await asyncio.Event().wait()
 
-    HeadsCheck.run = nothing  # type: ignore[method-assign,assignment]
+    AntiEntropy.run = nothing  # type: ignore[method-assign,assignment]
 
 
 BROKEN: dict[str, Callable[[], None]] = {

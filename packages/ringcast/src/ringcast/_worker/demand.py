@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Mapping
 from typing import Final
 
 from ringcast._worker.session import KeySession
@@ -18,13 +18,13 @@ class Demand:
     One key that is slow does not keep the others from their events: what it can't hold is put off to fetches.
     """
 
-    def __init__(self, sessions: Callable[[], Iterable[KeySession]]) -> None:
+    def __init__(self, sessions: Mapping[str, KeySession]) -> None:
         self._sessions = sessions
         self._any = asyncio.Event()
 
     def look(self) -> None:
         """Some key has room now, or none any more."""
-        if any(session.hungry for session in self._sessions()):
+        if any(session.hungry for session in self._sessions.values()):
             self._any.set()
         else:
             self._any.clear()
@@ -32,5 +32,5 @@ class Demand:
     async def next(self, consumers: int) -> int:
         """Waits until there is room; returns for how many events one of so many consumers should ask."""
         await self._any.wait()
-        room = sum(session.machine.handover.room for session in self._sessions() if session.hungry)
+        room = sum(session.machine.handover.room for session in self._sessions.values() if session.hungry)
         return max(1, min(room // max(1, consumers), MOST_AT_ONCE))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Final
+from typing import Any, Final
 
 from ringcast_wire import (
     WIRE_VERSION,
@@ -25,16 +25,14 @@ from ringcast._delivery.traces import Fetch, KeyTraces
 from ringcast._protocol.actions import FetchBatch, FetchFull, FetchPartition
 from ringcast._protocol.decode import read_batch, read_full, read_heads, read_partition
 from ringcast._protocol.key import KeyMachine
+from ringcast._worker.observer import KeyObserver
 
 ATTEMPTS_EXHAUSTED: Final = 6
 """Failed fetches of one partition after which the delay between two no longer grows (1, 2, 4, 8, 16, 30 s)."""
 
 
 class KeyFetches:
-    """Sends the fetches of one machine, and gives it the answers; ``answered`` is called after each.
-
-    ``deleted`` is called when the answer is that the store or the key is deleted.
-    """
+    """Sends the fetches of one machine, and gives it the answers."""
 
     def __init__(
         self,
@@ -43,8 +41,7 @@ class KeyFetches:
         measures: KeyMeasures,
         traces: KeyTraces | None,
         log: EventLog,
-        answered: Callable[[], None],
-        deleted: Callable[[RingcastError], None],
+        observer: KeyObserver,
     ) -> None:
         self._machine = machine
         self.client: FetchClient | None = None
@@ -52,8 +49,7 @@ class KeyFetches:
         self._measures = measures
         self._traces = traces
         self._log = log
-        self._answered = answered
-        self._deleted = deleted
+        self._observer = observer
         self._running: dict[int, asyncio.Task[None]] = {}
         self._failures: dict[int | None, int] = {}
         self._failing_since: dict[int | str, float] = {}
@@ -70,7 +66,7 @@ class KeyFetches:
             await self._send(action)
         finally:
             del self._running[action.request]
-        self._answered()
+        self._observer.pump()
 
     def give_up(self, request: int) -> None:
         """Nobody waits for the answer any more: its place in the budget is free, and the service is told."""
@@ -161,16 +157,16 @@ class KeyFetches:
         if error.code in (ErrorCode.STORE_DELETED, ErrorCode.KEY_DELETED):
             # The rows are not taken for deleted: what is held stays as it is until the partitions are given up.
             self._machine.fetches.failed(action.request, error.code, self._now())
-            self._deleted(error)
+            self._observer.deleted(error)
             return
         if error.code is ErrorCode.UNKNOWN_KEY:
             self._failures.pop(partition, None)
-            self._log.debug("nobody has written to this key yet", partition=partition)
+            self._log.debug("key.empty", partition=partition)
         elif isinstance(action, FetchBatch):
-            self._log.warning("fetch failed", error=str(error))
+            self._log.warning("fetch.failed", error=str(error))
         elif isinstance(action, FetchFull) and (unfinished or error.code is ErrorCode.LIMIT_EXCEEDED):
             self.split_because = str(error)
-            self._log.warning("the key is not fetched whole but by partitions", error=str(error))
+            self._log.warning("bootstrap.split", error=str(error))
         else:
             self._bootstrap_failed(action, partition, error)
         self._machine.fetches.failed(action.request, error.code, self._now(), unfinished=unfinished)
@@ -180,10 +176,13 @@ class KeyFetches:
     ) -> None:
         attempt = self._failures[partition] = self._failures.get(partition, 0) + 1
         whole = isinstance(action, FetchFull) or action.since is None
-        facts = {"partition": partition, "attempt": attempt, "error": str(error)}
-        self._log.warning("bootstrap failed" if whole else "fetch failed", **facts)
+        facts: dict[str, Any] = {"partition": partition, "attempt": attempt, "error": str(error)}
+        if whole:
+            self._log.warning("bootstrap.failed", **facts)
+        else:
+            self._log.warning("fetch.failed", **facts)
         if attempt == ATTEMPTS_EXHAUSTED:
-            self._log.error("fetching has failed time and again: it goes on every 30 s", **facts)
+            self._log.error("fetch.keeps_failing", **facts)
 
     async def _request(self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None) -> bytes:
         assert self.client is not None

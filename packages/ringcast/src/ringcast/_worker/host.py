@@ -17,8 +17,8 @@ class KeyHost(Protocol):
     def want(self, key: str, subjects: frozenset[str], /) -> None:
         """Asks for the events of exactly these subjects of a key from now on."""
 
-    def doubt(self, subject: str, /) -> None:
-        """Events of this subject do not come: its consumer is looked after."""
+    def suspect_consumer(self, subject: str, /) -> None:
+        """Events of this subject were not delivered: the filters of its consumer are checked."""
 
     def pressure_changed(self) -> None:
         """A key has room for more events now, or none any more."""

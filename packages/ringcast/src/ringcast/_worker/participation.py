@@ -46,13 +46,13 @@ class Participation:
         for session in self._sessions.values():
             if not reason:
                 session.vitals.works("leases")
-            elif session.assigned:  # else it is still waited for, up to the time-out of the start
+            elif session.vitals.assigned:  # else it is still waited for, up to the time-out of the start
                 session.vitals.fails("leases", reason)
 
     def unheard(self, subjects: frozenset[str], reason: str) -> None:
         """The events of these subjects can't be had: whoever owns their partitions would hear nothing of them."""
         for key, session in self._sessions.items():
-            if not session.lacks(subjects):
+            if not session.subjects.lacks(subjects, aside=session.vitals.aside):
                 continue
             session.vitals.fails("events", reason)
             if session.vitals.aside:

@@ -89,7 +89,7 @@ class WorkerSamples:
         yield Sample("config_partitions_unloaded", owner, unloaded)
         yield Sample("config_key_failing", owner, bool(session.vitals.failing_because))
         yield Sample("config_key_aside", owner, session.vitals.aside)
-        yield Sample("config_handler_running_seconds", owner, session.handler_running_s)
+        yield Sample("config_handler_running_seconds", owner, session.staleness.handler_running_s)
         yield Sample("config_callback_running_seconds", owner, session.applier.callback_running_s)
         yield Sample("config_history_refused", owner, machine.history.refusal is not None)
         yield Sample("config_rows_held", owner, sum(len(partition.rows) for partition in partitions))

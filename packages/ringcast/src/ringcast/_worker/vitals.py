@@ -18,6 +18,8 @@ class Vitals:
     def __init__(self, changed: Callable[[], None]) -> None:
         self.aside = False
         """Whether the worker has left the workers of the key, since it can't get its events: others take over."""
+        self.assigned = False
+        """Whether an assignment was made, or the key was given up."""
         self.joining = False
         """Whether the worker waits for its share of the partitions, which others own until then."""
         self._changed = changed
@@ -39,6 +41,11 @@ class Vitals:
         """The worker is registered, and waits for its share."""
         self.joining = True
         self._changed()
+
+    @property
+    def known(self) -> bool:
+        """Whether it is known what is owned: what was assigned, or nothing until several changes are made together."""
+        return self.assigned or self.joining
 
     @property
     def failing_because(self) -> str:

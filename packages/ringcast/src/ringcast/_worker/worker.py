@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, Unpack
 
 from ringcast_core import row_partition
-from ringcast_wire import InvalidInputError, Row, StoreSettings, UnavailableError, names, shown
+from ringcast_wire import Row, StoreSettings, names
 from ringcast_wire.tracing import make_tracing
 
 from ringcast._common.change import Change
 from ringcast._common.config import WorkerConfig, WorkerSettings
 from ringcast._common.log import worker_log
 from ringcast._common.measures import Metrics
-from ringcast._common.process import this_process
 from ringcast._common.stats import Stats
 from ringcast._delivery.handler import Handler, Listener
 from ringcast._delivery.iterator import ChangeStream
 from ringcast._delivery.poison import BlockedRow
 from ringcast._worker.health import Health, cache_health, key_health, staleness_s
+from ringcast._worker.life import WorkerLife
 from ringcast._worker.replays import ReplayTaker
 from ringcast._worker.runtime import Runtime
-from ringcast._worker.session import KeySession
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -80,31 +79,20 @@ class Worker:
         self._on_revoked = on_revoked
         self._metrics = metrics
         self._tracer_provider = tracer_provider
-        self._forks = this_process.forks
-        self._runtime: Runtime | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._parent: asyncio.Task[object] | None = None
-        self._interrupted = False
-        self._stream: ChangeStream | None = None
+        self._life = WorkerLife(self.config, self._log)
         self._replay_taker: ReplayTaker | None = None
 
     # ---- life
 
     async def __aenter__(self) -> Self:
         await self.start()
-        self._parent = asyncio.current_task()
+        self._life.enter_body()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        parent, self._parent = self._parent, None
-        await self.stop()
-        fatal = self._fatal()
-        if self._interrupted and parent is not None:
-            parent.uncancel()
-        if fatal is not None and error is not fatal and (error is None or self._interrupted):
-            raise fatal
+        await self._life.leave_body(error)
 
     async def start(self) -> None:
         """Connects, checks the store, joins, and returns once the first assignment is known.
@@ -126,10 +114,9 @@ class Worker:
             LimitExceededError: the key has as many workers as it may.
             RuntimeError: the worker was started before.
         """
-        if self._runtime is not None:
+        if self._life.runtime is not None:
             raise RuntimeError("a worker can be started only once")
-        self._forks = this_process.forks
-        self._runtime = Runtime(
+        runtime = Runtime(
             self.config,
             self._log,
             handler=self._handler,
@@ -138,30 +125,8 @@ class Worker:
             metrics=self._metrics,
             tracing=make_tracing("ringcast", self._tracer_provider),
         )
-        self._runtime.replay_taker = self._replay_taker
-        self._task = asyncio.create_task(self._runtime.run(), name=f"ringcast-worker-{self.config.worker_id}")
-        started = asyncio.create_task(self._runtime.started.wait())
-        try:
-            await self._wait_started(self._task, started)
-        except BaseException:
-            # Both: the NATS client can swallow a cancellation (wait_for on Python 3.11); then it starts, and stops.
-            self._runtime.stopping.set()
-            self._task.cancel()
-            await asyncio.wait({self._task})
-            raise
-        finally:
-            started.cancel()
-        if self._task.done():
-            self._task.result()
-            raise UnavailableError("the worker stopped while it was starting")
-        self._task.add_done_callback(self._on_done)
-
-    async def _wait_started(self, *tasks: asyncio.Task[Any]) -> None:
-        limit_s = self.config.start_timeout_s
-        done, _ = await asyncio.wait(tasks, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-        if not done and self._runtime is not None:
-            why = self._runtime.failing_because or "NATS does not answer what it is asked"
-            raise UnavailableError(f"the worker did not start within {limit_s:g} s: {why}")
+        runtime.replay_taker = self._replay_taker
+        await self._life.start(runtime)
 
     async def stop(self) -> None:
         """Takes no more in, waits for handlers that run (``drain_timeout_s`` at most), and gives everything up.
@@ -169,48 +134,18 @@ class Worker:
         Before that it serves on until others that stop or join do so too: ``stabilisation_s``, at most five times that.
         Calling it again is harmless. A fatal error is not raised here: see :meth:`wait_closed`.
         """
-        if self._runtime is None or self._task is None:
-            return
-        this_process.check(self._forks, f"worker {self.config.worker_id}")
-        self._runtime.stopping.set()
-        try:
-            await asyncio.wait({self._task})
-        except asyncio.CancelledError:
-            self._task.cancel()
-            await asyncio.wait({self._task})
-            raise
+        await self._life.stop()
 
     async def wait_closed(self) -> None:
         """Waits until the worker has ended; raises the fatal error that ended it, if any."""
-        if self._task is not None:
-            this_process.check(self._forks, f"worker {self.config.worker_id}")
-            await asyncio.wait({self._task})
-            if (fatal := self._fatal()) is not None:
-                raise fatal
-
-    def _fatal(self) -> BaseException | None:
-        if self._task is None or not self._task.done() or self._task.cancelled():
-            return None
-        return self._task.exception()
-
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        """The worker has ended: whoever waits for changes hears of it, and a fatal error interrupts the body."""
-        fatal = self._fatal()
-        if self._stream is not None:
-            self._stream.close(fatal)
-        if fatal is None:
-            return
-        self._log.error("worker has failed", error=str(fatal))
-        if self._parent is not None and not self._parent.done():
-            self._interrupted = True
-            self._parent.cancel()
+        await self._life.wait_closed()
 
     # ---- what the worker holds
 
     @property
     def settings(self) -> StoreSettings:
         """What the store's creator locked; known once the worker has started."""
-        settings = self._runtime.settings if self._runtime is not None else None
+        settings = self._life.runtime.settings if self._life.runtime is not None else None
         if settings is None:
             raise RuntimeError("the worker has not started")
         return settings
@@ -223,21 +158,21 @@ class Worker:
         registration nor events fail; meanwhile what is held goes on being served. Rows from the cache are as old as
         they were when they were last known to be current, in an earlier life. It goes on rising after the end.
         """
-        bus = self._runtime.bus if self._runtime is not None else None
+        bus = self._life.runtime.bus if self._life.runtime is not None else None
         if bus is None:
             return 0.0
-        return staleness_s(bus, [self._session(key)] if key is not None else self._sessions().values())
+        return staleness_s(bus, [self._life.session(key)] if key is not None else self._life.sessions().values())
 
     def health(self) -> Health:
         """How this worker is now, for probes. Before the start and after the end it is not connected.
 
         Any thread may ask, such as that of a server that answers probes.
         """
-        runtime = self._runtime
-        this_process.check(self._forks, f"worker {self.config.worker_id}")
-        if runtime is None or runtime.bus is None or self._task is None:
+        runtime = self._life.runtime
+        self._life.check_process()
+        if runtime is None or runtime.bus is None:
             return Health(False, False, 0.0, ())
-        bus, running = runtime.bus, not self._task.done()
+        bus, running = runtime.bus, self._life.is_running
         sessions = list(runtime.sessions.values())
         return Health(
             connected=bus.is_connected and running,
@@ -253,46 +188,46 @@ class Worker:
     @property
     def metrics_address(self) -> str:
         """Where the metrics are served (``host:port``, with the port that was taken), or nothing."""
-        return self._runtime.metrics_address if self._runtime is not None else ""
+        return self._life.runtime.metrics_address if self._life.runtime is not None else ""
 
     def owned(self, key: str) -> frozenset[int]:
         """The partitions of a key that are assigned to this worker now."""
-        return frozenset(self._session(key).machine.partitions)
+        return frozenset(self._life.session(key).machine.partitions)
 
     def applied(self, key: str) -> dict[int, int]:
         """Per owned partition, the revision up to which every change has been through the handler."""
-        return {number: part.applied for number, part in self._session(key).machine.partitions.items()}
+        return {number: part.applied for number, part in self._life.session(key).machine.partitions.items()}
 
     def history(self, key: str) -> str:
         """The history that the revisions of a key belong to; empty as long as none is known."""
-        return self._session(key).machine.history.current
+        return self._life.session(key).machine.history.current
 
     def rows(self, key: str) -> Iterator[Row]:
         """The live rows of a key that this worker holds, in no order; go through them without waiting in between."""
-        return self._session(key).rows()
+        return self._life.session(key).machine.rows()
 
     def row_count(self, key: str) -> int:
         """How many live rows of a key this worker holds."""
-        return sum(len(part.rows) for part in self._session(key).machine.partitions.values())
+        return sum(len(part.rows) for part in self._life.session(key).machine.partitions.values())
 
     def get(self, key: str, row_id: str) -> Row | None:
         """A live row that this worker holds, or ``None``: another worker may hold it."""
         number = row_partition(row_id, self.settings.partition_count)
-        part = self._session(key).machine.partitions.get(number)
+        part = self._life.session(key).machine.partitions.get(number)
         return part.rows.get(row_id) if part is not None else None
 
     def stats(self, key: str | None = None) -> Stats:
         """Counters of one key, or of all together and what is no single key's."""
         if key is not None:
-            return self._session(key).machine.stats + Stats()
-        self._sessions()
-        assert self._runtime is not None
-        return self._runtime.all_stats()
+            return self._life.session(key).machine.stats + Stats()
+        self._life.sessions()
+        assert self._life.runtime is not None
+        return self._life.runtime.all_stats()
 
     def blocked(self, key: str | None = None) -> list[BlockedRow]:
         """The rows that are held back (:attr:`PoisonPolicy.BLOCK`), of one key or of all."""
-        keys = [key] if key is not None else list(self._sessions())
-        return [row for name in keys for row in self._session(name).applier.poison.blocked()]
+        keys = [key] if key is not None else list(self._life.sessions())
+        return [row for name in keys for row in self._life.session(name).applier.poison.blocked()]
 
     async def unblock(self, key: str, row_id: str) -> bool:
         """Hands the newest change of a blocked row to the handler again, ``handler_tries`` times at most.
@@ -300,7 +235,7 @@ class Worker:
         Returns whether the row is free now; ``True`` too for a row that is not blocked. Cancelling leaves it blocked.
         """
         partition = row_partition(row_id, self.settings.partition_count)
-        return await self._session(key).applier.unblock(partition, row_id)
+        return await self._life.session(key).applier.unblock(partition, row_id)
 
     # ---- waiting
 
@@ -312,7 +247,7 @@ class Worker:
             UnavailableError: the worker has ended; if an error has ended it, that one. This goes for all waits.
         """
         async with _within(timeout_s, "the owned partitions were not all loaded"):
-            for session in self._sessions().values():
+            for session in self._life.sessions().values():
                 await session.wait_until(lambda session=session: session.ready)  # type: ignore[misc]
 
     async def wait_for(self, key: str, partition: int, revision: int, *, timeout_s: float | None = None) -> None:
@@ -322,7 +257,7 @@ class Worker:
             TimeoutError: it took longer than ``timeout_s``.
         """
         names.check_partition(partition, self.settings.partition_count)
-        session = self._session(key)
+        session = self._life.session(key)
         session.check_there()
         owned = session.machine.partitions
         async with _within(timeout_s, f"revision {revision} of partition {partition} of {key} was not applied"):
@@ -334,7 +269,7 @@ class Worker:
         Raises:
             TimeoutError: it took longer than ``timeout_s``.
         """
-        session = self._session(key)
+        session = self._life.session(key)
         session.check_there()
         async with _within(timeout_s, "the condition did not come true"):
             await session.wait_until(condition)
@@ -345,16 +280,16 @@ class Worker:
         Only for a worker without a ``handler``, and only once. A change counts as applied when the next one is asked
         for, so one that the loop's body failed on comes again elsewhere. A fatal error is raised here.
         """
-        if self._handler is not None or self._stream is not None:
+        if self._handler is not None or self._life.stream is not None:
             raise RuntimeError("changes() needs a worker without a handler, and works only once")
-        sessions = self._sessions()
-        self._stream = stream = ChangeStream(
-            change for session in sessions.values() for change in session.held_changes()
+        sessions, now = self._life.sessions(), asyncio.get_running_loop().time()
+        self._life.stream = stream = ChangeStream(
+            change for session in sessions.values() for change in session.machine.row_changes(now)
         )
         for session in sessions.values():
             session.attach(stream.put, timed=False)
-        if self._task is not None and self._task.done():
-            stream.close(self._fatal())
+        if not self._life.is_running:
+            stream.close(self._life.fatal)
         try:
             async for change in stream:
                 yield change
@@ -362,19 +297,6 @@ class Worker:
             for session in sessions.values():
                 session.attach(None)
             stream.release()
-
-    def _sessions(self) -> Mapping[str, KeySession]:
-        if self._runtime is None or not self._runtime.sessions:
-            raise RuntimeError("the worker has not started")
-        if self._forks != this_process.forks:
-            this_process.check(self._forks, f"worker {self.config.worker_id}")
-        return MappingProxyType(self._runtime.sessions)
-
-    def _session(self, key: str) -> KeySession:
-        session = self._sessions().get(key)
-        if session is None:
-            raise InvalidInputError(f"key {shown(key)} is not among the worker's keys {self.config.keys}", field="key")
-        return session
 
 
 @asynccontextmanager

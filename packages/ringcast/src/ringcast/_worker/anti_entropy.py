@@ -1,47 +1,39 @@
-"""Comparing the revisions of a config key with the service's, now and then."""
+"""Compares the revisions of a config key with the service's head revisions, every few seconds and when called to."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 from ringcast_wire import WIRE_VERSION, ErrorCode, EventLog, HeadsReply, RingcastError
 
 from ringcast._protocol.anti_entropy import AntiEntropyTimer
 from ringcast._protocol.key import KeyMachine
+from ringcast._worker.fetches import KeyFetches
+from ringcast._worker.observer import KeyObserver
 
 
-class HeadsCheck:
-    """Asks for the heads every ``every_s`` seconds, and when called to.
-
-    ``compared`` is called after each attempt, ``deleted`` when the answer is that the store or the key is deleted.
-    """
+class AntiEntropy:
+    """Finds what no event told: events that were lost, and rows that a restored database has otherwise."""
 
     def __init__(
-        self,
-        machine: KeyMachine,
-        every_s: float,
-        log: EventLog,
-        compared: Callable[[], None],
-        deleted: Callable[[RingcastError], None],
+        self, machine: KeyMachine, fetches: KeyFetches, every_s: float, log: EventLog, *, observer: KeyObserver
     ) -> None:
-        self._deleted = deleted
         self._machine = machine
+        self._fetches = fetches
         self._every_s = every_s
         self._log = log
-        self._compared = compared
+        self._observer = observer
         self._wanted = asyncio.Event()
         self.unanswered_since: float | None = None
-        """When the first comparison was asked for that got no answer; ``None`` once one has."""
+        """When the first comparison since the last answer was asked for; ``None`` while the service answers."""
 
     def hurry(self) -> None:
         """Compares soon."""
         self._wanted.set()
 
-    async def run(self, fetch: Callable[[], Coroutine[Any, Any, HeadsReply]]) -> None:
-        """Compares until cancelled. ``fetch`` asks the service."""
+    async def run(self) -> None:
+        """Compares until cancelled."""
         timer = AntiEntropyTimer(random.random, self._every_s)
         failed = False
         while True:
@@ -51,30 +43,30 @@ class HeadsCheck:
             except TimeoutError:
                 pass
             self._wanted.clear()
-            failed = not await self._compare(fetch)
+            failed = not await self._compare()
 
-    async def _compare(self, fetch: Callable[[], Coroutine[Any, Any, HeadsReply]]) -> bool:
+    async def _compare(self) -> bool:
         """Compares once; returns whether that was possible."""
         loop = asyncio.get_running_loop()
-        asked_at, asked = loop.time(), self._machine.known_revisions()
-        if not asked.needed:
+        asked_at, known = loop.time(), self._machine.known_revisions()
+        if not known.needed:
             return True
         try:
-            reply = await fetch()
+            reply = await self._fetches.heads()
         except RingcastError as error:
             self._machine.stats.bad_replies += error.code is ErrorCode.PROTOCOL
             if error.code in (ErrorCode.STORE_DELETED, ErrorCode.KEY_DELETED):
-                self._deleted(error)
+                self._observer.deleted(error)
                 return False
             if error.code is not ErrorCode.UNKNOWN_KEY:
-                self._log.warning("comparing heads failed", error=str(error))
+                self._log.warning("anti_entropy.failed", error=str(error))
                 if self.unanswered_since is None:
                     self.unanswered_since = asked_at
-                self._compared()
+                self._observer.pump()
                 return False
             nothing = [0] * self._machine.partition_count
             reply = HeadsReply(WIRE_VERSION, nothing, "", nothing)
         self.unanswered_since = None
-        self._machine.compare_heads(asked, reply.heads, loop.time(), reply.history, reply.rows)
-        self._compared()
+        self._machine.compare_heads(known, reply.heads, loop.time(), reply.history, reply.rows)
+        self._observer.pump()
         return True

@@ -1,0 +1,173 @@
+"""A worker that holds its lease: consumers, coordination and the tasks that keep them, until it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from ringcast_wire import EventLog, Mode, RingcastError, StoreSettings, UnavailableError
+
+from ringcast._bus.bus import TRANSIENT, Bus
+from ringcast._bus.consumers import Consumers, EventDemand
+from ringcast._bus.requests import FetchClient
+from ringcast._common.config import WorkerConfig
+from ringcast._common.process import Process
+from ringcast._common.stats import Stats
+from ringcast._coordination.lease import LeaseSource
+from ringcast._coordination.peer import PeerCoordinator
+from ringcast._worker.participation import Participation
+from ringcast._worker.progress import report_progress
+from ringcast._worker.replays import Replays, ReplayTaker
+from ringcast._worker.routes import Routes
+from ringcast._worker.sessions import KeySessions
+from ringcast._worker.tasks import WorkerTasks
+
+_RELEASE_TIMEOUT_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerContext:
+    """What all parts of one worker use."""
+
+    config: WorkerConfig
+    settings: StoreSettings
+    bus: Bus
+    keys: KeySessions
+    process: Process
+    stats: Stats
+    """What is no single key's."""
+    log: EventLog
+
+
+class JoinedWorker:
+    """Made once the lease is held; :meth:`run` gives everything back in the end."""
+
+    def __init__(self, context: WorkerContext, lease: LeaseSource, demand: EventDemand) -> None:
+        config, bus, log = context.config, context.bus, context.log
+        sessions, settings, stats = context.keys.by_key, context.settings, context.stats
+        self._context = context
+        self.lease = lease
+        self.participation = Participation(config.worker_id, sessions, log)
+        self.routes = Routes(bus, config, sessions, settings.partition_count, stats, log)
+        self.consumers = Consumers(
+            bus,
+            config,
+            deliver=self.routes.deliver,
+            demand=demand,
+            holds=lambda: lease.held,
+            confirmed=context.keys.filters_confirmed,
+            failing=self.participation.unheard,
+            log=log,
+        )
+        self.coordinator: PeerCoordinator | None = None
+        if settings.mode is Mode.PARTITIONED and not config.observe:
+            self.coordinator = PeerCoordinator(
+                bus,
+                config,
+                settings,
+                incarnation=context.process.incarnation,
+                participant=self.participation,
+                lease=lease,
+                stats=stats,
+                log=log,
+            )
+        self.participation.coordinator = self.coordinator
+        self.tasks = WorkerTasks()
+
+    async def run(
+        self,
+        fetches: FetchClient,
+        *,
+        started: asyncio.Event,
+        stopping: asyncio.Event,
+        replay_taker: ReplayTaker | None,
+        is_deleted: Callable[[], bool],
+    ) -> None:
+        """Takes part until ``stopping`` is set. ``started`` is set once it is known what each key owns.
+
+        Raises what makes going on impossible. A worker that ``is_deleted`` leaves without waiting for others.
+        """
+        for session in self._context.keys.by_key.values():
+            session.fetches.client = fetches
+        async with self.tasks:
+            self._start_tasks(replay_taker, started)
+            await stopping.wait()
+            if self.coordinator is not None and not is_deleted():
+                await self.coordinator.give_notice()
+            await self._wind_down()
+
+    def _start_tasks(self, replay_taker: ReplayTaker | None, started: asyncio.Event) -> None:
+        context, tasks = self._context, self.tasks
+        bus, config, sessions, settings = context.bus, context.config, context.keys.by_key, context.settings
+        tasks.spawn(_until_closed(bus))
+        tasks.keep("refreshes the lease", self.lease.run)
+        tasks.keep("acknowledges events", bus.run_acks)
+        tasks.keep("reports progress", lambda: report_progress(bus, sessions, config.ack_wait_s))
+        tasks.keep("updates the consumers", self.consumers.run)
+        replays = Replays(bus, config, sessions, settings.mode, replay_taker, context.log)
+        tasks.keep("replays dead letters", replays.run)
+        for session in sessions.values():
+            tasks.keep(f"compares the head revisions of key {session.key}", session.anti_entropy.run)
+        if self.coordinator is not None:
+            tasks.keep("takes part in the coordination", self.coordinator.run)
+        else:
+            for session in sessions.values():
+                session.assign(frozenset(range(settings.partition_count)))
+        tasks.spawn(self._report_start(started))
+
+    async def _report_start(self, started: asyncio.Event) -> None:
+        """The worker has started once each key is assigned, waits, or fails: one that is refused holds up no other."""
+        sessions = list(self._context.keys.by_key.values())
+        for session in sessions:
+            await session.wait_until(lambda session=session: session.vitals.known or session.vitals.failing_because)  # type: ignore[misc]
+        if not any(session.vitals.known for session in sessions):
+            raise UnavailableError(f"no key can be registered: {self.failing_because}")
+        started.set()
+
+    @property
+    def failing_because(self) -> str:
+        """What keeps the worker from its work, as far as that is known, or nothing."""
+        reasons = self.participation.troubles()
+        if refused := self._context.bus.refusals.subjects():
+            reasons.append(f"NATS refuses {', '.join(refused)}")
+        return "; ".join(reasons)
+
+    def verify(self) -> None:
+        """The lease was lost for a while: others may have taken over, and events may have been missed."""
+        self.consumers.hurry()
+        if self.coordinator is not None:
+            self.coordinator.announce()
+
+    async def _wind_down(self) -> None:
+        """Takes no more in, waits for the handlers that run, and ends all tasks."""
+        context = self._context
+        self.consumers.stop_pulling()
+        await context.keys.drain(context.config.drain_timeout_s)
+        await context.keys.end_handlers()
+        await context.bus.flush_acks()
+        self.tasks.end()
+
+    async def leave(self) -> None:
+        """Gives the registration, the lease and the consumers back, unless another process may have them by now."""
+        if self.lease.held:
+            if self.coordinator is not None:
+                await self._release(self.coordinator.leave)
+            await self._release(self.lease.release)
+            await self._release(self.consumers.release)
+        self.lease.let_go()
+
+    async def _release(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Gives something back that others wait for; if that fails, it ends with the lease."""
+        try:
+            if not self._context.bus.is_connected:
+                raise UnavailableError("there is no connection to NATS")
+            async with asyncio.timeout(_RELEASE_TIMEOUT_S):
+                await step()
+        except (RingcastError, *TRANSIENT) as error:
+            self._context.log.warning("release.unconfirmed", error=str(error))
+
+
+async def _until_closed(bus: Bus) -> None:
+    await asyncio.shield(bus.closed)

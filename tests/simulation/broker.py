@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nats.js.api import StreamConfig
-from ringcast._protocol.membership import Entry
+from ringcast._protocol.kv_mirror import Entry
 from ringcast_wire import Event, decode_event
 
 from tests.simulation.engine import Process, Scheduler

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from ringcast._protocol.membership import Entry
+from ringcast._protocol.kv_mirror import Entry
 from ringcast_wire import ErrorCode, LeaseRecord, StoreSettings, encode_record, limits, names
 
 from tests.simulation.broker import Broker, Bucket

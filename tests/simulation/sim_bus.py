@@ -23,7 +23,7 @@ from ringcast._bus.bus import (
 from ringcast._bus.refusals import Refusals
 from ringcast._common.config import WorkerConfig
 from ringcast._common.place import read_place
-from ringcast._protocol.membership import Entry
+from ringcast._protocol.kv_mirror import Entry
 from ringcast_wire import EventLog, UnavailableError, names
 
 from tests.simulation import jetstream

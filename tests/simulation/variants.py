@@ -19,19 +19,20 @@ from ringcast._coordination import peer
 from ringcast._coordination.lease import LeaseHolder
 from ringcast._coordination.peer import PeerCoordinator
 from ringcast._delivery.handler import Applier
-from ringcast._protocol import lease_reading, peers
+from ringcast._protocol import assignment, lease_reading
 from ringcast._protocol.anti_entropy import AntiEntropyTimer, KnownRevisions
+from ringcast._protocol.assignment import GroupMembership
 from ringcast._protocol.batch_fetches import BatchFetches
 from ringcast._protocol.batches import Batch, Wanted
 from ringcast._protocol.fetches import Fetches
 from ringcast._protocol.filters import FilterPlan
 from ringcast._protocol.intake import EventIntake
 from ringcast._protocol.key import KeyMachine
+from ringcast._protocol.kv_mirror import Entry, KvMirror
 from ringcast._protocol.lease import LeaseKeeper, Refusal
 from ringcast._protocol.lease_reading import Lease, LeaseReadings
-from ringcast._protocol.membership import Entry, Membership, Mirror
+from ringcast._protocol.membership import Membership
 from ringcast._protocol.partition import EventKind, Fetching, Partition, Token
-from ringcast._protocol.peers import Peers
 from ringcast._worker.session import KeySession
 from ringcast._worker.sessions import KeySessions
 from ringcast_config_service.histories import Histories
@@ -54,9 +55,9 @@ _machine_assign = KeyMachine.assign
 _partition_classify = Partition.classify
 _batch_take = Batch.take
 _coordinator_give_notice = PeerCoordinator.give_notice
-_mirror_correct = Mirror.correct
+_mirror_correct = KvMirror.correct
 _readings_ends = LeaseReadings._ends
-_readings_suspect = LeaseReadings.suspect
+_readings_reported = LeaseReadings.ends_reported
 _lane_send = Lane._send
 _publisher_send = EventPublisher.send
 _repository_state = sqlite._read_state
@@ -137,8 +138,8 @@ async def _start_and_go_on(self: Applier, _job: int, changes: list[Change]) -> N
             asyncio.get_running_loop().create_task(self._finish(self._handler, self.calls.begin(change)))
 
 
-def _wake_too_soon(self: Peers) -> float | None:
-    return min((at for assigner in self._assigners.values() if (at := assigner.wake_at) is not None), default=None)
+def _wake_too_soon(self: GroupMembership) -> float | None:
+    return min((at for assignor in self._assignors.values() if (at := assignor.wake_at) is not None), default=None)
 
 
 def _alive_for_ever(_self: Membership, _lease: str) -> bool:
@@ -170,7 +171,7 @@ def _none(*_: Any) -> list[str]:
     return []
 
 
-def _correct_leases_only(self: Mirror, key: str, entry: Entry | None) -> None:
+def _correct_leases_only(self: KvMirror, key: str, entry: Entry | None) -> None:
     if "." not in key:
         _mirror_correct(self, key, entry)
 
@@ -186,7 +187,7 @@ def _forget_the_end(self: LeaseReadings, key: str, kept: Lease | None) -> bool:
 
 
 def _suspect_others_only(self: LeaseReadings, reporter: str, leases: Iterable[str]) -> None:
-    _readings_suspect(self, reporter, [lease for lease in leases if lease != self._own])
+    _readings_reported(self, reporter, [lease for lease in leases if lease != self._own])
 
 
 def _not_given_up(*_: Any) -> bool:
@@ -368,7 +369,7 @@ VARIANTS: Final = {
     "half_a_view": Variant(
         "looks after the members, again and again, before it has seen them all",
         300,
-        ((Peers, "wake_at", property(_wake_too_soon)), (peer, "_RIVAL_POLL_S", 0.0)),
+        ((GroupMembership, "wake_at", property(_wake_too_soon)), (peer, "_RIVAL_POLL_S", 0.0)),
     ),
     "waiting_batch": Variant(
         "has every change wait for one that could not be fetched, though its row came another way",
@@ -397,12 +398,12 @@ VARIANTS: Final = {
     "taken_for_dead": Variant(
         "does not tell that it lives when others have taken it for dead",
         100,
-        ((LeaseReadings, "suspect", _suspect_others_only), (LeaseReadings, "_in_turn", _none)),
+        ((LeaseReadings, "ends_reported", _suspect_others_only), (LeaseReadings, "_in_turn", _none)),
     ),
     "waiting_for_nobody": Variant(
         "waits for its grace after it was cut off, though the others have given up what is its share",
         200,
-        ((lease_reading, "is_given_up", _not_given_up), (peers, "is_given_up", _not_given_up)),
+        ((lease_reading, "is_given_up", _not_given_up), (assignment, "is_given_up", _not_given_up)),
     ),
     "timed_out_update": Variant(
         "takes an update of its filters that timed out for one that did nothing",
@@ -412,6 +413,6 @@ VARIANTS: Final = {
     "vanished_marker": Variant(
         "does not look again at what a slot's record is when its claim was refused",
         200,
-        ((Mirror, "correct", _correct_leases_only),),
+        ((KvMirror, "correct", _correct_leases_only),),
     ),
 }

@@ -16,8 +16,9 @@ from ringcast._bus.nats_bus import NatsBus
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import worker_log
 from ringcast._coordination.lease_reader import LeaseReader
+from ringcast._protocol.kv_mirror import Entry
 from ringcast._protocol.lease_reading import MOST_READ, LeaseReadings
-from ringcast._protocol.membership import Entry, Membership
+from ringcast._protocol.membership import Membership
 from ringcast_testkit import PATIENCE_S, NatsServer
 from ringcast_wire import LeaseRecord, NodeRecord, encode_record, limits, names
 

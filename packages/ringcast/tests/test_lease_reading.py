@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from ringcast._protocol import lease_reading
+from ringcast._protocol.kv_mirror import Entry
 from ringcast._protocol.lease_reading import (
     AT_ONCE_S,
     ENDED_AFTER_S,
@@ -21,7 +22,8 @@ from ringcast._protocol.lease_reading import (
     Lease,
     LeaseReadings,
 )
-from ringcast._protocol.membership import Entry, Membership
+from ringcast._protocol.membership import Membership
+from ringcast._protocol.slots import Slots
 from ringcast_wire import EndedLeases, LeaseRecord, NodeRecord, SlotClaim, encode_record, limits, names
 
 VALUE = encode_record(LeaseRecord(incarnation="i", host="h", pid=1, started_at_ms=1))
@@ -351,18 +353,18 @@ def test_a_slot_whose_claim_names_a_lease_that_was_not_read_yet_is_not_free() ->
     """Of 25 workers that started at once most took the slots of others, again and again."""
     view = View("a", ["a"])
     view.read(0.0)
-    slot = view.membership.choose_slot("k", "late").slot
+    slot = Slots(view.membership).choose("k", "late").slot
     claim = encode_record(SlotClaim(worker_id="b", lease="b"))
     view.revision += 1
     view.membership.nodes.put(names.slot_key("k", slot), Entry(view.revision, claim))
-    assert view.membership.choose_slot("k", "late").slot != slot
+    assert Slots(view.membership).choose("k", "late").slot != slot
     view.read(0.1)
     assert "b" in view.asked
-    assert view.membership.choose_slot("k", "late").slot == slot, "nobody holds its lease"
+    assert Slots(view.membership).choose("k", "late").slot == slot, "nobody holds its lease"
     view.refresh("b", 0.2)
     view.revision += 1
     view.membership.nodes.put(names.slot_key("k", slot), Entry(view.revision, claim))
-    assert view.membership.choose_slot("k", "late").slot != slot, "it was claimed since"
+    assert Slots(view.membership).choose("k", "late").slot != slot, "it was claimed since"
 
 
 def test_what_no_record_names_any_more_is_forgotten() -> None:

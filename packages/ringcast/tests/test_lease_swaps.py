@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 from hypothesis import given
 from hypothesis import strategies as st
+from ringcast._protocol.assignment import GroupMembership
+from ringcast._protocol.kv_mirror import Entry, KvMirror
 from ringcast._protocol.lease_choice import LINGER_S, PATIENCE_S, SURE_S, LeaseChoice
-from ringcast._protocol.membership import Entry, Membership, Mirror, strays
-from ringcast._protocol.peers import Peers
+from ringcast._protocol.membership import Membership, orphaned_records
 from ringcast_wire import LeaseRecord, NodeRecord, SlotClaim, StoreSettings, encode_record, names
 
 WORKERS = ("a", "b", "c")
@@ -33,14 +34,14 @@ class Buckets:
         self.write(now, "nodes", names.node_key("k", worker_id), encode_record(node))
 
 
-def seen_by(log: list[tuple[float, str, str, Entry]], delays: dict[str, list[float]]) -> list[tuple[float, Mirror]]:
+def seen_by(log: list[tuple[float, str, str, Entry]], delays: dict[str, list[float]]) -> list[tuple[float, KvMirror]]:
     """Runs a peer over a log of which each bucket comes late, in its own order; returns its assignments."""
     arrivals: list[tuple[float, int, str, str, Entry]] = []
     last = {"nodes": 0.0, "leases": 0.0}
     for number, (at, bucket, key, entry) in enumerate(log):
         last[bucket] = max(last[bucket], at + delays[bucket][number % len(delays[bucket])])
         arrivals.append((last[bucket], number, bucket, key, entry))
-    peers = Peers(["k"], "a", StoreSettings(partition_count=64), settle_s=0.0, grace_s=0.0)
+    peers = GroupMembership(["k"], "a", StoreSettings(partition_count=64), settle_s=0.0, grace_s=0.0)
     for mirror in (peers.membership.nodes, peers.membership.leases):
         mirror.replace({})
     found = []
@@ -137,14 +138,14 @@ def test_another_process_under_the_same_id_is_a_rival_while_its_lease_lives() ->
     membership = Membership()
     node = encode_record(NodeRecord(slot=0, lease="host.2", incarnation="theirs"))
     membership.nodes.put(names.node_key("k", "a"), Entry(1, node))
-    assert membership.rival("k", "a", "mine", {"a"}) is None
+    assert membership.duplicate_worker("k", "a", "mine", {"a"}) is None
     membership.leases.put("host.2", Entry(2, LEASE))
-    rival = membership.rival("k", "a", "mine", {"a"})
+    rival = membership.duplicate_worker("k", "a", "mine", {"a"})
     assert rival is not None
     assert rival.incarnation == "theirs"
-    assert membership.rival("k", "a", "theirs", {"a"}) is None
-    assert membership.rival("k", "a", "mine", {"a", "host.2"}) is None, "the host's agent lets only one in"
-    assert membership.rival("k", "b", "mine", set()) is None
+    assert membership.duplicate_worker("k", "a", "theirs", {"a"}) is None
+    assert membership.duplicate_worker("k", "a", "mine", {"a", "host.2"}) is None, "the host's agent lets only one in"
+    assert membership.duplicate_worker("k", "b", "mine", set()) is None
 
 
 def test_records_of_the_dead_that_name_a_hosts_lease_are_strays() -> None:
@@ -154,11 +155,11 @@ def test_records_of_the_dead_that_name_a_hosts_lease_are_strays() -> None:
     buckets.write(0.0, "nodes", "k.broken", b"{")
     for _, _, key, entry in buckets.log:
         membership.nodes.put(key, entry)
-    assert [name for name, _ in strays(membership.nodes, "host.1", {("k", "a")})] == ["k.b", "k.slot.1"]
-    found = strays(membership.nodes, "host.1", {("other", "a"), ("k", "b")})
+    assert [name for name, _ in orphaned_records(membership.nodes, "host.1", {("k", "a")})] == ["k.b", "k.slot.1"]
+    found = orphaned_records(membership.nodes, "host.1", {("other", "a"), ("k", "b")})
     assert [name for name, _ in found] == ["k.a", "k.slot.0"]
     membership.nodes.drop(*found[0])
-    assert [name for name, _ in strays(membership.nodes, "host.1", {("k", "b")})] == ["k.slot.0"]
+    assert [name for name, _ in orphaned_records(membership.nodes, "host.1", {("k", "b")})] == ["k.slot.0"]
 
 
 def test_a_quick_restart_of_the_agent_changes_nothing_in_the_records() -> None:

@@ -7,10 +7,12 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ringcast._protocol.assignment import PeerAssigner, owners
+from ringcast._protocol.assignment import Assignor, owners
 from ringcast._protocol.filters import FilterPlan
+from ringcast._protocol.kv_mirror import Entry, KvMirror
 from ringcast._protocol.lease import LeaseKeeper, Refusal
-from ringcast._protocol.membership import Entry, Member, Membership, Mirror
+from ringcast._protocol.membership import Member, Membership
+from ringcast._protocol.slots import Slots
 from ringcast_wire import (
     Backoff,
     LeaseRecord,
@@ -34,7 +36,7 @@ class Buckets:
         self.membership = Membership()
         self.revision = 0
 
-    def put(self, mirror: Mirror, key: str, value: bytes | None) -> None:
+    def put(self, mirror: KvMirror, key: str, value: bytes | None) -> None:
         self.revision += 1
         mirror.put(key, Entry(self.revision, value))
 
@@ -78,7 +80,7 @@ def test_of_two_with_one_slot_the_claim_decides_else_the_lower_id() -> None:
 
 
 def test_repeats_and_late_arrivals_do_no_harm_and_a_refresh_is_no_news() -> None:
-    mirror = Mirror()
+    mirror = KvMirror()
     assert mirror.put("x", Entry(5, b"new"))
     assert not mirror.put("x", Entry(5, b"new"))
     assert not mirror.put("x", Entry(3, b"old"))
@@ -92,18 +94,21 @@ def test_repeats_and_late_arrivals_do_no_harm_and_a_refresh_is_no_news() -> None
 
 def test_the_lowest_free_slot_is_chosen_and_an_own_one_is_kept() -> None:
     buckets = Buckets()
-    assert buckets.membership.choose_slot("k", "a").slot == 0
+    assert Slots(buckets.membership).choose("k", "a").slot == 0
     buckets.join("a", 0)
     buckets.join("b", 1)
     buckets.join("c", 2)
-    assert buckets.membership.choose_slot("k", "d").slot == 3
+    assert Slots(buckets.membership).choose("k", "d").slot == 3
     buckets.die("b")
-    choice = buckets.membership.choose_slot("k", "d")
+    choice = Slots(buckets.membership).choose("k", "d")
     assert (choice.slot, choice.held) == (1, False)
     assert choice.revision == buckets.membership.nodes.revision(names.slot_key("k", 1))
-    assert (buckets.membership.choose_slot("k", "b").slot, buckets.membership.choose_slot("k", "b").held) == (1, True)
+    assert (Slots(buckets.membership).choose("k", "b").slot, Slots(buckets.membership).choose("k", "b").held) == (
+        1,
+        True,
+    )
     buckets.claim("c", 7)
-    assert buckets.membership.choose_slot("k", "c").surplus == (7,)
+    assert Slots(buckets.membership).choose("k", "c").surplus == (7,)
 
 
 def test_one_worker_too_many_is_refused() -> None:
@@ -111,10 +116,10 @@ def test_one_worker_too_many_is_refused() -> None:
     for slot in range(limits.MAX_WORKERS_PER_KEY):
         buckets.join(f"w{slot}", slot)
     with pytest.raises(LimitExceededError, match="200"):
-        buckets.membership.choose_slot("k", "late")
-    assert buckets.membership.choose_slot("k", "w7").held
+        Slots(buckets.membership).choose("k", "late")
+    assert Slots(buckets.membership).choose("k", "w7").held
     buckets.die("w9")
-    assert buckets.membership.choose_slot("k", "late").slot == 9
+    assert Slots(buckets.membership).choose("k", "late").slot == 9
 
 
 def test_a_worker_keeps_the_slot_of_its_record_whatever_others_claim() -> None:
@@ -125,24 +130,24 @@ def test_a_worker_keeps_the_slot_of_its_record_whatever_others_claim() -> None:
         for slot in range(limits.MAX_WORKERS_PER_KEY):
             buckets.claim(claimant, slot)
         for number, worker_id in enumerate("abc"):
-            choice = buckets.membership.choose_slot("k", worker_id)
+            choice = Slots(buckets.membership).choose("k", worker_id)
             assert choice.slot == number
             assert choice.held == (claimant == worker_id)
             assert len(choice.surplus) == (limits.MAX_WORKERS_PER_KEY - 1 if claimant == worker_id else 0)
             assert number not in choice.surplus
         assert buckets.members() == [("a", 0), ("b", 1), ("c", 2)]
     buckets.put(buckets.membership.leases, "nobody", encode_record(LEASE))
-    assert buckets.membership.choose_slot("k", "d").slot == 3, "no record stands behind these claims"
+    assert Slots(buckets.membership).choose("k", "d").slot == 3, "no record stands behind these claims"
 
 
 def test_of_two_records_with_one_slot_that_without_the_claim_moves() -> None:
     buckets = Buckets()
     buckets.join("b", 0)
     buckets.join("a", 0, claim=False)
-    assert buckets.membership.choose_slot("k", "b").slot == 0
-    assert buckets.membership.choose_slot("k", "a").slot == 1
+    assert Slots(buckets.membership).choose("k", "b").slot == 0
+    assert Slots(buckets.membership).choose("k", "a").slot == 1
     buckets.die("b")
-    assert buckets.membership.choose_slot("k", "a").slot == 0
+    assert Slots(buckets.membership).choose("k", "a").slot == 0
 
 
 @given(st.sets(st.integers(0, 40), min_size=1, max_size=20), st.sampled_from(list(Strategy)), st.integers(1, 128))
@@ -157,15 +162,15 @@ def test_every_partition_has_an_owner_whatever_the_order_of_the_members(
     assert owners(settings, members[::-1]) == found
 
 
-def assigner(**settings: float) -> PeerAssigner:
-    return PeerAssigner("k", "a", StoreSettings(partition_count=32), **settings)
+def assignor(**settings: float) -> Assignor:
+    return Assignor("k", "a", StoreSettings(partition_count=32), **settings)
 
 
 A, B, C = Member("a", 0), Member("b", 1), Member("c", 2)
 
 
 def test_changes_settle_from_the_first_of_them() -> None:
-    peer = assigner(settle_s=0.05)
+    peer = assignor(settle_s=0.05)
     peer.changed(10.0)
     peer.changed(10.04)
     assert peer.wake_at == 10.05
@@ -177,7 +182,7 @@ def test_changes_settle_from_the_first_of_them() -> None:
 
 
 def test_epochs_rise_with_every_difference_and_only_then() -> None:
-    peer = assigner(settle_s=0.0)
+    peer = assignor(settle_s=0.0)
     epochs = []
     for now, members in enumerate([(A,), (A, B), (A, B), (A,), (A, C)]):
         peer.changed(now)
@@ -187,7 +192,7 @@ def test_epochs_rise_with_every_difference_and_only_then() -> None:
 
 
 def test_a_worker_that_does_not_see_itself_keeps_what_it_has() -> None:
-    peer = assigner(settle_s=0.0)
+    peer = assignor(settle_s=0.0)
     peer.changed(0.0)
     first = peer.poll((A, B), 0.0)
     peer.changed(1.0)
@@ -196,7 +201,7 @@ def test_a_worker_that_does_not_see_itself_keeps_what_it_has() -> None:
 
 
 def test_after_a_reconnect_missing_members_are_waited_for() -> None:
-    peer = assigner(settle_s=0.0, grace_s=5.0)
+    peer = assignor(settle_s=0.0, grace_s=5.0)
     peer.changed(0.0)
     peer.poll((A, B), 0.0)
     peer.reconnected(10.0)
@@ -213,7 +218,7 @@ def test_after_a_reconnect_missing_members_are_waited_for() -> None:
 
 def test_after_a_reconnect_members_that_are_known_to_have_left_are_not_waited_for() -> None:
     """Those who stayed have given up what is this worker's already: nobody would own it for the grace."""
-    peer = assigner(settle_s=0.0, grace_s=5.0)
+    peer = assignor(settle_s=0.0, grace_s=5.0)
     peer.changed(0.0)
     peer.poll((A, B, C), 0.0)
     peer.reconnected(10.0)
@@ -225,7 +230,7 @@ def test_after_a_reconnect_members_that_are_known_to_have_left_are_not_waited_fo
 
 
 def test_the_grace_ends_as_soon_as_all_former_members_are_back() -> None:
-    peer = assigner(settle_s=0.1, grace_s=5.0)
+    peer = assignor(settle_s=0.1, grace_s=5.0)
     peer.changed(0.0)
     peer.poll((A, B), 0.1)
     peer.reconnected(10.0)
@@ -239,7 +244,7 @@ def test_the_grace_ends_as_soon_as_all_former_members_are_back() -> None:
 
 def test_a_former_member_that_is_back_with_another_slot_is_not_waited_for() -> None:
     """As after the loss of the server's disk, when slots are claimed anew."""
-    peer = assigner(settle_s=0.0, grace_s=5.0)
+    peer = assignor(settle_s=0.0, grace_s=5.0)
     peer.changed(0.0)
     before = peer.poll((A, B), 0.0)
     peer.reconnected(10.0)

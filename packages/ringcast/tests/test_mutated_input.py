@@ -14,7 +14,8 @@ from nats.js.errors import NoStreamResponseError
 from ringcast import Worker
 from ringcast._bus.bus import Delivery
 from ringcast._protocol.decode import read_batch, read_event, read_full, read_heads, read_partition
-from ringcast._protocol.membership import Entry, Membership
+from ringcast._protocol.kv_mirror import Entry
+from ringcast._protocol.membership import Membership
 from ringcast_core import row_partition
 from ringcast_testkit import PATIENCE_S
 from ringcast_wire import (

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from ringcast._protocol.membership import Entry, Membership
+from ringcast._protocol.kv_mirror import Entry
+from ringcast._protocol.membership import Membership
 from ringcast._protocol.planned import COLD, COLD_MOST, MOST, PlannedChange
+from ringcast._protocol.slots import Slots
 from ringcast_wire import LeaseRecord, NodePhase, NodeRecord, SlotClaim, encode_record, names
 
 LEASE = encode_record(LeaseRecord(incarnation="i", host="h", pid=1, started_at_ms=1))
@@ -184,13 +186,13 @@ def test_each_that_comes_takes_the_place_of_another() -> None:
 
 def test_a_place_that_another_took_first_is_left_to_it() -> None:
     view = View(w1=ACTIVE, w9=JOINING)
-    choice = view.membership.choose_slot("k", "w9", 1)
+    choice = Slots(view.membership).choose("k", "w9", 1)
     assert choice.slot == 9
     view.says("w1", None)
-    choice = view.membership.choose_slot("k", "w9", 1)
+    choice = Slots(view.membership).choose("k", "w9", 1)
     assert (choice.slot, choice.surplus) == (1, (9,))
     view.says("w4", JOINING, slot=1)
-    assert view.membership.choose_slot("k", "w9", 1).slot == 9
+    assert Slots(view.membership).choose("k", "w9", 1).slot == 9
 
 
 @pytest.mark.parametrize("phase", [JOINING, LEAVING])

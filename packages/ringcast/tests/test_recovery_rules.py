@@ -8,12 +8,12 @@ from typing import TypeVar
 import pytest
 from ringcast._protocol.actions import Action, Announce, Apply, FetchBatch, FetchFull, FetchPartition, MissedEvents
 from ringcast._protocol.anti_entropy import AntiEntropyTimer
+from ringcast._protocol.assignment import GroupMembership
 from ringcast._protocol.decode import read_batch
 from ringcast._protocol.filters import FilterPlan
 from ringcast._protocol.key import KeyMachine
+from ringcast._protocol.kv_mirror import Entry
 from ringcast._protocol.lease import LeaseKeeper, Refusal
-from ringcast._protocol.membership import Entry
-from ringcast._protocol.peers import Peers
 from ringcast_core import row_partition
 from ringcast_wire import (
     WIRE_VERSION,
@@ -41,7 +41,7 @@ SETTINGS = StoreSettings(partition_count=4)
 
 def test_a_view_that_is_not_whole_wakes_nobody() -> None:
     """A changed membership was due, could not be polled yet, and so was due again at once: the worker span."""
-    peers = Peers(["k"], "w1", SETTINGS, settle_s=0.05, grace_s=5.0)
+    peers = GroupMembership(["k"], "w1", SETTINGS, settle_s=0.05, grace_s=5.0)
     peers.reconnected(1.0)
     peers.changed(1.0)
     peers.membership.nodes.replace({})
@@ -54,7 +54,7 @@ def test_a_view_that_is_not_whole_wakes_nobody() -> None:
 @pytest.mark.parametrize("reported", [True, False])
 def test_a_member_that_others_have_given_up_is_not_waited_for(*, reported: bool) -> None:
     """The share of a worker that died belonged to nobody for the grace of one that was cut off meanwhile."""
-    peers = Peers(["k"], "w1", SETTINGS, settle_s=0.0, grace_s=5.0)
+    peers = GroupMembership(["k"], "w1", SETTINGS, settle_s=0.0, grace_s=5.0)
     nodes, leases = peers.membership.nodes, peers.membership.leases
     workers = {f"w{slot}": NodeRecord(slot=slot, lease=f"w{slot}", incarnation="i") for slot in range(3)}
     entries = {names.node_key("k", name): Entry(1, encode_record(record)) for name, record in workers.items()}

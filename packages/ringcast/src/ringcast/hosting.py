@@ -36,7 +36,8 @@ from ringcast._common.log import worker_log
 from ringcast._common.stats import Stats
 from ringcast._coordination.lease import LeaseHolder
 from ringcast._dapr.reader import Budget, KeyReader
-from ringcast._protocol.membership import Mirror, strays
+from ringcast._protocol.kv_mirror import KvMirror
+from ringcast._protocol.membership import orphaned_records
 from ringcast._worker.replays import ReplayTaker
 from ringcast._worker.worker import Worker
 
@@ -194,7 +195,7 @@ class HostRecords:
         self._living = living
         self._log = bus.log.bind(store=store)
         self._bucket = Bucket(bus.bus, names.nodes_bucket(store))
-        self._mirror = Mirror()
+        self._mirror = KvMirror()
         self._dirty = asyncio.Event()
         watch = names.watch_name(store, bus.agent_id)
         self._watch = BucketWatch(
@@ -232,7 +233,7 @@ class HostRecords:
         living = self._living()
         if living is None or not self._mirror.complete:
             return
-        found = strays(self._mirror, self._lease_id, living)
+        found = orphaned_records(self._mirror, self._lease_id, living)
         for start in range(0, len(found), _DELETES_AT_ONCE):
             some = found[start : start + _DELETES_AT_ONCE]
             results = await asyncio.gather(*(self._delete(*one) for one in some), return_exceptions=True)

@@ -27,7 +27,8 @@ from ringcast_wire import (
 
 from ringcast._bus.tools import ask, open_bus, read_bucket
 from ringcast._protocol.assignment import owners
-from ringcast._protocol.membership import Entry, Membership
+from ringcast._protocol.kv_mirror import Entry
+from ringcast._protocol.membership import Membership
 
 DEFAULT_SERVERS: Final = "nats://127.0.0.1:4222"
 DEFAULT_TIMEOUT_S: Final = 10.0

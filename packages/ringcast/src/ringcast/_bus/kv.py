@@ -11,7 +11,7 @@ from ringcast_wire import Backoff, EventLog
 
 from ringcast._bus.bus import TRANSIENT, Bus, Message, NotFoundError, RejectedError, WatchConsumer
 from ringcast._common.place import read_place
-from ringcast._protocol.membership import Entry, Mirror
+from ringcast._protocol.kv_mirror import Entry, KvMirror
 
 _HEARTBEAT_S: Final = 1.0
 _SILENT_S: Final = 3.5
@@ -84,7 +84,7 @@ class BucketWatch:
         bucket: Bucket,
         name: str,
         patterns: list[str],
-        mirror: Mirror,
+        mirror: KvMirror,
         changed: Callable[[], None],
         log: EventLog,
     ) -> None:

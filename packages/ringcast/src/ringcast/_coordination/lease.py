@@ -14,8 +14,8 @@ from ringcast._bus.bus import TRANSIENT, Bus, translated
 from ringcast._bus.kv import Bucket, ConflictError
 from ringcast._common.process import this_process
 from ringcast._common.stats import Stats
+from ringcast._protocol.kv_mirror import Entry
 from ringcast._protocol.lease import LeaseKeeper, Refusal
-from ringcast._protocol.membership import Entry
 
 PATIENCE_S: Final = limits.LEASE_TTL_S + 2.0
 """How long a process waits for one of the same worker id to be gone."""

@@ -12,7 +12,7 @@ from ringcast_wire import EventLog, NodeRecord, names
 
 from ringcast._bus.bus import TRANSIENT
 from ringcast._bus.kv import Bucket
-from ringcast._protocol.membership import Mirror
+from ringcast._protocol.kv_mirror import KvMirror
 
 _CHECK_S: Final = (4.0, 6.0)
 """Between two checks, each of the records of one key, so long passes."""
@@ -29,7 +29,7 @@ class OwnRecords:
     def __init__(
         self,
         bucket: Bucket,
-        mirror: Mirror,
+        mirror: KvMirror,
         *,
         worker_id: str,
         keys: Sequence[str],

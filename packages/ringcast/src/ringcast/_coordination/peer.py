@@ -31,11 +31,12 @@ from ringcast._coordination.lease_reader import LeaseReader
 from ringcast._coordination.own_records import OwnRecords
 from ringcast._coordination.registrations import Registrations
 from ringcast._coordination.reports import Reports
-from ringcast._protocol.assignment import Assignment
+from ringcast._protocol.assignment import Assignment, GroupMembership
+from ringcast._protocol.kv_mirror import Entry
 from ringcast._protocol.lease_reading import LeaseReadings
-from ringcast._protocol.membership import Entry, Membership
-from ringcast._protocol.peers import Peers
+from ringcast._protocol.membership import Membership
 from ringcast._protocol.planned import MOST, PlannedChange
+from ringcast._protocol.slots import Slots
 
 _TOUCH_S: Final = 6 * 3600.0
 """How often the records are written again: the bucket forgets what nobody touched for a day."""
@@ -114,15 +115,18 @@ class PeerCoordinator:
         self._lease = lease
         self._stats = stats
         self._log = log
-        self._peers = Peers(config.keys, config.worker_id, settings, settle_s=config.settle_s, grace_s=config.grace_s)
+        self._peers = GroupMembership(
+            config.keys, config.worker_id, settings, settle_s=config.settle_s, grace_s=config.grace_s
+        )
         self._membership = self._peers.membership
+        self._slots = Slots(self._membership)
         self._nodes = Bucket(bus, names.nodes_bucket(config.store))
         patterns = [*(f"{key}.>" for key in config.keys), names.ENDED_PATTERN]
         watch = names.watch_name(config.store, config.worker_id)
         self._watch = BucketWatch(bus, self._nodes, watch, patterns, self._membership.nodes, self._changed, log)
         self._readings = LeaseReadings(config.keys, self._membership, grace_s=config.grace_s)
         self._reader = LeaseReader(bus, self._readings, lambda: lease.id, self._changed, log, participant.blind)
-        self._membership.called = self._wake_all
+        self._membership.on_leases_due = self._wake_all
         self._reports = Reports(config.worker_id, self._readings, self._membership.nodes, self._write, log)
         self._planned = {
             key: PlannedChange(key, config.worker_id, self._membership, config.stabilisation_s) for key in config.keys
@@ -230,7 +234,7 @@ class PeerCoordinator:
         record = self._membership.nodes.get(name, NodeRecord)
         if record is not None and record.incarnation != self._incarnation:
             return  # another process's, and so are the claims
-        for slot in self._membership.slots_of(key, self._config.worker_id):
+        for slot in self._slots.of(key, self._config.worker_id):
             await self._drop(names.slot_key(key, slot))
         await self._drop(name)  # last: whoever takes the slot over does so when the record is gone
 
@@ -408,7 +412,7 @@ class PeerCoordinator:
         return self._rival_in(self._membership, key)
 
     def _rival_in(self, view: Membership, key: str) -> NodeRecord | None:
-        return view.rival(key, self._config.worker_id, self._incarnation, self._lease.ids)
+        return view.duplicate_worker(key, self._config.worker_id, self._incarnation, self._lease.ids)
 
     async def _register(self, key: str, lease: str) -> None:
         """Claims a slot and writes the node record, where the mirror does not show them already.
@@ -418,7 +422,7 @@ class PeerCoordinator:
         worker_id, now = self._config.worker_id, asyncio.get_running_loop().time()
         planned = self._planned[key]
         planned.join(now)
-        choice = self._membership.choose_slot(key, worker_id, planned.slot)
+        choice = self._slots.choose(key, worker_id, planned.slot)
         stale = now - self._touched_at.get(key, now - 2 * _TOUCH_S) > _TOUCH_S
         claim, slot = SlotClaim(worker_id=worker_id, lease=lease), names.slot_key(key, choice.slot)
         if stale or self._membership.nodes.get(slot, SlotClaim) != claim:

@@ -10,8 +10,8 @@ from ringcast_wire import EndedLeases, EventLog, encode_record, names
 
 from ringcast._bus.bus import TRANSIENT
 from ringcast._bus.kv import ConflictError
+from ringcast._protocol.kv_mirror import KvMirror
 from ringcast._protocol.lease_reading import LeaseReadings
-from ringcast._protocol.membership import Mirror
 
 _AGAIN_S: Final = 0.5
 _ANSWER_S: Final = 5.0
@@ -24,7 +24,7 @@ Write = Callable[[str, bytes, int], Awaitable[None]]
 class Reports:
     """Writes what the readings have found under this worker's name, again and again until it stands there."""
 
-    def __init__(self, worker_id: str, readings: LeaseReadings, nodes: Mirror, write: Write, log: EventLog) -> None:
+    def __init__(self, worker_id: str, readings: LeaseReadings, nodes: KvMirror, write: Write, log: EventLog) -> None:
         self._name = names.ended_key(worker_id)
         self._readings = readings
         self._nodes = nodes

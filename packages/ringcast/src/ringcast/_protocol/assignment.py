@@ -1,13 +1,15 @@
-"""Which partitions are whose, computed by every worker for itself from the members that it sees."""
+"""The owner of each partition, computed by every worker for itself from the members that it sees."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
-from ringcast_wire import StoreSettings, assign
+from ringcast_wire import NodeRecord, StoreSettings, assign, names
 
-from ringcast._protocol.membership import Member
+from ringcast._common.stats import Trigger
+from ringcast._protocol.given_up import is_given_up
+from ringcast._protocol.membership import Member, Membership
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ def owners(settings: StoreSettings, members: Sequence[Member]) -> tuple[str, ...
     return assign(settings, {member.worker_id: member.slot for member in members})
 
 
-class PeerAssigner:
+class Assignor:
     """Turns changes of the membership of one key into assignments with rising epochs.
 
     Changes settle for ``settle_s``, counted from the first, so that many at once lead to one assignment. After the
@@ -100,3 +102,58 @@ class PeerAssigner:
     def _misses_one(self, members: Sequence[Member], left: Set[str]) -> bool:
         """Whether a former member is not there and may come back; one that is back with another slot is there."""
         return not {member.worker_id for member in members} | left >= {member.worker_id for member in self._members}
+
+
+class GroupMembership:
+    """The membership that a worker sees, and an assignor for each key. It decides nothing before the view is complete."""
+
+    def __init__(
+        self, keys: Iterable[str], worker_id: str, settings: StoreSettings, *, settle_s: float, grace_s: float
+    ) -> None:
+        self.membership = Membership()
+        self._assignors = {key: Assignor(key, worker_id, settings, settle_s=settle_s, grace_s=grace_s) for key in keys}
+
+    def changed(self, now: float, key: str | None = None) -> None:
+        """The members of a key, or of any, may be others now."""
+        for name, assignor in self._assignors.items():
+            if key in (None, name):
+                assignor.changed(now)
+
+    def start_over(self, key: str, now: float) -> None:
+        """The worker takes part in a key again, with nothing."""
+        self._assignors[key].start_over()
+        self._assignors[key].changed(now)
+
+    def reconnected(self, now: float) -> None:
+        """The connection was lost and is back."""
+        for assignor in self._assignors.values():
+            assignor.reconnected(now)
+
+    @property
+    def wake_at(self) -> float | None:
+        """When to poll next. As long as the view is not complete, time alone changes nothing."""
+        if not self.membership.complete:
+            return None
+        return min((at for assignor in self._assignors.values() if (at := assignor.wake_at) is not None), default=None)
+
+    def poll(self, now: float) -> list[tuple[Assignment, Trigger]]:
+        """The new assignments that are due, each with what led to it."""
+        found = []
+        if self.membership.complete:
+            for key, assignor in self._assignors.items():
+                if assignor.wake_at is None or now < assignor.wake_at:
+                    continue  # the members are not read more often than an assignment can follow
+                before, members = assignor.members, self.membership.members(key)
+                left = {one.worker_id for one in before if self._is_gone(key, one.worker_id)}
+                assignment = assignor.poll(members, now, left)
+                if assignment is not None:
+                    found.append((assignment, self.membership.trigger(key, before, members)))
+        return found
+
+    def _is_gone(self, key: str, worker_id: str) -> bool:
+        """Whether a former member has left, or others have assigned its partitions: it is not only late to be back."""
+        nodes = self.membership.nodes
+        node = nodes.get(names.node_key(key, worker_id), NodeRecord)
+        if node is None or not self.membership.ended(node.lease):
+            return self.membership.has_left(key, worker_id)
+        return is_given_up(nodes, node.lease, self._assignors)

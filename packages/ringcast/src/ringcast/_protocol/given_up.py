@@ -7,12 +7,12 @@ from typing import Final
 
 from ringcast_wire import EndedLeases, NodeRecord, names
 
-from ringcast._protocol.membership import Mirror
+from ringcast._protocol.kv_mirror import KvMirror
 
 _ENDED: Final = names.ENDED_PATTERN.partition(".")[0]
 
 
-def is_given_up(nodes: Mirror, lease: str, keys: Iterable[str]) -> bool:
+def is_given_up(nodes: KvMirror, lease: str, keys: Iterable[str]) -> bool:
     """Whether a worker has reported the end of a lease after each record of these keys that names it was written.
 
     Whoever reports an end has read it, has waited for its own grace to be over, and shares out without the members of
@@ -28,6 +28,6 @@ def is_given_up(nodes: Mirror, lease: str, keys: Iterable[str]) -> bool:
     )
 
 
-def _told(nodes: Mirror, name: str) -> tuple[str, ...]:
+def _told(nodes: KvMirror, name: str) -> tuple[str, ...]:
     report = nodes.get(name, EndedLeases)
     return report.leases if report is not None else ()

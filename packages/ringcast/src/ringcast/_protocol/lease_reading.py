@@ -18,7 +18,8 @@ from zlib import crc32
 from ringcast_wire import limits
 
 from ringcast._protocol.given_up import is_given_up
-from ringcast._protocol.membership import Entry, Membership
+from ringcast._protocol.kv_mirror import Entry
+from ringcast._protocol.membership import Membership
 
 READ_EVERY_S: Final = 2.5
 LATE_AFTER_S: Final = 7.5
@@ -109,9 +110,7 @@ class LeaseReadings:
         """How often it found one: as long as it is the same, there is nothing new to tell."""
         self.doubted = False
         """Whether another worker has found this one's own lease ended: then its records are to be written again."""
-        membership.nodes.replaced = self._snapshot
-        membership.reported = self.suspect
-        membership.signed = self._signed
+        membership.observe(self)
 
     @property
     def due(self) -> float | None:
@@ -136,7 +135,7 @@ class LeaseReadings:
         """Readings fail again and again."""
         self._due = now + READ_EVERY_S
 
-    def suspect(self, reporter: str, leases: Iterable[str]) -> None:
+    def ends_reported(self, reporter: str, leases: Iterable[str]) -> None:
         """Another worker has found these ended; what is reported beyond ``MOST_SUSPECTED`` is left to the turns."""
         for lease in leases:
             if lease == self._own:
@@ -223,14 +222,14 @@ class LeaseReadings:
         for lease in self._membership.leases.entries.keys() - keep:
             self._membership.leases.correct(lease, None)
 
-    def _snapshot(self) -> None:
+    def records_replaced(self) -> None:
         self._urgent = True
         self._records_are_old = False
         # A report that came while nothing was heard: without a younger record it would count for ever.
         self.doubted = self.doubted or is_given_up(self._membership.nodes, self._own, self._keys)
         self._verify = set(self._membership.named(self._keys))
 
-    def _signed(self, lease: str, *, claim: bool) -> None:
+    def lease_named(self, lease: str, *, claim: bool) -> None:
         """A record that names it was written. If it had ended it is to be read, and what was told of it is over.
 
         A claim is no sign of life, for any worker can write it; but it is a reason to look.
@@ -245,7 +244,7 @@ class LeaseReadings:
             if not claim:
                 self._found.pop(lease, None)
                 self._back.add(lease)
-        self._membership.called()
+        self._membership.on_leases_due()
 
     # ---- what an answer says
 

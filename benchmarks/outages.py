@@ -77,7 +77,7 @@ class WorkerLog(logging.Handler):
         self._timeline = timeline
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "partition " not in record.getMessage():  # one for each that is acquired
+        if not getattr(record, "event", "").startswith("partition."):  # one for each that is acquired
             self._timeline.log(f"worker logs {record.levelname}: {record.getMessage()}")
 
 

@@ -36,13 +36,13 @@ class Failures(logging.Handler):
         self.late = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.messages[record.getMessage()] += 1
+        self.messages[getattr(record, "event", "")] += 1
         self.late += "of silence" in str(vars(record).get("error", ""))
 
     @property
     def total(self) -> int:
         """Failed fetches of every kind."""
-        return sum(self.messages[said] for said in ("bootstrap failed", "fetch failed", "comparing heads failed"))
+        return sum(self.messages[said] for said in ("bootstrap.failed", "fetch.failed", "anti_entropy.failed"))
 
 
 @pytest.fixture

@@ -229,8 +229,8 @@ async def test_a_file_that_is_damaged_is_set_aside(
             assert cache.restored_rows == 0
             assert cache.set_aside_because
     assert len(place.aside()) == 1
-    (record,) = [record for record in caplog.records if "cache" in record.message]
-    assert record.message.startswith("cache can't be used and was set aside")
+    (event,) = [event for record in caplog.records if (event := getattr(record, "event", "")).startswith("cache.")]
+    assert event == "cache.set_aside"
     async with store.worker(cache_dir=tmp_path) as worker:  # the new file is good
         assert values(worker) == expected
         assert worker.stats().fetches == worker.stats().fetches_since

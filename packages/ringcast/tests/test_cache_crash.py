@@ -163,7 +163,7 @@ async def test_a_full_disk_leaves_the_cache_as_it_was_and_the_worker_goes_on(
             }
 
         assert await asyncio.to_thread(history.wait, heard, PATIENCE_S)
-        worker.process.wait_until(lambda: any("cache can't be written" in line for line in list(worker.process.log)))
+        worker.process.wait_until(lambda: any("event=cache.write_failed" in line for line in list(worker.process.log)))
         disk.free()
         assert worker.terminate() == 0
         late = WorkerProcess(

@@ -34,16 +34,16 @@ class Lines(logging.Handler):
         self.records.append(record)
         self._more.set()
 
-    def named(self, message: str) -> list[logging.LogRecord]:
-        return [record for record in self.records if record.getMessage() == message]
+    def named(self, event: str) -> list[logging.LogRecord]:
+        return [record for record in self.records if fact(record, "event") == event]
 
-    async def wait(self, message: str, count: int = 1) -> list[logging.LogRecord]:
-        """The first records with this message, once there are so many."""
+    async def wait(self, event: str, count: int = 1) -> list[logging.LogRecord]:
+        """The first records of this event, once there are so many."""
         async with asyncio.timeout(PATIENCE_S):
-            while len(self.named(message)) < count:
+            while len(self.named(event)) < count:
                 self._more.clear()
                 await self._more.wait()
-        return self.named(message)[:count]
+        return self.named(event)[:count]
 
 
 @pytest.fixture
@@ -69,13 +69,13 @@ async def test_partitions_and_rebalances_are_told_with_all_fields(
     await store.create()
     async with store.worker(logger=logger) as one:
         await one.wait_ready(timeout_s=PATIENCE_S)
-        acquired = lines.named("partition acquired")
+        acquired = lines.named("partition.acquired")
         assert [fact(record, "partition") for record in acquired] == list(range(8))
-        (rebalance,) = lines.named("rebalance")
+        (rebalance,) = lines.named("assignment.changed")
         assert [fact(rebalance, field) for field in ("trigger", "gained", "lost", "owned")] == ["join", 8, 0, 8]
         async with store.worker("two"):
             await one.wait_until("list", lambda: len(one.owned("list")) < 8, timeout_s=PATIENCE_S)
-            released = lines.named("partition released")
+            released = lines.named("partition.released")
             assert {fact(record, "partition") for record in released} == set(range(8)) - one.owned("list")
     for record in (*acquired, *released, rebalance):
         assert record.levelno == logging.INFO
@@ -83,7 +83,7 @@ async def test_partitions_and_rebalances_are_told_with_all_fields(
     assert len(lines.records) > 10
     for record in lines.records:
         assert all(hasattr(record, field) for field in FIELDS), record.getMessage()
-        assert not record.args  # a constant sentence: what differs is in the fields
+        assert not record.args  # the name of an event is constant: what differs is in the fields
 
 
 async def test_a_store_that_does_not_fit_is_an_error(store: Store, lines: Lines, logger: logging.Logger) -> None:
@@ -92,9 +92,13 @@ async def test_a_store_that_does_not_fit_is_an_error(store: Store, lines: Lines,
         await store.worker(logger=logger, mode=Mode.FULL).start()
     with pytest.raises(MismatchError):
         await store.worker(logger=logger, partition_count=9).start()
-    errors = [(record.getMessage(), record.levelno) for record in lines.records if record.levelno >= logging.WARNING]
-    assert errors == [("mode mismatch", logging.ERROR), ("partition count mismatch", logging.ERROR)]
-    assert "8" in str(fact(lines.named("partition count mismatch")[0], "error"))
+    errors = [record for record in lines.records if record.levelno >= logging.WARNING]
+    facts = [(fact(record, "event"), record.levelno, fact(record, "field")) for record in errors]
+    assert facts == [
+        ("store.mismatch", logging.ERROR, "mode"),
+        ("store.mismatch", logging.ERROR, "partition_count"),
+    ]
+    assert "8" in str(fact(errors[1], "error"))
 
 
 async def test_heartbeats_that_fail_are_told_louder_and_louder(
@@ -125,7 +129,7 @@ async def test_a_bootstrap_that_fails_says_which_attempt_it_was(
         await client.create_store("s", partition_count=1)
     await asyncio.to_thread(config_service.kill)
     async with Worker(servers=nats_server.url, store="s", keys=["k"], worker_id="w", logger=logger) as worker:
-        first, second = await lines.wait("bootstrap failed", 2)
+        first, second = await lines.wait("bootstrap.failed", 2)
         assert (first.levelno, fact(first, "attempt"), fact(second, "attempt")) == (logging.WARNING, 1, 2)
         assert [fact(first, field) for field in FIELDS] == ["s", "k", "w", 0]
         assert "no config service answers" in str(fact(first, "error"))

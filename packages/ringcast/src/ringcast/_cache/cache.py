@@ -1,8 +1,8 @@
-"""The last-known-good rows of a worker on its disk: read at the start, and written behind the handler.
+"""The last known rows of a worker on its disk: read at the start, and written after the handler has had them.
 
 A partition's rows and its ``applied`` change in one transaction, so whenever the process ends, the file has each
 partition as it was at some moment. The worker never waits for it: a slow disk makes the file older, a full or broken
-one leaves it as it was, which is said in the log, in a metric and in ``Worker.health()``.
+one leaves it as it was, which the log, a metric and ``Worker.health()`` show.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 from ringcast_sqlite import Database, StoreCorruptError, StoreError
@@ -23,25 +23,12 @@ from ringcast_wire import Backoff, EventLog, MismatchError
 from ringcast._cache import file
 from ringcast._cache.directory import CachePlace
 from ringcast._cache.file import DamagedError, Identity, OtherError, StoredPartition
+from ringcast._cache.pending import CachedKey, PendingSaves
 from ringcast._common.config import WorkerConfig
-from ringcast._protocol.key import KeyMachine
-from ringcast._protocol.snapshots import MAX_WRITE_ROWS, PartitionSave
 
 _INTERVAL_S: Final = 0.1
 """Least time between two writes; what changes meanwhile goes with the next."""
 _FAILURES: Final = (StoreError, sqlite3.Error, OSError)
-
-
-class CachedKey(Protocol):
-    """A config key whose partitions are kept on disk."""
-
-    @property
-    def machine(self) -> KeyMachine:
-        """What has them in memory, and says what has changed."""
-
-    @property
-    def staleness_s(self) -> float:
-        """For how long changes of it may have been missed."""
 
 
 class Cache:
@@ -61,7 +48,7 @@ class Cache:
         self._log = log
         self._held = False
         self._database: Database | None = None
-        self._sessions: Mapping[str, CachedKey] = {}
+        self._pending = PendingSaves({})
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -80,8 +67,8 @@ class Cache:
         cache = cls(config, log)
         async with AsyncExitStack() as stack:
             try:
-                await stack.enter_async_context(cache.place.held())
-            except OSError as error:  # somebody has to mend that: it is not tried again
+                await stack.enter_async_context(cache.place.locked())
+            except OSError as error:  # an operator has to repair that: it is not tried again
                 cache._failed(error)
             else:
                 cache._held = True
@@ -127,7 +114,7 @@ class Cache:
         self.restored_partitions = sum(map(len, self.found.values()))
         self.restored_rows = sum(len(part.rows) for parts in self.found.values() for part in parts)
         self._log.info(
-            "cache was read",
+            "cache.read",
             path=str(self.place.path),
             partitions=self.restored_partitions,
             rows=self.restored_rows,
@@ -145,7 +132,7 @@ class Cache:
         self.identity = identity
         if not self._held:
             return
-        self._sessions = sessions
+        self._pending = PendingSaves(sessions)
         if self._database is not None:
             try:
                 await self._database.write(file.write_identity(identity))
@@ -171,7 +158,7 @@ class Cache:
         self.sets_aside += 1
         self.set_aside_because = reason
         self._log.error(
-            "cache can't be used and was set aside: the worker goes on without what it held",
+            "cache.set_aside",
             path=str(aside),
             reason=reason,
         )
@@ -186,7 +173,7 @@ class Cache:
     @property
     def behind(self) -> int:
         """Partitions that have changed since they were written."""
-        return sum(session.machine.saving.pending for session in self._sessions.values() if session.machine.saving)
+        return len(self._pending)
 
     async def _run(self) -> None:
         """Writes until stopped, and then what is left."""
@@ -209,58 +196,33 @@ class Cache:
         """Writes once; returns whether that was possible."""
         try:
             if self._database is None:
-                await self._begin_anew(await self._open_file())
+                await self._start_empty(await self._open_file())
         except (OtherError, DamagedError, *_FAILURES) as error:
             self._failed(error)
             await self._close_file()
             return False
-        saves = self._take()
-        staleness = {key: session.staleness_s for key, session in self._sessions.items()}
-        now_ms = time.time() * 1000
-        as_of_ms = {key: int(now_ms - age_s * 1000) for key, age_s in staleness.items()}
-        current = [key for key in self._sessions if staleness[key] == 0 and not self._pending(key)]
+        saves = self._pending.take()
+        as_of_ms, current = self._pending.as_of_ms(time.time() * 1000), self._pending.current()
         try:
             assert self._database is not None
             await self._database.write(file.write(saves, as_of_ms, current))
         except BaseException as error:
-            self._put_back(saves)
+            self._pending.put_back(saves)
             if not isinstance(error, _FAILURES):
                 raise
             await self._could_not_write(error)
             return False
         if self.failing_because:
             self.failing_because = ""
-            self._log.info("cache is written again", path=str(self.place.path))
+            self._log.info("cache.recovered", path=str(self.place.path))
         return True
 
-    def _take(self) -> dict[str, list[PartitionSave]]:
-        saves: dict[str, list[PartitionSave]] = {}
-        room = MAX_WRITE_ROWS
-        for key, session in self._sessions.items():
-            if room > 0 and session.machine.saving is not None and session.machine.saving.pending:
-                saves[key] = session.machine.saving.take(room)
-                room -= sum(save.size for save in saves[key])
-        return saves
-
-    def _pending(self, key: str) -> bool:
-        saving = self._sessions[key].machine.saving
-        return saving is not None and saving.pending > 0
-
-    def _put_back(self, saves: Mapping[str, list[PartitionSave]]) -> None:
-        for key, of_key in saves.items():
-            saving = self._sessions[key].machine.saving
-            assert saving is not None
-            saving.failed(of_key)
-
-    async def _begin_anew(self, database: Database) -> None:
+    async def _start_empty(self, database: Database) -> None:
         """Empties the file, which could not be used before, and has everything written."""
         assert self.identity is not None
         await database.write(file.keep_only(()))
         await database.write(file.write_identity(self.identity))
-        for session in self._sessions.values():
-            if session.machine.saving is not None:
-                session.machine.saving.forget()
-                session.machine.saving.rewrite(session.machine.partitions.values())
+        self._pending.rewrite_all()
 
     async def _could_not_write(self, error: BaseException) -> None:
         """A full disk may have room again later; in the place of a file that broke, the next write makes a new one."""
@@ -275,7 +237,7 @@ class Cache:
     def _failed(self, error: BaseException) -> None:
         self.write_failures += 1
         if not self.failing_because:
-            self._log.error("cache can't be written: it stays as it is, and the worker goes on", error=str(error))
+            self._log.error("cache.write_failed", error=str(error))
         self.failing_because = str(error)
 
     async def _wait(self, event: asyncio.Event, seconds: float) -> None:
@@ -296,7 +258,7 @@ class Cache:
         if self._task is not None:
             _, late = await asyncio.wait({self._task}, timeout=self._config.drain_timeout_s)
             if late:
-                self._log.warning("cache was not written in time: it stays older than it could be")
+                self._log.warning("cache.not_saved")
                 self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
@@ -309,7 +271,7 @@ class Cache:
 
 
 def _is_damage(error: BaseException) -> bool:
-    """Whether the file is at fault, and not the disk or whoever else uses it."""
+    """Whether the file is at fault, and not the disk or another process that uses it."""
     cause = error if isinstance(error, sqlite3.Error) else error.__cause__
     if isinstance(error, StoreCorruptError):
         return True

@@ -1,4 +1,4 @@
-"""Where a worker's cache is: one file for each store and worker id, held by one process, and those set aside."""
+"""Where the cache of a worker is: one file for each store and worker id, locked by one process, and those set aside."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ class CachePlace:
         self.path = directory / f"{store}.{worker_id}.db"
 
     @asynccontextmanager
-    async def held(self) -> AsyncIterator[None]:
+    async def locked(self) -> AsyncIterator[None]:
         """Makes the directory, and keeps other processes out of the cache; waits for one that is ending.
 
         Raises:
-            InUseError: another process, or another worker of this one, keeps it.
+            InUseError: another process, or another worker of this one, has locked it.
             OSError: the directory can't be made or written.
         """
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # rows may be nobody else's business
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # other users must not read the rows
         file = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         this_process.open_lock(file)
         try:
             await self._lock(file)
             yield
         finally:
-            this_process.close_lock(file)  # which gives the lock up, as the end of the process does
+            this_process.close_lock(file)  # which unlocks it, as the end of the process does
 
     async def _lock(self, file: int) -> None:
         deadline = time.monotonic() + _PATIENCE_S
@@ -65,7 +65,7 @@ class CachePlace:
         """Renames the file with what belongs to it, so that a new one can take its place; returns its new name."""
         stamp = f"{time.time_ns() // 1000:020d}"  # sorts by age
         aside = self.path.with_name(f"{self.path.name}{_ASIDE}{stamp}")
-        # The log first: a database that has lost it is merely old, one that has met another's is damaged.
+        # The write-ahead log first: without it a database is merely old, with that of another file it is damaged.
         for companion in reversed(_COMPANIONS):
             source = self.path.with_name(self.path.name + companion)
             if source.exists():

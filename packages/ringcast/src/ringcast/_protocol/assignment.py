@@ -105,7 +105,7 @@ class Assignor:
 
 
 class GroupMembership:
-    """The membership that a worker sees, and an assignor for each key. It decides nothing before the view is complete."""
+    """The membership that a worker sees, and an assignor for each key. Nothing is decided on a partial view."""
 
     def __init__(
         self, keys: Iterable[str], worker_id: str, settings: StoreSettings, *, settle_s: float, grace_s: float

@@ -32,13 +32,13 @@ class Participation:
             vitals.works("registration")
             return
         if not vitals.failing_because:
-            self._log.warning("key can't be registered: the other keys go on", key=key, error=reason)
+            self._log.warning("registration.failed", key=key, error=reason)
         vitals.fails("registration", reason)
 
     def joining(self, key: str) -> None:
         """A key is registered, and its partitions are others' until several changes are made together."""
         if not self._sessions[key].vitals.joining:
-            self._log.info("the worker waits for its share of the partitions", key=key)
+            self._log.info("registration.joining", key=key)
             self._sessions[key].vitals.joins()
 
     def blind(self, reason: str) -> None:
@@ -58,17 +58,15 @@ class Participation:
             if session.vitals.aside:
                 continue
             if self.coordinator is not None and self.coordinator.stand_aside(key):
-                self._log.error("events can't be had: the partitions are left to other workers", key=key, error=reason)
+                self._log.error("key.left_to_others", key=key, error=reason)
                 session.stand_aside(subjects)
             elif session.do_without(subjects):
-                self._log.error(
-                    "events can't be had: the partitions are kept, changes show late", key=key, error=reason
-                )
+                self._log.error("key.kept_without_events", key=key, error=reason)
 
     def come_back(self, key: str) -> None:
         """The events can be had again, or no other worker is left."""
         if self.coordinator is not None:
-            self._log.info("the worker takes part in the key again", key=key)
+            self._log.info("key.rejoined", key=key)
             self._sessions[key].vitals.aside = False
             self.coordinator.come_back(key)
 

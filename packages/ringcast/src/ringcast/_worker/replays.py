@@ -78,7 +78,7 @@ class Replays:
         try:
             request = decode_replay_request(msg.data)
         except ProtocolError as error:
-            self._log.warning("request to replay can't be read", key=session.key, error=str(error))
+            self._log.warning("replay.unreadable_request", key=session.key, error=str(error))
             return
         if not self._is_meant(session, request):
             return
@@ -123,9 +123,7 @@ class Replays:
                     answer = await session.applier.replay(change, replay)
             finally:
                 self._turns.release()
-            self._log.info(
-                "row was replayed", key=session.key, partition=request.partition, outcome=str(answer.outcome)
-            )
+            self._log.info("replay.done", key=session.key, partition=request.partition, outcome=str(answer.outcome))
             await self._say(session, answer)
         finally:
             self._waiting[session.key] -= 1

@@ -40,7 +40,7 @@ class Routes:
             route = known.get(delivery.subject) or self._find(delivery.subject)
             if route is None:
                 self._stats.unreadable += 1
-                self._log.error("event is on no subject of this worker", subject=delivery.subject)
+                self._log.error("event.unknown_subject", subject=delivery.subject)
                 self._bus.ack([delivery.reply])
                 continue
             session, number = route

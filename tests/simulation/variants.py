@@ -126,7 +126,7 @@ def _advance_at_once(self: EventIntake, partition: Partition, event: Event, toke
 
 
 def _drop_while_fetching(self: EventIntake, partition: Partition, event: Event, token: Token, now: float) -> None:
-    if partition.fetching in (Fetching.ASKED, Fetching.APPLYING):
+    if partition.fetching in (Fetching.REQUESTED, Fetching.APPLYING):
         self._outbox.ack([token])
     else:
         _intake_take(self, partition, event, token, now)
@@ -408,7 +408,7 @@ VARIANTS: Final = {
     "timed_out_update": Variant(
         "takes an update of its filters that timed out for one that did nothing",
         100,
-        ((FilterPlan, "asked", _do_nothing),),
+        ((FilterPlan, "update_sent", _do_nothing),),
     ),
     "vanished_marker": Variant(
         "does not look again at what a slot's record is when its claim was refused",

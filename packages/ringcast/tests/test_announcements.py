@@ -40,7 +40,7 @@ class Bench:
     def done(self) -> list[tuple[bool, list[int]]]:
         """The application has been told the first of what it has not been told yet."""
         before = len(self.told)
-        self.machine.handover.done(self.told.pop(0).job, 0.0)
+        self.machine.handover.done(self.told.pop(0).number, 0.0)
         self.poll()
         return [(announce.assigned, sorted(announce.partitions)) for announce in self.told[before - 1 :]]
 
@@ -63,7 +63,7 @@ def test_a_loss_is_told_while_changes_are_being_handed_over() -> None:
     assert bench.machine.announcements.known == {0, 1}
     bench.done()
     assert bench.machine.announcements.known == {1}
-    bench.machine.handover.done(job.job, 0.0)
+    bench.machine.handover.done(job.number, 0.0)
 
 
 def test_no_change_of_a_partition_comes_before_it_is_told_and_those_of_others_do() -> None:
@@ -78,7 +78,7 @@ def test_no_change_of_a_partition_comes_before_it_is_told_and_those_of_others_do
     bench.poll(1.0)
     (job,) = bench.jobs
     assert [change.row_id for change in job.changes] == ["b"]
-    bench.machine.handover.done(job.job, 0.0)
+    bench.machine.handover.done(job.number, 0.0)
     bench.done()
     assert [change.row_id for change in bench.jobs[1].changes] == ["1a"]
 

@@ -29,7 +29,7 @@ class Bench:
         while actions := self.machine.poll(now):
             for action in actions:
                 if isinstance(action, Apply | Announce):
-                    self.machine.handover.done(action.job, now)
+                    self.machine.handover.done(action.number, now)
                 if not isinstance(action, Announce):
                     found.append(action)
             if not any(isinstance(action, Apply | Announce) for action in actions):
@@ -108,7 +108,7 @@ def test_a_partition_that_was_lost_leaves_the_disk_and_its_cached_rows_are_not_h
         for action in actions:
             assert isinstance(action, Announce)
             told.append((action.assigned, action.partitions))
-            machine.handover.done(action.job, 0.0)
+            machine.handover.done(action.number, 0.0)
         actions = []
     assert told == [(True, frozenset({0})), (False, frozenset({0}))]
     assert machine.saving is not None

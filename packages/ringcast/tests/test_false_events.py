@@ -42,10 +42,10 @@ class Follower:
                         case Ack():
                             self.acked += action.tokens
                         case Announce():
-                            self.machine.handover.done(action.job, self.now)
+                            self.machine.handover.done(action.number, self.now)
                         case Apply():
                             self.told += [(change.row_id, change.value) for change in action.changes]
-                            self.machine.handover.done(action.job, self.now)
+                            self.machine.handover.done(action.number, self.now)
                         case FetchPartition():
                             self.asked += 1
                             whole = action.since is None

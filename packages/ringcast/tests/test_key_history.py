@@ -68,7 +68,7 @@ class Bench:
                 if isinstance(action, Apply):
                     self.handed.update((change.row_id, change.value) for change in action.changes)
                 if isinstance(action, Apply | Announce):
-                    self.machine.handover.done(action.job, self.now)
+                    self.machine.handover.done(action.number, self.now)
 
     def take(self, kind: type[A]) -> list[A]:
         self.poll()
@@ -201,7 +201,7 @@ def test_rows_of_the_old_history_that_the_handler_has_just_taken_do_not_stay() -
     bench.service = Service(NEW, [{"a": ("2", 2)}])
     asked = bench.machine.known_revisions()
     bench.machine.compare_heads(asked, [2], bench.now, NEW, [1])
-    bench.machine.handover.done(apply.job, bench.now)
+    bench.machine.handover.done(apply.number, bench.now)
     bench.answer()
     assert bench.rows() == {"a": "2"}
     assert bench.machine.ready
@@ -315,7 +315,7 @@ def test_the_first_event_of_an_empty_partition_does_not_outlive_its_history(runn
     asked = bench.machine.known_revisions()
     bench.machine.compare_heads(asked, bench.service.heads, bench.now, NEW, [2, 1])
     for apply in applied if running else [before]:
-        bench.machine.handover.done(apply.job, bench.now)
+        bench.machine.handover.done(apply.number, bench.now)
     bench.answer()
     assert bench.rows() == {"new": "1", "lost": "2", "b": "1"}
     assert bench.machine.ready
@@ -448,12 +448,12 @@ def test_an_event_that_the_first_rows_contain_costs_no_fetch_while_they_are_hand
                 asked.append(action.request)
                 machine.fetches.partition_reply(action.request, service.part(0), 0.0, NEW)
             elif isinstance(action, Announce):
-                machine.handover.done(action.job, 0.0)
+                machine.handover.done(action.number, 0.0)
             elif isinstance(action, Apply):
                 handing_over = action
     machine.event(0, Event(1, 0, 1, 0, [Change("x", 1, False, "e")], NEW), "token", 0.0)
     machine.poll(0.0)
-    machine.handover.done(handing_over.job, 0.0)
+    machine.handover.done(handing_over.number, 0.0)
     later = machine.poll(0.0)
     assert Ack(["token"]) in later
     assert not [action for action in later if isinstance(action, FetchPartition)]

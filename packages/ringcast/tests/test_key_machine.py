@@ -168,12 +168,12 @@ class World:
     def finish(self) -> None:
         if self.job is not None and (not self.telling or self.random.random() < 0.5):
             job, self.job = self.job, None
-            self.machine.handover.done(job.job, self.now)
+            self.machine.handover.done(job.number, self.now)
         elif self.telling:
             told = self.telling.pop(self.random.randrange(len(self.telling)))
             if told.assigned:
                 self.announced |= told.partitions
-            self.machine.handover.done(told.job, self.now)
+            self.machine.handover.done(told.number, self.now)
 
     def wait(self) -> None:
         self.now += self.random.choice([0.01, 0.1, 1.0, 10.0])

@@ -52,7 +52,7 @@ class Bench:
         self.pending = self.machine.poll(self.now)
         for action in self.pending:
             if isinstance(action, Announce):
-                self.machine.handover.done(action.job, self.now)
+                self.machine.handover.done(action.number, self.now)
 
     def poll(self, kind: type[A]) -> list[A]:
         """What of one kind is to be done; all else stays for the next call."""
@@ -62,7 +62,7 @@ class Bench:
         return found
 
     def done(self, job: Apply) -> None:
-        self.machine.handover.done(job.job, self.now)
+        self.machine.handover.done(job.number, self.now)
 
     def event(self, prev: int, rev: int, *changes: Change, token: str = "t", none: bool = False) -> None:
         self.machine.event(0, Event(1, prev, rev, 7, None if none else list(changes)), token, self.now)

@@ -272,11 +272,11 @@ def test_a_report_of_its_own_lease_that_a_worker_did_not_hear_is_contradicted_la
     records = dict(view.membership.nodes.entries)
     report = Entry(50, encode_record(EndedLeases(leases=("a",))))
     view.membership.nodes.replace(records | {names.ended_key("b"): report})
-    assert view.readings.doubted
-    view.readings.doubted, view.revision = False, 50
+    assert view.readings.presumed_dead
+    view.readings.presumed_dead, view.revision = False, 50
     view.record("a")
     view.membership.nodes.replace(dict(view.membership.nodes.entries))
-    assert not view.readings.doubted
+    assert not view.readings.presumed_dead
 
 
 def test_a_report_is_a_hint_and_each_reads_for_itself() -> None:
@@ -309,7 +309,7 @@ def test_one_that_is_taken_for_dead_is_told_and_its_new_record_has_it_read_again
     other.read(3.0)
     assert other.readings.reports == ("b",)
     dead.report("a", *other.readings.reports)
-    assert dead.readings.doubted
+    assert dead.readings.presumed_dead
     other.leases["b"] = Lease(lease.revision + 1_000, VALUE, lease.stored_s + 4.0)
     other.record("b")
     assert not other.membership.ended("b")
@@ -408,7 +408,7 @@ def test_one_worker_can_have_few_leases_read_by_its_reports() -> None:
         view.report("w189", *members[first : first + 30])
     view.report("w189", "w0")
     view.report("w188", "w185")
-    assert view.readings.doubted, "of itself a worker knows better"
+    assert view.readings.presumed_dead, "of itself a worker knows better"
     view.read(1.0)
     mine = [WATCHED + 1 + IN_TURN, MOST_SUSPECTED + 1]
     assert MOST_SUSPECTED <= len(view.asked) <= sum(mine)

@@ -95,7 +95,7 @@ class Model:
                     self.machine.fetches.partition_reply(action.request, part, self.now)
                     self._poll()
                 case Announce():
-                    self.machine.handover.done(action.job, self.now)
+                    self.machine.handover.done(action.number, self.now)
                     self._poll()
                 case Ack():
                     for token in action.tokens:
@@ -118,8 +118,8 @@ class Model:
         for partition, end in left.items():
             told = self.now + (int((end - self.now) / _TELL_S) + 1) * _TELL_S
             if told < last:
-                self._at(told, lambda number=partition: self.machine.handover.partly_done(action.job, [number]))  # type: ignore[misc]
-        self._at(last, lambda: self.machine.handover.done(action.job, self.now))
+                self._at(told, lambda number=partition: self.machine.handover.partly_done(action.number, [number]))  # type: ignore[misc]
+        self._at(last, lambda: self.machine.handover.done(action.number, self.now))
 
     def _at(self, when: float, step: Callable[[], None]) -> None:
         self._order += 1

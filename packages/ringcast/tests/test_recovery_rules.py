@@ -74,15 +74,15 @@ def test_an_update_that_timed_out_may_have_taken_effect() -> None:
     """A partition lost and gained again while the update without it got no answer was never heard of again."""
     plan = FilterPlan()
     plan.want({"a", "b"})
-    plan.asked(0, frozenset({"a", "b"}))
+    plan.update_sent(0, frozenset({"a", "b"}))
     plan.confirm(0, frozenset({"a", "b"}))
     plan.want({"a"})
-    plan.asked(0, frozenset({"a"}))  # and no answer comes
+    plan.update_sent(0, frozenset({"a"}))  # and no answer comes
     assert plan.confirmed == frozenset({"a"})
     plan.want({"a", "b"})
     assert plan.confirmed == frozenset({"a"})
     assert plan.due() == [(0, frozenset({"a", "b"}))]
-    plan.asked(0, frozenset({"a", "b"}))
+    plan.update_sent(0, frozenset({"a", "b"}))
     plan.confirm(0, frozenset({"a", "b"}))
     assert plan.due() == []
     assert plan.confirmed == frozenset({"a", "b"})
@@ -91,10 +91,10 @@ def test_an_update_that_timed_out_may_have_taken_effect() -> None:
 def test_a_deletion_that_timed_out_is_asked_for_again() -> None:
     plan = FilterPlan()
     plan.want({"a"})
-    plan.asked(0, frozenset({"a"}))
+    plan.update_sent(0, frozenset({"a"}))
     plan.confirm(0, frozenset({"a"}))
     plan.want(set())
-    plan.asked(0, frozenset())
+    plan.update_sent(0, frozenset())
     assert plan.due() == [(0, frozenset())]
     plan.want({"a"})
     assert plan.due() == [(0, frozenset({"a"}))]
@@ -106,14 +106,14 @@ def test_a_consumer_whose_events_do_not_come_is_given_its_filters_again() -> Non
     plan = FilterPlan(1)
     plan.want({"a", "b"})
     for index, filters in plan.due():
-        plan.asked(index, filters)
+        plan.update_sent(index, filters)
         plan.confirm(index, filters)
-    plan.doubt("b")
+    plan.suspect("b")
     assert plan.due() == [(1, frozenset({"b"}))]
     assert plan.confirmed == frozenset({"a", "b"})
     plan.confirm(1, frozenset({"b"}))
     assert plan.due() == []
-    plan.doubt("c")
+    plan.suspect("c")
     assert plan.due() == []
 
 
@@ -121,7 +121,7 @@ def test_a_consumer_that_is_lost_when_nobody_wants_it_is_done_with() -> None:
     """Its pull was never told to end: it asked for ever for what was not there, and came late to the next consumer."""
     plan = FilterPlan()
     plan.want({"a"})
-    plan.asked(0, frozenset({"a"}))
+    plan.update_sent(0, frozenset({"a"}))
     plan.confirm(0, frozenset({"a"}))
     plan.want(set())
     plan.lost(0)
@@ -160,7 +160,7 @@ def test_a_gap_that_only_the_heads_show_is_told() -> None:
     machine.assign(frozenset({0}))
     machine.filters_ready({0}, 0.0)
     pending = machine.poll(0.0)
-    machine.handover.done(next(action.job for action in pending if isinstance(action, Announce)), 0.0)
+    machine.handover.done(next(action.number for action in pending if isinstance(action, Announce)), 0.0)
     (full,) = [action for action in machine.poll(0.0) + pending if isinstance(action, FetchFull)]
     machine.fetches.full_reply(full.request, [])
     assert machine.poll(0.0) == []
@@ -199,18 +199,18 @@ class Bench:
         return found
 
     def finish_jobs(self) -> None:
-        while self.machine._jobs or self.machine.announcements:
+        while self.machine._deliveries or self.machine.announcements:
             self.pending += self.machine.poll(0.0)
             for job in self.machine.announcements.active:
                 self.machine.handover.done(job, 0.0)
-            if self.machine._jobs.active is not None:
-                self.machine.handover.done(self.machine._jobs.active[0], 0.0)
+            if self.machine._deliveries.active is not None:
+                self.machine.handover.done(self.machine._deliveries.active[0], 0.0)
 
     def changes(self) -> list[str]:
         found = []
         for job in self.poll(Apply):
             found += [change.row_id for change in job.changes]
-            self.machine.handover.done(job.job, 1.1)
+            self.machine.handover.done(job.number, 1.1)
             found += self.changes()
         return found
 

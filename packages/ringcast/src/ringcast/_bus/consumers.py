@@ -96,7 +96,7 @@ class Consumers:
 
     def doubt(self, subject: str) -> None:
         """Makes sure of the filters again: events of this subject do not come."""
-        self._plan.doubt(subject)
+        self._plan.suspect(subject)
         self._dirty.set()
 
     def hurry(self) -> None:
@@ -191,7 +191,7 @@ class Consumers:
 
     async def _update_one(self, index: int, filters: frozenset[str]) -> None:
         asked_at = asyncio.get_running_loop().time()
-        self._plan.asked(index, filters)
+        self._plan.update_sent(index, filters)
         if filters:
             await self._bus.put_consumer(self._stream, self._consumer(index, filters))
         else:

@@ -284,12 +284,12 @@ class PeerCoordinator:
 
         Returns when to look again, if it was too soon.
         """
-        if not self._readings.doubted:
+        if not self._readings.presumed_dead:
             return None
         now = asyncio.get_running_loop().time()
         if now < self._announced_at + _ANNOUNCE_EVERY_S:
             return self._announced_at + _ANNOUNCE_EVERY_S
-        self._readings.doubted = False
+        self._readings.presumed_dead = False
         self._announced_at = now
         self._unannounced.update(self._config.keys)
         return None

@@ -86,15 +86,15 @@ class Deliveries:
         stopping = self._applier.stopping
         while True:
             action = await stopping.through(self._changes.get)
-            with self._telling_parts(action.job):
+            with self._telling_parts(action.number):
                 if self._traces is None:
-                    await self._applier.apply(action.job, action.changes)
+                    await self._applier.apply(action.number, action.changes)
                 else:
                     with self._traces.applying(action):
-                        await self._applier.apply(action.job, action.changes)
+                        await self._applier.apply(action.number, action.changes)
             if stopping.begun:
                 return  # a handler has swallowed the cancellation: what it has left is not known
-            self._end(action.job)
+            self._end(action.number)
 
     @contextmanager
     def _telling_parts(self, job: int) -> Iterator[None]:
@@ -115,7 +115,7 @@ class Deliveries:
 
     async def _announce(self, announce: Announce) -> None:
         await self._applier.announce(self._key, announce.assigned, announce.partitions)
-        self._end(announce.job)
+        self._end(announce.number)
 
     def _end(self, job: int) -> None:
         self._under_way -= 1

@@ -63,7 +63,7 @@ class Apply:
     They are of a batch, or else of one partition that was fetched; ``tokens``: the events that the fetch makes up for.
     """
 
-    job: int
+    number: int
     changes: list[Change]
     batch: Batch | None = field(default=None, compare=False, repr=False)
     tokens: list[Token] = field(default_factory=list, compare=False, repr=False)
@@ -73,7 +73,7 @@ class Apply:
 class Announce:
     """Tell the application which partitions it got or lost; then say ``job_done``."""
 
-    job: int
+    number: int
     assigned: bool
     partitions: frozenset[int]
 

@@ -17,7 +17,7 @@ class Announcements:
         self._outbox = outbox
         self._waiting: list[tuple[bool, frozenset[int]]] = []
         self._active: dict[int, Announce] = {}
-        self._untold: frozenset[int] = frozenset()
+        self._unannounced: frozenset[int] = frozenset()
         self._known: set[int] = set()
 
     def __bool__(self) -> bool:
@@ -29,7 +29,7 @@ class Announcements:
             partitions = self._strike_out(partitions)
         if partitions:
             self._waiting.append((assigned, partitions))
-        self._find_untold()
+        self._find_unannounced()
 
     def _strike_out(self, lost: frozenset[int]) -> frozenset[int]:
         """Takes gains back that the application has not been told of; returns the losses that it has to be told of."""
@@ -43,10 +43,10 @@ class Announcements:
         self._waiting = waiting
         return lost - struck
 
-    def _find_untold(self) -> None:
+    def _find_unannounced(self) -> None:
         gains = [partitions for assigned, partitions in self._waiting if assigned]
         gains += [announce.partitions for announce in self._active.values() if announce.assigned]
-        self._untold = frozenset[int]().union(*gains)
+        self._unannounced = frozenset[int]().union(*gains)
 
     def start(self) -> None:
         """Emits what can be told now."""
@@ -54,8 +54,8 @@ class Announcements:
         waiting = []
         for assigned, partitions in self._waiting:
             if free := partitions - busy:
-                job = self._outbox.number()
-                announce = self._active[job] = Announce(job, assigned, free)
+                number = self._outbox.number()
+                announce = self._active[number] = Announce(number, assigned, free)
                 if assigned:
                     self._known |= free
                 self._outbox.put(announce)
@@ -64,19 +64,19 @@ class Announcements:
             busy |= partitions
         self._waiting = waiting
 
-    def done(self, job: int) -> bool:
+    def done(self, number: int) -> bool:
         """The application has been told; ``False`` if no announcement has this number."""
-        announce = self._active.pop(job, None)
+        announce = self._active.pop(number, None)
         if announce is None:
             return False
         if not announce.assigned:
             self._known -= announce.partitions
-        self._find_untold()
+        self._find_unannounced()
         return True
 
-    def told(self, partition: int) -> bool:
+    def is_announced(self, partition: int) -> bool:
         """Whether the application knows that it has an owned partition: only then do its changes come."""
-        return partition not in self._untold
+        return partition not in self._unannounced
 
     @property
     def known(self) -> frozenset[int]:

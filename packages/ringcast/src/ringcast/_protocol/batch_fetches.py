@@ -1,4 +1,4 @@
-"""The fetches of named rows that batches wait for: asked, answered, split, tried again."""
+"""The fetches of named rows that batches wait for: fetch, answered, split, tried again."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class BatchFetches:
         self._stats = stats
         self._outbox = outbox
         self._reload = reload
-        self._asked: dict[int, _Request] = {}
+        self._under_way: dict[int, _Request] = {}
         self._retries: list[_Request] = []
 
     def __bool__(self) -> bool:
-        return bool(self._asked or self._retries)
+        return bool(self._under_way or self._retries)
 
     def __contains__(self, request: int) -> bool:
-        return request in self._asked
+        return request in self._under_way
 
     def ask(self, batch: Batch, wanted: list[Wanted]) -> None:
         """Asks for rows that a batch, whose ``pending`` counts this, waits for."""
@@ -58,38 +58,38 @@ class BatchFetches:
 
     def reply(self, request: int, reply: Sequence[PartitionRows], now: float) -> None:
         """Adds the rows to their batch, or tries again if they are older than the events."""
-        asked = self._asked.pop(request)
-        asked.wanted = [want for want in asked.wanted if not want.partition.dead]
-        if asked.batch.take(asked.wanted, reply):
-            asked.batch.pending -= 1
+        fetch = self._under_way.pop(request)
+        fetch.wanted = [want for want in fetch.wanted if not want.partition.dead]
+        if fetch.batch.take(fetch.wanted, reply):
+            fetch.batch.pending -= 1
             return
-        if asked.backoff.failures >= STALE_REPLIES:
-            for partition in asked.batch.stale:
+        if fetch.backoff.failures >= STALE_REPLIES:
+            for partition in fetch.batch.stale:
                 self._reload(partition)
-        self._retry(asked, now)
+        self._retry(fetch, now)
 
     def failed(self, request: int, code: ErrorCode, now: float) -> None:
         """Asks for half as much if it was too much for one reply, else again later."""
-        asked = self._asked.pop(request)
-        if code is ErrorCode.LIMIT_EXCEEDED and len(asked.wanted) > 1:
-            middle = len(asked.wanted) // 2
-            asked.batch.pending += 1
-            self.ask(asked.batch, asked.wanted[:middle])
-            self.ask(asked.batch, asked.wanted[middle:])
+        fetch = self._under_way.pop(request)
+        if code is ErrorCode.LIMIT_EXCEEDED and len(fetch.wanted) > 1:
+            middle = len(fetch.wanted) // 2
+            fetch.batch.pending += 1
+            self.ask(fetch.batch, fetch.wanted[:middle])
+            self.ask(fetch.batch, fetch.wanted[middle:])
         else:
-            self._retry(asked, now)
+            self._retry(fetch, now)
 
     def ask_due(self, now: float) -> None:
         """Asks again where the delay is over."""
-        due = [asked for asked in self._retries if asked.due <= now]
-        self._retries = [asked for asked in self._retries if asked.due > now]
-        for asked in due:
-            self._ask(asked)
+        due = [fetch for fetch in self._retries if fetch.due <= now]
+        self._retries = [fetch for fetch in self._retries if fetch.due > now]
+        for fetch in due:
+            self._ask(fetch)
 
     def hurry(self, now: float) -> None:
         """Ends all delays."""
-        for asked in self._retries:
-            asked.due = now
+        for fetch in self._retries:
+            fetch.due = now
 
     def drop_satisfied(self) -> None:
         """Drops rows that are not needed any more, so that the batches behind them need not wait for the next try.
@@ -97,33 +97,33 @@ class BatchFetches:
         Their partition was lost, or a fetch of it has brought everything up to the events that named them.
         """
         if self._retries:
-            self._retries = [asked for asked in self._retries if self._is_needed(asked)]
-        for request, asked in list(self._asked.items()):
-            if not any(want.is_needed for want in asked.wanted):
-                del self._asked[request]
-                asked.batch.pending -= 1
+            self._retries = [fetch for fetch in self._retries if self._is_needed(fetch)]
+        for request, fetch in list(self._under_way.items()):
+            if not any(want.is_needed for want in fetch.wanted):
+                del self._under_way[request]
+                fetch.batch.pending -= 1
                 self._outbox.put(GiveUpFetch(request))
 
     @property
     def wake_at(self) -> float | None:
         """When the next delay ends."""
-        return min((asked.due for asked in self._retries), default=None)
+        return min((fetch.due for fetch in self._retries), default=None)
 
-    def _retry(self, asked: _Request, now: float) -> None:
-        asked.due = now + asked.backoff.next_s()
-        if self._is_needed(asked):
-            self._retries.append(asked)
+    def _retry(self, fetch: _Request, now: float) -> None:
+        fetch.due = now + fetch.backoff.next_s()
+        if self._is_needed(fetch):
+            self._retries.append(fetch)
 
-    def _is_needed(self, asked: _Request) -> bool:
-        asked.wanted = [want for want in asked.wanted if want.is_needed]
-        if not asked.wanted:
-            asked.batch.pending -= 1
-        return bool(asked.wanted)
+    def _is_needed(self, fetch: _Request) -> bool:
+        fetch.wanted = [want for want in fetch.wanted if want.is_needed]
+        if not fetch.wanted:
+            fetch.batch.pending -= 1
+        return bool(fetch.wanted)
 
-    def _ask(self, asked: _Request) -> None:
-        if not self._is_needed(asked):
+    def _ask(self, fetch: _Request) -> None:
+        if not self._is_needed(fetch):
             return
         request = self._outbox.number()
-        self._asked[request] = asked
+        self._under_way[request] = fetch
         self._stats.batch_fetches += 1
-        self._outbox.put(FetchBatch(request, [want.row_id for want in asked.wanted], asked.batch))
+        self._outbox.put(FetchBatch(request, [want.row_id for want in fetch.wanted], fetch.batch))

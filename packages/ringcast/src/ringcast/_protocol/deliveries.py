@@ -31,78 +31,78 @@ class PartitionRequest:
 
 
 @dataclass(slots=True)
-class PartitionJob:
+class PartitionDelivery:
     """The rows of a partition that a fetch brought."""
 
     partition: Partition
     rows: PartitionRows
-    asked: PartitionRequest
+    request: PartitionRequest
     history: str = ""
 
 
 @dataclass(slots=True, frozen=True)
-class CachedJob:
+class CachedDelivery:
     """The rows of a partition that the disk had."""
 
     partition: Partition
 
 
-Job: TypeAlias = PartitionJob | CachedJob | Batch
+QueuedDelivery: TypeAlias = PartitionDelivery | CachedDelivery | Batch
 
 
-def events_of(job: Job) -> list[Token]:
+def events_of(delivery: QueuedDelivery) -> list[Token]:
     """The deliveries of the events that a fetch of a partition has made up for.
 
     None where the partition was not live: the last event of each is delivered to a new owner, however old it is.
     """
-    if not isinstance(job, PartitionJob) or not job.partition.live:
+    if not isinstance(delivery, PartitionDelivery) or not delivery.partition.live:
         return []
-    return job.partition.tokens_to(job.rows.revision)
+    return delivery.partition.tokens_to(delivery.rows.revision)
 
 
-class Jobs:
+class DeliveryQueue:
     """The jobs that wait, and the one that the application has. Batches and others take turns."""
 
     def __init__(self) -> None:
         self.batches: deque[Batch] = deque()
-        self.active: tuple[int, Job] | None = None
+        self.active: tuple[int, QueuedDelivery] | None = None
         """With the application now, by its number."""
-        self._others: deque[PartitionJob | CachedJob] = deque()
+        self._others: deque[PartitionDelivery | CachedDelivery] = deque()
         self._batch_last = False
 
     def __bool__(self) -> bool:
         return bool(self.batches or self._others or self.active)
 
-    def add(self, job: PartitionJob | CachedJob) -> None:
+    def add(self, delivery: PartitionDelivery | CachedDelivery) -> None:
         """Puts a job in the queue."""
-        self._others.append(job)
+        self._others.append(delivery)
 
     @property
     def full(self) -> bool:
         """Whether no further batch may be closed now."""
         return len(self.batches) >= MAX_OPEN_BATCHES
 
-    def take(self, told: Callable[[int], bool]) -> Job | None:
+    def take(self, is_announced: Callable[[int], bool]) -> QueuedDelivery | None:
         """The next job that can start, if there is one: a batch whose fetches have been answered, or another.
 
-        ``told``: whether the application knows that it has a partition; jobs of others wait for that.
+        ``is_announced``: whether the application knows that it has a partition; jobs of others wait for that.
         """
         batch = self.batches[0] if self.batches and self.batches[0].pending == 0 else None
         if batch is not None and self._batch_last:
-            other = self._take_other(told)
+            other = self._take_other(is_announced)
             if other is not None:
                 return other
         if batch is not None:
             self._batch_last = True
             return self.batches.popleft()
-        return self._take_other(told)
+        return self._take_other(is_announced)
 
-    def _take_other(self, told: Callable[[int], bool]) -> PartitionJob | CachedJob | None:
-        for at, job in enumerate(self._others):
-            if job.partition.dead or told(job.partition.number):
+    def _take_other(self, is_announced: Callable[[int], bool]) -> PartitionDelivery | CachedDelivery | None:
+        for at, delivery in enumerate(self._others):
+            if delivery.partition.dead or is_announced(delivery.partition.number):
                 del self._others[at]
                 self._batch_last = False
-                return job
+                return delivery
         return None
 
 

@@ -46,7 +46,7 @@ class FetchQueue:
             partition = self._ready.popleft()
             if partition.dead:
                 continue
-            partition.fetching = Fetching.ASKED
+            partition.fetching = Fetching.REQUESTED
             self._busy.add(partition)
             yield partition
 

@@ -10,7 +10,7 @@ from ringcast._common.stats import Stats
 from ringcast._protocol.actions import FetchFull, GiveUpFetch
 from ringcast._protocol.batch_fetches import BatchFetches
 from ringcast._protocol.comparison import Comparison
-from ringcast._protocol.deliveries import Jobs, PartitionJob, PartitionRequest
+from ringcast._protocol.deliveries import DeliveryQueue, PartitionDelivery, PartitionRequest
 from ringcast._protocol.fetch_queue import FetchQueue
 from ringcast._protocol.full_fetch import FullFetch
 from ringcast._protocol.key_history import KeyHistory
@@ -30,7 +30,7 @@ class Fetches:
         partitions: Mapping[int, Partition],
         comparison: Comparison,
         queue: FetchQueue,
-        jobs: Jobs,
+        deliveries: DeliveryQueue,
         history: KeyHistory,
         stats: Stats,
         outbox: Outbox,
@@ -39,7 +39,7 @@ class Fetches:
         self._partitions = partitions
         self._comparison = comparison
         self._queue = queue
-        self._jobs = jobs
+        self._deliveries = deliveries
         self._stats = stats
         self._outbox = outbox
         self._single = PartitionFetches(queue, history, stats, outbox)
@@ -59,9 +59,9 @@ class Fetches:
     def ask_due(self, now: float) -> None:
         """Sends the fetches of the whole key and of named rows whose time has come."""
         if self._full.take(now):
-            self._full.asked = self._outbox.number()
+            self._full.request = self._outbox.number()
             self._stats.fetches += 1
-            self._outbox.put(FetchFull(self._full.asked))
+            self._outbox.put(FetchFull(self._full.request))
         self.batches.ask_due(now)
 
     def ask_partitions(self, now: float) -> None:
@@ -96,19 +96,19 @@ class Fetches:
 
     def awaits(self, request: int) -> bool:
         """Whether the answer to a fetch is still needed."""
-        return request in self._single or request in self.batches or request == self._full.asked
+        return request in self._single or request in self.batches or request == self._full.request
 
     # ---- answers
 
     def partition_reply(self, request: int, reply: PartitionRows, now: float, history: str = "") -> None:
         """The answer to a :class:`FetchPartition`."""
-        asked = self._single.ended(request)
-        if asked is not None:
-            self._partition_fetched(asked, reply, now, history)
+        sent = self._single.ended(request)
+        if sent is not None:
+            self._partition_fetched(sent, reply, now, history)
 
     def full_reply(self, request: int, reply: Iterable[PartitionRows], now: float = 0.0, history: str = "") -> None:
         """The answer to a :class:`FetchFull`; a partition that it does not name is empty."""
-        if request != self._full.asked:
+        if request != self._full.request:
             return
         if not self._comparison.is_current(history):
             self._full.failed(now)
@@ -119,7 +119,7 @@ class Fetches:
             if partition.fetching is Fetching.IDLE and not partition.live:
                 partition.fetching = Fetching.APPLYING
                 rows = given.get(number) or PartitionRows(number, 0, True, [])
-                self._jobs.add(PartitionJob(partition, rows, PartitionRequest(partition), history))
+                self._deliveries.add(PartitionDelivery(partition, rows, PartitionRequest(partition), history))
 
     def batch_reply(self, request: int, reply: Sequence[PartitionRows], now: float, history: str = "") -> None:
         """The answer to a :class:`FetchBatch`."""
@@ -131,35 +131,35 @@ class Fetches:
             self.batches.failed(request, ErrorCode.UNAVAILABLE, now)
 
     def failed(self, request: int, code: ErrorCode, now: float, *, unfinished: bool = False) -> None:
-        """A fetch was refused, or is ``unfinished``; it is tried again later. A key that nobody wrote to is empty."""
+        """A fetch was refused, or is ``unfinished``; it is tried again later. An unknown key is empty."""
         self._stats.fetch_failures += 1
         self._stats.bad_replies += code is ErrorCode.PROTOCOL
-        if request == self._full.asked:
+        if request == self._full.request:
             self._full_failed(request, code, now, unfinished)
-        elif (asked := self._single.ended(request)) is not None:
+        elif (sent := self._single.ended(request)) is not None:
             if code is ErrorCode.UNKNOWN_KEY:
-                self._partition_fetched(asked, PartitionRows(asked.partition.number, 0, True, []), now, "")
+                self._partition_fetched(sent, PartitionRows(sent.partition.number, 0, True, []), now, "")
             else:
-                self._single.retry(asked.partition, now)
+                self._single.retry(sent.partition, now)
         elif request in self.batches:
             self.batches.failed(request, code, now)
 
-    def _partition_fetched(self, asked: PartitionRequest, reply: PartitionRows, now: float, history: str) -> None:
-        partition = asked.partition
+    def _partition_fetched(self, request: PartitionRequest, reply: PartitionRows, now: float, history: str) -> None:
+        partition = request.partition
         if partition.dead:
             self._queue.done(partition)
             return
         if reply.partition != partition.number or not self._comparison.is_current(history):
             self._single.retry(partition, now)
             return
-        if asked.since is not None and reply.whole and reply.revision < asked.since:
+        if request.since is not None and reply.whole and reply.revision < request.since:
             partition.on(PartitionInput.INVALIDATED)
         if partition.replace and not self._comparison.may_replace(partition, reply):
             self._queue.done(partition)
             return
         partition.fetching = Fetching.APPLYING
         partition.backoff.reset()
-        self._jobs.add(PartitionJob(partition, reply, asked, history))
+        self._deliveries.add(PartitionDelivery(partition, reply, request, history))
 
     def _full_failed(self, request: int, code: ErrorCode, now: float, unfinished: bool) -> None:
         if code is ErrorCode.UNKNOWN_KEY:

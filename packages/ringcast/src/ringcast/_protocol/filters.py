@@ -34,7 +34,7 @@ class FilterPlan:
             if index in self._unsure or filters != self._confirmed.get(index, frozenset())
         ]
 
-    def asked(self, index: int, filters: frozenset[str]) -> None:
+    def update_sent(self, index: int, filters: frozenset[str]) -> None:
         """The server is asked to take these filters. Until it confirms, nobody knows whether it has them or the last.
 
         So a request that times out, and takes effect all the same, is not mistaken for one that did nothing.
@@ -42,7 +42,7 @@ class FilterPlan:
         self._unsure.add(index)
         self._confirmed[index] = self._confirmed.get(index, frozenset()) & filters
 
-    def doubt(self, subject: str) -> None:
+    def suspect(self, subject: str) -> None:
         """Events of a subject do not come although they should: its consumer may have other filters than it was given.
 
         Another process with this worker's id may have changed them, one that was paused and did not know yet that its

@@ -11,14 +11,14 @@ class FullFetch:
     def __init__(self, random: RandomSource) -> None:
         self.due: float | None = None
         """When to ask, if at all."""
-        self.asked: int | None = None
+        self.request: int | None = None
         """The request that is under way."""
         self._backoff = Backoff(random)
 
     @property
     def is_wanted(self) -> bool:
         """Whether it is under way or to be tried."""
-        return self.due is not None or self.asked is not None
+        return self.due is not None or self.request is not None
 
     def take(self, now: float) -> bool:
         """Whether to ask now."""
@@ -29,22 +29,22 @@ class FullFetch:
 
     def answered(self) -> None:
         """The answer is here."""
-        self.asked = None
+        self.request = None
         self._backoff.reset()
 
     def split(self) -> None:
         """The key is more than one reply can hold, or than can be had in time: it is fetched by partitions, of which
         each that comes is kept."""
-        self.asked = None
+        self.request = None
 
     def give_up(self) -> int | None:
         """Nobody wants the key any more; returns the request that was under way."""
-        asked, self.asked, self.due = self.asked, None, None
-        return asked
+        request, self.request, self.due = self.request, None, None
+        return request
 
     def failed(self, now: float) -> None:
         """It is tried again, after a while."""
-        self.asked = None
+        self.request = None
         self.due = now + self._backoff.next_s()
 
     def hurry(self, now: float) -> None:

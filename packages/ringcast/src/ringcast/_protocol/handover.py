@@ -13,7 +13,14 @@ from ringcast._protocol.actions import Apply, Restored
 from ringcast._protocol.announcements import Announcements
 from ringcast._protocol.backlog import Backlog
 from ringcast._protocol.batches import Batch, Collector
-from ringcast._protocol.deliveries import CachedJob, ChangeMaker, Job, Jobs, PartitionJob, events_of
+from ringcast._protocol.deliveries import (
+    CachedDelivery,
+    ChangeMaker,
+    DeliveryQueue,
+    PartitionDelivery,
+    QueuedDelivery,
+    events_of,
+)
 from ringcast._protocol.fetch_queue import FetchQueue
 from ringcast._protocol.fetches import Fetches
 from ringcast._protocol.intake import EventIntake
@@ -24,7 +31,7 @@ from ringcast._protocol.snapshots import Saving
 
 
 class Handover:
-    """Hands one job at a time to the application. Once it is done, its events are acknowledged.
+    """Hands one delivery at a time to the application. Once it is done, its events are acknowledged.
 
     ``saving`` learns which partitions have changed, where there is a cache on disk.
     """
@@ -33,7 +40,7 @@ class Handover:
         self,
         partitions: MutableMapping[int, Partition],
         *,
-        jobs: Jobs,
+        deliveries: DeliveryQueue,
         collector: Collector,
         intake: EventIntake,
         fetches: Fetches,
@@ -50,7 +57,7 @@ class Handover:
     ) -> None:
         self.batch_sizes = Histogram.of("config_notification_batch_size")
         self._partitions = partitions
-        self._jobs = jobs
+        self._deliveries = deliveries
         self._collector = collector
         self._intake = intake
         self._fetches = fetches
@@ -68,23 +75,23 @@ class Handover:
     # ---- the next job
 
     def start_due(self, now: float) -> None:
-        """Gives the application its next job, if it has none and one can be started."""
+        """Gives the application its next delivery, if it has none and one can be started."""
         while True:
             self._close_batch(now)
-            if self._jobs.active is not None or not self._start(now):
+            if self._deliveries.active is not None or not self._start(now):
                 break
 
     @property
     def wake_at(self) -> float | None:
         """When the changes that gather are to go on, if any gather."""
-        if self._collector.since is None or self._jobs.full:
+        if self._collector.since is None or self._deliveries.full:
             return None
         return self._collector.since + self._window_s
 
     @property
     def is_busy(self) -> bool:
-        """Whether the application has a job now."""
-        return self._jobs.active is not None
+        """Whether the application has a delivery now."""
+        return self._deliveries.active is not None
 
     @property
     def room(self) -> int:
@@ -93,53 +100,55 @@ class Handover:
 
     def _close_batch(self, now: float) -> None:
         """Sends what has gathered on: at once if nothing is under way, else at the end of the window."""
-        if self._collector.since is None or self._jobs.full:
+        if self._collector.since is None or self._deliveries.full:
             return
-        if not self._jobs or now >= self._collector.since + self._window_s:
+        if not self._deliveries or now >= self._collector.since + self._window_s:
             batch, requests = self._collector.close()
             self._stats.batches += 1
             self.batch_sizes.observe(batch.size)
-            self._jobs.batches.append(batch)
+            self._deliveries.batches.append(batch)
             for wanted in requests:
                 self._fetches.batches.ask(batch, wanted)
 
     def _start(self, now: float) -> bool:
-        """Starts the next job, if there is one that can be."""
-        job = self._jobs.take(self._announcements.told)
-        if job is None:
+        """Starts the next delivery, if there is one that can be."""
+        delivery = self._deliveries.take(self._announcements.is_announced)
+        if delivery is None:
             return False
         number = self._outbox.number()
-        if changes := self._changes(job, now):
-            self._jobs.active = (number, job)
+        if changes := self._changes(delivery, now):
+            self._deliveries.active = (number, delivery)
             self._stats.changes += len(changes)
-            self._outbox.put(Apply(number, changes, job if isinstance(job, Batch) else None, events_of(job)))
+            self._outbox.put(
+                Apply(number, changes, delivery if isinstance(delivery, Batch) else None, events_of(delivery))
+            )
         else:
-            self._finish(job, now)
+            self._finish(delivery, now)
         return True
 
-    def _changes(self, job: PartitionJob | CachedJob | Batch, now: float) -> list[Change]:
-        if isinstance(job, Batch):
-            return self._make.of_batch(job)
-        if job.partition.dead:
+    def _changes(self, delivery: PartitionDelivery | CachedDelivery | Batch, now: float) -> list[Change]:
+        if isinstance(delivery, Batch):
+            return self._make.of_batch(delivery)
+        if delivery.partition.dead:
             return []
-        if isinstance(job, CachedJob):
-            return self._make.of_cache(job.partition, now)
-        if job.history != self._history.current:
+        if isinstance(delivery, CachedDelivery):
+            return self._make.of_cache(delivery.partition, now)
+        if delivery.history != self._history.current:
             return []  # another history has begun: the partition is fetched again
-        if job.rows.whole and job.partition.replace:
-            return self._replace(job)
-        job.partition.history = job.history  # from now on it holds rows, which events are compared with
-        return self._make.of_fetch(job.partition, job.rows)
+        if delivery.rows.whole and delivery.partition.replace:
+            return self._replace(delivery)
+        delivery.partition.history = delivery.history  # from now on it holds rows, which events are compared with
+        return self._make.of_fetch(delivery.partition, delivery.rows)
 
-    def _replace(self, job: PartitionJob) -> list[Change]:
+    def _replace(self, delivery: PartitionDelivery) -> list[Change]:
         """Puts a new partition in the place of one whose database went back in time."""
-        before = job.partition
+        before = delivery.partition
         self._queue.done(before)
-        after, news = before.successor(job.rows.rows, job.rows.revision, self._random, job.history)
-        if before.history == job.history:
-            self._outbox.put(Restored(before.number, before.applied, job.rows.revision))
+        after, news = before.successor(delivery.rows.rows, delivery.rows.revision, self._random, delivery.history)
+        if before.history == delivery.history:
+            self._outbox.put(Restored(before.number, before.applied, delivery.rows.revision))
         self._outbox.ack(before.give_up())
-        self._partitions[before.number] = job.partition = after
+        self._partitions[before.number] = delivery.partition = after
         self._backlog.count(before)
         self._backlog.count(after)
         self._fetches.batches.drop_satisfied()
@@ -149,28 +158,28 @@ class Handover:
     # ---- what the application has taken
 
     def done(self, number: int, now: float) -> None:
-        """The application has taken all changes of a job, or was told what an announcement says."""
+        """The application has taken all changes of a delivery, or was told what an announcement says."""
         if self._announcements.done(number):
             return
-        assert self._jobs.active is not None
-        active, job = self._jobs.active
+        assert self._deliveries.active is not None
+        active, delivery = self._deliveries.active
         assert active == number
-        self._jobs.active = None
-        self._finish(job, now)
+        self._deliveries.active = None
+        self._finish(delivery, now)
 
     def partly_done(self, number: int, partitions: Iterable[int]) -> None:
-        """The application has taken all that a job which still runs has of these partitions."""
-        assert self._jobs.active is not None
-        active, batch = self._jobs.active
+        """The application has taken all that a delivery which still runs has of these partitions."""
+        assert self._deliveries.active is not None
+        active, batch = self._deliveries.active
         assert active == number
         if isinstance(batch, Batch):
             self._finish_batch(batch.revs[partition] for partition in partitions)
 
-    def _finish(self, job: Job, now: float) -> None:
-        if isinstance(job, PartitionJob):
-            self._finish_fetch(job, now)
-        elif isinstance(job, Batch):
-            self._finish_batch(job.revs.values())
+    def _finish(self, delivery: QueuedDelivery, now: float) -> None:
+        if isinstance(delivery, PartitionDelivery):
+            self._finish_fetch(delivery, now)
+        elif isinstance(delivery, Batch):
+            self._finish_batch(delivery.revs.values())
 
     def _finish_batch(self, revs: Iterable[tuple[Partition, int]]) -> None:
         tokens: list[Token] = []
@@ -180,25 +189,25 @@ class Handover:
         self._backlog.pace.applied(len(tokens))
         self._outbox.ack(tokens)
 
-    def _finish_fetch(self, job: PartitionJob, now: float) -> None:
+    def _finish_fetch(self, delivery: PartitionDelivery, now: float) -> None:
         """The rows of a fetch are applied: the partition is live, and the events that came meanwhile are taken in."""
-        partition, outbox = job.partition, self._outbox
+        partition, outbox = delivery.partition, self._outbox
         self._queue.done(partition)
         if partition.dead:
             return
-        if job.history != self._history.current:
+        if delivery.history != self._history.current:
             self._queue.want(partition)
             return
         partition.on(PartitionInput.LOADED)
-        outbox.ack(self._advance(partition, job.rows.revision))
+        outbox.ack(self._advance(partition, delivery.rows.revision))
         if partition.foreign:
             outbox.ack(partition.settled(self._history.is_past))
         self._fetches.batches.drop_satisfied()
-        if partition.applied < job.asked.goal and job.asked.unconfirmed:
-            false = partition.discard_unconfirmed(job.asked.unconfirmed)
+        if partition.applied < delivery.request.goal and delivery.request.unconfirmed:
+            false = partition.discard_unconfirmed(delivery.request.unconfirmed)
             self._stats.unreadable += len(false)
             outbox.ack(false)
-        partition.fetch_ended(incomplete=partition.applied < job.asked.goal and partition.goal > 0, now=now)
+        partition.fetch_ended(incomplete=partition.applied < delivery.request.goal and partition.goal > 0, now=now)
         waiting, partition.waiting = partition.waiting, []
         for event, token in waiting:
             self._intake.take(partition, event, token, now)

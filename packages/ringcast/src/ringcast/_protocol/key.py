@@ -23,7 +23,7 @@ from ringcast._protocol.anti_entropy import KnownRevisions
 from ringcast._protocol.backlog import Backlog
 from ringcast._protocol.batches import Collector
 from ringcast._protocol.comparison import Comparison
-from ringcast._protocol.deliveries import CachedJob, ChangeMaker, Jobs
+from ringcast._protocol.deliveries import CachedDelivery, ChangeMaker, DeliveryQueue
 from ringcast._protocol.fetch_queue import FetchQueue
 from ringcast._protocol.fetches import Fetches
 from ringcast._protocol.handover import Handover
@@ -74,16 +74,16 @@ class KeyMachine:
         self._random = random
         self._outbox = outbox = Outbox()
         self._queue = queue = FetchQueue()
-        self._jobs = jobs = Jobs()
+        self._deliveries = deliveries = DeliveryQueue()
         self._make = ChangeMaker(store, key, stats)
         self.announcements = Announcements(outbox)
         self._comparison = comparison = Comparison(history, self.partitions, queue, stats, outbox)
         collector = Collector()
         self.intake = EventIntake(comparison, collector, queue, backlog, stats, outbox)
-        self.fetches = Fetches(self.partitions, comparison, queue, jobs, history, stats, outbox, random)
+        self.fetches = Fetches(self.partitions, comparison, queue, deliveries, history, stats, outbox, random)
         self.handover = Handover(
             self.partitions,
-            jobs=jobs,
+            deliveries=deliveries,
             collector=collector,
             intake=self.intake,
             fetches=self.fetches,
@@ -138,7 +138,7 @@ class KeyMachine:
             self.announcements.add(True, frozenset(self.partitions))
         if hand_over:
             for partition in self.partitions.values():
-                self._jobs.add(CachedJob(partition))
+                self._deliveries.add(CachedDelivery(partition))
 
     def start_over(self, *, full: bool, partition_count: int) -> None:
         """Gives up all that was restored: the store is another."""

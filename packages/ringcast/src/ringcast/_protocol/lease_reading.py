@@ -108,7 +108,7 @@ class LeaseReadings:
         self._read_at = 0.0
         self.finds = 0
         """How often it found one: as long as it is the same, there is nothing new to tell."""
-        self.doubted = False
+        self.presumed_dead = False
         """Whether another worker has found this one's own lease ended: then its records are to be written again."""
         membership.observe(self)
 
@@ -139,7 +139,7 @@ class LeaseReadings:
         """Another worker has found these ended; what is reported beyond ``MOST_SUSPECTED`` is left to the turns."""
         for lease in leases:
             if lease == self._own:
-                self.doubted = True
+                self.presumed_dead = True
             elif self._membership.alive(lease) and lease not in self._suspected:
                 if self._told_by[reporter] >= MOST_SUSPECTED:
                     continue
@@ -226,7 +226,7 @@ class LeaseReadings:
         self._urgent = True
         self._records_are_old = False
         # A report that came while nothing was heard: without a younger record it would count for ever.
-        self.doubted = self.doubted or is_given_up(self._membership.nodes, self._own, self._keys)
+        self.presumed_dead = self.presumed_dead or is_given_up(self._membership.nodes, self._own, self._keys)
         self._verify = set(self._membership.named(self._keys))
 
     def lease_named(self, lease: str, *, claim: bool) -> None:

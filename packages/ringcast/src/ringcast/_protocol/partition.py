@@ -127,7 +127,7 @@ class Fetching(Enum):
 
     IDLE = auto()
     WANTED = auto()
-    ASKED = auto()
+    REQUESTED = auto()
     APPLYING = auto()
 
 

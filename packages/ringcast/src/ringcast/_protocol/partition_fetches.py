@@ -24,10 +24,10 @@ class PartitionFetches:
         self._history = history
         self._stats = stats
         self._outbox = outbox
-        self._asked: dict[int, PartitionRequest] = {}
+        self._under_way: dict[int, PartitionRequest] = {}
 
     def __contains__(self, request: int) -> bool:
-        return request in self._asked
+        return request in self._under_way
 
     def ask_due(self, now: float) -> None:
         """Asks for the partitions whose turn it is."""
@@ -38,7 +38,7 @@ class PartitionFetches:
             request = self._outbox.number()
             partition.unread = False
             since = partition.applied if (partition.live or partition.cached) and not partition.replace else None
-            self._asked[request] = PartitionRequest(partition, since, partition.goal, _unconfirmed(partition))
+            self._under_way[request] = PartitionRequest(partition, since, partition.goal, _unconfirmed(partition))
             self._stats.fetches += 1
             self._stats.fetches_since += since is not None
             history = "" if since is None else partition.history
@@ -46,7 +46,7 @@ class PartitionFetches:
 
     def ended(self, request: int) -> PartitionRequest | None:
         """The request was answered, or has failed; ``None`` if it had been given up."""
-        return self._asked.pop(request, None)
+        return self._under_way.pop(request, None)
 
     def retry(self, partition: Partition, now: float) -> None:
         """Asks for a partition again, after a while."""
@@ -55,9 +55,9 @@ class PartitionFetches:
 
     def give_up_lost(self) -> None:
         """Lets go of the requests for partitions that were lost."""
-        for request, asked in list(self._asked.items()):
+        for request, asked in list(self._under_way.items()):
             if asked.partition.dead:
-                del self._asked[request]
+                del self._under_way[request]
                 self._queue.done(asked.partition)
                 self._outbox.put(GiveUpFetch(request))
 

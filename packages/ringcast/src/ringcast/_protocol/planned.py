@@ -84,7 +84,7 @@ class PlannedChange:
         if self.over or self.phase in (None, NodePhase.ACTIVE):
             return
         others = self._membership.others(self._key, self._worker_id)
-        self._hear(others, now)
+        self._note(others, now)
         due = self._due(others)
         if now < due:
             self.wake_at = due
@@ -94,7 +94,7 @@ class PlannedChange:
         else:
             self.over = True
 
-    def _hear(self, others: Others, now: float) -> None:
+    def _note(self, others: Others, now: float) -> None:
         news = (others.joining - self._joining) | (others.leaving.keys() - self._leaving.keys())
         if news:
             self._quiet_since = now

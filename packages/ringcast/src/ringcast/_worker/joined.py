@@ -58,7 +58,7 @@ class JoinedWorker:
             demand=demand,
             holds=lambda: lease.held,
             confirmed=context.keys.filters_confirmed,
-            failing=self.participation.unheard,
+            failing=self.participation.undelivered,
             log=log,
         )
         self.coordinator: PeerCoordinator | None = None

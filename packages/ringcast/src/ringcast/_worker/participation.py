@@ -49,7 +49,7 @@ class Participation:
             elif session.vitals.assigned:  # else it is still waited for, up to the time-out of the start
                 session.vitals.fails("leases", reason)
 
-    def unheard(self, subjects: frozenset[str], reason: str) -> None:
+    def undelivered(self, subjects: frozenset[str], reason: str) -> None:
         """The events of these subjects can't be had: whoever owns their partitions would hear nothing of them."""
         for key, session in self._sessions.items():
             if not session.subjects.lacks(subjects, aside=session.vitals.aside):

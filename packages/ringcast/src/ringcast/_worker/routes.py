@@ -32,11 +32,11 @@ class Routes:
         self._log = log
         self._known: dict[str, tuple[KeySession, int]] = {}
 
-    def deliver(self, burst: Iterable[Delivery]) -> None:
+    def deliver(self, messages: Iterable[Delivery]) -> None:
         """Takes deliveries of the consumer in; only then does each session do what is due."""
         touched: dict[KeySession, None] = {}
         known = self._known
-        for delivery in burst:
+        for delivery in messages:
             route = known.get(delivery.subject) or self._find(delivery.subject)
             if route is None:
                 self._stats.unreadable += 1

@@ -110,7 +110,7 @@ class KeySession:
             measures=measures,
         )
         self.deliveries = Deliveries(
-            key, self.applier, self.traces, done=self._job_done, partly_done=self._job_partly_done
+            key, self.applier, self.traces, done=self._delivered, partly_done=self._partly_delivered
         )
         self._timer = WakeTimer(self.pump)
         self.fetches = KeyFetches(machine, measures=measures, traces=self.traces, log=log, observer=self)
@@ -285,12 +285,12 @@ class KeySession:
             case Restored():
                 self.journal.restored(action)
 
-    def _job_done(self, job: int) -> None:
-        self.machine.handover.done(job, self._now())
+    def _delivered(self, number: int) -> None:
+        self.machine.handover.done(number, self._now())
         self.pump()
 
-    def _job_partly_done(self, job: int, partitions: set[int]) -> None:
-        self.machine.handover.partly_done(job, partitions)
+    def _partly_delivered(self, number: int, partitions: set[int]) -> None:
+        self.machine.handover.partly_done(number, partitions)
         self.pump()
 
     def _own(self, partitions: frozenset[int]) -> None:

@@ -12,7 +12,7 @@ from ringcast._common.measures import Metrics
 class PrometheusMetrics:
     """Give it to any number of workers of a process: ``Worker(..., metrics=PrometheusMetrics())``.
 
-    The numbers are read when somebody scrapes; until then a worker does not know of it. ``registry`` is by default the
+    The numbers are read at each scrape; until then a worker does no work for them. ``registry`` is by default the
     one of ``prometheus_client``, in which it can be once.
 
     Args:
@@ -30,7 +30,7 @@ class PrometheusMetrics:
 
     @classmethod
     def of_process(cls) -> PrometheusMetrics:
-        """With a registry of its own, which also tells of the process (``process_…``, ``python_…``)."""
+        """With a registry of its own, which also has those of the process (``process_…``, ``python_…``)."""
         return cls(process_registry())
 
     def add(self, source: Source) -> None:

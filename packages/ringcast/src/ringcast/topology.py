@@ -1,4 +1,4 @@
-"""Who takes part in a config key and which partitions each member owns, read from the buckets of a store.
+"""The workers of a config key and the partitions that each of them owns, read from the buckets of a store.
 
 It is what the workers themselves compute from the same data: a look from outside, at one moment.
 """
@@ -52,7 +52,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Who owns what of one config key. ``owners`` is by partition number; ``None``: nobody is there to own it."""
+    """The owners of one config key. ``owners`` is by partition number; ``None``: there is no worker to own it."""
 
     store: str
     key: str
@@ -64,14 +64,14 @@ class Topology:
 async def read_topology(
     servers: str | Sequence[str] | None, store: str, key: str, *, timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> Topology:
-    """Reads who owns what of ``key``. A key that has rows and no workers has no members and no owners.
+    """Reads the owners of the partitions of ``key``. A key that has rows and no workers has no members and no owners.
 
     ``servers`` are NATS URLs; ``None``: the environment variable RINGCAST_SERVERS, or nats://127.0.0.1:4222. In mode
     FULL every worker owns everything and none is registered, so there are no members.
 
     Raises:
         UnknownStoreError: there is no such store.
-        UnknownKeyError: the key has no workers, and the config service says that nobody ever wrote to it.
+        UnknownKeyError: the key has no workers, and the config service says that it was never written to.
         UnavailableError: NATS can't be reached or does not answer within ``timeout_s``.
         MismatchError: the store speaks another wire version or hash.
     """
@@ -112,7 +112,7 @@ async def _read(
 
 
 async def _require_key(servers: Sequence[str], store: str, key: str, timeout_s: float) -> None:
-    """Raises if the config service does not know the key. A service that is away can't tell, which is no error here."""
+    """Raises if the config service does not know the key. A service that is away can't say, which is no error here."""
     async with open_bus(servers, timeout_s=timeout_s, name="ringcast-topology") as client:
         reply = await ask(client, names.fetch_subject(store, key, names.FETCH_HEADS), timeout_s=timeout_s)
     if reply is not None and (reply.headers or {}).get(names.HEADER_ERROR) == ErrorCode.UNKNOWN_KEY:

@@ -52,6 +52,6 @@ class Stopping:
 
 
 def is_cancelled() -> bool:
-    """Whether anybody has asked to cancel the task that runs now."""
+    """Whether the current task is being cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

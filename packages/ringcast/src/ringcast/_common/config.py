@@ -84,7 +84,7 @@ class WorkerSettings(TypedDict, total=False):
 
 
 class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a worker was told; seconds end in ``_s``. Any field can come from ``RINGCAST_<FIELD>`` or the TOML file."""
+    """Settings of a worker; seconds end in ``_s``. Any field can come from ``RINGCAST_<FIELD>`` or the TOML file."""
 
     store: str
     """The store that it is a worker of."""
@@ -110,11 +110,11 @@ class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=T
     window_s: float = 0.1
     """How long changes may gather while something is under way."""
     settle_s: float = 0.05
-    """How long changes of the membership gather before partitions are shared out anew."""
+    """How long changes of the membership gather before partitions are assigned again."""
     stabilisation_s: float = 1.0
     """A worker that joins or stops waits until no other has done so for so long, but no more than five times that, so
     that partitions move once for all of them: meanwhile they stay where they are, and one that stops goes on serving.
-    Where nobody owns anything yet it waits for half as long. Deaths don't wait. 0: nothing waits."""
+    Where no worker owns anything yet it waits for half as long. Deaths don't wait. 0: nothing waits."""
     grace_s: float = 5.0
     """How long after a lost connection a missing member is waited for."""
     heads_s: float = 10.0
@@ -153,7 +153,7 @@ class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=T
     ack_wait_s: float = 30.0
     """After how long without an acknowledgement NATS delivers an event again."""
     max_ack_pending: int = 4_096
-    """Events that NATS delivers to each consumer before one is acknowledged. The worker asks for fewer while its
+    """Events that NATS delivers to each consumer before one is acknowledged. The worker pulls fewer while its
     handlers are slow."""
     max_delete_share: float = 0.5
     """After the database was restored or replaced: the share of its rows of a key that the worker deletes at most. If

@@ -15,7 +15,7 @@ async def lasting(what: str, run: Callable[[], Awaitable[None]]) -> None:
     and says nothing.
 
     Raises:
-        RuntimeError: it has ended, and nobody cancelled this task.
+        RuntimeError: it has ended although this task was not cancelled.
     """
     task = asyncio.current_task()
     try:

@@ -1,4 +1,4 @@
-"""What a worker measures besides its :class:`Stats`, and who wants to know."""
+"""What a worker measures besides its :class:`Stats`, and where the metrics go."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class Metrics(Protocol):
     timed: bool
     """Whether workers are to read clocks for it; without, only what is counted anyway is there."""
     partition_label: bool | None
-    """Whether bootstraps are told by partition; ``None``: where there are at most 256."""
+    """Whether bootstraps are labelled by partition; ``None``: where there are at most 256."""
 
     def add(self, source: Source) -> None:
-        """Asks this source from now on, from any thread."""
+        """Reads this source from now on, from any thread."""
 
     def remove(self, source: Source) -> None:
-        """Asks it no longer."""
+        """Reads it no longer."""
 
 
 class NoMetrics:
-    """Nobody wants to know."""
+    """Drops all metrics."""
 
     timed = False
     partition_label: bool | None = None

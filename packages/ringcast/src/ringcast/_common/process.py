@@ -1,4 +1,4 @@
-"""This process, as others tell it from the one before it, and what a fork of it must not go on with.
+"""The identity of this process, and what a fork of it must not go on with.
 
 A child that the application forks has a copy of every worker: with the parent's identity, its connection to NATS, and
 the lock of its cache. None of it is the child's. It has an identity of its own from then on, closes its copies of the
@@ -17,7 +17,7 @@ class Process:
 
     def __init__(self) -> None:
         self.incarnation = ""
-        """Tells this process from the one that had its worker ids before it."""
+        """Differs from that of the process that had its worker ids before."""
         self.forks = 0
         """How many forks lie between the process that imported this package and this one."""
         self.running: set[tuple[str, ...]] = set()

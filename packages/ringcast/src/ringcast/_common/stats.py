@@ -23,7 +23,7 @@ class Stats:
     unreadable: int = 0
     """Events that were damaged, or on no subject of ours; the partition is fetched instead."""
     bad_replies: int = 0
-    """Answers to fetches that were damaged or did not answer what was asked; they are asked for again."""
+    """Answers to fetches that were damaged or did not fit the request; the fetch is sent again."""
     bad_records: int = 0
     """Damaged records of members, slots and leases; they are passed over."""
     duplicates: int = 0

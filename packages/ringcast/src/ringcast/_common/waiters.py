@@ -1,4 +1,4 @@
-"""Those who wait until something is true of a config key."""
+"""Waits until something is true of a config key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ringcast_wire import UnavailableError
 
 
 class Waiters:
-    """Conditions that are looked at again whenever something has changed."""
+    """Conditions that are evaluated again whenever something has changed."""
 
     def __init__(self) -> None:
         self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
@@ -41,12 +41,12 @@ class Waiters:
                 future.set_result(None)
 
     def fail(self, error: Exception) -> None:
-        """Whoever waits now gets the error."""
+        """All waits that are under way end with the error."""
         for _, future in self._waiters:
             if not future.done():
                 future.set_exception(error)
 
     def close(self, error: BaseException | None) -> None:
-        """Nothing changes any more; whoever waits, now or later, gets the error, or another if it is no error."""
+        """Nothing changes any more: all waits, now or later, end with the error, or with ``UnavailableError``."""
         self._ended = error if isinstance(error, Exception) else UnavailableError("the worker has ended")
         self.fail(self._ended)

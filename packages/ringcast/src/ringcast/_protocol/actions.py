@@ -1,4 +1,4 @@
-"""What a key's machine asks its shell to do."""
+"""What the machine of a config key decides, for its session to carry out."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class FetchBatch:
 
 @dataclass(slots=True, frozen=True)
 class GiveUpFetch:
-    """Nobody waits for the answer to this request any more: end the fetch, and give no answer."""
+    """The answer to this request is not needed any more: end the fetch, and give no answer."""
 
     request: int
 
 
 @dataclass(slots=True, frozen=True)
 class Apply:
-    """Hand these changes to the application, each row at most once, in any order; then say ``job_done``.
+    """Hand these changes to the application, each row at most once, in any order; then call ``Handover.done``.
 
     They are of a batch, or else of one partition that was fetched; ``tokens``: the events that the fetch makes up for.
     """
@@ -71,7 +71,7 @@ class Apply:
 
 @dataclass(slots=True, frozen=True)
 class Announce:
-    """Tell the application which partitions it got or lost; then say ``job_done``."""
+    """Notify the application of partitions that it got or lost; then call ``Handover.done``."""
 
     number: int
     assigned: bool
@@ -80,7 +80,7 @@ class Announce:
 
 @dataclass(slots=True, frozen=True)
 class Restored:
-    """The service's revision went back: its database was restored from a backup, and the partition was taken anew."""
+    """The service's revision went back: its database was restored from a backup, and the partition was replaced."""
 
     partition: int
     applied: int

@@ -1,4 +1,4 @@
-"""What the application is told of the partitions that it gets and loses, beside its changes."""
+"""Notifies the application of the partitions that it gets and loses, beside its changes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from ringcast._protocol.outbox import Outbox
 
 
 class Announcements:
-    """Each partition is told of in turn: a loss only after the gain before it; one that was never told of, not at all.
+    """Keeps the order for each partition: a loss is announced after the gain before it, or not at all without one.
 
     Announcements of different partitions do not wait for each other, nor for changes that are being handed over: the
-    shell sees to it that a loss is told after the calls that run.
+    session announces a loss only after the calls that run have ended.
     """
 
     def __init__(self, outbox: Outbox) -> None:
@@ -32,7 +32,7 @@ class Announcements:
         self._find_unannounced()
 
     def _strike_out(self, lost: frozenset[int]) -> frozenset[int]:
-        """Takes gains back that the application has not been told of; returns the losses that it has to be told of."""
+        """Takes back gains that were not announced; returns the losses that have to be."""
         struck: frozenset[int] = frozenset()
         waiting = []
         for assigned, partitions in self._waiting:
@@ -49,7 +49,7 @@ class Announcements:
         self._unannounced = frozenset[int]().union(*gains)
 
     def start(self) -> None:
-        """Emits what can be told now."""
+        """Emits what can be announced now."""
         busy = {number for announce in self._active.values() for number in announce.partitions}
         waiting = []
         for assigned, partitions in self._waiting:
@@ -65,7 +65,7 @@ class Announcements:
         self._waiting = waiting
 
     def done(self, number: int) -> bool:
-        """The application has been told; ``False`` if no announcement has this number."""
+        """The application has got an announcement; ``False`` if none has this number."""
         announce = self._active.pop(number, None)
         if announce is None:
             return False
@@ -80,7 +80,7 @@ class Announcements:
 
     @property
     def known(self) -> frozenset[int]:
-        """The partitions that the application was told it has, and not told that it has lost."""
+        """The partitions whose gain was announced, and whose loss was not."""
         return frozenset(self._known)
 
     @property

@@ -14,7 +14,7 @@ from ringcast._protocol.partition import Partition
 LATE_EVENT_S: Final = 0.25
 """How long an event may come later than the head revision that the service gave, before its partition is fetched."""
 HELD_BACK_S: Final = 30.0
-"""The same where the handler is busy and the worker asks for few: they wait at the broker."""
+"""The same where the handler is busy and the worker pulls few events: they wait at the broker."""
 
 
 class AntiEntropyTimer:
@@ -70,7 +70,7 @@ class LaggingPartitions:
     def behind(self, now: float, *, held_back: bool = False) -> Iterator[Partition]:
         """Those whose time is over and that are behind still; ``held_back``: events may wait at the broker."""
         if held_back or self._was_held_back:
-            self._held_back_until = now + LATE_EVENT_S  # what is asked for now may take as long to come
+            self._held_back_until = now + LATE_EVENT_S  # events that are pulled now may take as long to come
         self._was_held_back = held_back
         while self._lagging and self._lagging[0][0] <= now:
             _, until, partition, head = self._lagging.popleft()

@@ -15,7 +15,7 @@ from ringcast._protocol.outbox import Outbox
 from ringcast._protocol.partition import Partition
 
 STALE_REPLIES: Final = 3
-"""Failures of a fetch after which an answer that is older than the event speaks against the event."""
+"""Failures of a fetch after which an answer older than the event counts as true, and the event as false."""
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class BatchFetches:
         return request in self._under_way
 
     def ask(self, batch: Batch, wanted: list[Wanted]) -> None:
-        """Asks for rows that a batch, whose ``pending`` counts this, waits for."""
+        """Fetches rows that a batch waits for; its ``pending`` counts this."""
         self._ask(_Request(batch, wanted, Backoff(self._random)))
 
     def reply(self, request: int, reply: Sequence[PartitionRows], now: float) -> None:
@@ -69,7 +69,7 @@ class BatchFetches:
         self._retry(fetch, now)
 
     def failed(self, request: int, code: ErrorCode, now: float) -> None:
-        """Asks for half as much if it was too much for one reply, else again later."""
+        """Fetches half as much if it was too much for one reply, else the same again later."""
         fetch = self._under_way.pop(request)
         if code is ErrorCode.LIMIT_EXCEEDED and len(fetch.wanted) > 1:
             middle = len(fetch.wanted) // 2
@@ -80,7 +80,7 @@ class BatchFetches:
             self._retry(fetch, now)
 
     def ask_due(self, now: float) -> None:
-        """Asks again where the delay is over."""
+        """Sends what has waited for another try, where the delay is over."""
         due = [fetch for fetch in self._retries if fetch.due <= now]
         self._retries = [fetch for fetch in self._retries if fetch.due > now]
         for fetch in due:

@@ -20,7 +20,7 @@ PAUSE_AT_ROWS: Final = 4_096
 
 @dataclass(slots=True)
 class Wanted:
-    """A row that a batch has to fetch, and the version that the event said."""
+    """A row that a batch has to fetch, and its version as the event has it."""
 
     partition: Partition
     row_id: str
@@ -44,7 +44,7 @@ class Batch:
     stale: frozenset[Partition] = frozenset()
     """Partitions of which the last reply was older than the events."""
     mark: Any = None
-    """For whoever follows batches from outside; nothing here looks at it."""
+    """For tracing: the batch itself does not use it."""
 
     def tokens(self) -> list[Token]:
         """The deliveries of its events, as long as they are not acknowledged."""
@@ -53,7 +53,7 @@ class Batch:
         ]
 
     def take(self, wanted: Iterable[Wanted], reply: Iterable[PartitionRows]) -> bool:
-        """Adds the rows that a fetch brought. If some are older than the events: none, and says ``False``.
+        """Adds the rows that a fetch brought. If some are older than the events it adds none and returns ``False``.
 
         A row may be newer than its event, which is fine. One that the service does not know (deleted, and the tombstone
         compacted) is a deletion at the version of the event.
@@ -80,7 +80,7 @@ class Batch:
 class Collector:
     """Gathers changes until they go on as a :class:`Batch`; the newest of each row, in order of first arrival.
 
-    Events are put by as they come, which costs next to nothing; that a row comes twice is looked at for all at once.
+    Events are collected as they come, which is cheap; rows that come twice are found for all events at once.
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class Collector:
         return len(self._newest) + self._fresh_changes >= PAUSE_AT_ROWS and len(self) >= PAUSE_AT_ROWS
 
     def add(self, partition: Partition, event: Event, now: float) -> bool:
-        """Takes in all changes of an event, or says ``False`` when they do not fit."""
+        """Takes in all changes of an event; returns ``False`` if they do not fit."""
         count = len(event.changes or ())
         if (
             len(self._newest) + self._fresh_changes + count > MAX_GATHERED_ROWS
@@ -136,12 +136,12 @@ class Collector:
         return batch, requests
 
     def _once(self) -> bool:
-        """Whether each of the changes that were put by is of another row; a row id is in one partition only."""
+        """Whether no row has two of the changes that were collected; a row id is in one partition only."""
         row_ids = {change.row_id for _, event in self._fresh for change in event.changes or ()}
         return len(row_ids) == self._fresh_changes
 
     def _merge(self) -> None:
-        """Finds the newest change of each row among all that was put by."""
+        """Finds the newest change of each row among all that were collected."""
         fresh, newest = self._fresh, self._newest
         self._fresh, self._fresh_changes = [], 0
         for partition, event in fresh:

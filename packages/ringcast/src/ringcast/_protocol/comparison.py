@@ -1,4 +1,4 @@
-"""Comparing what a key's machine has with what the service says: revisions, and the history that they belong to."""
+"""Compares what the machine of a key has with the service: revisions, and the history that they belong to."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Comparison:
         return not partition.live or event.history == self._history.current
 
     def set_apart(self, partition: Partition, event: Event, token: Token) -> list[Token]:
-        """An event whose revisions say nothing of ours: the heads, or a fetch that is under way, bring what it does.
+        """Keeps an event of another history, whose revisions can't be compared; a comparison or a fetch brings it.
 
         Returns the token if its history is over.
         """
@@ -56,23 +56,23 @@ class Comparison:
         return []
 
     def note(self, partition: Partition, event: Event) -> None:
-        """Sees to it that what an event of another history tells is fetched, if its history counts."""
+        """Has the changes of an event of another history fetched, if that history is the current one."""
         if self._history.is_past(event.history):
             return
         if event.history == self._history.current:
             partition.unread = True
         else:
-            self._ask_about(event.history)
+            self._compare_history(event.history)
 
     # ---- answers to fetches
 
     def is_current(self, history: str) -> bool:
-        """Whether an answer is of the history that counts. If not, the heads decide which one does."""
+        """Whether an answer is of the current history. If not, a comparison decides which one is."""
         if not self._history.current:
             self._history.begin(history)
         if history == self._history.current:
             return True
-        self._ask_about(history)
+        self._compare_history(history)
         return False
 
     def may_replace(self, partition: Partition, reply: PartitionRows) -> bool:
@@ -81,10 +81,10 @@ class Comparison:
         refused = self._history.refusal
         if self._history.may_delete(sum(row_id not in listed for row_id in held), len(held)):
             return True
-        self._say_refused(refused is None)
+        self._report_refusal(refused is None)
         return False
 
-    # ---- heads
+    # ---- head revisions
 
     def known(self) -> KnownRevisions:
         """How far each partition is; to be remembered before the head revisions are asked for."""
@@ -99,7 +99,7 @@ class Comparison:
     def compare(
         self, known: KnownRevisions, heads: Sequence[int], now: float, history: str, rows: Sequence[int] | None
     ) -> list[Token]:
-        """Compares the partitions with the service's heads; returns the tokens of events that have become void."""
+        """Compares the partitions with the head revisions; returns the tokens of events that have become void."""
         self._comparing = False
         if history == known.history != self._history.current:
             self._compare_soon()  # it was answered before the history that has begun since
@@ -109,7 +109,7 @@ class Comparison:
             self._change(history, heads, rows)
         self._history.settle(known.suspects)
         if self._history.suspects:
-            self._compare_soon()  # heard of since this was asked
+            self._compare_soon()  # an event has named them since this was asked
         if not changed:
             self._compare_heads(known, heads, now, history, rows)
         return [
@@ -132,7 +132,7 @@ class Comparison:
 
     @property
     def wake_at(self) -> float | None:
-        """When to look at those again."""
+        """When to check those again."""
         return self._lagging.wake_at
 
     def _compare_heads(
@@ -162,7 +162,7 @@ class Comparison:
         refused = self._history.refusal
         if self._history.change(history, held, live, self._ours(heads), is_empty=rows is not None and not any(rows)):
             return True
-        self._say_refused(self._history.refusal != refused)
+        self._report_refusal(self._history.refusal != refused)
         return False
 
     def _change(self, history: str, heads: Sequence[int], rows: Sequence[int] | None) -> None:
@@ -185,11 +185,11 @@ class Comparison:
     # ---- helpers
 
     def _ours(self, numbers: Sequence[int]) -> int:
-        """What the service has said of each partition, added up over ours."""
+        """The service's numbers, added up over the owned partitions."""
         return sum(numbers[number] for number in self._partitions if number < len(numbers))
 
-    def _ask_about(self, history: str) -> None:
-        """Another history was heard of: the heads decide which one counts."""
+    def _compare_history(self, history: str) -> None:
+        """An event has named another history: the service decides which one is current."""
         if not self._history.is_settled(history):
             self._history.suspect(history)
             self._compare_soon()
@@ -199,6 +199,6 @@ class Comparison:
             self._comparing = True
             self._outbox.put(CompareRevisions())
 
-    def _say_refused(self, is_news: bool) -> None:
+    def _report_refusal(self, is_news: bool) -> None:
         if is_news and self._history.refusal is not None:
             self._outbox.put(HistoryRefused(self._history.refusal))

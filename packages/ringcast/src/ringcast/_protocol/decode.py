@@ -1,4 +1,4 @@
-"""What comes over the bus is read here, and refused where it contradicts itself or what was asked.
+"""Decodes what comes over the bus, and refuses what contradicts itself or the request.
 
 An event has no checksum. What can be checked without one: a row lives in the partition that its id hashes to, and the
 newest version that an event lists is the revision that it leads to.

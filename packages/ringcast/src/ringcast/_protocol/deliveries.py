@@ -1,4 +1,4 @@
-"""The changes that are handed to the application: one job at a time, and in which order."""
+"""The changes that are delivered to the application, one delivery at a time, and in which order."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def events_of(delivery: QueuedDelivery) -> list[Token]:
 
 
 class DeliveryQueue:
-    """The jobs that wait, and the one that the application has. Batches and others take turns."""
+    """The deliveries that wait, and the one that is under way. Batches and others take turns."""
 
     def __init__(self) -> None:
         self.batches: deque[Batch] = deque()
         self.active: tuple[int, QueuedDelivery] | None = None
-        """With the application now, by its number."""
+        """The delivery that is under way, and its number."""
         self._others: deque[PartitionDelivery | CachedDelivery] = deque()
         self._batch_last = False
 
@@ -74,7 +74,7 @@ class DeliveryQueue:
         return bool(self.batches or self._others or self.active)
 
     def add(self, delivery: PartitionDelivery | CachedDelivery) -> None:
-        """Puts a job in the queue."""
+        """Queues the rows of a partition."""
         self._others.append(delivery)
 
     @property
@@ -83,9 +83,9 @@ class DeliveryQueue:
         return len(self.batches) >= MAX_OPEN_BATCHES
 
     def take(self, is_announced: Callable[[int], bool]) -> QueuedDelivery | None:
-        """The next job that can start, if there is one: a batch whose fetches have been answered, or another.
+        """The next delivery that can start, if there is one: a batch whose fetches were answered, or another.
 
-        ``is_announced``: whether the application knows that it has a partition; jobs of others wait for that.
+        ``is_announced``: whether the application knows that it has a partition; rows of others wait for that.
         """
         batch = self.batches[0] if self.batches and self.batches[0].pending == 0 else None
         if batch is not None and self._batch_last:
@@ -107,7 +107,7 @@ class DeliveryQueue:
 
 
 class ChangeMaker:
-    """Turns rows into changes, and takes those of jobs in on the way."""
+    """Turns rows into changes. Those of a batch or a fetch are taken in on the way."""
 
     def __init__(self, store: str, key: str, stats: Stats) -> None:
         self._store = store
@@ -115,7 +115,7 @@ class ChangeMaker:
         self._stats = stats
 
     def of_batch(self, batch: Batch) -> list[Change]:
-        """Takes in the rows of a batch; those that are news."""
+        """Takes in the rows of a batch; returns those that are new."""
         changes: list[Change] = []
         store, key = self._store, self._key
         for partition, row, committed in batch.rows:
@@ -142,7 +142,7 @@ class ChangeMaker:
         return changes
 
     def of_fetch(self, partition: Partition, rows: PartitionRows) -> list[Change]:
-        """Takes in the rows of a fetch; those that are news."""
+        """Takes in the rows of a fetch; returns those that are new."""
         held, gone = partition.rows, partition.tombstones
         for row in rows.rows:
             known = held.get(row.row_id)

@@ -35,7 +35,7 @@ class FilterPlan:
         ]
 
     def update_sent(self, index: int, filters: frozenset[str]) -> None:
-        """The server is asked to take these filters. Until it confirms, nobody knows whether it has them or the last.
+        """An update to these filters is sent. Until the server confirms, it may have these or the last.
 
         So a request that times out, and takes effect all the same, is not mistaken for one that did nothing.
         """

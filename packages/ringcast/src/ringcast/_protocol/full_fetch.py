@@ -6,11 +6,11 @@ from ringcast_wire import Backoff, RandomSource
 
 
 class FullFetch:
-    """When to ask for the whole key, and which request is under way."""
+    """When to fetch the whole key, and which request is under way."""
 
     def __init__(self, random: RandomSource) -> None:
         self.due: float | None = None
-        """When to ask, if at all."""
+        """When to send the next request, if at all."""
         self.request: int | None = None
         """The request that is under way."""
         self._backoff = Backoff(random)
@@ -21,7 +21,7 @@ class FullFetch:
         return self.due is not None or self.request is not None
 
     def take(self, now: float) -> bool:
-        """Whether to ask now."""
+        """Whether to send the request now."""
         if self.due is None or self.due > now:
             return False
         self.due = None
@@ -38,7 +38,7 @@ class FullFetch:
         self.request = None
 
     def give_up(self) -> int | None:
-        """Nobody wants the key any more; returns the request that was under way."""
+        """The key is not needed any more; returns the request that was under way."""
         request, self.request, self.due = self.request, None, None
         return request
 

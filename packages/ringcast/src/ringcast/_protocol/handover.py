@@ -72,7 +72,7 @@ class Handover:
         self._random = random
         self._window_s = window_s
 
-    # ---- the next job
+    # ---- the next delivery
 
     def start_due(self, now: float) -> None:
         """Gives the application its next delivery, if it has none and one can be started."""
@@ -83,14 +83,14 @@ class Handover:
 
     @property
     def wake_at(self) -> float | None:
-        """When the changes that gather are to go on, if any gather."""
+        """When the changes that are gathering are to be delivered, if any are."""
         if self._collector.since is None or self._deliveries.full:
             return None
         return self._collector.since + self._window_s
 
     @property
     def is_busy(self) -> bool:
-        """Whether the application has a delivery now."""
+        """Whether a delivery is under way."""
         return self._deliveries.active is not None
 
     @property
@@ -99,7 +99,7 @@ class Handover:
         return 0 if self._collector.paused else self._backlog.pace.room(busy=self.is_busy)
 
     def _close_batch(self, now: float) -> None:
-        """Sends what has gathered on: at once if nothing is under way, else at the end of the window."""
+        """Closes the batch that is gathering: at once if nothing is under way, else at the end of the window."""
         if self._collector.since is None or self._deliveries.full:
             return
         if not self._deliveries or now >= self._collector.since + self._window_s:
@@ -111,7 +111,7 @@ class Handover:
                 self._fetches.batches.ask(batch, wanted)
 
     def _start(self, now: float) -> bool:
-        """Starts the next delivery, if there is one that can be."""
+        """Starts the next delivery; returns whether there was one."""
         delivery = self._deliveries.take(self._announcements.is_announced)
         if delivery is None:
             return False

@@ -35,7 +35,7 @@ class EventIntake:
 
     @property
     def is_full(self) -> bool:
-        """Whether the key may take no more events in, lest those of other keys wait for its handler."""
+        """Whether the key may take in no more events, so that those of other keys need not wait for its handler."""
         share = self._backlog.share
         return share is not None and (share.is_full or self._collector.paused)
 
@@ -66,9 +66,9 @@ class EventIntake:
             self._queue.want(partition, at=partition.retry_at)
 
     def unreadable(self, partition: Partition | None, token: Token) -> None:
-        """An event came that can't be read: a fetch brings what it would have said.
+        """An event came that can't be read: a fetch brings its changes.
 
-        It is acknowledged at once, as it would come again and again and never be any better.
+        It is acknowledged at once: each redelivery of it would be as unreadable.
         """
         self._stats.unreadable += 1
         self._outbox.ack([token])
@@ -80,7 +80,7 @@ class EventIntake:
             partition.unread = True  # the fetch under way may have been answered before
 
     def _set_apart(self, partition: Partition, event: Event, token: Token) -> None:
-        """Keeps an event of another history, or, past the key's share, only that its history was heard of."""
+        """Keeps an event of another history, or, past the key's share, only that there is such a history."""
         if not self.is_full:
             self._outbox.ack(self._comparison.set_apart(partition, event, token))
             return

@@ -17,7 +17,7 @@ FEW_ROWS: Final = 10
 """Fewer deletions than this are never too many, unless nothing is left of the whole key."""
 MAX_PAST_HISTORIES: Final = 16
 _DEVIATIONS: Final = 4.0
-"""Standard deviations of a sample's share (binomial): more come by chance once in 30,000 looks."""
+"""Standard deviations of a sample's share (binomial): more come by chance once in 30,000 comparisons."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -42,7 +42,7 @@ class KeyHistory:
         self.refusal: Refusal | None = None
         self._max_delete_share = max_delete_share
         self.suspects: set[str] = set()
-        """Others that were heard of, until the service was asked which is the current one."""
+        """Others that events have named, until the service says which is the current one."""
         self._past: deque[str] = deque(maxlen=MAX_PAST_HISTORIES)
         self._live: int | None = None
         self._heads = 0
@@ -55,7 +55,7 @@ class KeyHistory:
         return history in self._past
 
     def is_settled(self, history: str) -> bool:
-        """Whether nobody has to be asked about a history: it is over, or has been refused."""
+        """Whether the service need not be asked about a history: it is over, or has been refused."""
         return history in self._past or (self.refusal is not None and self.refusal.history == history)
 
     def begin(self, history: str) -> None:
@@ -63,12 +63,12 @@ class KeyHistory:
         self.current = history
 
     def suspect(self, history: str) -> None:
-        """Another history was heard of; past a number of them they are not told apart any more."""
+        """An event has named another history; past a number of them no further one is remembered."""
         if len(self.suspects) < MAX_PAST_HISTORIES:
             self.suspects.add(history)
 
     def settle(self, suspects: Iterable[str]) -> None:
-        """The service was asked after these were heard of: those that it does not have are over."""
+        """The service was asked after events had named these: those that it does not have are over."""
         self.suspects.difference_update(suspects)
         for history in suspects:
             self._end(history)
@@ -82,7 +82,7 @@ class KeyHistory:
 
         Refuses where too many of the ``held`` rows are missing; ``live``: how many the service has in our partitions,
         ``heads``: their revisions, added up, ``is_empty``: whether it has no row in any partition. What was refused is
-        looked at again once something was written there, as many rows as there may be afterwards.
+        checked again once something was written there, as many rows as there may be afterwards.
         """
         refused = self.refusal
         if refused is not None and (refused.history, refused.live, refused.heads) == (history, live, heads):

@@ -72,7 +72,7 @@ class LeaseKeeper:
         """A write succeeded; it lives from when it was asked for at the latest.
 
         Returns whether the lease had ended, or may have, since the write before: however many tries lie between, what
-        one of them was told is not forgotten.
+        one of them found is not forgotten.
         """
         lost = self._gone or (self._written_at is not None and self.expired(asked_at))
         self.revision = revision

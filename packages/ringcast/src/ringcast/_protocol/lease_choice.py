@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 PATIENCE_S: Final = 2.0
-"""How long a lost agent is waited for before the records are written anew: a restarted one goes on with its lease."""
+"""How long a lost agent is waited for before the records are written again: a restarted one goes on with its lease."""
 LINGER_S: Final = 2.0
 """How long the worker's own lease is kept after the records name the host's again: watches may be late."""
 SURE_S: Final = 5.0

@@ -1,9 +1,9 @@
-"""Which leases live, as far as this worker has read itself: whose to read when, and what an answer says.
+"""Which leases live, as far as this worker has read itself: which to read when, and what follows from an answer.
 
-Nothing tells of the end of a lease, and no refresh is delivered to anybody. Every few seconds a worker reads the leases
-of a few members in one question: those of its neighbours on a ring of each key, which it watches for all others, and a
-few of the rest in turn. What it finds ended it reports; whoever is told of that reads for itself. So a report, or a
-watch of somebody else, is a hint: without any of them each view is put right by the turns.
+The end of a lease sends no message, and no refresh is delivered to other workers. Every few seconds a worker reads the
+leases of a few members in one question: those of its neighbours on a ring of each key, which it watches for all others,
+and a few of the rest in turn. What it finds ended it reports, and workers that get the report read for themselves. So a
+report, or the watch of another worker, is a hint: without any of them the turns correct each view.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WATCHED: Final = 3
 IN_TURN: Final = 2
 """How many other leases are read each time."""
 READ_AGAIN: Final = 2
-"""How many more times to read what had ended in a look at all: of that nobody is told, so nobody contradicts."""
+"""How many more times to read what had ended when all were read: such an end is not reported, so not contradicted."""
 MOST_READ: Final = 512
 """Leases in one question; a server answers at most 1,024."""
 MOST_READ_BYTES: Final = 48 * 1024
@@ -69,9 +69,9 @@ class LeaseReadings:
     """Keeps ``membership.leases`` by what was read. ``watched`` and ``in_turn``: see the constants.
 
     An answer says of a lease that is missing, or too old, that it has ended only if the worker's own lease is in it, as
-    it was refreshed last: a server that does not have that, or no worker at all, can't say who lives. After a lost
-    connection nothing has ended for ``grace_s``: all leases may have run out, and are taken again one by one. Only what
-    another worker has given up meanwhile has, for then it was not all of them.
+    it was refreshed last: a server that does not have that, or no worker at all, can't say which leases live. After a
+    lost connection nothing has ended for ``grace_s``: all leases may have run out, and are taken again one by one. Only
+    what another worker has given up meanwhile has, for then it was not all of them.
     """
 
     def __init__(self, keys: Iterable[str], membership: Membership, *, grace_s: float) -> None:
@@ -86,11 +86,11 @@ class LeaseReadings:
         """The revision at which each lease ended: a server that has it still does not bring it back."""
         self._suspected: dict[str, int | None] = {}
         """Leases that were reported, and at which revision they were there all the same."""
-        self._told_by: Counter[str] = Counter()
-        """How many leases each worker has had suspected since ``_told_since``."""
-        self._told_since = 0.0
+        self._reported_by: Counter[str] = Counter()
+        """How many leases each worker has had suspected since ``_reported_since``."""
+        self._reported_since = 0.0
         self._found: dict[str, None] = {}
-        """What this worker has found ended, and nobody had reported."""
+        """What this worker has found ended, and no other had reported."""
         self._again: dict[str, int] = {}
         """How many more times to read leases that have ended."""
         self._back: set[str] = set()
@@ -107,9 +107,9 @@ class LeaseReadings:
         self._due = 0.0
         self._read_at = 0.0
         self.finds = 0
-        """How often it found one: as long as it is the same, there is nothing new to tell."""
+        """How often it found one: as long as it is the same, there is nothing new to report."""
         self.presumed_dead = False
-        """Whether another worker has found this one's own lease ended: then its records are to be written again."""
+        """Whether another worker has found this worker's lease ended: then its records are to be written again."""
         membership.observe(self)
 
     @property
@@ -121,7 +121,7 @@ class LeaseReadings:
 
     @property
     def reports(self) -> tuple[str, ...]:
-        """What this worker has to tell the others: leases that it found ended, and that records name."""
+        """The leases that this worker reports to the others: it found them ended, and records name them."""
         return tuple(self._found)
 
     def reconnected(self, now: float) -> None:
@@ -132,7 +132,7 @@ class LeaseReadings:
         self._due = now
 
     def put_off(self, now: float) -> None:
-        """Readings fail again and again."""
+        """Readings keep failing."""
         self._due = now + READ_EVERY_S
 
     def ends_reported(self, reporter: str, leases: Iterable[str]) -> None:
@@ -141,9 +141,9 @@ class LeaseReadings:
             if lease == self._own:
                 self.presumed_dead = True
             elif self._membership.alive(lease) and lease not in self._suspected:
-                if self._told_by[reporter] >= MOST_SUSPECTED:
+                if self._reported_by[reporter] >= MOST_SUSPECTED:
                     continue
-                self._told_by[reporter] += 1
+                self._reported_by[reporter] += 1
                 self._suspected[lease] = None
                 self._urgent = True
 
@@ -151,9 +151,9 @@ class LeaseReadings:
         """The leases to read now; ``own``: the one that this worker's records name."""
         if own != self._own:
             self._own, self._own_seen = own, None
-        if now - self._told_since >= limits.LEASE_REFRESH_S:
-            self._told_since = now
-            self._told_by.clear()
+        if now - self._reported_since >= limits.LEASE_REFRESH_S:
+            self._reported_since = now
+            self._reported_by.clear()
         self._read_at = now
         self._due = now + LATE_EVERY_S  # unless the answer says otherwise
         named = self._membership.named(self._keys)
@@ -186,7 +186,7 @@ class LeaseReadings:
         self._due = now + (AT_ONCE_S if ended else READ_EVERY_S if slow else LATE_EVERY_S)
         return changed or ended or finds != self.finds
 
-    # ---- whose
+    # ---- which to read
 
     def _unread(self, named: Collection[str]) -> list[str]:
         known = self._membership.leases.entries
@@ -225,12 +225,12 @@ class LeaseReadings:
     def records_replaced(self) -> None:
         self._urgent = True
         self._records_are_old = False
-        # A report that came while nothing was heard: without a younger record it would count for ever.
+        # A report that came while the connection was lost: without a newer record it would count for ever.
         self.presumed_dead = self.presumed_dead or is_given_up(self._membership.nodes, self._own, self._keys)
         self._verify = set(self._membership.named(self._keys))
 
     def lease_named(self, lease: str, *, claim: bool) -> None:
-        """A record that names it was written. If it had ended it is to be read, and what was told of it is over.
+        """A record that names it was written. If it had ended it is to be read, and reports of it are over.
 
         A claim is no sign of life, for any worker can write it; but it is a reason to look.
         """
@@ -246,7 +246,7 @@ class LeaseReadings:
                 self._back.add(lease)
         self._membership.on_leases_due()
 
-    # ---- what an answer says
+    # ---- what follows from an answer
 
     def _proves(self, own: Lease | None, now: float, newest_s: float) -> bool:
         """Whether a lease that is not in an answer has ended; ``own``: the worker's own lease in it."""
@@ -256,7 +256,7 @@ class LeaseReadings:
         if seen is None or own.revision > seen.revision:
             self._own_seen = seen = _Seen(own.revision, now - (newest_s - own.stored_s))
         elif own.revision < seen.revision and now - seen.since > ENDED_AFTER_S:
-            self._own_seen = _Seen(own.revision, now)  # the bucket was made anew: its revisions began again
+            self._own_seen = _Seen(own.revision, now)  # the bucket was created again: its revisions began again
             return False
         return own.revision == seen.revision and now - seen.since <= PROVES_FOR_S
 
@@ -293,7 +293,7 @@ class LeaseReadings:
             self._ended[key] = last.revision
         known = key in self._membership.leases.entries or key in self._back
         if key in self._verify or not known:
-            self._again[key] = READ_AGAIN  # what all look at, all find
+            self._again[key] = READ_AGAIN  # every worker reads these, so every worker finds it
         elif key in self._again:
             self._again[key] -= 1
             if not self._again[key]:

@@ -78,7 +78,7 @@ class Membership:
         self._named: dict[str, tuple[int, frozenset[str]]] = {}
         """The leases that the records of each key name, and at which generation of the nodes."""
         self._records: dict[str, tuple[int, Records]] = {}
-        """Of each key, and at which generation of the nodes they were read: they are asked for at every wake-up."""
+        """Of each key, and at which generation of the nodes they were read: they are needed at every wake-up."""
         self.leases.on_snapshot = self.nodes.forget_before
         self.nodes.on_entry = self._entry_changed
 

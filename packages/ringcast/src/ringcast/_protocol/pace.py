@@ -20,9 +20,9 @@ ROUNDS: Final = 8
 MOST: Final = 4_096
 """Events that may be held however fast the handler is; more where ``max_ack_pending`` is set so."""
 _PRESSED: Final = 4
-"""While one part in so many of what may be held is held, others may wait at the broker: the next are asked for late."""
+"""While one part in so many of what may be held is held, others may wait at the broker: the next are pulled late."""
 _REFILL: Final = 2
-"""While the handler is busy no more events are asked for until one part in so many of what may be held is free: those
+"""While the handler is busy no more events are pulled until one part in so many of what may be held is free: those
 that come together are handed over together, and few of the calls that run in parallel wait for the slowest."""
 
 
@@ -91,7 +91,7 @@ class Pace:
         return self.held * _PRESSED >= self.limit
 
     def room(self, *, busy: bool) -> int:
-        """How many may be asked for now; 0 as long as too few could be while the handler is ``busy``."""
+        """How many may be pulled now; 0 while the handler is ``busy`` and too few could be."""
         limit = self.limit
         free = limit - self.held
         return max(0, free) if not busy or free * _REFILL >= limit else 0

@@ -16,7 +16,7 @@ Token: TypeAlias = str
 """What acknowledges one delivery of an event; opaque here."""
 
 MAX_UNSAVED_ROWS: Final = 65_536
-"""Changed rows of a partition that are told apart for the disk; past it the partition is written whole."""
+"""Changed rows of a partition that are remembered for the disk; past it the partition is written whole."""
 MAX_WAITING_EVENTS: Final = 256
 """Events kept while a fetch is under way; past it only the highest revision is remembered, and fetched."""
 
@@ -28,7 +28,7 @@ class PartitionState(Enum):
     LOADING_AFRESH = auto()  # the same; of a fetch whose history is over the application may have had some rows
     CACHED = auto()  # the rows of the last life, from the disk
     CACHED_INVALID = auto()  # the same, of a history that is over or of a database that went back
-    LIVE = auto()  # the rows as of a fetch, and what events have told since
+    LIVE = auto()  # the rows as of a fetch, and the changes of events since
     RELOADING = auto()  # the same, of a history that is over or of a database that went back
     REVOKED = auto()  # nothing any more: another worker owns it, or another object has taken its place
 
@@ -97,7 +97,7 @@ _FACTS: Final = {
 
 
 class EventKind(Enum):
-    """What an event is to the partition."""
+    """What an event is to its partition."""
 
     DUPLICATE = auto()  # applied already
     REPEAT = auto()  # taken in already, not applied yet
@@ -106,7 +106,7 @@ class EventKind(Enum):
 
 
 class Unsaved:
-    """Which rows of a partition the disk has otherwise: ``row_ids``, or all of them (``whole``)."""
+    """Rows that differ from the cached copy on disk: ``row_ids``, or all of them (``whole``)."""
 
     __slots__ = ("row_ids", "whole")
 
@@ -115,7 +115,7 @@ class Unsaved:
         self.row_ids: set[str] = set()
 
     def note(self, row_id: str) -> None:
-        """The row has changed. So many of them are not worth telling from the others."""
+        """The row has changed. Past ``MAX_UNSAVED_ROWS`` the whole partition is written."""
         if not self.whole:
             self.row_ids.add(row_id)
             if len(self.row_ids) > MAX_UNSAVED_ROWS:
@@ -132,11 +132,11 @@ class Fetching(Enum):
 
 
 class Partition:
-    """One partition while this worker owns it; a partition lost and gained again starts anew.
+    """One partition while this worker owns it; one that is lost and gained again starts from nothing.
 
     ``state`` is changed by :meth:`on` alone, and with it what it means: ``live`` (there are rows that events are added
     to), ``cached`` (there are rows from the disk), ``replace`` (the next fetch is whole and takes its place) and
-    ``dead``. They are kept as plain attributes since every event asks for them.
+    ``dead``. They are kept as plain attributes since every event reads them.
 
     ``applied``: every change up to it has been through the handler. ``expected``: every change up to it has been taken
     in, and is on its way to the handler at most. ``expected >= applied`` always.
@@ -180,12 +180,12 @@ class Partition:
         self.tombstones: dict[str, int] = {}
         self.tokens: dict[int, Token] = {}
         self.waiting: list[tuple[Event, Token]] = []
-        # Deliveries of events of another history, by it and the revision: what they tell of has to be fetched.
+        # Deliveries of events of another history, by it and the revision: their changes have to be fetched.
         self.foreign: dict[tuple[str, int], Token] = {}
         self.highest = 0
         self.counted = 0  # deliveries that the key's share counts as held
         self.paced = 0  # and those that its pace counts as waiting for the handler
-        self.unread = False  # an event that can't be read has come since the last fetch was asked for
+        self.unread = False  # an event that can't be read has come since the last fetch was sent
         self.filtered = False  # the server has confirmed that it delivers the partition's events
         self._enter(PartitionState.LOADING)
         self.as_of = 0.0  # when the rows from the disk were known to be current
@@ -235,7 +235,7 @@ class Partition:
     def successor(
         self, rows: Iterable[Row], revision: int, random: RandomSource, history: str = ""
     ) -> tuple[Partition, list[Row]]:
-        """Takes ``rows`` for the truth although the revisions are of another history, or went back.
+        """Replaces the rows although the revisions of ``rows`` are of another history, or went back.
 
         Returns the partition that takes this one's place, and what is different. This one is to be given up, so
         whatever was under way for it comes to nothing.
@@ -259,7 +259,7 @@ class Partition:
         return self.expected == 0 and not self.rows and not self.tombstones
 
     def classify(self, event: Event) -> EventKind:
-        """Says what an event is; changes nothing."""
+        """What an event is to this partition; changes nothing."""
         if event.rev <= self.applied:
             return EventKind.DUPLICATE
         if event.rev <= self.expected:
@@ -269,7 +269,7 @@ class Partition:
         return EventKind.NEXT
 
     def defer(self, event: Event, token: Token) -> None:
-        """Keeps an event that came while a fetch is under way."""
+        """Keeps an event until the fetch that is under way has ended."""
         self.tokens[event.rev] = token
         if len(self.waiting) < MAX_WAITING_EVENTS:
             self.waiting.append((event, token))
@@ -326,7 +326,7 @@ class Partition:
 
     @property
     def goal(self) -> int:
-        """The highest revision that was heard of and has to be fetched."""
+        """The highest revision that an event has named and that has to be fetched."""
         return max(self.highest, *(event.rev for event, _ in self.waiting)) if self.waiting else self.highest
 
     def fetch_ended(self, *, incomplete: bool, now: float) -> None:
@@ -340,7 +340,7 @@ class Partition:
     def discard_unconfirmed(self, revisions: frozenset[int]) -> list[Token]:
         """Forgets events of these revisions that are still ahead of ``applied``; returns their tokens.
 
-        The service was asked after they were heard, time and again, and does not know of them.
+        The service was asked several times after they had come, and does not have them.
         """
         false = {rev for rev in revisions if rev > self.applied}
         self.waiting = [(event, token) for event, token in self.waiting if event.rev not in false]

@@ -13,11 +13,11 @@ from ringcast._protocol.outbox import Outbox
 from ringcast._protocol.partition import Partition
 
 MAX_INCOMPLETE_FETCHES: Final = 5
-"""Fetches in a row that did not reach what events told; then the service is believed, and not the events."""
+"""Fetches in a row that did not reach the revision of an event; then the service counts, and not the event."""
 
 
 class PartitionFetches:
-    """Requests by their number. One whose partition was lost is given up: nobody waits for its answer."""
+    """Requests by their number. One whose partition was lost is given up."""
 
     def __init__(self, queue: FetchQueue, history: KeyHistory, stats: Stats, outbox: Outbox) -> None:
         self._queue = queue
@@ -30,7 +30,7 @@ class PartitionFetches:
         return request in self._under_way
 
     def ask_due(self, now: float) -> None:
-        """Asks for the partitions whose turn it is."""
+        """Sends the fetches whose turn it is."""
         for partition in self._queue.take(now):
             if partition.replace and self._history.refusal is not None:
                 self._queue.done(partition)
@@ -49,7 +49,7 @@ class PartitionFetches:
         return self._under_way.pop(request, None)
 
     def retry(self, partition: Partition, now: float) -> None:
-        """Asks for a partition again, after a while."""
+        """Fetches a partition again, after a while."""
         self._queue.done(partition)
         self._queue.want(partition, at=now + partition.backoff.next_s())
 

@@ -1,9 +1,9 @@
 """Planned changes: when a worker that comes, or goes of its own will, does so.
 
-A worker that joins says so in its record and owns nothing at first; one that leaves says so and goes on serving. Each
-waits until no other has come or said that it goes for a while, and all of them do it when the first does. So partitions
-move once for several workers. The wait is with those who come and go: what the others see is a record that says that
-its worker takes part, or none, and they act upon that at once, as upon a death.
+The record of a worker that joins says so, and the worker owns nothing at first; one that leaves has that in its record
+and goes on serving. Each waits until no other has joined or announced its leave for a while, and all act when the first
+does. So partitions move once for several workers. Only those that join or leave wait: what the others see is a
+record whose worker takes part, or none, and they act upon that at once, as upon a death.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class PlannedChange:
     def join(self, now: float) -> None:
         """Decides how to come, before the record is written for the first time.
 
-        A worker that did not leave before it ended may still be counted as a member, with partitions that nobody serves
-        now: it does not wait where there are others.
+        A worker that did not leave before it ended may still be counted as a member, with partitions that no worker
+        serves now: it does not wait where there are others.
         """
         if self.phase is not None:
             return

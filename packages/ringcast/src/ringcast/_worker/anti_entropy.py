@@ -14,7 +14,7 @@ from ringcast._worker.observer import KeyObserver
 
 
 class AntiEntropy:
-    """Finds what no event told: events that were lost, and rows that a restored database has otherwise."""
+    """Finds what no event showed: events that were lost, and rows that differ since the database was restored."""
 
     def __init__(
         self, machine: KeyMachine, fetches: KeyFetches, every_s: float, log: EventLog, *, observer: KeyObserver
@@ -26,7 +26,7 @@ class AntiEntropy:
         self._observer = observer
         self._wanted = asyncio.Event()
         self.unanswered_since: float | None = None
-        """When the first comparison since the last answer was asked for; ``None`` while the service answers."""
+        """When the first comparison since the last answer was sent; ``None`` while the service answers."""
 
     def hurry(self) -> None:
         """Compares soon."""

@@ -1,4 +1,4 @@
-"""How many events the consumers of a worker ask for."""
+"""How many events the consumers of a worker pull."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_AT_ONCE: Final = 256
 class Demand:
     """As many as the handlers of all keys have room for, by their pace; nothing while none has any.
 
-    One key that is slow does not keep the others from their events: what it can't hold is put off to fetches.
+    One key that is slow does not keep the others from their events: what it can't hold is fetched later.
     """
 
     def __init__(self, sessions: Mapping[str, KeySession]) -> None:
@@ -30,7 +30,7 @@ class Demand:
             self._any.clear()
 
     async def next(self, consumers: int) -> int:
-        """Waits until there is room; returns for how many events one of so many consumers should ask."""
+        """Waits until there is room; returns how many events one of so many consumers should pull."""
         await self._any.wait()
         room = sum(session.machine.handover.room for session in self._sessions.values() if session.hungry)
         return max(1, min(room // max(1, consumers), MOST_AT_ONCE))

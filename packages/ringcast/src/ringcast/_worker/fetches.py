@@ -1,4 +1,4 @@
-"""The fetches of one config key: what its machine asks for goes out here, and the answers come back."""
+"""Sends the fetches of one config key to the service, and gives the answers to its machine."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class KeyFetches:
         self._observer.pump()
 
     def give_up(self, request: int) -> None:
-        """Nobody waits for the answer any more: its place in the budget is free, and the service is told."""
+        """The answer is not needed any more: frees its place in the budget, and notifies the service."""
         if (task := self._running.get(request)) is not None:
             task.cancel()
 
@@ -77,7 +77,7 @@ class KeyFetches:
         what = _what(action)
         try:
             with self._traced(action) as headers:
-                answer = await self._ask(action, headers)
+                answer = await self._fetch(action, headers)
         except RingcastError as error:
             if _is_failure(action, error.code):
                 self._failing_since.setdefault(what, self._now())
@@ -90,11 +90,11 @@ class KeyFetches:
 
     @property
     def failing_since(self) -> float | None:
-        """Since when one has failed that is wanted still; may be asked from any thread."""
+        """Since when a fetch has failed that is still needed; safe to read from any thread."""
         return min(list(self._failing_since.values()), default=None)
 
     def forget_unwanted(self) -> None:
-        """Forgets the failures of fetches that nobody waits for any more."""
+        """Forgets the failures of fetches that are not needed any more."""
         if self._failing_since:
             self._failing_since = {
                 what: at for what, at in self._failing_since.items() if self._machine.fetches.wants(what)
@@ -105,44 +105,44 @@ class KeyFetches:
         body = await self._request(self._subject(names.FETCH_HEADS))
         return read_heads(body, self._machine.partition_count)
 
-    async def _ask(self, action: Fetch, headers: dict[str, str] | None) -> Callable[[], None]:
-        """Asks the service; returns what hands the answer to the machine."""
+    async def _fetch(self, action: Fetch, headers: dict[str, str] | None) -> Callable[[], None]:
+        """Sends the request; returns what gives the answer to the machine."""
         match action:
             case FetchPartition():
-                return await self._ask_partition(action, headers)
+                return await self._fetch_partition(action, headers)
             case FetchBatch():
-                return await self._ask_batch(action, headers)
+                return await self._fetch_batch(action, headers)
             case FetchFull():
-                return await self._ask_full(action, headers)
+                return await self._fetch_full(action, headers)
 
-    async def _ask_partition(self, action: FetchPartition, headers: dict[str, str] | None) -> Callable[[], None]:
-        asked_at = self._now()
+    async def _fetch_partition(self, action: FetchPartition, headers: dict[str, str] | None) -> Callable[[], None]:
+        sent_at = self._now()
         request = encode(PartitionRequest(since=action.since, history=action.history))
         body = await self._request(self._subject(action.partition), request, headers)
         count = self._machine.partition_count
         history, parts = read_partition(body, action.partition, action.since, count, action.history)
         if action.since is None:
-            self._measures.bootstrapped(action.partition, self._now() - asked_at)
+            self._measures.bootstrapped(action.partition, self._now() - sent_at)
         self._failures.pop(action.partition, None)
         return lambda: self._machine.fetches.partition_reply(action.request, parts[0], self._now(), history)
 
-    async def _ask_batch(self, action: FetchBatch, headers: dict[str, str] | None) -> Callable[[], None]:
+    async def _fetch_batch(self, action: FetchBatch, headers: dict[str, str] | None) -> Callable[[], None]:
         request = encode(BatchRequest(WIRE_VERSION, action.row_ids))
         body = await self._request(self._subject(names.FETCH_BATCH), request, headers)
         history, parts = read_batch(body, action.row_ids, self._machine.partition_count)
         return lambda: self._machine.fetches.batch_reply(action.request, parts, self._now(), history)
 
-    async def _ask_full(self, action: FetchFull, headers: dict[str, str] | None) -> Callable[[], None]:
-        asked_at = self._now()
+    async def _fetch_full(self, action: FetchFull, headers: dict[str, str] | None) -> Callable[[], None]:
+        sent_at = self._now()
         body = await self._request(self._subject(names.FETCH_FULL), b"", headers)
         history, parts = read_full(body, self._machine.partition_count)
-        self._measures.bootstrapped(None, self._now() - asked_at)
+        self._measures.bootstrapped(None, self._now() - sent_at)
         self._failures.pop(None, None)
         self.split_because = ""
         return lambda: self._machine.fetches.full_reply(action.request, parts, self._now(), history)
 
     def _traced(self, action: Fetch) -> AbstractContextManager[dict[str, str] | None]:
-        """The span of a fetch, if there are spans, and the headers that tell the service of it."""
+        """The span of a fetch, if there are spans, and the headers that carry it to the service."""
         if self._traces is None:
             return nullcontext()
         return self._traces.fetching(action, self._tokens(action))
@@ -155,7 +155,7 @@ class KeyFetches:
         partition = action.partition if isinstance(action, FetchPartition) else None
         unfinished = isinstance(error, UnfinishedFetchError)
         if error.code in (ErrorCode.STORE_DELETED, ErrorCode.KEY_DELETED):
-            # The rows are not taken for deleted: what is held stays as it is until the partitions are given up.
+            # The rows do not count as deleted: what is held stays as it is until the partitions are given up.
             self._machine.fetches.failed(action.request, error.code, self._now())
             self._observer.deleted(error)
             return
@@ -196,7 +196,7 @@ class KeyFetches:
 
 
 def _what(action: Fetch) -> int | str:
-    """What a fetch brings: a partition, or what is asked for in place of one."""
+    """What a fetch is of: a partition, or the name of another kind of fetch."""
     match action:
         case FetchPartition():
             return action.partition

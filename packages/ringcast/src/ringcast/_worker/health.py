@@ -1,4 +1,4 @@
-"""How a worker is: for probes, and for applications that want to know how old their rows may be."""
+"""The health of a worker: for probes, and for applications that need to know how old their rows may be."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class KeyHealth:
     split_because: str = ""
     """Why the key is not fetched whole, in mode FULL, but by partitions; nothing once all are loaded."""
     unfetched_for_s: float = 0.0
-    """For how long fetches have failed, of rows or of changes that were heard of."""
+    """For how long fetches have failed, of rows or of changes that are known of."""
     handler_running_s: float = 0.0
     """How long the handler, its further tries and the poison policy have been at a change."""
     callback_running_s: float = 0.0
@@ -73,7 +73,7 @@ class CacheHealth:
     failing_because: str
     """Why it can't be written at the moment, or nothing."""
     set_aside_because: str
-    """Why a file was set aside in this life, or nothing."""
+    """Why a file was set aside since the start, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +91,14 @@ class Health:
     refused_subjects: tuple[str, ...] = ()
     """What NATS has not let this user publish or subscribe to within the last minute."""
     refused_consumers: tuple[str, ...] = ()
-    """The consumers that it may not pull from: changes show late, in the comparison with the service's heads."""
+    """The consumers that it may not pull from: changes show late: only comparisons find them."""
 
     @property
     def ready(self) -> bool:
-        """Whether it is connected, counts as alive, has all its rows, hears of changes and hands them over."""
+        """Whether it is connected, counts as alive, has all its rows, gets changes and hands them over."""
         good = all(key.ready for key in self.keys)
-        heard = self.connected and self.lease_held and not self.refused_consumers
-        return heard and self.staleness_s == 0 and good and bool(self.keys)
+        reached = self.connected and self.lease_held and not self.refused_consumers
+        return reached and self.staleness_s == 0 and good and bool(self.keys)
 
 
 def staleness_s(bus: Bus, sessions: Iterable[KeySession]) -> float:

@@ -15,7 +15,7 @@ class KeyHost(Protocol):
         """Starts a task that the worker owns."""
 
     def want(self, key: str, subjects: frozenset[str], /) -> None:
-        """Asks for the events of exactly these subjects of a key from now on."""
+        """Wants the events of exactly these subjects of a key from now on."""
 
     def suspect_consumer(self, subject: str, /) -> None:
         """Events of this subject were not delivered: the filters of its consumer are checked."""

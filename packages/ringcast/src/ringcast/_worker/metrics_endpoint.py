@@ -16,7 +16,7 @@ OFF: Final = "off"
 
 @asynccontextmanager
 async def endpoint(listen: str, metrics: Metrics | None) -> AsyncIterator[tuple[Metrics, str]]:
-    """Gives who takes the metrics, and the address where they are served, if they are.
+    """Gives the collector of the metrics, and the address where they are served, if they are.
 
     Raises:
         InvalidInputError: ``listen`` is not ``off`` or ``host:port``, or what is needed to serve is not there.

@@ -13,7 +13,7 @@ from ringcast._worker.session import KeySession
 
 
 class Participation:
-    """Tells sessions and coordinator of each other's troubles. ``coordinator``: ``None`` as long as there is none."""
+    """Passes troubles on between sessions and coordinator. ``coordinator``: ``None`` as long as there is none."""
 
     def __init__(self, worker_id: str, sessions: Mapping[str, KeySession], log: EventLog) -> None:
         self.coordinator: Coordinator | None = None
@@ -22,7 +22,7 @@ class Participation:
         self._log = log
 
     def assign(self, assignment: Assignment, trigger: Trigger) -> None:
-        """The partitions of a key are shared out in another way."""
+        """The partitions of a key are assigned in another way."""
         self._sessions[assignment.key].assign(assignment.of(self._worker_id), trigger)
 
     def registered(self, key: str, reason: str) -> None:
@@ -46,11 +46,11 @@ class Participation:
         for session in self._sessions.values():
             if not reason:
                 session.vitals.works("leases")
-            elif session.vitals.assigned:  # else it is still waited for, up to the time-out of the start
+            elif session.vitals.assigned:  # else the start waits for it, up to its time-out
                 session.vitals.fails("leases", reason)
 
     def undelivered(self, subjects: frozenset[str], reason: str) -> None:
-        """The events of these subjects can't be had: whoever owns their partitions would hear nothing of them."""
+        """The events of these subjects can't be had: the owner of their partitions would miss every change."""
         for key, session in self._sessions.items():
             if not session.subjects.lacks(subjects, aside=session.vitals.aside):
                 continue

@@ -1,4 +1,4 @@
-"""Tells the broker of events whose rows are still with the application, so that it does not deliver them again."""
+"""Reports events whose rows are still with the application as in progress, so that they are not delivered again."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ringcast._bus.bus import Bus
 from ringcast._worker.session import KeySession
 
 _SHARE_OF_ACK_WAIT: Final = 3
-"""An event is told of between a third and two thirds of ``ack_wait_s`` after it came, or after it was told of last."""
+"""An event is reported between a third and two thirds of ``ack_wait_s`` after it came, or after its last report."""
 _AT_ONCE: Final = 256
 
 
 async def report_progress(bus: Bus, sessions: Mapping[str, KeySession], ack_wait_s: float) -> None:
     """Reports, until cancelled, which events are being worked on; those that are done quickly are never among them.
 
-    The worker has what these events say, so another delivery would tell it nothing.
+    The worker has the changes of these events, so another delivery would be of no use.
     """
     before: set[str] = set()
     while True:

@@ -1,7 +1,7 @@
-"""Hands rows of dead letters over again, as they are now: a config service asks for it, whoever owns the row does it.
+"""Hands rows of dead letters over again, as they are now: a config service requests it, the owner of the row does it.
 
 The old change is gone for good. What is handed over is the row as the worker holds it, once that is as new as the
-service's record was when it asked; so nothing old can come after something newer.
+service's record was at the request; so nothing old can come after something newer.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _AT_ONCE: Final = 4
 """Those of them that call the handler, beside its other calls."""
 
 ReplayTaker: TypeAlias = Callable[[ReplayRequest, Change, Callable[[ReplayAnswer], None]], Callable[[], None]]
-"""Takes a row for a group, and says what came of it by the function it is given; what it returns is called when nobody
-waits for that any more."""
+"""Takes a row for a group, and calls the function that it is given with the outcome. What it returns is called when the
+outcome is not needed any more."""
 
 
 class Replays:
@@ -65,7 +65,7 @@ class Replays:
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     async def run(self) -> None:
-        """Hears requests and carries them out until cancelled."""
+        """Receives requests and carries them out until cancelled."""
         async with AsyncExitStack() as stack:
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             for key, session in self._sessions.items():
@@ -84,7 +84,7 @@ class Replays:
             return
         if self._waiting[session.key] >= MAX_WAITING:
             why = f"{MAX_WAITING} replays of the key wait already: try again later"
-            await self._say(session, Replay(request.id, request.replays).answer(ReplayOutcome.KEPT, None, why))
+            await self._answer(session, Replay(request.id, request.replays).answer(ReplayOutcome.KEPT, None, why))
             return
         self._waiting[session.key] += 1
         tasks.create_task(self._carry_out(session, request))
@@ -98,22 +98,22 @@ class Replays:
         replay = Replay(request.id, request.replays)
         try:
             if refusal := self._refusal(request):
-                await self._say(session, replay.answer(ReplayOutcome.KEPT, None, refusal))
+                await self._answer(session, replay.answer(ReplayOutcome.KEPT, None, refusal))
                 return
-            await self._say(session, replay.answer(ReplayOutcome.ACCEPTED, None))
+            await self._answer(session, replay.answer(ReplayOutcome.ACCEPTED, None))
             try:
                 async with asyncio.timeout(request.wait_ms / 1000):
                     await self._wait_until_current(session, request)
                     if self._taker is not None:
-                        await self._say(session, await self._give(session, request, replay))
+                        await self._answer(session, await self._give(session, request, replay))
                         return
                     await self._turns.acquire()
             except TimeoutError:
                 why = f"it could not be handed over within {request.wait_ms / 1000:g} s: {_state(session, request)}"
-                await self._say(session, replay.answer(ReplayOutcome.KEPT, None, why))
+                await self._answer(session, replay.answer(ReplayOutcome.KEPT, None, why))
                 return
             except RingcastError as error:  # the key was deleted, or the worker ends
-                await self._say(session, replay.answer(ReplayOutcome.KEPT, None, str(error)))
+                await self._answer(session, replay.answer(ReplayOutcome.KEPT, None, str(error)))
                 return
             try:
                 change = _change_of(session, self._config.store, request)
@@ -124,17 +124,17 @@ class Replays:
             finally:
                 self._turns.release()
             self._log.info("replay.done", key=session.key, partition=request.partition, outcome=str(answer.outcome))
-            await self._say(session, answer)
+            await self._answer(session, answer)
         finally:
             self._waiting[session.key] -= 1
 
     def _refusal(self, request: ReplayRequest) -> str:
         """Why this is none for us, though the partition is ours."""
-        who = f"worker {self._config.worker_id} has the partition now"
+        owner = f"worker {self._config.worker_id} has the partition now"
         if request.group and self._taker is None:
-            return f"{who}, and it is of no agent: group {request.group} is not there"
+            return f"{owner}, and no agent runs it: group {request.group} is not there"
         if not request.group and self._taker is not None:
-            return f"{who}, and it hands rows to the groups of an agent alone"
+            return f"{owner}, and it hands rows only to the groups of an agent"
         return ""
 
     async def _wait_until_current(self, session: KeySession, request: ReplayRequest) -> None:
@@ -163,8 +163,8 @@ class Replays:
         finally:
             forget()
 
-    async def _say(self, session: KeySession, answer: ReplayAnswer) -> None:
-        """Answers once; who asked gives up by itself if this is lost, and the dead letter stays."""
+    async def _answer(self, session: KeySession, answer: ReplayAnswer) -> None:
+        """Answers once; if the answer is lost, the request times out and the dead letter stays."""
         subject = names.replayed_subject(self._config.store, session.key, self._config.worker_id)
         with contextlib.suppress(*TRANSIENT):
             if self._bus.is_connected:
@@ -190,7 +190,7 @@ def _state(session: KeySession, request: ReplayRequest) -> str:
         return "the worker has not loaded the partition yet"
     if partition.applied < request.revision:
         return f"the worker has handed over revision {partition.applied} of {request.revision}"
-    return "other replays were before it, or nobody has answered"
+    return "other replays were before it, or no consumer has answered"
 
 
 def _change_of(session: KeySession, store: str, request: ReplayRequest) -> Change | None:

@@ -1,4 +1,4 @@
-"""Whose event it is that has come."""
+"""Routes events to the sessions of their config keys."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Routes:
         self._known: dict[str, tuple[KeySession, int]] = {}
 
     def deliver(self, messages: Iterable[Delivery]) -> None:
-        """Takes deliveries of the consumer in; only then does each session do what is due."""
+        """Takes messages of a consumer in; after the last of them each session does what is due."""
         touched: dict[KeySession, None] = {}
         known = self._known
         for delivery in messages:

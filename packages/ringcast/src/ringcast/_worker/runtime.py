@@ -110,7 +110,7 @@ class Runtime:
             self._metrics.add(self._cache_samples)
 
     def _serve_cached(self, cache: Cache, identity: Identity) -> None:
-        """Begins with what the last life had: the application has it before there is a connection."""
+        """Begins with the rows of the last life: the application has them before there is a connection."""
         if not cache.found:
             return
         self.settings = identity.settings
@@ -147,7 +147,7 @@ class Runtime:
             self._keys.stop_handlers()  # before their tasks are cancelled for a failure in here
 
     async def _adopt(self, settings: StoreSettings) -> None:
-        """Goes on with what was restored, if it is of this store, or without it."""
+        """Goes on with the restored rows if they are of this store, else without them."""
         self.settings = settings
         if self.cache is not None:
             identity = Identity(self._config.store, self._config.worker_id, settings)
@@ -167,7 +167,7 @@ class Runtime:
         self._keys.begin(sessions, self._handlers, self._config.max_ack_pending)
 
     def _check(self, settings: StoreSettings) -> None:
-        """Refuses to join a store that is not what was asked for."""
+        """Refuses to join a store that differs from the settings."""
         try:
             settings.require(mode=self._config.mode, partition_count=self._config.partition_count)
         except MismatchError as error:

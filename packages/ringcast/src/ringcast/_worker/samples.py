@@ -39,7 +39,7 @@ _COUNTERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class WorkerSamples:
-    """The parts of a running worker that have something to tell. Calling it gives the samples."""
+    """Reads the metrics of the parts of a running worker. Calling it gives the samples."""
 
     config: WorkerConfig
     bus: Bus
@@ -109,7 +109,7 @@ class WorkerSamples:
 
 @dataclass(frozen=True, slots=True)
 class CacheSamples:
-    """What there is to tell of a cache, from the start on; before the worker has joined, nothing else tells its age."""
+    """The metrics of a cache, from the start on; before the worker has joined, only these show the age of its rows."""
 
     config: WorkerConfig
     bus: Bus

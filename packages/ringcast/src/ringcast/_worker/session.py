@@ -51,7 +51,7 @@ from ringcast._worker.wake_timer import WakeTimer
 
 
 class KeySession:
-    """The shell around a :class:`KeyMachine`: fetches, the handler, acknowledgements, timers, and who waits.
+    """The shell around a :class:`KeyMachine`: fetches, the handler, acknowledgements, timers and waits.
 
     Made inside the event loop that runs it. Nothing is sent before ``fetches`` has a client.
     """
@@ -165,7 +165,7 @@ class KeySession:
         self.pump()
 
     def stand_aside(self, undelivered: frozenset[str]) -> None:
-        """Gives all partitions up, since events of these subjects can't be had; only they are still asked for."""
+        """Gives all partitions up, since events of these subjects can't be had; only they are still wanted."""
         lost = frozenset(self.machine.partitions)
         self.vitals.aside = True
         self._own(frozenset())

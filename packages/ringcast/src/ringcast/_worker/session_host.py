@@ -31,7 +31,7 @@ class SessionHost:
         self.joined.tasks.spawn(work)
 
     def want(self, key: str, subjects: frozenset[str]) -> None:
-        """Asks for the events of exactly these subjects of a key from now on."""
+        """Wants the events of exactly these subjects of a key from now on."""
         if self.joined is not None:
             self.joined.consumers.want(key, subjects)
 

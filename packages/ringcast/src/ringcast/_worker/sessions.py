@@ -56,7 +56,7 @@ class KeySessions:
             await asyncio.wait(self._handing_over)
 
     async def revoke_all(self) -> None:
-        """Tells the application that the worker has lost all partitions."""
+        """Announces to the application that the worker has lost all partitions."""
         for key, session in self.by_key.items():
             if known := session.machine.announcements.known:
                 await session.applier.announce(key, False, known, at_end=True)

@@ -1,4 +1,4 @@
-"""What fails for a config key just now, and since when."""
+"""What fails for a config key, and since when."""
 
 from __future__ import annotations
 

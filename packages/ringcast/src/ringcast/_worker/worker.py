@@ -153,7 +153,7 @@ class Worker:
     def staleness(self, key: str | None = None) -> float:
         """The age of what is held, in seconds: how long changes (of one key, or of any) may have been missed.
 
-        0 while NATS is connected, the config service answers what the revisions are, which it is asked every
+        0 while NATS is connected, the config service answers the comparison of revisions, which is sent every
         ``heads_s``, every partition that is owned has its rows, the handler returns (``handler_stall_s``), and neither
         registration nor events fail; meanwhile what is held goes on being served. Rows from the cache are as old as
         they were when they were last known to be current, in an earlier life. It goes on rising after the end.
@@ -264,7 +264,7 @@ class Worker:
             await session.wait_until(lambda: partition in owned and owned[partition].applied >= revision)
 
     async def wait_until(self, key: str, condition: Callable[[], bool], *, timeout_s: float | None = None) -> None:
-        """Waits until ``condition()`` is true; it is looked at again whenever something about the key has changed.
+        """Waits until ``condition()`` is true; it is evaluated again whenever something about the key has changed.
 
         Raises:
             TimeoutError: it took longer than ``timeout_s``.

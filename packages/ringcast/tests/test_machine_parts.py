@@ -101,9 +101,9 @@ def test_the_lowest_free_slot_is_chosen_and_an_own_one_is_kept() -> None:
     assert Slots(buckets.membership).choose("k", "d").slot == 3
     buckets.die("b")
     choice = Slots(buckets.membership).choose("k", "d")
-    assert (choice.slot, choice.held) == (1, False)
+    assert (choice.slot, choice.is_ours) == (1, False)
     assert choice.revision == buckets.membership.nodes.revision(names.slot_key("k", 1))
-    assert (Slots(buckets.membership).choose("k", "b").slot, Slots(buckets.membership).choose("k", "b").held) == (
+    assert (Slots(buckets.membership).choose("k", "b").slot, Slots(buckets.membership).choose("k", "b").is_ours) == (
         1,
         True,
     )
@@ -117,7 +117,7 @@ def test_one_worker_too_many_is_refused() -> None:
         buckets.join(f"w{slot}", slot)
     with pytest.raises(LimitExceededError, match="200"):
         Slots(buckets.membership).choose("k", "late")
-    assert Slots(buckets.membership).choose("k", "w7").held
+    assert Slots(buckets.membership).choose("k", "w7").is_ours
     buckets.die("w9")
     assert Slots(buckets.membership).choose("k", "late").slot == 9
 
@@ -132,7 +132,7 @@ def test_a_worker_keeps_the_slot_of_its_record_whatever_others_claim() -> None:
         for number, worker_id in enumerate("abc"):
             choice = Slots(buckets.membership).choose("k", worker_id)
             assert choice.slot == number
-            assert choice.held == (claimant == worker_id)
+            assert choice.is_ours == (claimant == worker_id)
             assert len(choice.surplus) == (limits.MAX_WORKERS_PER_KEY - 1 if claimant == worker_id else 0)
             assert number not in choice.surplus
         assert buckets.members() == [("a", 0), ("b", 1), ("c", 2)]

@@ -172,7 +172,7 @@ async def test_redeliveries_and_unreadable_events_are_counted(store: Store, metr
         async with asyncio.timeout(PATIENCE_S):
             await first.wait()
         assert worker._life.runtime is not None
-        (token,) = worker._life.runtime.sessions["list"].machine.partitions[0].held
+        (token,) = worker._life.runtime.sessions["list"].machine.partitions[0].unacknowledged
         nc = await nats.connect(store.nats_url)
         await nc.publish(token, b"-NAK")  # the broker is to deliver it again
         await until(worker, lambda: (read(metrics, "config_consumer_redeliveries_total", **consumer) or 0) >= 1)

@@ -126,9 +126,9 @@ def _topology(
     membership.nodes.replace({name: Entry(1, data) for name, data in nodes.items()})
     membership.leases.replace({name: Entry(1, data) for name, data in leases.items()})
     live = membership.members(key) if settings.mode is Mode.PARTITIONED else ()
-    whose: tuple[str | None, ...] = owners(settings, live) if live else (None,) * settings.partition_count
+    owner_of: tuple[str | None, ...] = owners(settings, live) if live else (None,) * settings.partition_count
     owned: dict[str, list[int]] = {}
-    for partition, owner in enumerate(whose):
+    for partition, owner in enumerate(owner_of):
         if owner is not None:
             owned.setdefault(owner, []).append(partition)
     members = []
@@ -138,7 +138,7 @@ def _topology(
         if record is not None:
             lease = membership.leases.get(record.lease, LeaseRecord)
             members.append(_member(worker_id, record, lease, owned.get(worker_id, [])))
-    return Topology(store, key, settings, tuple(members), whose)
+    return Topology(store, key, settings, tuple(members), owner_of)
 
 
 def _member(worker_id: str, record: NodeRecord, lease: LeaseRecord | None, partitions: list[int]) -> Member:

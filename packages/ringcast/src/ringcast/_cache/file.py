@@ -146,8 +146,8 @@ def read_key(connection: sqlite3.Connection, key: str, partition_count: int) -> 
     states = _read_states(connection, number)
     rows: dict[int, dict[str, Row]] = {partition: {} for partition in states}
     _read_rows(connection, number, rows)
-    for partition, held in rows.items():
-        _check_partition(partition, states[partition], held, partition_count)
+    for partition, part_rows in rows.items():
+        _check_partition(partition, states[partition], part_rows, partition_count)
     return [
         StoredPartition(
             partition,
@@ -204,11 +204,11 @@ def _read_states(connection: sqlite3.Connection, key: int) -> dict[int, _State]:
 def _read_rows(connection: sqlite3.Connection, key: int, rows: Mapping[int, dict[str, Row]]) -> None:
     decode, crc32 = _rows.decode, zlib.crc32
     for number, blob, checksum in connection.execute("SELECT number, row, checksum FROM rows WHERE key = ?", (key,)):
-        held = rows.get(number)
-        if held is None or not isinstance(blob, bytes) or crc32(blob) != checksum:
+        part_rows = rows.get(number)
+        if part_rows is None or not isinstance(blob, bytes) or crc32(blob) != checksum:
             raise DamagedError(f"a row of partition {number} has another checksum, or the partition is missing")
         row = decode(blob)
-        held[row.row_id] = row
+        part_rows[row.row_id] = row
 
 
 def _check_partition(number: int, state: _State, rows: dict[str, Row], partition_count: int) -> None:

@@ -1,4 +1,4 @@
-"""Tells a stop of the worker from a cancellation that comes out of the application's own code.
+"""Distinguishes a stop of the worker from a cancellation that comes out of the application's own code.
 
 A handler that awaits something which another task has cancelled raises ``CancelledError``, and so does one whose task
 is cancelled by the application itself. Neither may end what hands changes over: only a stop of the worker does.

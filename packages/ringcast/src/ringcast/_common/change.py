@@ -31,7 +31,7 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def stale(self) -> bool:
-        """Whether it comes from the cache on the disk: the row may have changed since, which is told later."""
+        """Whether it comes from the cache on the disk: the row may have changed since; that change comes later."""
         return self.cached_age_s is not None
 
 

@@ -148,8 +148,8 @@ class Collector:
             number, changes = partition.number, event.changes or ()
             self._dedup.push_many([(number, change.row_id, change.version, change.deleted) for change in changes])
             for change in changes:
-                held = newest.get((number, change.row_id))
-                if held is None or held[0].version < change.version:
+                known = newest.get((number, change.row_id))
+                if known is None or known[0].version < change.version:
                     newest[(number, change.row_id)] = (change, event.committed_at_ms)
 
 

@@ -37,7 +37,7 @@ class Comparison:
     # ---- events
 
     def is_first(self, partition: Partition, event: Event) -> bool:
-        """Whether an event can't contradict what is held, since nothing is: the key or the partition is new."""
+        """Whether an event can't contradict any row, since there is none: the key or the partition is new."""
         if partition.history or not partition.is_empty or partition.replace:
             return False
         if not self._history.current and partition.live:
@@ -76,10 +76,10 @@ class Comparison:
         return False
 
     def may_replace(self, partition: Partition, reply: PartitionRows) -> bool:
-        """Whether a whole partition of another history may take the place of what is held."""
-        held, listed = partition.rows, {row.row_id for row in reply.rows}
+        """Whether a whole partition of another history may replace the rows that the worker has."""
+        current, listed = partition.rows, {row.row_id for row in reply.rows}
         refused = self._history.refusal
-        if self._history.may_delete(sum(row_id not in listed for row_id in held), len(held)):
+        if self._history.may_delete(sum(row_id not in listed for row_id in current), len(current)):
             return True
         self._report_refusal(refused is None)
         return False

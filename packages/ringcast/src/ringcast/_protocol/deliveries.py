@@ -143,9 +143,9 @@ class ChangeMaker:
 
     def of_fetch(self, partition: Partition, rows: PartitionRows) -> list[Change]:
         """Takes in the rows of a fetch; returns those that are new."""
-        held, gone = partition.rows, partition.tombstones
+        current, gone = partition.rows, partition.tombstones
         for row in rows.rows:
-            known = held.get(row.row_id)
+            known = current.get(row.row_id)
             self._stats.stale += row.version < (gone.get(row.row_id, 0) if known is None else known.version)
         if rows.whole:
             news = partition.accept_whole(rows.rows, rows.revision)

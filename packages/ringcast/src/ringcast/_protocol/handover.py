@@ -158,7 +158,7 @@ class Handover:
     # ---- what the application has taken
 
     def done(self, number: int, now: float) -> None:
-        """The application has taken all changes of a delivery, or was told what an announcement says."""
+        """The application has taken all changes of a delivery, or has got an announcement."""
         if self._announcements.done(number):
             return
         assert self._deliveries.active is not None

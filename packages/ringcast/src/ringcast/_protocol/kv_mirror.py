@@ -77,15 +77,15 @@ class KvMirror:
 
     def put(self, key: str, entry: Entry) -> bool:
         """Takes one entry; returns whether the key has another value now (a refreshed lease has not)."""
-        held = self.entries.get(key)
-        if held is not None and held.revision >= entry.revision:
+        known = self.entries.get(key)
+        if known is not None and known.revision >= entry.revision:
             return False
         self.entries[key] = entry
         self.generation += 1
         self._group(key)
-        changed = held is None or held.value != entry.value
-        if changed and held is not None and held.value is not None and entry.value is not None:
-            self._before[key] = held.value
+        changed = known is None or known.value != entry.value
+        if changed and known is not None and known.value is not None and entry.value is not None:
+            self._before[key] = known.value
         elif changed:
             self._before.pop(key, None)
         self.on_entry(key)

@@ -90,9 +90,9 @@ class LeaseKeeper:
         """Whether the lease may have ended by now."""
         return self._written_at is None or now - self._written_at >= self._ttl_s
 
-    def refused(self, held: LeaseRecord | None) -> Refusal:
+    def refused(self, found: LeaseRecord | None) -> Refusal:
         """What the record that stands there (``None``: a marker, or nothing) says about a failed compare-and-set."""
-        if held is None:
+        if found is None:
             self._gone = self._written_at is not None
             return Refusal.GONE
-        return Refusal.OURS if held.incarnation == self.record.incarnation else Refusal.TAKEN
+        return Refusal.OURS if found.incarnation == self.record.incarnation else Refusal.TAKEN

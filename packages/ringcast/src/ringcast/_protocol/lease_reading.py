@@ -215,9 +215,9 @@ class LeaseReadings:
         """Forgets leases that no record names any more."""
         keep = {*named, self._own, *self._membership.named_before(self._keys)}
         self._back &= keep
-        for held in (self._seen, self._ended, self._suspected, self._found, self._again):
-            for lease in [lease for lease in held if lease not in keep]:
-                del held[lease]
+        for known in (self._seen, self._ended, self._suspected, self._found, self._again):
+            for lease in [lease for lease in known if lease not in keep]:
+                del known[lease]
         self._verify &= keep
         for lease in self._membership.leases.entries.keys() - keep:
             self._membership.leases.correct(lease, None)

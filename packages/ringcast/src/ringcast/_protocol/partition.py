@@ -183,7 +183,7 @@ class Partition:
         # Deliveries of events of another history, by it and the revision: their changes have to be fetched.
         self.foreign: dict[tuple[str, int], Token] = {}
         self.highest = 0
-        self.counted = 0  # deliveries that the key's share counts as held
+        self.counted = 0  # deliveries that count for the key's share
         self.paced = 0  # and those that its pace counts as waiting for the handler
         self.unread = False  # an event that can't be read has come since the last fetch was sent
         self.filtered = False  # the server has confirmed that it delivers the partition's events
@@ -213,24 +213,24 @@ class Partition:
 
     def accept(self, row: Row) -> bool:
         """Takes a row in, from whatever source, if it is newer than what is known of it."""
-        held = self.rows.get(row.row_id)
+        current = self.rows.get(row.row_id)
         # Nothing at or below it is news.
-        known = held.version if held is not None else self.tombstones.get(row.row_id, self.applied)
+        known = current.version if current is not None else self.tombstones.get(row.row_id, self.applied)
         if row.version <= known:
             return False
         self._upsert(row)
         return True
 
     def accept_whole(self, rows: Iterable[Row], revision: int) -> list[Row]:
-        """Takes in all live rows as of ``revision``; what is held, not newer and not among them is deleted."""
+        """Takes in all live rows as of ``revision``; deletes rows that are no newer and not among them."""
         listed = set()
         news = []
         for row in rows:
             listed.add(row.row_id)
             if self.accept(row):
                 news.append(row)
-        gone = [held for held in self.rows.values() if held.version <= revision and held.row_id not in listed]
-        return news + [self._delete(held.row_id, revision) for held in gone]
+        gone = [row for row in self.rows.values() if row.version <= revision and row.row_id not in listed]
+        return news + [self._delete(row.row_id, revision) for row in gone]
 
     def successor(
         self, rows: Iterable[Row], revision: int, random: RandomSource, history: str = ""
@@ -255,7 +255,7 @@ class Partition:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of any history is held, or on its way to the handler."""
+        """Whether there are no rows of any history, and none on their way to the handler."""
         return self.expected == 0 and not self.rows and not self.tombstones
 
     def classify(self, event: Event) -> EventKind:
@@ -320,7 +320,7 @@ class Partition:
         return [token for rev, token in self.tokens.items() if rev <= revision]
 
     @property
-    def held(self) -> list[Token]:
+    def unacknowledged(self) -> list[Token]:
         """The deliveries that are not acknowledged yet."""
         return [*self.tokens.values(), *self.foreign.values()]
 
@@ -351,7 +351,7 @@ class Partition:
     def give_up(self) -> list[Token]:
         """The partition is no longer ours; returns the tokens, as the new owner starts with a fetch."""
         self.on(PartitionInput.REVOKED)
-        tokens = self.held
+        tokens = self.unacknowledged
         self.rows, self.tombstones, self.tokens, self.waiting, self.foreign = {}, {}, {}, [], {}
         return tokens
 

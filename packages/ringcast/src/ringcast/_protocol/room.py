@@ -36,7 +36,7 @@ class Share:
         return over >= 0 and over >= self._room.free
 
     def count(self, partition: Partition) -> None:
-        """Looks how many deliveries of a partition are held now; to be called whenever that may have changed."""
+        """Counts the deliveries of a partition again; to be called whenever their number may have changed."""
         counted = len(partition.tokens) + len(partition.foreign)
         before = max(self.held, self._room.each)
         self.held += counted - partition.counted

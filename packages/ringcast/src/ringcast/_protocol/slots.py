@@ -16,7 +16,7 @@ class SlotChoice:
 
     slot: int
     revision: int
-    held: bool
+    is_ours: bool
     surplus: tuple[int, ...] = ()
 
 

@@ -115,16 +115,18 @@ class Saving:
 
 def _save(partition: Partition) -> PartitionSave:
     unsaved, partition.unsaved = partition.unsaved or Unsaved(whole=True), Unsaved(whole=False)
-    held = partition.rows
-    rows = [*held.values()] if unsaved.whole else [held[row_id] for row_id in unsaved.row_ids if row_id in held]
+    current = partition.rows
+    rows = (
+        [*current.values()] if unsaved.whole else [current[row_id] for row_id in unsaved.row_ids if row_id in current]
+    )
     return PartitionSave(
         partition.number,
         partition,
         unsaved.whole,
         partition.applied,
-        len(held),
+        len(current),
         rows,
-        () if unsaved.whole else [row_id for row_id in unsaved.row_ids if row_id not in held],
+        () if unsaved.whole else [row_id for row_id in unsaved.row_ids if row_id not in current],
         tuple(partition.tombstones.items()),
         partition.history,
     )

@@ -22,14 +22,14 @@ async def report_progress(bus: Bus, sessions: Mapping[str, KeySession], ack_wait
     before: set[str] = set()
     while True:
         await asyncio.sleep(ack_wait_s / _SHARE_OF_ACK_WAIT)
-        held = set(_held(sessions))
-        late = [*(before & held)]
+        now = set(_unacknowledged(sessions))
+        late = [*(before & now)]
         for at in range(0, len(late), _AT_ONCE):
             await bus.report_progress(late[at : at + _AT_ONCE])
-        before = held
+        before = now
 
 
-def _held(sessions: Mapping[str, KeySession]) -> Iterator[str]:
+def _unacknowledged(sessions: Mapping[str, KeySession]) -> Iterator[str]:
     for session in sessions.values():
         for partition in session.machine.partitions.values():
-            yield from partition.held
+            yield from partition.unacknowledged

@@ -61,6 +61,7 @@ class Delivery:
 
     __slots__ = (
         "_consumer",
+        "_session",
         "attempt",
         "committed_at_ms",
         "deleted",
@@ -74,6 +75,7 @@ class Delivery:
 
     def __init__(self, consumer: Consumer, told: pb.Delivery) -> None:
         self._consumer: Consumer | None = consumer
+        self._session = consumer._session  # they belong together
         self.offset = told.offset
         self.attempt = told.attempt
         self.row_id = told.row_id
@@ -164,6 +166,8 @@ class Consumer:
         self._news = asyncio.Event()
         self._room = asyncio.Event()
         self._registered = asyncio.Event()
+        self._session = 0
+        """Counts the sessions. What an earlier one delivered is not to be handed over any more."""
         self._capacity = 1
         self._ping_s = 0.75
         self._leaving = False
@@ -216,7 +220,8 @@ class Consumer:
     async def run(self, handler: Callable[[Delivery], Awaitable[None] | None], *, parallel: int = 16) -> None:
         """Calls ``handler`` for each delivery, ``parallel`` at once, and answers for it, until cancelled.
 
-        One that raises rejects its delivery, with the error as the reason. Rows stay in order.
+        One that raises rejects its delivery, with the error as the reason. Rows stay in order. A delivery that waits for
+        its turn is dropped if the agent has evicted the consumer meanwhile and registered it again.
 
         Raises:
             ConsumerError: the agent refuses the consumer.
@@ -225,6 +230,8 @@ class Consumer:
 
         async def handle(delivery: Delivery) -> None:
             try:
+                if delivery._session != self._session:  # it comes again, and a newer version may have gone elsewhere
+                    return
                 result = handler(delivery)
                 if inspect.isawaitable(result):
                     await result
@@ -336,6 +343,7 @@ class Consumer:
             return False
         told = first.registered
         if not told.resumed:  # what was delivered before comes again, under other numbers
+            self._session += 1
             self._open.clear()
             self._waiting.clear()
             self._answers.clear()

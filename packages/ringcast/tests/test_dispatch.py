@@ -9,6 +9,7 @@ from typing import Any
 import grpc.aio
 import pytest
 from ringcast.dispatch import Consumer, Delivery
+from ringcast_testkit import until
 from ringcast_wire.dispatch import DispatchServicer, add_DispatchServicer_to_server, pb
 
 
@@ -20,7 +21,7 @@ class Agent(DispatchServicer):
         self.connections = 0
         self.deliveries: asyncio.Queue[pb.Deliveries | None] = asyncio.Queue()
 
-    async def Consume(self, requests: AsyncIterator[pb.ConsumeRequest], context: Any) -> None:  # noqa: N802
+    async def Consume(self, requests: AsyncIterator[pb.ConsumeRequest], context: Any) -> None:
         await context.read()
         self.connections += 1
         resumed = self.resumed and self.connections > 1
@@ -69,15 +70,14 @@ async def test_what_waits_for_its_turn_is_dropped_once_its_session_is_over(resum
             last.set()
 
     try:
-        async with Consumer(f"127.0.0.1:{port}", store="s", key="k", group="g", name="n", token="t") as consumer:  # noqa: S106
+        async with Consumer(f"127.0.0.1:{port}", store="s", key="k", group="g", name="n", token="t") as consumer:
             running = asyncio.create_task(consumer.run(handler, parallel=1))
             agent.deliveries.put_nowait(pb.Deliveries(deliveries=[delivery(1, 1), delivery(2, 1)]))
             async with asyncio.timeout(20):
                 await begun.wait()
                 agent.deliveries.put_nowait(None)
                 agent.deliveries.put_nowait(pb.Deliveries(deliveries=[delivery(3, 5)]))
-                while not any(open_.offset == 3 for open_ in consumer._open.values()):
-                    await asyncio.sleep(0.01)
+                await until(lambda: 3 in consumer._open)
                 proceed.set()
                 await last.wait()
             running.cancel()

@@ -220,8 +220,8 @@ class Consumer:
     async def run(self, handler: Callable[[Delivery], Awaitable[None] | None], *, parallel: int = 16) -> None:
         """Calls ``handler`` for each delivery, ``parallel`` at once, and answers for it, until cancelled.
 
-        One that raises rejects its delivery, with the error as the reason. Rows stay in order. A delivery that waits for
-        its turn is dropped if the agent has evicted the consumer meanwhile and registered it again.
+        One that raises rejects its delivery, with the error as the reason. Rows stay in order. A delivery that waits
+        for its turn is dropped if the agent has evicted the consumer meanwhile and registered it again.
 
         Raises:
             ConsumerError: the agent refuses the consumer.

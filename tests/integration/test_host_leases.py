@@ -343,7 +343,9 @@ async def test_when_the_hosts_lease_was_lost_everything_is_verified(
     async with host.worker("w", agent=host.socket) as worker:
         await worker.wait_ready(timeout_s=PATIENCE_S)
         await buckets[0].delete(host.lease())
-        await until_workers([worker], "k", lambda: any("is held again" in record.message for record in caplog.records))
+        await until_workers(
+            [worker], "k", lambda: any("event=lease.regranted" in record.message for record in caplog.records)
+        )
         assert host.agent.status()["leases"]["losses"] == 1
         partition, version = await host.put("row1", "new")
         await worker.wait_for("k", partition, version, timeout_s=PATIENCE_S)
@@ -392,7 +394,7 @@ async def test_without_an_agent_a_worker_starts_with_its_own_lease(
         with AgentProcess(tmp_path / "late", nats_url=host.nats.url, options=options):
             await until_workers([worker], "k", lambda: worker.health().by_agent)
             assert owns_all(worker)
-    told = [record for record in caplog.records if "the agent can't be used" in record.message]
+    told = [record for record in caplog.records if "event=agent.unusable" in record.message]
     assert len(told) == 1
 
 

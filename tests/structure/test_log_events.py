@@ -16,6 +16,7 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 EVENT = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 # The section of the page that has the events of a distribution.
 SECTIONS = {
+    "packages/ringcast": "Worker",
     "packages/ringcast-service": "Config service",
     "services/config-service": "Config service",
     "services/heartbeat-agent": "Heartbeat agent",

@@ -352,7 +352,7 @@ async def test_it_joins_once_nats_is_there(
     logger = logging.Logger("of this test")
 
     def listen(record: logging.LogRecord) -> bool:
-        if record.msg.startswith("joining failed"):
+        if getattr(record, "event", "") == "store.join_failed":
             failed.set()
         return False
 

@@ -101,10 +101,10 @@ async def test_a_credential_that_expires_and_is_renewed(tmp_path: Path, caplog: 
                 await worker.wait_ready(timeout_s=PATIENCE_S)
                 await until(lambda: not worker.health().connected)
                 of_worker.write_text("half of a fi")  # as one who writes it in place might leave it for a moment
-                await until(lambda: "NATS client error: it goes on" in caplog.text)
+                await until(lambda: "event=nats.unexpected_error" in caplog.text)
                 operator.write(of_worker)
                 await until(lambda: worker.health().ready)
                 written = await client.put("s", "list", "a", "1")
                 await worker.wait_for("list", written.partition, written.version, timeout_s=PATIENCE_S)
-    (lost,) = [record for record in caplog.records if record.getMessage().startswith("connection to NATS lost")]
+    (lost,) = [record for record in caplog.records if record.getMessage().startswith("event=nats.disconnected")]
     assert "xpired" in getattr(lost, "error", "")

@@ -110,16 +110,16 @@ async def test_heartbeats_that_fail_are_told_louder_and_louder(
     async with Worker(servers=nats_server.url, store="s", keys=["k"], worker_id="w", logger=logger) as worker:
         await worker.wait_ready(timeout_s=PATIENCE_S)
         await asyncio.to_thread(nats_server.kill)
-        (lost,) = await lines.wait("no heartbeat for a whole lease: others may take over")
-        failed = lines.named("heartbeat failed")
+        (lost,) = await lines.wait("lease.expired")
+        failed = lines.named("lease.refresh_failed")
         retries = [fact(record, "retries") for record in failed]
         assert retries == list(range(1, len(failed) + 1))
         assert failed[-1].levelno == logging.WARNING
         assert (lost.levelno, fact(lost, "worker_id")) == (logging.CRITICAL, "w")
         await asyncio.to_thread(nats_server.start)
-        (restored,) = await lines.wait("heartbeat restored")
+        (restored,) = await lines.wait("lease.refresh_recovered")
         assert restored.levelno == logging.INFO
-        assert len(lines.named("no heartbeat for a whole lease: others may take over")) == 1
+        assert len(lines.named("lease.expired")) == 1
 
 
 async def test_a_bootstrap_that_fails_says_which_attempt_it_was(

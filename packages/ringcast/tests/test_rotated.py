@@ -82,7 +82,7 @@ async def test_a_password_that_is_another_for_a_while_ends_no_worker(
         await asyncio.to_thread(server.reload, **login("first"))
         await until(lambda: one.health().ready)
         await store.hears(one, "2")
-    (lost,) = [record for record in caplog.records if record.getMessage().startswith("connection to NATS lost")]
+    (lost,) = [record for record in caplog.records if record.getMessage().startswith("event=nats.disconnected")]
     assert "Authorization Violation" in getattr(lost, "error", "")
 
 
@@ -110,7 +110,7 @@ async def test_a_subject_that_is_no_utf8_costs_no_connection(
             for number in range(3):
                 await store.hears(one, str(number))
             assert one.health().ready
-    assert not [record for record in caplog.records if record.getMessage().startswith("connection to NATS lost")]
+    assert not [record for record in caplog.records if record.getMessage().startswith("event=nats.disconnected")]
 
 
 async def test_claims_of_every_slot_by_one_worker_keep_no_other_out(store: Store, server: NatsServer) -> None:

@@ -189,7 +189,7 @@ async def test_stopping_waits_for_answers(
             await asyncio.to_thread(writer.put, store_name, "list", "b", "1")
             delivery.ack()
             assert await asyncio.to_thread(agent.process.wait, PATIENCE_S) == 0
-            assert "consumer one has lost the agent: the agent is stopping" in caplog.messages
+            assert 'event=consumer.agent_lost consumer=one error="the agent is stopping"' in caplog.messages
             assert len(one.deliveries) == 1
 
 

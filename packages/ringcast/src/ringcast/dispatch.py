@@ -16,10 +16,10 @@ from typing import Any, Final, Literal, Self
 
 import grpc
 import grpc.aio
-from ringcast_wire import Backoff, agent_token
+from ringcast_wire import Backoff, EventLog, agent_token
 from ringcast_wire.dispatch import DispatchStub, pb
 
-log = logging.getLogger(__name__)
+log = EventLog(logging.getLogger(__name__))
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:50001"
 ADDRESS_VARIABLE: Final = "RINGCAST_AGENT_ADDRESS"
@@ -321,7 +321,7 @@ class Consumer:
                         if not call.cancelled() or self._task is None or self._task.cancelling():
                             raise
                     except asyncio.InvalidStateError:  # grpc.aio's word for a write to a stream that has just ended
-                        log.info("consumer %s has lost the agent", self._asked.name)
+                        log.info("consumer.agent_lost", consumer=self._asked.name)
                     if self._leaving or self._error is not None:
                         return
                     if was_there:
@@ -334,7 +334,7 @@ class Consumer:
         if error.code() in _FOR_GOOD:
             self._error = ConsumerError(error.details() or error.code().name, error.code())
         else:
-            log.info("consumer %s has lost the agent: %s", self._asked.name, error.details())
+            log.info("consumer.agent_lost", consumer=self._asked.name, error=error.details())
 
     async def _register(self, call: Any) -> bool:
         await call.write(pb.ConsumeRequest(register=self._asked))

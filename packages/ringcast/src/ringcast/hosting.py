@@ -225,7 +225,7 @@ class HostRecords:
                         await self._delete_strays()
                     backoff.reset()
                 except TRANSIENT as error:
-                    self._log.debug("records of dead workers are deleted later", error=str(error))
+                    self._log.debug("records.delete_failed", error=str(error))
                     await asyncio.sleep(backoff.next_s())
                     self._dirty.set()
 
@@ -242,13 +242,13 @@ class HostRecords:
                     raise result
         if found:
             self.deleted += len(found)
-            self._log.info("deleted the records of dead workers", records=[name for name, _ in found])
+            self._log.info("records.deleted", records=[name for name, _ in found])
 
     async def _delete(self, name: str, revision: int) -> None:
         try:
             await self._bucket.delete(name, last=revision)
         except ConflictError:
-            self._log.debug("written again meanwhile: the watch tells of it", record=name)
+            self._log.debug("record.rewritten", record=name)
         else:
             self._mirror.drop(name, revision)
 

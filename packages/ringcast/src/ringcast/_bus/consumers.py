@@ -129,7 +129,7 @@ class Consumers:
                         backoff.reset()
                         await asyncio.sleep(self._config.update_interval_s)
                     except TRANSIENT as error:
-                        self._log.warning("consumer update failed: the last filters stay", error=_words(error))
+                        self._log.warning("consumer.update_failed", error=_words(error))
                         with suppress(TimeoutError):
                             async with asyncio.timeout(backoff.next_s()):
                                 await self._hurried.wait()
@@ -173,9 +173,7 @@ class Consumers:
             try:
                 await self._update_one(index, filters)
             except (RefusedError, RejectedError) as error:
-                self._log.warning(
-                    "consumer update failed: the last filters stay", consumer=self._name(index), error=_words(error)
-                )
+                self._log.warning("consumer.update_failed", consumer=self._name(index), error=_words(error))
                 self._failed(index, filters, error)
             except TRANSIENT as error:
                 self._failed(index, filters, error)
@@ -237,7 +235,7 @@ class Consumers:
 
     def _lost(self, index: int) -> None:
         """The server does not have the consumer (any more): create it again. Gaps show in the first events."""
-        self._log.warning("consumer is missing: creating it again", consumer=self._name(index))
+        self._log.warning("consumer.missing", consumer=self._name(index))
         self._plan.lost(index)
         self._dirty.set()
 

@@ -109,7 +109,7 @@ class BucketWatch:
             try:
                 await self._watch_once(backoff)
             except TRANSIENT as error:
-                self._log.debug("watch failed", bucket=self._bucket.name, error=repr(error))
+                self._log.debug("watch.failed", bucket=self._bucket.name, error=repr(error))
                 await asyncio.sleep(backoff.next_s())
 
     async def _watch_once(self, backoff: Backoff) -> None:

@@ -86,9 +86,7 @@ class NatsBus:
     def __init__(self, log: EventLog, api_prefix: str, *, bursts: bool = True) -> None:
         if bursts and not library_is_known():
             bursts = False
-            log.warning(
-                "the NATS library is of a version that is not known: its own parser is used", found=LIBRARY_VERSION
-            )
+            log.warning("nats.library_unknown", found=LIBRARY_VERSION)
         self._bursts = bursts
         self._nc = burst_client(bursts=bursts)
         self._js: JetStreamContext = self._nc.jetstream(prefix=api_prefix, timeout=REQUEST_TIMEOUT_S)
@@ -178,7 +176,7 @@ class NatsBus:
             await client.close()
         except _CLIENT_ERRORS as error:
             # The client stops half-way if the server is gone at that moment; what it leaves must not outlive us.
-            self._log.debug("closing the connection failed", error=str(error))
+            self._log.debug("nats.close_failed", error=str(error))
             for subscription in list(client._subs.values()):
                 subscription._stop_processing()
             if client._transport is not None:
@@ -332,7 +330,7 @@ class NatsBus:
         try:
             await publish_to_all(self._nc, tokens)
         except _CLIENT_ERRORS as error:
-            self._log.debug("acknowledgements lost", error=str(error))
+            self._log.debug("nats.acks_lost", error=str(error))
 
     async def report_progress(self, tokens: Sequence[str]) -> None:
         """Tells the broker that these deliveries are being worked on: it waits for their acknowledgement anew."""
@@ -341,7 +339,7 @@ class NatsBus:
         try:
             await publish_to_all(self._nc, tokens, _IN_PROGRESS)
         except _CLIENT_ERRORS as error:
-            self._log.debug("reports of progress lost", error=str(error))
+            self._log.debug("nats.progress_lost", error=str(error))
 
     def _next_server(self, servers: list[Any], _info: dict[str, Any]) -> tuple[Any, float]:
         server = min(servers, key=lambda candidate: (candidate.reconnects, random.random()))  # noqa: S311
@@ -353,9 +351,9 @@ class NatsBus:
             return
         told = str(error) or type(error).__name__
         if isinstance(error, _CLIENT_ERRORS):
-            self._log.debug("NATS client error", error=told)
+            self._log.debug("nats.client_error", error=told)
         else:  # what came could not be taken in, or the library is at its wits' end
-            self._log.warning("NATS client error: it goes on", error=repr(error))
+            self._log.warning("nats.unexpected_error", error=repr(error))
         # A server that refuses a login says so and closes the connection at once, and of a try that may be all we see.
         broke = isinstance(error, OSError | nats.errors.StaleConnectionError)
         if not (broke and self._refused):
@@ -365,7 +363,7 @@ class NatsBus:
         if self.closed.done() or not self._established or self._lost_at is not None:
             return
         self._lost_at = asyncio.get_running_loop().time()
-        self._log.warning("connection to NATS lost: serving what is held", error=self._last_error)
+        self._log.warning("nats.disconnected", error=self._last_error)
         for callback in self._lost:
             callback()
 
@@ -374,7 +372,7 @@ class NatsBus:
         self.refusals.clear()
         self._backoff.reset()
         self._lost_at = None
-        self._log.info("connection to NATS is back")
+        self._log.info("nats.reconnected")
         for callback in self._back:
             callback()
 

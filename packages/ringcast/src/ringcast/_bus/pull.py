@@ -86,7 +86,7 @@ class PullLoop:
         try:
             await self._bus.publish(self._subject, json.dumps(wanted).encode(), reply=f"{self._inbox}.{self._request}")
         except TRANSIENT as error:
-            self._log.debug("pull request failed", error=str(error))
+            self._log.debug("pull.request_failed", error=str(error))
 
     async def _until_again(self) -> None:
         """Waits until another request is called for; heartbeats that stop call for one too."""
@@ -137,7 +137,7 @@ class PullLoop:
             self._missing()
         elif status != "408":  # 408: the request ran out of time, as it should
             self._delay_s = self._backoff.next_s()
-            self._log.debug("pull request ended", status=status, description=description)
+            self._log.debug("pull.request_ended", status=status, description=description)
         self._again.set()
 
     def created(self) -> None:

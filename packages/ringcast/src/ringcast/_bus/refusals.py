@@ -37,7 +37,7 @@ class Refusals:
         if len(self._at) > _MOST:
             del self._at[next(iter(self._at))]
         if known is None or now - known > SHOWN_FOR_S:
-            self._log.warning("NATS refuses a subject to this user", action=action, subject=refused)
+            self._log.warning("nats.subject_refused", action=action, subject=refused)
         for timeout, subject in self._waiting.items():
             if _is_below(refused, subject) and not timeout.expired():
                 timeout.reschedule(now)

@@ -130,7 +130,7 @@ class AgentLease:
             await self._first_answer(deadline)
             if self._choice.host is None:
                 self._log.warning(
-                    "the agent can't be used: the worker keeps its own lease until it can",
+                    "agent.unusable",
                     agent=self._agent,
                     error=str(self._refusal),
                 )
@@ -163,10 +163,10 @@ class AgentLease:
                 if self._streaming is not None and self._streaming.done():
                     self._streaming.result()
                 if self._choice.host is not None and self._silent >= _SILENT_TICKS:
-                    self._log.warning("the agent does not answer", agent=self._agent)
+                    self._log.warning("agent.silent", agent=self._agent)
                     self._choice.lost(now)
                 if self._choice.poll(now):
-                    self._log.warning("the agent is gone: the worker goes on with its own lease", agent=self._agent)
+                    self._log.warning("agent.lost", agent=self._agent)
                     self._changed()
                 await self._keep_own(tasks, self._choice.wants_own(now))
                 self._silent += 1
@@ -203,7 +203,7 @@ class AgentLease:
                 try:
                     await self._own.release()
                 except (RingcastError, *TRANSIENT) as error:
-                    self._log.debug("the worker's own lease ends by itself", error=str(error))
+                    self._log.debug("lease.revoke_failed", error=str(error))
 
     async def _hold_own(self) -> None:
         loop = asyncio.get_running_loop()
@@ -214,7 +214,7 @@ class AgentLease:
             except InUseError:
                 raise
             except (RingcastError, *TRANSIENT) as error:
-                self._log.debug("taking the worker's own lease failed", error=str(error))
+                self._log.debug("lease.grant_failed", error=str(error))
                 await asyncio.sleep(backoff.next_s())
                 continue
             if self._choice.own_taken(loop.time()):
@@ -226,7 +226,7 @@ class AgentLease:
         self._host_told = None
         self._refusal = None
         self._answered()
-        self._log.info("the agent keeps the lease", agent=self._agent, lease=lease)
+        self._log.info("agent.lease_kept", agent=self._agent, lease=lease)
 
     def _on_ping(self, ping: pb.Ping) -> None:
         self._silent = 0
@@ -244,7 +244,7 @@ class AgentLease:
         from ringcast._coordination.agent_stream import GivenUpError
 
         if self._choice.host is not None:
-            self._log.warning("the agent's stream ended", agent=self._agent, error=str(error))
+            self._log.warning("agent.stream_ended", agent=self._agent, error=str(error))
         self._choice.lost(asyncio.get_running_loop().time(), given_up=isinstance(error, GivenUpError))
         self._refusal = error
         self._news.set()
@@ -258,5 +258,5 @@ class AgentLease:
         self._news.set()
 
     def _verify(self) -> None:
-        self._log.warning("the lease was lost and is held again: everything is verified")
+        self._log.warning("lease.regranted")
         self._retaken()

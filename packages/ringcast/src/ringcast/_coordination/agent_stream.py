@@ -86,7 +86,7 @@ class AgentStream:
                 error = caught
             if self._leaving:
                 break
-            self._log.debug("the agent's stream ended", error=str(error))
+            self._log.debug("agent.attempt_failed", error=str(error))
             self._failed(error)
             pause_s = backoff.next_s()
             await asyncio.sleep(_IN_USE_PAUSE_S if isinstance(error, InUseError) else pause_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -185,10 +186,10 @@ class LeaseHolder:
                 continue
             if failures:
                 self._told_lost = False
-                self._log.info("heartbeat restored", retries=failures)
+                self._log.info("lease.refresh_recovered", retries=failures)
             if lost:
                 self._losses += 1
-                self._log.warning("lease was lost and is held again: everything is verified")
+                self._log.warning("lease.regranted")
                 self._retaken()
 
     @property
@@ -206,7 +207,7 @@ class LeaseHolder:
             try:
                 await self._bucket.delete(self._id, last=self._keeper.revision)
             except ConflictError:
-                self._log.warning("lease was not ours any more")
+                self._log.warning("lease.not_ours")
 
     def let_go(self) -> bool:
         """This worker needs the lease no longer; returns whether no other worker of this process does."""
@@ -219,11 +220,11 @@ class LeaseHolder:
         """Tells of a failed heartbeat: aloud once 3 tries have failed, and once when a whole lease has passed."""
         self.failed_writes += 1
         retries = self._keeper.failures
-        tell = self._log.warning if self._keeper.in_trouble else self._log.debug
-        tell("heartbeat failed", retries=retries, error=str(error))
+        level = logging.WARNING if self._keeper.in_trouble else logging.DEBUG
+        self._log.log(level, "lease.refresh_failed", retries=retries, error=str(error))
         if self._keeper.expired(now) and not self._told_lost:
             self._told_lost = True
-            self._log.critical("no heartbeat for a whole lease: others may take over", retries=retries)
+            self._log.critical("lease.expired", retries=retries)
 
     async def _refresh(self) -> bool:
         """Writes the lease; returns whether it had been lost."""
@@ -252,7 +253,7 @@ class LeaseHolder:
             return decode_record(entry.value, LeaseRecord)
         except ProtocolError as error:
             self._stats.bad_records += 1
-            self._log.warning("the lease holds what no process wrote: it is taken", error=str(error))
+            self._log.warning("lease.corrupt", action="overwrite", error=str(error))
             return None
 
     def _in_use(self, held: LeaseRecord | None) -> InUseError:

@@ -172,6 +172,6 @@ class LeaseReader:
         if self.failures >= _FAILURES:
             self._told(told)
         if self.failures == _FAILURES:
-            self._log.warning("leases can't be read: the end of another worker is not noticed", error=told)
+            self._log.warning("leases.unreadable", error=told)
         else:
-            self._log.debug("leases can't be read", error=told)
+            self._log.debug("leases.read_failed", error=told)

@@ -51,7 +51,7 @@ class OwnRecords:
                 for name in self._names(key):
                     await self._check(name)
             except TRANSIENT as error:
-                self._log.debug("own records could not be read", key=key, error=str(error))
+                self._log.debug("records.read_failed", key=key, error=str(error))
 
     def _names(self, key: str) -> Iterator[str]:
         node = names.node_key(key, self._worker_id)
@@ -66,6 +66,6 @@ class OwnRecords:
         if expected is None or self._mirror.entries.get(name) != expected:
             return  # it was written meanwhile
         if found is None or found.revision > expected.revision:  # one that is older comes from a server that lags
-            self._log.warning("own record is not what was written", record=name, found=found is not None)
+            self._log.warning("record.differs", record=name, found=found is not None)
             self._mirror.correct(name, found)
             self._corrected()

@@ -312,7 +312,7 @@ class PeerCoordinator:
                     raise
                 self._registrations.failed(key, error)
             except (ConflictError, *TRANSIENT) as error:
-                self._log.debug("registration is tried again", key=key, error=str(error))
+                self._log.debug("registration.failed", key=key, error=str(error))
                 self._registrations.failed(key, error)
                 if not isinstance(error, ConflictError | RefusedError):
                     return  # NATS does not answer: neither would it for the other keys
@@ -339,7 +339,7 @@ class PeerCoordinator:
     def _count_bad_records(self) -> None:
         bad = self._membership.nodes.unreadable + self._membership.leases.unreadable
         if bad > self._bad_records:
-            self._log.warning("records that can't be read were passed over", records=bad - self._bad_records)
+            self._log.warning("records.unreadable", records=bad - self._bad_records)
             self._stats.bad_records += bad - self._bad_records
             self._bad_records = bad
 
@@ -360,7 +360,7 @@ class PeerCoordinator:
             except RefusedError:
                 return  # the watch tells of it, later
             except TRANSIENT as error:
-                self._log.debug("the worker's own records can't be read", error=str(error))
+                self._log.debug("records.read_failed", error=str(error))
                 since = None
             else:
                 found = (self._rival_in(view, key) for key in self._config.keys)
@@ -437,7 +437,7 @@ class PeerCoordinator:
             self._wake.set()
             self._touched_at[key] = now
             self._unannounced.discard(key)
-            self._log.info("registered", key=key, slot=choice.slot, phase=str(phase))
+            self._log.info("worker.registered", key=key, slot=choice.slot, phase=str(phase))
         planned.slot = None
         for surplus in choice.surplus:
             await self._drop(names.slot_key(key, surplus))
@@ -457,7 +457,7 @@ class PeerCoordinator:
         try:
             await self._nodes.delete(name, last=entry.revision)
         except ConflictError:
-            self._log.debug("not ours any more", record=name)
+            self._log.debug("record.not_ours", record=name)
 
     def _changed(self) -> None:
         if self._leaving:

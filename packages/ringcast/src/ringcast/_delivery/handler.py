@@ -171,7 +171,7 @@ class Applier:
                 raise
             self._stats.callback_failures += 1
             name = "on_assigned" if assigned else "on_revoked"
-            self._log.error("callback failed", callback=name, error=repr(error))
+            self._log.error("callback.failed", callback=name, error=repr(error))
 
     @property
     def callback_running_s(self) -> float:
@@ -297,7 +297,7 @@ class Applier:
                 if call.lost:
                     break
                 facts = {"partition": change.partition, "version": change.version, "error": repr(last)}
-                self._log.warning("handler failed: it is tried again", **facts, tries_left=tries_left)
+                self._log.warning("handler.failed", **facts, tries_left=tries_left)
                 backoff = backoff or Backoff(random.random, first_s=0.1, most_s=5.0)
                 pause = partial(call.pause, backoff.next_s())
                 await (self.stopping.through(pause) if ours else pause())

@@ -109,12 +109,12 @@ class Poison:
         facts = {"partition": change.partition, "version": change.version, "error": repr(error)}
         match self._config.poison_policy:
             case PoisonPolicy.DROP:
-                self._log.error("handler failed every time: the change is dropped", **facts)
+                self._log.error("change.given_up", action="drop", **facts)
             case PoisonPolicy.DEAD_LETTER:
-                self._log.error("handler failed every time: the change goes to the dead letters", **facts)
+                self._log.error("change.given_up", action="dead_letter", **facts)
                 await self._send(call, error)
             case PoisonPolicy.BLOCK:
-                self._log.error("handler failed every time: the row is blocked", **facts)
+                self._log.error("change.given_up", action="block", **facts)
                 await self._block(change, error)
 
     def blocked(self) -> list[BlockedRow]:
@@ -192,15 +192,15 @@ class Poison:
         facts = {"partition": change.partition, "version": change.version, "error": repr(error)}
         match self._config.poison_policy:
             case PoisonPolicy.DROP:
-                self._log.error("replayed change failed every time: it is dropped", **facts)
+                self._log.error("replay.given_up", action="drop", **facts)
                 return replay.answer(ReplayOutcome.KEPT, change, f"it failed again, and was dropped: {error!r}")
             case PoisonPolicy.BLOCK:
-                self._log.error("replayed change failed every time: the row is blocked", **facts)
+                self._log.error("replay.given_up", action="block", **facts)
                 self._stats.blocked += 1
                 entry.error, entry.replay = repr(error), None
                 return replay.answer(ReplayOutcome.KEPT, change, f"it failed again, and its row is blocked: {error!r}")
             case PoisonPolicy.DEAD_LETTER:
-                self._log.error("replayed change failed every time: it goes to the dead letters again", **facts)
+                self._log.error("replay.given_up", action="dead_letter", **facts)
                 if await self._send(call, error, replay):
                     return replay.answer(ReplayOutcome.FAILED_AGAIN, change, repr(error))
                 return replay.answer(ReplayOutcome.KEPT, change, "the partition has gone to another worker")
@@ -218,7 +218,7 @@ class Poison:
 
     async def _block(self, change: Change, error: BaseException) -> None:
         while len(self._blocked) >= MAX_BLOCKED_ROWS and self._owned(change.partition):
-            self._log.warning("as many rows are blocked as may be: this one waits", partition=change.partition)
+            self._log.warning("blocked_rows.full", partition=change.partition)
             self._room.clear()
             try:
                 async with asyncio.timeout(_LOOK_S):
@@ -242,9 +242,7 @@ class Poison:
                 await self._letters.publish(subject, body, message_id)
             except TRANSIENT as failure:
                 self._stats.dead_letter_failures += 1
-                self._log.warning(
-                    "dead letter was not taken: trying again", partition=change.partition, error=repr(failure)
-                )
+                self._log.warning("dead_letter.publish_failed", partition=change.partition, error=repr(failure))
                 await call.pause(backoff.next_s())
             else:
                 self._stats.dead_letters += 1

@@ -15,7 +15,7 @@ from unittest.mock import patch
 from msgspec import structs
 from ringcast import Change
 from ringcast._bus.consumers import Consumers
-from ringcast._coordination import peer
+from ringcast._coordination import duplicate_id, peer
 from ringcast._coordination.lease import LeaseHolder
 from ringcast._coordination.peer import PeerCoordinator
 from ringcast._delivery.handler import Applier
@@ -369,7 +369,11 @@ VARIANTS: Final = {
     "half_a_view": Variant(
         "looks after the members, again and again, before it has seen them all",
         300,
-        ((GroupMembership, "wake_at", property(_wake_too_soon)), (peer, "_RIVAL_POLL_S", 0.0)),
+        (
+            (GroupMembership, "wake_at", property(_wake_too_soon)),
+            (peer, "_DUPLICATE_POLL_S", 0.0),
+            (duplicate_id, "_POLL_S", 0.0),
+        ),
     ),
     "waiting_batch": Variant(
         "has every change wait for one that could not be fetched, though its row came another way",

@@ -8,14 +8,8 @@ from typing import Final, Protocol
 
 from ringcast_wire import (
     EventLog,
-    InUseError,
-    LeaseRecord,
     LimitExceededError,
-    NodePhase,
-    NodeRecord,
-    SlotClaim,
     StoreSettings,
-    encode_record,
     limits,
     names,
 )
@@ -26,27 +20,20 @@ from ringcast._bus.refusals import RefusedError
 from ringcast._common.config import WorkerConfig
 from ringcast._common.lasting import lasting
 from ringcast._common.stats import Stats, Trigger
-from ringcast._coordination.lease import PATIENCE_S, LeaseSource
+from ringcast._coordination.duplicate_id import DuplicateIdCheck, DuplicateIdError
+from ringcast._coordination.key_records import TOUCH_S, KeyRecords
+from ringcast._coordination.lease import LeaseSource
 from ringcast._coordination.lease_reader import LeaseReader
 from ringcast._coordination.own_records import OwnRecords
 from ringcast._coordination.registrations import Registrations
 from ringcast._coordination.reports import Reports
 from ringcast._protocol.assignment import Assignment, GroupMembership
-from ringcast._protocol.kv_mirror import Entry
 from ringcast._protocol.lease_reading import LeaseReadings
-from ringcast._protocol.membership import Membership
 from ringcast._protocol.planned import MOST, PlannedChange
-from ringcast._protocol.slots import Slots
 
-_TOUCH_S: Final = 6 * 3600.0
-"""How often the records are written again: the bucket forgets what nobody touched for a day."""
 _ANNOUNCE_EVERY_S: Final = limits.LEASE_REFRESH_S
 """How often the records are written again at most because others have taken this worker for dead."""
-_RIVAL_POLL_S: Final = 0.25
-
-
-class _RivalError(Exception):
-    """Another live process takes part under this worker's id; it may be about to end."""
+_DUPLICATE_POLL_S: Final = 0.25
 
 
 class Coordinator(Protocol):
@@ -110,7 +97,6 @@ class PeerCoordinator:
     ) -> None:
         self._bus = bus
         self._config = config
-        self._incarnation = incarnation
         self._participant = participant
         self._lease = lease
         self._stats = stats
@@ -119,22 +105,24 @@ class PeerCoordinator:
             config.keys, config.worker_id, settings, settle_s=config.settle_s, grace_s=config.grace_s
         )
         self._membership = self._peers.membership
-        self._slots = Slots(self._membership)
         self._nodes = Bucket(bus, names.nodes_bucket(config.store))
+        self._records = KeyRecords(self._nodes, self._membership, config, incarnation, log)
         patterns = [*(f"{key}.>" for key in config.keys), names.ENDED_PATTERN]
         watch = names.watch_name(config.store, config.worker_id)
         self._watch = BucketWatch(bus, self._nodes, watch, patterns, self._membership.nodes, self._changed, log)
         self._readings = LeaseReadings(config.keys, self._membership, grace_s=config.grace_s)
         self._reader = LeaseReader(bus, self._readings, lambda: lease.id, self._changed, log, participant.blind)
+        self._duplicate_id = DuplicateIdCheck(
+            self._nodes, self._membership, self._reader, lease, config, incarnation, log
+        )
         self._membership.on_leases_due = self._wake_all
-        self._reports = Reports(config.worker_id, self._readings, self._membership.nodes, self._write, log)
+        self._reports = Reports(config.worker_id, self._readings, self._membership.nodes, self._records.write, log)
         self._planned = {
             key: PlannedChange(key, config.worker_id, self._membership, config.stabilisation_s) for key in config.keys
         }
         self._may_leave = asyncio.Event()
         self._wake = asyncio.Event()
         self._members_changed = asyncio.Event()
-        self._unannounced: set[str] = set()
         self._announced_at = -_ANNOUNCE_EVERY_S
         self._own_records = OwnRecords(
             self._nodes,
@@ -144,13 +132,11 @@ class PeerCoordinator:
             corrected=self._changed,
             log=log,
         )
-        self._touched_at: dict[str, float] = {}
         self._leaving = False
         self._given_up: set[str] = set()
         self._aside: set[str] = set()
         self._registrations = Registrations(participant.registered)
         self._bad_records = 0
-        self._rival_since: float | None = None
         lease.on_change(self._wake.set)
         bus.on_back(self._reconnected)
 
@@ -161,7 +147,7 @@ class PeerCoordinator:
             LimitExceededError: a key has as many workers as it may.
             InUseError: another live process takes part under this worker's id.
         """
-        await self._until_alone()
+        await self._duplicate_id.wait_until_alone()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(lasting("watches the workers", self._watch.run))
             tasks.create_task(lasting("reads the leases", self._reader.run))
@@ -196,11 +182,8 @@ class PeerCoordinator:
 
     def announce(self) -> None:
         """Writes the records again, soon: a record that comes has the others look at the lease that it names."""
-        self._unannounced.update(self._config.keys)
+        self._records.announce()
         self._wake.set()
-
-    def _is_alone(self, key: str) -> bool:
-        return all(member.worker_id == self._config.worker_id for member in self._membership.members(key))
 
     async def give_notice(self) -> None:
         """Says that this worker is about to leave, and returns once it may; it goes on serving meanwhile.
@@ -225,23 +208,15 @@ class PeerCoordinator:
         self._leaving = True
         for key in self._config.keys:
             with suppress(RefusedError):  # what is not ours to delete ends with the lease
-                await self._leave(key)
+                await self._records.leave(key)
         with suppress(RefusedError):
-            await self._drop(names.ended_key(self._config.worker_id))
-
-    async def _leave(self, key: str) -> None:
-        name = names.node_key(key, self._config.worker_id)
-        record = self._membership.nodes.get(name, NodeRecord)
-        if record is not None and record.incarnation != self._incarnation:
-            return  # another process's, and so are the claims
-        for slot in self._slots.of(key, self._config.worker_id):
-            await self._drop(names.slot_key(key, slot))
-        await self._drop(name)  # last: whoever takes the slot over does so when the record is gone
+            await self._records.drop(names.ended_key(self._config.worker_id))
 
     async def _follow(self) -> None:
         retry_at: float | None = None
         while True:
-            await self._sleep(retry_at)
+            touch_at = asyncio.get_running_loop().time() + TOUCH_S / 10
+            await _until(self._wake, touch_at if retry_at is None else min(touch_at, retry_at))
             retry_at = None
             if not self._membership.complete:
                 continue
@@ -252,8 +227,8 @@ class PeerCoordinator:
             planned_at = self._poll_planned()
             try:
                 await self._register_all(lease)
-            except _RivalError:
-                retry_at = asyncio.get_running_loop().time() + _RIVAL_POLL_S
+            except DuplicateIdError:
+                retry_at = asyncio.get_running_loop().time() + _DUPLICATE_POLL_S
                 continue
             times = (announce_at, planned_at, self._registrations.retry_at)
             retry_at = min((time for time in times if time is not None), default=None)
@@ -264,7 +239,7 @@ class PeerCoordinator:
         now = asyncio.get_running_loop().time()
         for key, planned in self._planned.items():
             planned.poll(now)
-            if planned.waits_for_share and key in self._touched_at:
+            if planned.waits_for_share and self._records.registered(key):
                 self._participant.joining(key)
         self._may_leave.set()
         return min((at for planned in self._planned.values() if (at := planned.wake_at) is not None), default=None)
@@ -274,10 +249,10 @@ class PeerCoordinator:
         while True:
             await _until(self._members_changed, self._peers.wake_at)
             # What is computed with the records of another process of this id would be its partitions.
-            if self._membership.complete and not any(self._rival(key) for key in self._config.keys):
+            if self._membership.complete and not any(self._duplicate_id.found(key) for key in self._config.keys):
                 self._assign()
             elif self._peers.wake_at is not None:
-                await asyncio.sleep(_RIVAL_POLL_S)
+                await asyncio.sleep(_DUPLICATE_POLL_S)
 
     def _heed_doubt(self) -> float | None:
         """Others say that this worker's lease has ended, but it is held: has the records written again, not too often.
@@ -291,7 +266,7 @@ class PeerCoordinator:
             return self._announced_at + _ANNOUNCE_EVERY_S
         self._readings.presumed_dead = False
         self._announced_at = now
-        self._unannounced.update(self._config.keys)
+        self._records.announce()
         return None
 
     async def _register_all(self, lease: str) -> None:
@@ -301,18 +276,19 @@ class PeerCoordinator:
             LimitExceededError: a key has as many workers as it may, and this one was never among them.
         """
         for key in sorted(self._config.keys, key=self._registrations.failures):
-            if key in self._aside and self._is_alone(key):
+            others = (member for member in self._membership.members(key) if member.worker_id != self._config.worker_id)
+            if key in self._aside and not any(others):
                 self._participant.come_back(key)
             if not self._registrations.due(key):
                 continue
             try:
                 await self._keep_registered(key, lease)
             except LimitExceededError as error:
-                if key not in self._touched_at:
+                if not self._records.registered(key):
                     raise
                 self._registrations.failed(key, error)
             except (ConflictError, *TRANSIENT) as error:
-                self._log.debug("registration.failed", key=key, error=str(error))
+                self._log.debug("registration.retried", key=key, error=str(error))
                 self._registrations.failed(key, error)
                 if not isinstance(error, ConflictError | RefusedError):
                     return  # NATS does not answer: neither would it for the other keys
@@ -323,14 +299,10 @@ class PeerCoordinator:
 
     async def _keep_registered(self, key: str, lease: str) -> None:
         if key in self._given_up or key in self._aside:
-            await self._leave(key)
+            await self._records.leave(key)
             return
-        self._look_for_rival(key)
+        self._duplicate_id.check(key, registered=self._records.registered(key))
         await self._register(key, lease)
-
-    async def _sleep(self, retry_at: float | None) -> None:
-        touch_at = asyncio.get_running_loop().time() + _TOUCH_S / 10
-        await _until(self._wake, touch_at if retry_at is None else min(touch_at, retry_at))
 
     def _assign(self) -> None:
         for assignment, trigger in self._peers.poll(asyncio.get_running_loop().time()):
@@ -343,121 +315,16 @@ class PeerCoordinator:
             self._stats.bad_records += bad - self._bad_records
             self._bad_records = bad
 
-    async def _until_alone(self) -> None:
-        """Waits until no other live process takes part under this worker's id, before anything of that is touched.
-
-        The watch has the id in its name, and so have the consumers, which are made for what is assigned: whoever made
-        them at once would take them from a process that works.
-
-        Raises:
-            InUseError: there is one, and it lives on.
-        """
-        loop = asyncio.get_running_loop()
-        since: float | None = None
-        while True:
-            try:
-                view = await self._view_of_own_records()
-            except RefusedError:
-                return  # the watch tells of it, later
-            except TRANSIENT as error:
-                self._log.debug("records.read_failed", error=str(error))
-                since = None
-            else:
-                found = (self._rival_in(view, key) for key in self._config.keys)
-                rival = next((one for one in found if one is not None), None)
-                if rival is None:
-                    return
-                since = loop.time() if since is None else since
-                if loop.time() >= since + PATIENCE_S:
-                    raise self._in_use(rival, view)
-            await asyncio.sleep(_RIVAL_POLL_S)
-
-    async def _view_of_own_records(self) -> Membership:
-        """The records under this worker's id, and the leases that they name, without a watch."""
-        view = Membership()
-        records = [names.node_key(key, self._config.worker_id) for key in self._config.keys]
-        for name, entry in zip(records, await asyncio.gather(*map(self._nodes.get, records)), strict=True):
-            view.nodes.correct(name, entry)
-        leases = sorted(view.named(self._config.keys) - self._lease.ids)
-        for lease, found in (await self._reader.read_once(leases) if leases else {}).items():
-            view.leases.correct(lease, Entry(found.revision, found.value))
-        return view
-
-    def _look_for_rival(self, key: str) -> None:
-        """Two processes may have leases on different hosts; the records of a key tell them of each other.
-
-        Raises:
-            _RivalError: there is one, which may have died just now.
-            InUseError: it lives, or came while this process took part.
-        """
-        now = asyncio.get_running_loop().time()
-        rival = self._rival(key)
-        if rival is None:
-            return
-        if self._rival_since is None:
-            self._rival_since = now
-        if key not in self._touched_at and now - self._rival_since < PATIENCE_S:
-            raise _RivalError
-        raise self._in_use(rival, self._membership)
-
-    def _in_use(self, rival: NodeRecord, view: Membership) -> InUseError:
-        self._lease.taken = True
-        told = view.leases.get(rival.lease, LeaseRecord)
-        where = f" on host {told.host}" if told is not None else ""
-        return InUseError(
-            f"worker id {self._config.worker_id!r} is in use by another process{where}", field="worker_id"
-        )
-
-    def _rival(self, key: str) -> NodeRecord | None:
-        return self._rival_in(self._membership, key)
-
-    def _rival_in(self, view: Membership, key: str) -> NodeRecord | None:
-        return view.duplicate_worker(key, self._config.worker_id, self._incarnation, self._lease.ids)
-
     async def _register(self, key: str, lease: str) -> None:
-        """Claims a slot and writes the node record, where the mirror does not show them already.
-
-        The records are written anew, with the same slot, when the worker has gone over to another lease.
-        """
-        worker_id, now = self._config.worker_id, asyncio.get_running_loop().time()
         planned = self._planned[key]
-        planned.join(now)
-        choice = self._slots.choose(key, worker_id, planned.slot)
-        stale = now - self._touched_at.get(key, now - 2 * _TOUCH_S) > _TOUCH_S
-        claim, slot = SlotClaim(worker_id=worker_id, lease=lease), names.slot_key(key, choice.slot)
-        if stale or self._membership.nodes.get(slot, SlotClaim) != claim:
-            await self._write(slot, encode_record(claim), choice.revision)
-        phase = planned.phase or NodePhase.ACTIVE
-        record = NodeRecord(slot=choice.slot, lease=lease, incarnation=self._incarnation, phase=phase)
-        name = names.node_key(key, worker_id)
-        if stale or key in self._unannounced or self._membership.nodes.get(name, NodeRecord) != record:
-            await self._write(name, encode_record(record), self._membership.nodes.revision(name))
+        planned.join(asyncio.get_running_loop().time())
+        choice, written = await self._records.publish(key, lease, planned)
+        if written:
             self._peers.changed(asyncio.get_running_loop().time(), key)
             self._members_changed.set()
             self._wake.set()
-            self._touched_at[key] = now
-            self._unannounced.discard(key)
-            self._log.info("worker.registered", key=key, slot=choice.slot, phase=str(phase))
         planned.slot = None
-        for surplus in choice.surplus:
-            await self._drop(names.slot_key(key, surplus))
-
-    async def _write(self, name: str, value: bytes, last: int) -> None:
-        try:
-            revision = await self._nodes.put(name, value, last=last)
-        except ConflictError:
-            self._membership.nodes.correct(name, await self._nodes.get(name))
-            raise
-        self._membership.nodes.put(name, Entry(revision, value))
-
-    async def _drop(self, name: str) -> None:
-        entry = self._membership.nodes.entries.get(name)
-        if entry is None or entry.value is None:
-            return
-        try:
-            await self._nodes.delete(name, last=entry.revision)
-        except ConflictError:
-            self._log.debug("record.not_ours", record=name)
+        await self._records.drop_slots(key, choice.surplus)
 
     def _changed(self) -> None:
         if self._leaving:

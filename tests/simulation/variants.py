@@ -329,7 +329,7 @@ VARIANTS: Final = {
     "leave_silently": Variant(
         "ends in order, but leaves its partitions to the end of its lease",
         100,
-        ((PeerCoordinator, "leave", _nothing_to_do), (LeaseHolder, "release", _nothing_to_do)),
+        ((PeerCoordinator, "leave", _nothing_to_do), (LeaseHolder, "revoke", _nothing_to_do)),
     ),
     "outbox_first": Variant(
         "deletes outbox records before it publishes them", 100, ((Lane, "_send", _delete_then_publish),)

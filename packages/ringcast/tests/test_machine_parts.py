@@ -263,7 +263,7 @@ def test_a_lease_is_refreshed_in_time_and_sooner_after_a_failure() -> None:
     assert 105.0 < keeper.due <= 105.25
     assert keeper.failures == 1
     assert keeper.expired(110.0)
-    keeper.hurry(111.0)
+    keeper.refresh_now(111.0)
     assert keeper.due == 111.0
 
 

@@ -111,7 +111,7 @@ class HostBus:
 
 
 class HostLease:
-    """The one lease of a host. ``lost`` is called when it was lost and is held again."""
+    """The one lease of a host. ``lost`` is called when it was lost and granted again."""
 
     def __init__(self, bus: HostBus, lease_id: str, incarnation: str, lost: Callable[[], None]) -> None:
         self.id = lease_id
@@ -126,7 +126,7 @@ class HostLease:
             ),
             refresh_s=HOST_REFRESH_S,
             servers=bus.servers,
-            retaken=lost,
+            regranted=lost,
             stats=Stats(),
             log=bus.log,
         )
@@ -153,7 +153,7 @@ class HostLease:
 
     @property
     def losses(self) -> int:
-        """How often it was lost and is held again."""
+        """How often it was lost and granted again."""
         return self._holder.losses
 
     @property
@@ -161,21 +161,21 @@ class HostLease:
         """How many writes of it have failed."""
         return self._holder.failed_writes
 
-    async def take(self) -> None:
-        """Takes it, or goes on with it. Raises as the lease of a worker does."""
-        await self._holder.take()
+    async def grant(self) -> None:
+        """Has it granted, or goes on with it. Raises as the lease of a worker does."""
+        await self._holder.grant()
 
-    async def run(self) -> None:
-        """Refreshes it until cancelled. It is not given back: the next agent goes on with it, or it ends."""
-        await self._holder.run()
+    async def keep_alive(self) -> None:
+        """Refreshes it until cancelled. It is not revoked: the next agent goes on with it, or it ends."""
+        await self._holder.keep_alive()
 
     def check(self) -> None:
         """Looks after it at once: it was seen to be gone."""
         self._holder.check()
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """This agent refreshes it no longer."""
-        self._holder.let_go()
+        self._holder.detach()
 
 
 class HostRecords:

@@ -31,13 +31,13 @@ class AgentLease:
         own: LeaseHolder,
         *,
         incarnation: str,
-        retaken: Callable[[], None],
+        regranted: Callable[[], None],
         log: EventLog,
     ) -> None:
-        from ringcast._coordination.agent_stream import AgentStream  # who has no agent does not pay for gRPC
+        from ringcast._coordination.agent_stream import AgentStream  # a worker without an agent does not import gRPC
 
         self._own = own
-        self._retaken = retaken
+        self._regranted = regranted
         self._log = log
         self._loop = asyncio.get_running_loop()
         self._choice = LeaseChoice(own.id)
@@ -116,8 +116,8 @@ class AgentLease:
         if self._choice.host is not None and (self._doubting is None or self._doubting.done()):
             self._doubting = asyncio.ensure_future(self._stream.doubt())
 
-    async def take(self) -> None:
-        """Registers with the agent, or takes the worker's own lease if it can't be reached.
+    async def grant(self) -> None:
+        """Registers with the agent, or has the worker's own lease granted if it can't be reached.
 
         Raises:
             InUseError: another live process has the worker id.
@@ -134,10 +134,10 @@ class AgentLease:
                     agent=self._agent,
                     error=str(self._refusal),
                 )
-                await self._own.take()
+                await self._own.grant()
                 self._choice.own_taken(loop.time())
         except BaseException:
-            self.let_go()
+            self.detach()
             raise
 
     async def _first_answer(self, deadline: float) -> None:
@@ -150,8 +150,8 @@ class AgentLease:
             if asyncio.get_running_loop().time() >= deadline:
                 raise self._refusal
 
-    async def run(self) -> None:
-        """Keeps whichever lease is needed until cancelled.
+    async def keep_alive(self) -> None:
+        """Refreshes the lease that is needed until cancelled.
 
         Raises:
             InUseError: another process has the worker id.
@@ -177,23 +177,23 @@ class AgentLease:
                     continue
                 self._news.clear()
 
-    async def release(self) -> None:
-        """Ends the registration, and gives the worker's own lease back if it has it."""
+    async def revoke(self) -> None:
+        """Ends the registration, and revokes the worker's own lease if it has it."""
         await self._stream.leave()
         if self._choice.own_held:
-            await self._own.release()
+            await self._own.revoke()
             self._choice.own_given()
 
-    def let_go(self) -> bool:
+    def detach(self) -> bool:
         """The worker needs it no longer."""
         if self._streaming is not None:
             self._streaming.cancel()
-        return self._own.let_go()
+        return self._own.detach()
 
     async def _keep_own(self, tasks: asyncio.TaskGroup, wanted: bool) -> None:
         """Begins or ends to hold the worker's own lease."""
         if wanted and self._holding is None:
-            self._holding = tasks.create_task(self._hold_own())
+            self._holding = tasks.create_task(self._keep_own_alive())
         elif not wanted and self._holding is not None:
             self._holding.cancel()
             await asyncio.wait({self._holding})
@@ -201,16 +201,16 @@ class AgentLease:
             if self._choice.own_held:
                 self._choice.own_given()
                 try:
-                    await self._own.release()
+                    await self._own.revoke()
                 except (RingcastError, *TRANSIENT) as error:
                     self._log.debug("lease.revoke_failed", error=str(error))
 
-    async def _hold_own(self) -> None:
+    async def _keep_own_alive(self) -> None:
         loop = asyncio.get_running_loop()
         backoff = Backoff(random.random, first_s=0.1, most_s=2.0)
         while not self._choice.own_held:
             try:
-                await self._own.take()
+                await self._own.grant()
             except InUseError:
                 raise
             except (RingcastError, *TRANSIENT) as error:
@@ -219,7 +219,7 @@ class AgentLease:
                 continue
             if self._choice.own_taken(loop.time()):
                 self._verify()
-        await self._own.run()
+        await self._own.keep_alive()
 
     def _on_registered(self, lease: str) -> None:
         self._lease, self._silent, self._host_held, self._losses = lease, 0, True, None
@@ -259,4 +259,4 @@ class AgentLease:
 
     def _verify(self) -> None:
         self._log.warning("lease.regranted")
-        self._retaken()
+        self._regranted()

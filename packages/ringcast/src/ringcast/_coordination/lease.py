@@ -22,7 +22,7 @@ PATIENCE_S: Final = limits.LEASE_TTL_S + 2.0
 """How long a process waits for one of the same worker id to be gone."""
 _POLL_S: Final = 0.25
 
-# Workers of one process share the lease of their worker id: whoever leaves last gives it back.
+# Workers of one process share the lease of their worker id: the last one that leaves revokes it.
 _holders: Counter[tuple[str, ...]] = Counter()
 this_process.forgets(_holders.clear)
 
@@ -62,21 +62,21 @@ class LeaseSource(Protocol):
     def check(self) -> None:
         """Looks after the lease at once: it was seen to be gone."""
 
-    async def take(self) -> None:
-        """Takes it; raises as :meth:`LeaseHolder.take`."""
+    async def grant(self) -> None:
+        """Has it granted; raises as :meth:`LeaseHolder.grant`."""
 
-    async def run(self) -> None:
-        """Keeps it until cancelled; raises as :meth:`LeaseHolder.run`."""
+    async def keep_alive(self) -> None:
+        """Refreshes it until cancelled; raises as :meth:`LeaseHolder.keep_alive`."""
 
-    async def release(self) -> None:
-        """Gives it back."""
+    async def revoke(self) -> None:
+        """Deletes it, so that the others need not wait for its end."""
 
-    def let_go(self) -> bool:
-        """The worker needs it no longer; returns whether nobody in this process does."""
+    def detach(self) -> bool:
+        """The worker needs it no longer; returns whether no worker of this process does."""
 
 
 class LeaseHolder:
-    """Takes the lease, refreshes it, and gives it back. ``retaken`` is called when it was lost and is held again."""
+    """Has the lease granted, refreshes and revokes it. ``regranted`` is called when it was lost and granted again."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class LeaseHolder:
         *,
         refresh_s: float,
         servers: tuple[str, ...],
-        retaken: Callable[[], None],
+        regranted: Callable[[], None],
         stats: Stats,
         log: EventLog,
     ) -> None:
@@ -94,7 +94,7 @@ class LeaseHolder:
         self._id = lease_id
         self._keeper = LeaseKeeper(record, random.random, refresh_s=refresh_s)
         self._value = encode_record(record)
-        self._retaken = retaken
+        self._regranted = regranted
         self._stats = stats
         self._log = log
         self._loop = asyncio.get_running_loop()
@@ -125,7 +125,7 @@ class LeaseHolder:
 
     @property
     def losses(self) -> int:
-        """How often it was lost and is held again."""
+        """How often it was lost and granted again."""
         return self._losses
 
     def on_change(self, callback: Callable[[], None]) -> None:
@@ -134,8 +134,8 @@ class LeaseHolder:
     def recorded(self, lease: str) -> None:
         """Nothing follows from it."""
 
-    async def take(self) -> None:
-        """Takes the lease; waits for one that a process before us left to end.
+    async def grant(self) -> None:
+        """Writes the lease; waits for one that a process before us left to end.
 
         Raises:
             InUseError: another process keeps refreshing it.
@@ -143,7 +143,7 @@ class LeaseHolder:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PATIENCE_S
-        with translated(f"taking the lease {self._id}"):
+        with translated(f"granting the lease {self._id}"):
             while True:
                 entry = await self._bucket.get(self._id)
                 held = self._held(entry)
@@ -161,7 +161,7 @@ class LeaseHolder:
                     raise self._in_use(held)
                 await asyncio.sleep(_POLL_S)
 
-    async def run(self) -> None:
+    async def keep_alive(self) -> None:
         """Refreshes the lease until cancelled.
 
         Raises:
@@ -173,7 +173,7 @@ class LeaseHolder:
             try:
                 async with asyncio.timeout_at(self._keeper.due):
                     await self._wake.wait()
-                self._keeper.hurry(loop.time())
+                self._keeper.refresh_now(loop.time())
             except TimeoutError:
                 pass
             failures = self._keeper.failures
@@ -190,7 +190,7 @@ class LeaseHolder:
             if lost:
                 self._losses += 1
                 self._log.warning("lease.regranted")
-                self._retaken()
+                self._regranted()
 
     @property
     def held(self) -> bool:
@@ -201,15 +201,15 @@ class LeaseHolder:
         """Looks after the lease at once: the connection was lost, or the lease was seen to be gone."""
         self._wake.set()
 
-    async def release(self) -> None:
-        """Gives the lease back, unless another worker of this process still needs it."""
-        if self.let_go():
+    async def revoke(self) -> None:
+        """Deletes the lease, unless another worker of this process still needs it."""
+        if self.detach():
             try:
                 await self._bucket.delete(self._id, last=self._keeper.revision)
             except ConflictError:
                 self._log.warning("lease.not_ours")
 
-    def let_go(self) -> bool:
+    def detach(self) -> bool:
         """This worker needs the lease no longer; returns whether no other worker of this process does."""
         if self._needed:
             self._needed = False

@@ -25,16 +25,16 @@ class NoLease:
     def check(self) -> None:
         """There is nothing to look after."""
 
-    async def take(self) -> None:
+    async def grant(self) -> None:
         """Returns at once: there is nothing to wait for."""
 
-    async def run(self) -> None:
+    async def keep_alive(self) -> None:
         """Waits until it is cancelled: there is nothing to refresh."""
         await asyncio.get_running_loop().create_future()
 
-    async def release(self) -> None:
-        """There is nothing to give back."""
+    async def revoke(self) -> None:
+        """There is nothing to revoke."""
 
-    def let_go(self) -> bool:
-        """Nobody else has it."""
+    def detach(self) -> bool:
+        """No other worker has it."""
         return True

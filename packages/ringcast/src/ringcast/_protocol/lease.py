@@ -64,7 +64,7 @@ class LeaseKeeper:
         """Whether the quick tries have all failed."""
         return self.failures >= _QUICK_TRIES
 
-    def hurry(self, now: float) -> None:
+    def refresh_now(self, now: float) -> None:
         """Writes at once: the connection is back, or the lease was seen to be gone."""
         self._due = now
 

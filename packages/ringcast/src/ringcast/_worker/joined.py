@@ -102,7 +102,7 @@ class JoinedWorker:
         context, tasks = self._context, self.tasks
         bus, config, sessions, settings = context.bus, context.config, context.keys.by_key, context.settings
         tasks.spawn(_until_closed(bus))
-        tasks.keep("refreshes the lease", self.lease.run)
+        tasks.keep("refreshes the lease", self.lease.keep_alive)
         tasks.keep("acknowledges events", bus.run_acks)
         tasks.keep("reports progress", lambda: report_progress(bus, sessions, config.ack_wait_s))
         tasks.keep("updates the consumers", self.consumers.run)
@@ -154,9 +154,9 @@ class JoinedWorker:
         if self.lease.held:
             if self.coordinator is not None:
                 await self._release(self.coordinator.leave)
-            await self._release(self.lease.release)
+            await self._release(self.lease.revoke)
             await self._release(self.consumers.release)
-        self.lease.let_go()
+        self.lease.detach()
 
     async def _release(self, step: Callable[[], Awaitable[None]]) -> None:
         """Gives something back that others wait for; if that fails, it ends with the lease."""

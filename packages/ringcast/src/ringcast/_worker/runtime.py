@@ -184,7 +184,7 @@ class Runtime:
             )
         self._process.running.add(name)
         try:
-            await lease.take()
+            await lease.grant()
             await self._hold(bus, fetches, settings, lease)
         finally:
             self._process.running.discard(name)
@@ -204,13 +204,15 @@ class Runtime:
             ),
             refresh_s=self._config.lease_refresh_s,
             servers=self._config.servers,
-            retaken=self._verify,
+            regranted=self._verify,
             stats=self.stats,
             log=self._log,
         )
         if not self._config.agent or settings.mode is not Mode.PARTITIONED:
             return own
-        return AgentLease(self._config, own, incarnation=self._process.incarnation, retaken=self._verify, log=self._log)
+        return AgentLease(
+            self._config, own, incarnation=self._process.incarnation, regranted=self._verify, log=self._log
+        )
 
     async def _hold(self, bus: Bus, fetches: FetchClient, settings: StoreSettings, lease: LeaseSource) -> None:
         """Takes part with a lease that is held, and gives back in the end whatever it has taken."""

@@ -210,7 +210,7 @@ class HostLeases:
         log.info("host_lease.granted", lease=lease.id, socket=self._place.path)
         self._watching.append(self._tasks.create_task(self._tick(), name="lease-ticks"))
         tried.set()
-        await lease.run()
+        await lease.keep_alive()
 
     async def _take(self) -> HostLease:
         """Goes on with the lease of the agent before this one if it lives, else takes a new one."""
@@ -219,7 +219,7 @@ class HostLeases:
             found = None
         state = found if found is not None else State.fresh(self._agent_id)
         lease = HostLease(self._bus, state.lease, state.incarnation, self._lost)
-        await lease.take()
+        await lease.grant()
         if found is not None:
             self.registry.restore(list(found.registrations), found.users)
         self._state, self._lease = state, lease
@@ -232,7 +232,7 @@ class HostLeases:
         if self._dirty:
             self._write()
         if self._lease is not None:
-            self._lease.let_go()
+            self._lease.detach()
         for task in (*self._watching, *self._records_tasks.values()):
             task.cancel()
 

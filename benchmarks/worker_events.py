@@ -33,13 +33,19 @@ PARTITIONS = 64
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-class _Connection:
+class _Acks:
     """Takes acknowledgements."""
 
-    def on_back(self, callback: Callable[[], None]) -> None:
+    def add(self, tokens: list[str]) -> None:
         pass
 
-    def ack(self, tokens: list[str]) -> None:
+
+class _Connection:
+    """A connection that stays."""
+
+    acks = _Acks()
+
+    def on_back(self, callback: Callable[[], None]) -> None:
         pass
 
 

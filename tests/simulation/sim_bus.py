@@ -58,6 +58,7 @@ class SimBus(SimConnection):
     def __init__(self, host: Host, log: EventLog) -> None:
         super().__init__(host.process, host.link, host.broker)
         self.refusals = Refusals(log)
+        self.acks = _Acks(self)
         self.closed: asyncio.Future[None] = self.loop.create_future()
         self._host = host
         self._takers: dict[str, Callable[[Sequence[Delivery]], None]] = {}
@@ -255,30 +256,6 @@ class SimBus(SimConnection):
             self._host.received(token, message)
             take([Delivery(message.subject, token, message.data)])
 
-    def ack(self, tokens: list[str]) -> None:
-        """Acknowledges deliveries."""
-        self._tell_of(tokens, Stream.ack)
-
-    async def run_acks(self) -> None:
-        """They go at once."""
-        await self.loop.create_future()
-
-    async def flush_acks(self) -> None:
-        """They have gone."""
-
-    async def report_progress(self, tokens: Sequence[str]) -> None:
-        """Tells the server that deliveries are being worked on."""
-        self._tell_of(list(tokens), Stream.in_progress)
-
-    def _tell_of(self, tokens: list[str], told: Callable[[Stream, str, int], None]) -> None:
-        if self.link.connected:
-            self.link.send(self._told_of, tokens, told, lossy=True)
-
-    def _told_of(self, tokens: list[str], told: Callable[[Stream, str, int], None]) -> None:
-        if self.broker.stream is not None:
-            for consumer, sequence in map(_delivered, tokens):
-                told(self.broker.stream, consumer, sequence)
-
     # ---- leases
 
     def _read(self, subjects: list[str], reply: str) -> None:
@@ -303,6 +280,37 @@ class SimBus(SimConnection):
         none = {"Status": "404", "Description": "No Results"}
         messages.append(SimMessage(reply, "", b"", end if found else none))
         self.link.deliver(self.hear, messages, lossy=True)
+
+
+class _Acks:
+    """:class:`ringcast._bus.bus.Acknowledgements`: each is sent at once."""
+
+    def __init__(self, bus: SimBus) -> None:
+        self._bus = bus
+
+    def add(self, tokens: list[str]) -> None:
+        """Acknowledges deliveries."""
+        self._send(tokens, Stream.ack)
+
+    async def run(self) -> None:
+        """They have been sent."""
+        await self._bus.loop.create_future()
+
+    async def flush(self) -> None:
+        """They have been sent."""
+
+    async def report_progress(self, tokens: Sequence[str]) -> None:
+        """Tells the server that deliveries are being worked on."""
+        self._send(list(tokens), Stream.in_progress)
+
+    def _send(self, tokens: list[str], call: Callable[[Stream, str, int], None]) -> None:
+        if self._bus.link.connected:
+            self._bus.link.send(self._receive, tokens, call, lossy=True)
+
+    def _receive(self, tokens: list[str], call: Callable[[Stream, str, int], None]) -> None:
+        if self._bus.broker.stream is not None:
+            for consumer, sequence in map(_delivered, tokens):
+                call(self._bus.broker.stream, consumer, sequence)
 
 
 class _Watch:

@@ -116,6 +116,22 @@ class ConsumerState(NamedTuple):
     delivered: int
 
 
+class Acknowledgements(Protocol):
+    """Sends what a worker says of deliveries, by the ``reply`` of each. None of its calls raises errors of the bus."""
+
+    def add(self, tokens: list[str]) -> None:
+        """Acknowledges deliveries soon. While the connection is lost they are dropped: the deliveries come again."""
+
+    async def run(self) -> None:
+        """Sends acknowledgements until cancelled."""
+
+    async def flush(self) -> None:
+        """Sends the acknowledgements that wait."""
+
+    async def report_progress(self, tokens: Sequence[str]) -> None:
+        """Tells the server that these deliveries are being worked on: it restarts their acknowledgement timeout."""
+
+
 class Bus(Protocol):
     """A connection to the bus, that comes back by itself when it is lost.
 
@@ -126,6 +142,10 @@ class Bus(Protocol):
     refusals: Refusals
     closed: asyncio.Future[None]
     """Ends when the connection does; with an error if the server will not have us back."""
+
+    @property
+    def acks(self) -> Acknowledgements:
+        """Acknowledges what :meth:`delivered` delivers."""
 
     async def connect(self, config: WorkerConfig) -> None:
         """Connects; after a failure it may be tried again.
@@ -211,18 +231,6 @@ class Bus(Protocol):
 
         The rest is what the server says itself, and now and then a delivery that was cut in two on its way.
         """
-
-    def ack(self, tokens: list[str]) -> None:
-        """Acknowledges deliveries soon. While the connection is lost they are dropped: they will come again."""
-
-    async def run_acks(self) -> None:
-        """Sends acknowledgements until cancelled."""
-
-    async def flush_acks(self) -> None:
-        """Sends the acknowledgements that wait."""
-
-    async def report_progress(self, tokens: Sequence[str]) -> None:
-        """Tells the broker that these deliveries are being worked on: it waits for their acknowledgement anew."""
 
 
 OpenBus: TypeAlias = Callable[[WorkerConfig, EventLog], AbstractAsyncContextManager[Bus]]

@@ -30,18 +30,16 @@ from ringcast._bus.bus import (
     StoredMessage,
     WatchConsumer,
 )
+from ringcast._bus.nats_acks import NatsAcks
 from ringcast._bus.nats_client import LIBRARY_VERSION, SubjectRefusedError, library_is_known
-from ringcast._bus.parser import burst_client, end_bursts, publish_to_all, take_bursts
+from ringcast._bus.parser import burst_client, end_bursts, take_bursts
 from ringcast._bus.refusals import Refusals
 from ringcast._common.config import NatsParser, WorkerConfig
 
 T = TypeVar("T")
 
 REQUEST_TIMEOUT_S: Final = 5.0
-_IN_PROGRESS: Final = "+WPI"
 _MANY_ACKS: Final = 64
-_ACK_DELAY_S: Final = 0.005
-"""How long fewer acknowledgements wait for others: nobody waits for them, and sending each alone costs both sides."""
 _CLIENT_ERRORS: Final = (*TRANSIENT, nats.errors.Error)
 
 
@@ -97,9 +95,7 @@ class NatsBus:
         self._backoff = Backoff(random.random, first_s=0.2, most_s=RECONNECT_MOST_S)
         self._lost: list[Callable[[], None]] = []
         self._back: list[Callable[[], None]] = []
-        self._acks: list[str] = []
-        self._acks_waiting = asyncio.Event()
-        self._many_acks = 0
+        self.acks = NatsAcks(lambda: self._nc, log)
         self._last_error = ""
         self._refused = False
         self._established = False
@@ -157,7 +153,7 @@ class NatsBus:
         }
         servers = without_passwords(config.servers)
         self._refused = False
-        self._many_acks = min(_MANY_ACKS, config.max_ack_pending // 2)
+        self.acks.many = min(_MANY_ACKS, config.max_ack_pending // 2)
         try:
             async with asyncio.timeout(config.connect_timeout_s):
                 await self._nc.connect(**options)
@@ -306,40 +302,6 @@ class NatsBus:
     def on_back(self, callback: Callable[[], None]) -> None:
         """Calls back whenever the connection is back."""
         self._back.append(callback)
-
-    def ack(self, tokens: list[str]) -> None:
-        """Acknowledges deliveries soon. While the connection is lost they are dropped: they will come again."""
-        if self._nc.is_connected:
-            self._acks += tokens
-            self._acks_waiting.set()
-
-    async def run_acks(self) -> None:
-        """Sends acknowledgements until cancelled."""
-        while True:
-            await self._acks_waiting.wait()
-            if len(self._acks) < self._many_acks:
-                await asyncio.sleep(_ACK_DELAY_S)
-            await self.flush_acks()
-
-    async def flush_acks(self) -> None:
-        """Sends the acknowledgements that wait."""
-        self._acks_waiting.clear()
-        tokens, self._acks = self._acks, []
-        if not tokens or not self._nc.is_connected:
-            return
-        try:
-            await publish_to_all(self._nc, tokens)
-        except _CLIENT_ERRORS as error:
-            self._log.debug("nats.acks_lost", error=str(error))
-
-    async def report_progress(self, tokens: Sequence[str]) -> None:
-        """Tells the broker that these deliveries are being worked on: it waits for their acknowledgement anew."""
-        if not self._nc.is_connected:
-            return
-        try:
-            await publish_to_all(self._nc, tokens, _IN_PROGRESS)
-        except _CLIENT_ERRORS as error:
-            self._log.debug("nats.progress_lost", error=str(error))
 
     def _next_server(self, servers: list[Any], _info: dict[str, Any]) -> tuple[Any, float]:
         server = min(servers, key=lambda candidate: (candidate.reconnects, random.random()))  # noqa: S311

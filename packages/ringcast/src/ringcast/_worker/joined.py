@@ -103,7 +103,7 @@ class JoinedWorker:
         bus, config, sessions, settings = context.bus, context.config, context.keys.by_key, context.settings
         tasks.spawn(_until_closed(bus))
         tasks.keep("refreshes the lease", self.lease.keep_alive)
-        tasks.keep("acknowledges events", bus.run_acks)
+        tasks.keep("acknowledges events", bus.acks.run)
         tasks.keep("reports progress", lambda: report_progress(bus, sessions, config.ack_wait_s))
         tasks.keep("updates the consumers", self.consumers.run)
         replays = Replays(bus, config, sessions, settings.mode, replay_taker, context.log)
@@ -146,7 +146,7 @@ class JoinedWorker:
         self.consumers.stop_pulling()
         await context.keys.drain(context.config.drain_timeout_s)
         await context.keys.end_handlers()
-        await context.bus.flush_acks()
+        await context.bus.acks.flush()
         self.tasks.end()
 
     async def leave(self) -> None:

@@ -25,7 +25,7 @@ async def report_progress(bus: Bus, sessions: Mapping[str, KeySession], ack_wait
         now = set(_unacknowledged(sessions))
         late = [*(before & now)]
         for at in range(0, len(late), _AT_ONCE):
-            await bus.report_progress(late[at : at + _AT_ONCE])
+            await bus.acks.report_progress(late[at : at + _AT_ONCE])
         before = now
 
 

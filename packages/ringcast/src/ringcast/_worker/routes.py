@@ -41,7 +41,7 @@ class Routes:
             if route is None:
                 self._stats.unreadable += 1
                 self._log.error("event.unknown_subject", subject=delivery.subject)
-                self._bus.ack([delivery.reply])
+                self._bus.acks.add([delivery.reply])
                 continue
             session, number = route
             if session.traces is not None:

@@ -260,7 +260,7 @@ class KeySession:
     def _do(self, action: Action) -> None:
         match action:
             case Ack():
-                self._bus.ack(action.tokens)
+                self._bus.acks.add(action.tokens)
                 if self.traces is not None:
                     self.traces.acknowledged(action.tokens)
             case Apply() | Announce():

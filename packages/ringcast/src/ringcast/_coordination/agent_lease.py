@@ -15,7 +15,7 @@ from ringcast._coordination.lease import PATIENCE_S, LeaseHolder
 from ringcast._protocol.lease_choice import LeaseChoice
 
 if TYPE_CHECKING:
-    from ringcast._coordination.agent_stream import AgentStream, pb
+    from ringcast._coordination.agent_stream import AgentStream, OpenAgentCall, pb
 
 _TICK_S: Final = 0.25
 _SILENT_TICKS: Final = 10
@@ -33,9 +33,14 @@ class AgentLease:
         incarnation: str,
         regranted: Callable[[], None],
         log: EventLog,
+        open_call: OpenAgentCall | None = None,
     ) -> None:
         from ringcast._coordination.agent_stream import AgentStream  # a worker without an agent does not import gRPC
 
+        if open_call is None:
+            from ringcast._coordination.agent_call import GrpcAgentCall
+
+            open_call = GrpcAgentCall.opened
         self._own = own
         self._regranted = regranted
         self._log = log
@@ -44,6 +49,7 @@ class AgentLease:
         self._stream: AgentStream = AgentStream(
             config,
             incarnation=incarnation,
+            open_call=open_call,
             registered=self._on_registered,
             pinged=self._on_ping,
             failed=self._on_failed,

@@ -6,22 +6,10 @@ import asyncio
 import os
 import random
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Final, TypeAlias
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Final, Protocol, TypeAlias
 
-import grpc
-import grpc.aio
-from ringcast_wire import (
-    Backoff,
-    EventLog,
-    InUseError,
-    ProtocolError,
-    RingcastError,
-    UnavailableError,
-    error_from_code,
-    leases,
-    names,
-)
+from ringcast_wire import Backoff, EventLog, InUseError, ProtocolError, RingcastError, UnavailableError, leases
 
 from ringcast._common.config import WorkerConfig
 
@@ -30,14 +18,24 @@ pb = leases.pb
 _HANDSHAKE_S: Final = 2.0
 _LEAVE_S: Final = 1.0
 _IN_USE_PAUSE_S: Final = 0.25
-_OPTIONS: Final = (
-    ("grpc.use_local_subchannel_pool", 1),  # else a new channel inherits the pauses of the one before
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.max_receive_message_length", leases.MAX_MESSAGE_BYTES),
-)
-_BROKEN: Final = (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
 
-_Call: TypeAlias = "grpc.aio.StreamStreamCall[pb.HoldRequest, pb.HoldResponse]"
+
+class AgentCall(Protocol):
+    """One stream to the agent. Messages arrive in order, and a stream ends at once when the process at its end does."""
+
+    async def read(self) -> pb.HoldResponse | None:
+        """The next message, or ``None``: the agent ended the stream without an error.
+
+        Raises:
+            RingcastError: what the stream ended with; :class:`GivenUpError` and ``InUseError`` as the agent says.
+        """
+
+    async def write(self, request: pb.HoldRequest) -> None:
+        """Sends a message; raises as :meth:`read`."""
+
+
+OpenAgentCall: TypeAlias = Callable[[str], AbstractAsyncContextManager[AgentCall]]
+"""Opens a stream to the agent at a target, and ends it with the block. That nobody listens shows when it is read."""
 
 
 class AgentStream:
@@ -52,12 +50,14 @@ class AgentStream:
         config: WorkerConfig,
         *,
         incarnation: str,
+        open_call: OpenAgentCall,
         registered: Callable[[str], None],
         pinged: Callable[[pb.Ping], None],
         failed: Callable[[RingcastError], None],
         log: EventLog,
     ) -> None:
         self._target = leases.target(config.agent)
+        self._open_call = open_call
         self._register = pb.Register(
             version=leases.VERSION,
             worker_id=config.worker_id,
@@ -70,7 +70,7 @@ class AgentStream:
         self._pinged = pinged
         self._failed = failed
         self._log = log
-        self._call: _Call | None = None
+        self._call: AgentCall | None = None
         self._writing = asyncio.Lock()
         self._ended = asyncio.Event()
         self._leaving = False
@@ -109,13 +109,12 @@ class AgentStream:
 
     async def _hold(self, backoff: Backoff) -> None:
         """One stream, to its end."""
-        async with grpc.aio.insecure_channel(self._target, options=_OPTIONS) as channel:
-            call = leases.LeasesStub(channel).Hold()
+        async with self._open_call(self._target) as call:
             try:
                 async with asyncio.timeout(_HANDSHAKE_S):
                     await call.write(pb.HoldRequest(register=self._register))
                     first = await call.read()
-                if not isinstance(first, pb.HoldResponse) or first.WhichOneof("body") != "registered":
+                if first is None or first.WhichOneof("body") != "registered":
                     raise ProtocolError("the agent did not answer the registration")
                 backoff.reset()
                 self._call = call
@@ -123,14 +122,11 @@ class AgentStream:
                 await self._answer_pings(call)
             except TimeoutError:
                 raise UnavailableError(f"the agent did not answer within {_HANDSHAKE_S:g} s") from None
-            except _BROKEN:
-                raise await _error_of(call) from None
             finally:
                 self._call = None
-                call.cancel()
 
-    async def _answer_pings(self, call: _Call) -> None:
-        while isinstance(response := await call.read(), pb.HoldResponse):
+    async def _answer_pings(self, call: AgentCall) -> None:
+        while (response := await call.read()) is not None:
             if response.WhichOneof("body") == "ping":
                 self._pinged(response.ping)
                 await self._write(pb.HoldRequest(pong=pb.Pong(number=response.ping.number)))
@@ -139,22 +135,8 @@ class AgentStream:
         """Sends a message, one at a time. A stream that is broken shows when it is read."""
         async with self._writing:
             if (call := self._call) is not None:
-                with suppress(*_BROKEN):
+                with suppress(RingcastError):
                     await call.write(request)
-
-
-async def _error_of(call: _Call) -> RingcastError:
-    """What a stream ended with, as one of our errors."""
-    call.cancel()  # does nothing to one that has ended
-    code, details = await call.code(), await call.details() or ""
-    if code is grpc.StatusCode.ABORTED:
-        return GivenUpError(details)
-    if code is grpc.StatusCode.ALREADY_EXISTS:
-        return InUseError(details, field="worker_id")
-    trailers = {str(key): str(value) for key, value in await call.trailing_metadata() or ()}
-    if names.GRPC_ERROR_KEY in trailers:
-        return error_from_code(trailers[names.GRPC_ERROR_KEY], details)
-    return UnavailableError(f"the agent did not answer: {details or code.name}")
 
 
 class GivenUpError(UnavailableError):

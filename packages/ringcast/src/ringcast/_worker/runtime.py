@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import time
+from typing import TYPE_CHECKING
 
 from ringcast_wire import EventLog, InUseError, LeaseRecord, MismatchError, Mode, StoreSettings
 from ringcast_wire.tracing import Tracing
@@ -33,6 +34,9 @@ from ringcast._worker.session import KeySession
 from ringcast._worker.session_host import SessionHost
 from ringcast._worker.sessions import KeySessions
 
+if TYPE_CHECKING:
+    from ringcast._coordination.agent_stream import OpenAgentCall
+
 
 class Runtime:
     """What a worker consists of while it runs. One use: ``run`` it once."""
@@ -48,6 +52,7 @@ class Runtime:
         metrics: Metrics | None = None,
         tracing: Tracing | None = None,
         open_bus: OpenBus = NatsBus.prepared,
+        open_agent_call: OpenAgentCall | None = None,
         process: Process = this_process,
     ) -> None:
         self.settings: StoreSettings | None = None
@@ -68,6 +73,7 @@ class Runtime:
         self._metrics: Metrics = NoMetrics()
         self._tracing = tracing
         self._open_bus = open_bus
+        self._open_agent_call = open_agent_call
         self._process = process
         self.stats = Stats()
         """What is no single key's."""
@@ -211,7 +217,12 @@ class Runtime:
         if not self._config.agent or settings.mode is not Mode.PARTITIONED:
             return own
         return AgentLease(
-            self._config, own, incarnation=self._process.incarnation, regranted=self._verify, log=self._log
+            self._config,
+            own,
+            incarnation=self._process.incarnation,
+            regranted=self._verify,
+            log=self._log,
+            open_call=self._open_agent_call,
         )
 
     async def _hold(self, bus: Bus, fetches: FetchClient, settings: StoreSettings, lease: LeaseSource) -> None:

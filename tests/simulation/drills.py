@@ -182,7 +182,7 @@ def _overlook(world: World) -> None:
     """For a moment some server does not have the lease of a worker that lives, so that others may take it for dead."""
     scheduler = world.scheduler
     with _trouble(world):
-        world.broker.overlooked.add(world.random.choice(world.living()).worker_id)
+        world.broker.overlooked.add(world.random.choice(world.living()).lease_id)
         scheduler.run_until(scheduler.now + world.random.uniform(1.0, 6.0))
         world.broker.overlooked.clear()
         scheduler.run_until(scheduler.now + 8.0)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from ringcast_wire import limits, names
 
+from tests.simulation.agent import Host
 from tests.simulation.network import Link
 from tests.simulation.service import STEPS_THAT_MAY_CRASH
 from tests.simulation.worker import Worker
@@ -25,9 +27,13 @@ class Faults:
         self._new_ids = 0
         self._until = 0.0
         kinds = sorted(name for name in dir(self) if name.startswith("do_"))
+        agents = [name for name in kinds if name.startswith("do_agent_")]
+        kinds = [name for name in kinds if name not in agents]
         if world.full:
             kinds = [name for name in kinds if name not in ("do_join", "do_leave", "do_flap", "do_usurp")]
         self._kinds = self._random.sample(kinds, self._random.randint(1, 5))
+        if world.hosts:
+            self._kinds += self._random.sample(agents, self._random.randint(1, 3))
         self._every_s = self._random.uniform(0.5, 6.0)
 
     def run_until(self, end: float) -> None:
@@ -189,8 +195,72 @@ class Faults:
     def do_overlook(self) -> None:
         """Some server of the cluster does not have the lease of a worker that lives."""
         if worker := self._worker():
-            self._world.broker.overlooked.add(worker.worker_id)
+            self._world.broker.overlooked.add(worker.lease_id)
             self._later(self._random.uniform(0.5, 8.0), self._world.broker.overlooked.clear)
+
+    # ---- hosts and their agents
+
+    def do_agent_crash(self) -> None:
+        """An agent is killed, and mostly started again, within a moment or long after its lease has ended."""
+        host = self._host()
+        if host.agent is not None and host.agent.alive:
+            host.agent.crash()
+            if self._random.random() < 0.8:
+                self._restart_agent(host, self._random.choice((0.5, 4.0, 20.0)))
+
+    def do_agent_stop(self) -> None:
+        """An agent ends in order, and comes back."""
+        host = self._host()
+        if host.agent is not None and host.agent.alive:
+            host.agent.stop()
+            self._restart_agent(host, self._random.choice((1.0, 20.0)))
+
+    def do_agent_pause(self) -> None:
+        """An agent stops for a time: a moment, or beyond its lease."""
+        agent = self._host().agent
+        if agent is not None and agent.alive and not agent.paused:
+            agent.pause()
+            for_s = self._random.uniform(0.05, self._random.choice((3.0, LEASE_S + 10.0)))
+            self._later(for_s, lambda: agent.resume() if agent.paused else None)
+
+    def do_agent_cut(self) -> None:
+        """An agent's connection with NATS breaks, while its workers go on."""
+        agent = self._host().agent
+        if agent is not None and agent.alive:
+            self._cut(agent.link, self._random.choice((0.0, 2.0, LEASE_S + 10.0)) * self._random.random())
+
+    def do_agent_stall(self) -> None:
+        """An agent's packets do not get through for a time."""
+        agent = self._host().agent
+        if agent is not None and agent.alive:
+            agent.link.stall()
+            self._later(self._random.uniform(0.1, 15.0), agent.link.unstall)
+
+    def do_agent_gone(self) -> None:
+        """An agent is killed and never comes back: its workers live by leases of their own."""
+        host = self._host()
+        host.gone = True
+        if host.agent is not None:
+            host.agent.crash()
+
+    def do_agent_host(self) -> None:
+        """A whole host dies: the agent, and all its workers with it; some come back."""
+        host = self._host()
+        if host.agent is not None:
+            host.agent.crash()
+        for worker in self._world.living():
+            if worker.host is host:
+                worker.crash()
+                if self._random.random() < 0.8:
+                    self._later(self._random.uniform(0.1, 15.0), partial(self._start, worker.worker_id))
+        self._restart_agent(host, 15.0)
+
+    def _host(self) -> Host:
+        return self._random.choice(self._world.hosts)
+
+    def _restart_agent(self, host: Host, most_s: float) -> None:
+        delay_s = self._random.uniform(0.05, most_s)
+        self._later(delay_s, lambda: None if host.gone else self._world.start_agent(host))
 
     # ---- the service and its database
 

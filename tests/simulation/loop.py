@@ -133,6 +133,15 @@ class SimLoop(asyncio.BaseEventLoop):
             busy = ", ".join(sorted({_named(handle) for handle in self._queue}))
             raise CirclesError(f"{self.process.name} has taken {self._turns} turns since {self._since:.6f} s: {busy}")
 
+    def run_in_executor(self, _executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        """Calls at once what is for another thread: there is none."""
+        done = self.create_future()
+        try:
+            done.set_result(func(*args))
+        except Exception as error:  # noqa: BLE001  # it is for whoever waits
+            done.set_exception(error)
+        return done
+
     # ---- tasks
 
     def create_task(  # type: ignore[override]

@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Final
 
+from tests.simulation.agent import simulated_agent
 from tests.simulation.checker import Checker, Violation
 from tests.simulation.drills import drill
 from tests.simulation.engine import CirclesError
@@ -41,7 +42,11 @@ def run(seed: int, *, trace: bool = False) -> Outcome:
     """Runs a seed; ``trace`` keeps a line of every step."""
     lines: list[str] = []
     world = World(seed, lines if trace else None)
-    with simulated(seed, world.settings.filters), simulated_service(world.random, world.database):
+    with (
+        simulated(seed, world.settings.filters),
+        simulated_service(world.random, world.database),
+        simulated_agent(seed),
+    ):
         faults = Faults(world)
         try:
             _live_through(world, faults)
@@ -76,6 +81,8 @@ def _judge(seed: int, world: World, faults: Faults) -> Outcome:
 def _live_through(world: World, faults: Faults) -> None:
     """The time of the faults, under a load of writes."""
     random = world.random
+    for host in world.hosts:
+        world.start_agent(host)
     for number in range(random.choice((1, 2, 2))):
         world.start_service(f"c{number}")
     for number in range(random.randint(1, 4)):

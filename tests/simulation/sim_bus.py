@@ -260,7 +260,7 @@ class SimBus(SimConnection):
 
     def _read(self, subjects: list[str], reply: str) -> None:
         """One server's answer to a question for several keys, as JetStream's direct reads give it."""
-        prefix = subjects[0].rpartition(".")[0] + "."
+        prefix = f"$KV.{names.LEASES_BUCKET}."  # a host's lease has a dot in its name
         try:
             found = self.broker.read(names.LEASES_BUCKET, [subject.removeprefix(prefix) for subject in subjects])
         except TransientError:

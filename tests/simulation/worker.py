@@ -29,6 +29,7 @@ from ringcast._worker.session import KeySession
 from ringcast_wire import RingcastError, names
 from typing_extensions import override
 
+from tests.simulation.agent import Host
 from tests.simulation.broker import Broker
 from tests.simulation.engine import Process, Scheduler
 from tests.simulation.history import History
@@ -58,7 +59,7 @@ class WorkerSettings:
     handler_fails: float = 0.0
     """The share of its calls that raise."""
 
-    def config(self, worker_id: str, name: str) -> WorkerConfig:
+    def config(self, worker_id: str, name: str, agent: str) -> WorkerConfig:
         """The settings of a worker; ``name`` tells its process from all others."""
         return WorkerConfig(
             store=self.store,
@@ -66,6 +67,7 @@ class WorkerSettings:
             servers=(f"nats://{name}",),
             worker_id=worker_id,
             name=name,
+            agent=agent,
             window_s=self.window_s,
             stabilisation_s=self.stabilisation_s,
             grace_s=self.grace_s,
@@ -135,9 +137,12 @@ class Worker(SimProcess):
         settings: WorkerSettings,
         broker: Broker,
         history: History,
+        host: Host | None = None,
     ) -> None:
         super().__init__(scheduler, name, random, broker, history)
         self.worker_id = worker_id
+        self.host = host
+        """Whose agent keeps its lease; without one it keeps its own."""
         self.settings = settings
         self.process: Process = self
         self.leaving = False
@@ -147,12 +152,13 @@ class Worker(SimProcess):
         identity.incarnation = name
         application = Application(self)
         self.runtime = ObservedRuntime(
-            settings.config(worker_id, name),
+            settings.config(worker_id, name, host.path if host is not None else ""),
             self._log,
             handler=application.handler,
             on_assigned=application.assigned,
             on_revoked=application.revoked,
             open_bus=partial(SimBus.prepared, self),
+            open_agent_call=partial(host.opened, self) if host is not None else None,
             process=identity,
         )
         self.runtime.worker = self
@@ -165,6 +171,16 @@ class Worker(SimProcess):
     def owned(self, key: str) -> frozenset[int]:
         """The partitions of a key that it takes itself to own."""
         return frozenset(self.sessions[key].machine.partitions) if self.sessions else frozenset()
+
+    @property
+    def lease_id(self) -> str:
+        """The lease that its records are to name."""
+        return self.runtime.lease.id if self.runtime.lease is not None else self.worker_id
+
+    @property
+    def by_agent(self) -> bool:
+        """Whether its host's agent keeps its lease."""
+        return self.runtime.lease is not None and self.runtime.lease.by_agent
 
     # ---- life
 
@@ -184,6 +200,8 @@ class Worker(SimProcess):
             self.note_errors()
             self.note("end")
             super().crash()
+            if self.host is not None:
+                self.host.left(self)
 
     # ---- what it sends and gets
 

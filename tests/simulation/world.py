@@ -16,6 +16,7 @@ from ringcast_config_service.writes.batches import RowInput
 from ringcast_core import row_partition
 from ringcast_wire import Event, Mode, StoreSettings, Strategy, limits, names
 
+from tests.simulation.agent import Agent, Host
 from tests.simulation.broker import Broker, Bucket
 from tests.simulation.database import Database
 from tests.simulation.engine import Scheduler
@@ -30,6 +31,10 @@ STORE: Final = "s"
 LEASE_S: Final = float(limits.LEASE_TTL_S)
 REST_WITHIN_S: Final = 180.0
 """How long after the last fault everything has to be in order again: five times the longest back-off."""
+
+HOSTED: Final = (5, 6, 11, 14)
+"""Seeds that have hosts with agents, by the rest when they are divided by 16: others go on as they did."""
+_UNDER_AN_AGENT: Final = 0.75
 
 
 class World:
@@ -54,6 +59,12 @@ class World:
         """The newest process of each worker id."""
         self.ghosts: list[Worker] = []
         """Processes whose id another one has been given."""
+        self._hosts_random = Random(f"hosts of {seed}")
+        hosts = self._hosts_random.choice((1, 1, 2)) if seed % 16 in HOSTED and not self.full else 0
+        self.hosts = [Host(f"h{number}") for number in range(hosts)]
+        """Machines with an agent."""
+        self._places: dict[str, Host | None] = {}
+        """On which of them each worker id is."""
         self.services: dict[str, Service] = {}
         self.writes = 0
         self.write_every_s = random.uniform(0.15, 0.8)
@@ -123,16 +134,41 @@ class World:
             settings=self.settings,
             broker=self.broker,
             history=self.history,
+            host=self._host_of(worker_id),
         )
         worker.start()
+
+    def start_agent(self, host: Host) -> None:
+        """Starts the agent of a host, unless it runs."""
+        if host.agent is None or not host.agent.alive:
+            self._lives += 1
+            host.agent = Agent(
+                self.scheduler,
+                f"{host.name}.{self._lives}",
+                self._hosts_random,
+                host=host,
+                broker=self.broker,
+                history=self.history,
+            )
+            host.agent.start()
+
+    def agents(self) -> list[Agent]:
+        """The agents that run."""
+        return [host.agent for host in self.hosts if host.agent is not None and host.agent.alive]
+
+    def _host_of(self, worker_id: str) -> Host | None:
+        if self.hosts and worker_id not in self._places:
+            hosted = self._hosts_random.random() < _UNDER_AN_AGENT
+            self._places[worker_id] = self._hosts_random.choice(self.hosts) if hosted else None
+        return self._places.get(worker_id)
 
     def living(self) -> list[Worker]:
         """Every worker process that has not ended."""
         return [worker for worker in (*self.workers.values(), *self.ghosts) if worker.alive]
 
     def _processes(self) -> tuple[SimProcess, ...]:
-        """Workers that have not ended, and all services."""
-        return *self.living(), *self.services.values()
+        """Workers and agents that have not ended, and all services."""
+        return *self.living(), *self.services.values(), *self.agents()
 
     def provision(self) -> None:
         """NATS and the database have what a service made in an earlier life."""
@@ -262,11 +298,14 @@ class World:
                 service.resume()
             service.link.blocked = False
             service.link.unstall()
-        for worker in self.living():
-            worker.link.blocked = False
-            worker.link.unstall()
-            if worker.paused:
-                worker.resume()
+        for host in self.hosts:
+            if not host.gone:
+                self.start_agent(host)
+        for process in (*self.living(), *self.agents()):
+            process.link.blocked = False
+            process.link.unstall()
+            if process.paused:
+                process.resume()
 
     def unrest(self) -> str:
         """What is not in order yet, of what has to be after the last fault; empty if nothing."""
@@ -276,6 +315,9 @@ class World:
             return f"{unpublished} events are not published"
         if unacked := self.unacked():
             return f"deliveries wait for an acknowledgement: {unacked}"
+        for agent in self.agents():
+            if not agent.keeps or not agent.link.connected:
+                return f"{agent.name} does not keep a lease"
         owners: dict[tuple[str, int], int] = {}
         heads = self.database.heads()
         for worker in self.living():
@@ -285,6 +327,8 @@ class World:
                 return f"{worker.name} is not connected"
             if not all(session.vitals.assigned for session in worker.sessions.values()):
                 return f"{worker.name} waits for its share"
+            if worker.host is not None and worker.by_agent is worker.host.gone:
+                return f"{worker.name} has the wrong lease: {worker.lease_id}"
             if not self.full and not self.broker.is_watched_by(worker.link, names.nodes_bucket(STORE)):
                 return f"{worker.name} does not watch"
             for key, session in worker.sessions.items():

@@ -1,6 +1,6 @@
 """A host with a heartbeat agent: the agent's real leases, and the streams that workers of the host register over.
 
-All that the simulation takes from the agent's distribution is imported here.
+All that the simulation takes from the agent's distribution for leases is imported here, also for variants.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ringcast_heartbeat_agent.leases import host as agent_host
 from ringcast_heartbeat_agent.leases import state as agent_state
 from ringcast_heartbeat_agent.leases import streams as agent_streams
 from ringcast_heartbeat_agent.leases.host import HostLeases
+from ringcast_heartbeat_agent.leases.registry import Registration, WorkerRegistry
 from ringcast_heartbeat_agent.leases.state import SocketPlace, State
 from ringcast_heartbeat_agent.leases.streams import GivenUpError, WorkerStreams
 from ringcast_wire import NatsLogin, RingcastError, UnavailableError, leases
@@ -42,6 +43,8 @@ _MOST: Final = 64
 _USER: Final = 1000
 
 pb = leases.pb
+
+__all__ = ["Agent", "Host", "Registration", "WorkerRegistry", "simulated_agent"]
 
 
 class Host:

@@ -17,6 +17,9 @@ PROMPT_S: Final = 4.0
 """How soon a change has to be with its owner while nothing is wrong; far less than the interval of heads comparisons,
 so that it is the events that bring it."""
 
+AGENT_S: Final = 1.0
+"""How soon the partitions of a worker that dies under a living agent have another owner."""
+
 _SHORT: Final = Repr()
 
 
@@ -133,6 +136,7 @@ class Checker:
         self._shared: dict[tuple[str, int], float] = {}
         self._restored = False
         self._calm_since: float | None = None
+        self._still = False
         self._due: list[_Due] = []
         self._now = 0.0
 
@@ -201,6 +205,7 @@ class Checker:
 
     def _on_own(self, worker: str, key: str, partition: int) -> None:
         found = self._partitions[key, partition]
+        self._check_still(worker, key, partition)
         found.owners[worker] = _Span(self._now)
         if len(found.owners) == 2:
             self._shared[key, partition] = self._now
@@ -208,11 +213,16 @@ class Checker:
 
     def _on_disown(self, worker: str, key: str, partition: int) -> None:
         found = self._partitions[key, partition]
+        self._check_still(worker, key, partition)
         del found.owners[worker]
         if len(found.owners) == 1 and not self._full:
             self.double_owned_s += self._now - self._shared.pop((key, partition))
         if not found.owners:
             self._later("owner", key, partition, 0)
+
+    def _check_still(self, worker: str, key: str, partition: int) -> None:
+        if self._still:
+            self._wrong("moved", f"{key}/{partition}: {worker}, though nothing but an agent has ended")
 
     def _on_end(self, worker: str) -> None:
         for (key, partition), found in self._partitions.items():
@@ -231,6 +241,16 @@ class Checker:
     def _on_revoked(self, worker: str, key: str, partitions: tuple[int, ...]) -> None:
         for partition in partitions:
             self._announced.discard((worker, key, partition))
+
+    # ---- hosts and their agents
+
+    def _on_dies(self, worker: str) -> None:
+        for (key, partition), found in self._partitions.items():
+            if worker in found.owners:
+                self._later("heir", key, partition, 0, worker, within_s=AGENT_S)
+
+    def _on_still(self, still: bool) -> None:
+        self._still = still
 
     # ---- the handler and acknowledgements
 
@@ -303,9 +323,11 @@ class Checker:
             if worker in found.owners:
                 self._later("verify", key, partition, found.head, worker)
 
-    def _later(self, kind: str, key: str, partition: int, rev: int, worker: str = "") -> None:
+    def _later(
+        self, kind: str, key: str, partition: int, rev: int, worker: str = "", *, within_s: float = PROMPT_S
+    ) -> None:
         if self._calm_since is not None:
-            due = _Due(self._now + PROMPT_S, len(self._due), kind, key, partition, rev, worker)
+            due = _Due(self._now + within_s, len(self._due), kind, key, partition, rev, worker)
             heapq.heappush(self._due, due)
 
     def _look_at_due(self) -> None:
@@ -313,6 +335,10 @@ class Checker:
             due = heapq.heappop(self._due)
             found = self._partitions[due.key, due.partition]
             place = f"{due.key}/{due.partition}"
+            if due.kind == "heir":
+                if not found.owners:
+                    self._wrong("no heir", f"{place}: {AGENT_S:g} s after {due.worker} died under an agent")
+                continue
             if due.kind == "owner" and not found.owners:
                 self._wrong("no owner", f"{place}: since {due.time - PROMPT_S:.3f} s")
             for worker, span in found.owners.items():

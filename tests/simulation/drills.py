@@ -19,6 +19,9 @@ _QUIET_S: Final = 30.0
 _HEADS_S: Final = 13.0
 """Within this time every worker has compared with the heads."""
 
+_OVER_TO_THE_AGENT_S: Final = 6.0
+"""Within this time a worker that has come lives by its agent's lease alone, and an agent knows which workers do."""
+
 
 def drill(world: World) -> None:
     """Writes while all is well, and then some of the drills, in any order."""
@@ -26,6 +29,8 @@ def drill(world: World) -> None:
     world.history.add(scheduler.now, "calm", True)
     _touch(world)
     _write_for(world, 2.0)
+    for chosen in random.sample(_HOST_DRILLS, random.randint(1, len(_HOST_DRILLS))) if world.hosts else ():
+        chosen(world)
     for chosen in random.sample(_DRILLS, random.randint(1, 4)):
         if not world.full:
             chosen(world)
@@ -231,6 +236,46 @@ def _restore(world: World) -> None:
         world.note_rows()
     _touch(world)
 
+
+def _die_under_an_agent(world: World) -> None:
+    """A worker dies and its agent lives: the agent deletes its records at once, and nobody waits for a lease to end."""
+    scheduler = world.scheduler
+    while len(world.living()) < 2:
+        world.start_worker(f"h{len(world.living())}")
+    _settle(world)
+    scheduler.run_until(scheduler.now + _OVER_TO_THE_AGENT_S)
+    workers = [worker for worker in world.workers.values() if worker.alive and worker.by_agent]
+    if workers:
+        worker = world.random.choice(workers)
+        world.history.add(scheduler.now, "dies", worker.name)
+        worker.crash()
+        _touch(world)
+        _settle(world)
+
+
+def _agent_dies(world: World) -> None:
+    """An agent dies, or stops and goes on, and nothing else does: no partition moves, and no change is late."""
+    scheduler, random = world.scheduler, world.random
+    host = random.choice(world.hosts)
+    _settle(world)
+    scheduler.run_until(scheduler.now + _OVER_TO_THE_AGENT_S)
+    world.history.add(scheduler.now, "still", True)
+    if host.agent is not None and random.random() < 0.7:
+        host.agent.crash()
+    elif host.agent is not None:
+        host.agent.pause()
+    _write_for(world, random.uniform(0.05, random.choice((2.0, 25.0))))
+    if host.agent is not None and host.agent.alive:
+        host.agent.resume()
+    elif random.random() < 0.7 and not host.gone:
+        world.start_agent(host)
+    else:
+        host.gone = True
+    _write_for(world, 15.0)
+    world.history.add(scheduler.now, "still", False)
+
+
+_HOST_DRILLS: Final = (_die_under_an_agent, _agent_dies)
 
 _DRILLS: Final = (
     _join,

@@ -34,6 +34,8 @@ class History:
     refused    worker, key, what: too many rows were missing in another history
     put_back   worker, key, partition, before, after: its revision went back with the database's
     calm       ``True``: all faults are over, ``False``: the next begins
+    dies       worker: it is about to be killed, under an agent that lives, while all else is in order
+    still      ``True``: nothing but an agent goes wrong from now on, ``False``: no longer
     restless   why: long after the last fault something was not in order
     held       worker, key, partition, applied, {row: (version, value)}: what it has, in the end or after a restore
     unacked    consumer, count: deliveries that nobody has acknowledged in the end

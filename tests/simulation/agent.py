@@ -187,6 +187,7 @@ class Agent(SimProcess):
         self.process: Process = self
         self.hosted: HostLeases | None = None
         self.listens = False
+        self.leaving = False
         self.streams: list[AgentEnd] = []
         self._served: WorkerStreams | None = None
         self._stopping = asyncio.Event()
@@ -204,6 +205,7 @@ class Agent(SimProcess):
 
     def stop(self) -> None:
         """Has it end in order, as SIGTERM does."""
+        self.leaving = True
         self.run(self._stopping.set, ())
 
     @override

@@ -19,6 +19,8 @@ so that it is the events that bring it."""
 
 AGENT_S: Final = 1.0
 """How soon the partitions of a worker that dies under a living agent have another owner."""
+GIVEN_S: Final = 2.95
+"""For so long a consumer has a delivery that it does not answer: less than the agent waits, by the fastest clock."""
 
 _SHORT: Final = Repr()
 
@@ -111,6 +113,28 @@ class _Span:
     """The revision up to which everything is known to have been handed over, or superseded."""
 
 
+class _Given(NamedTuple):
+    """A delivery of a row that is in flight: until it is answered, its consumer is over, or its time has passed."""
+
+    at: float
+    consumer: str
+    offset: int
+    attempt: int
+
+
+@dataclass(slots=True)
+class _Group:
+    """What one process has given its consumers of one config key."""
+
+    flight: dict[str, _Given] = field(default_factory=dict)
+    newest: dict[str, int] = field(default_factory=dict)
+    settled: dict[str, int] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)
+    """Versions that were due while there was no consumer: the next one begins with the rows that are there."""
+    wanted: dict[str, tuple[int, int, bool]] = field(default_factory=dict)
+    """The partition of each row that it was told of, the last version, and whether the row is there."""
+
+
 class _Due(NamedTuple):
     """Something to look at later."""
 
@@ -137,6 +161,7 @@ class Checker:
         self._restored = False
         self._calm_since: float | None = None
         self._still = False
+        self._groups: dict[tuple[str, str], _Group] = defaultdict(_Group)
         self._due: list[_Due] = []
         self._now = 0.0
 
@@ -241,6 +266,8 @@ class Checker:
     def _on_revoked(self, worker: str, key: str, partitions: tuple[int, ...]) -> None:
         for partition in partitions:
             self._announced.discard((worker, key, partition))
+        group = self._groups[worker, key]  # of what comes back it is told again, but of rows that are gone
+        group.wanted = {row: wanted for row, wanted in group.wanted.items() if wanted[0] not in partitions}
 
     # ---- hosts and their agents
 
@@ -251,6 +278,39 @@ class Checker:
 
     def _on_still(self, still: bool) -> None:
         self._still = still
+
+    def _on_dispatched(self, worker: str, key: str, partition: int, row: str, version: int, value: str | None) -> None:
+        self._groups[worker, key].wanted[row] = partition, version, value is not None
+
+    def _on_given(
+        self, worker: str, key: str, row: str, version: int, consumer: str, offset: int, attempt: int
+    ) -> None:
+        group = self._groups[worker, key]
+        what = f"{worker} {key} {row}: version {version} to {consumer}"
+        before = group.flight.get(row)
+        if before is not None and self._now < before.at + GIVEN_S:
+            self._wrong("two in flight", f"{what}, {before.consumer} has had one since {before.at:.3f} s")
+        if version < group.newest.get(row, 0) and not self._restored:
+            self._wrong("fallen", f"{what} after version {group.newest[row]}")
+        group.flight[row] = _Given(self._now, consumer, offset, attempt)
+        group.newest[row] = version
+
+    def _on_answered(self, worker: str, key: str, row: str, consumer: str, offset: int, attempt: int) -> None:
+        flight = self._groups[worker, key].flight
+        if row in flight and flight[row][1:] == (consumer, offset, attempt):
+            del flight[row]
+
+    def _on_consumer_over(self, worker: str, consumer: str) -> None:
+        for (other, _), group in self._groups.items():
+            if other == worker:
+                group.flight = {row: given for row, given in group.flight.items() if given.consumer != consumer}
+
+    def _on_settled(self, worker: str, key: str, row: str, version: int) -> None:
+        settled = self._groups[worker, key].settled
+        settled[row] = max(version, settled.get(row, 0))  # an answer that comes too late is one of an older version
+
+    def _on_skipped(self, worker: str, key: str, row: str, version: int) -> None:
+        self._groups[worker, key].skipped[row] = version  # the last one: nothing of the row comes after it
 
     # ---- the handler and acknowledgements
 
@@ -375,6 +435,12 @@ class Checker:
                     self._wrong("lost", f"{place}: {worker} never had {missing}")
                 shown = {row: (version, value) for row, (version, value) in span.done.items() if value is not None}
                 self._compare(f"{worker} {place}", "was shown", shown, found.live())
+
+        for (worker, key), group in self._groups.items():
+            for row, (partition, version, live) in group.wanted.items():
+                settled = max(group.settled.get(row, 0), 0 if live else group.skipped.get(row, 0))
+                if worker in self._partitions[key, partition].owners and settled < version:
+                    self._wrong("unsettled", f"{worker} {key}/{partition} {row}: no consumer has had version {version}")
 
     def _compare(self, place: str, verb: str, have: dict[str, Any], want: dict[str, tuple[int, str]]) -> None:
         for row in sorted(have.keys() | want.keys()):

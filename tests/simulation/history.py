@@ -36,6 +36,12 @@ class History:
     calm       ``True``: all faults are over, ``False``: the next begins
     dies       worker: it is about to be killed, under an agent that lives, while all else is in order
     still      ``True``: nothing but an agent goes wrong from now on, ``False``: no longer
+    dispatched worker, key, partition, row, version, value: its group of consumers was told of this change
+    given      worker, key, row, version, consumer, offset, attempt: a consumer of the group gets this delivery
+    answered   worker, key, row, consumer, offset, attempt: the consumer says that it is done with, or that it failed
+    settled    worker, key, row, version: a consumer has it, or it was dropped, or is a dead letter
+    skipped    worker, key, row, version: there was no consumer when it was due
+    consumer_over worker, consumer: it is dead, has left or is evicted
     restless   why: long after the last fault something was not in order
     held       worker, key, partition, applied, {row: (version, value)}: what it has, in the end or after a restore
     unacked    consumer, count: deliveries that nobody has acknowledged in the end

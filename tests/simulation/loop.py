@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from typing_extensions import TypeVarTuple, Unpack
 
@@ -24,6 +24,7 @@ MOST_TURNS_AT_ONCE: Final = 2_000
 _MOST_CANCELLATIONS: Final = 20
 _MOST_LAST_TURNS: Final = 1_000
 
+_T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
 
@@ -133,9 +134,9 @@ class SimLoop(asyncio.BaseEventLoop):
             busy = ", ".join(sorted({_named(handle) for handle in self._queue}))
             raise CirclesError(f"{self.process.name} has taken {self._turns} turns since {self._since:.6f} s: {busy}")
 
-    def run_in_executor(self, _executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+    def run_in_executor(self, executor: object, func: Callable[[Unpack[_Ts]], _T], *args: *_Ts) -> asyncio.Future[_T]:
         """Calls at once what is for another thread: there is none."""
-        done = self.create_future()
+        done: asyncio.Future[_T] = self.create_future()
         try:
             done.set_result(func(*args))
         except Exception as error:  # noqa: BLE001  # it is for whoever waits

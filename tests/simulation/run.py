@@ -8,6 +8,7 @@ from typing import Final
 
 from tests.simulation.agent import simulated_agent
 from tests.simulation.checker import Checker, Violation
+from tests.simulation.dispatch import simulated_dispatch
 from tests.simulation.drills import drill
 from tests.simulation.engine import CirclesError
 from tests.simulation.faults import Faults
@@ -46,6 +47,7 @@ def run(seed: int, *, trace: bool = False) -> Outcome:
         simulated(seed, world.settings.filters),
         simulated_service(world.random, world.database),
         simulated_agent(seed),
+        simulated_dispatch(seed),
     ):
         faults = Faults(world)
         try:

@@ -5,12 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from types import ModuleType
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
-from unittest.mock import patch
 
 from msgspec import structs
 from ringcast import Change
@@ -30,13 +26,11 @@ from ringcast._protocol.intake import EventIntake
 from ringcast._protocol.key import KeyMachine
 from ringcast._protocol.kv_mirror import Entry, KvMirror
 from ringcast._protocol.lease import LeaseKeeper, Refusal
-from ringcast._protocol.lease_choice import LeaseChoice
 from ringcast._protocol.lease_reading import Lease, LeaseReadings
 from ringcast._protocol.membership import Membership
 from ringcast._protocol.partition import EventKind, Fetching, Partition, Token
 from ringcast._worker.session import KeySession
 from ringcast._worker.sessions import KeySessions
-from ringcast.hosting import HostRecords
 from ringcast_config_service.histories import Histories
 from ringcast_config_service.nats.lane import Lane
 from ringcast_config_service.nats.publisher import EventPublisher, PubAck, Sent
@@ -48,14 +42,13 @@ from ringcast_config_service.repository.sqlite.repository import SqliteRepositor
 from ringcast_config_service.repository.writes import CurrentState
 from ringcast_wire import ErrorCode, Event, FetchReply, PartitionRows, Row
 
-from tests.simulation.agent import Registration, WorkerRegistry
+from tests.simulation import agent_variants
+from tests.simulation.agent_variants import Variant
 from tests.simulation.process import current
 from tests.simulation.worker import Worker
 
 _intake_take = EventIntake.take
 _machine_compare = KeyMachine.compare_heads
-_membership_alive = Membership.alive
-_roster_restore = WorkerRegistry.restore
 _machine_assign = KeyMachine.assign
 _partition_classify = Partition.classify
 _batch_take = Batch.take
@@ -246,32 +239,6 @@ async def _head_after_the_rows(
     return structs.replace(found, partitions=parts)
 
 
-def _wait_for_no_one(self: WorkerRegistry, registrations: list[Registration], *users: Any) -> None:
-    _roster_restore(self, [], *users)
-    self._grace_ticks = 0
-
-
-def _alive_unread(self: Membership, lease: str) -> bool:
-    return "." in lease or _membership_alive(self, lease)
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """What is broken, and within how many seeds that has to be noticed: several times what it took when measured."""
-
-    what: str
-    within: int
-    patches: tuple[tuple[type | ModuleType, str, Any], ...]
-
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """Breaks it, in this process, until the end of the block."""
-        with ExitStack() as stack:
-            for owner, name, replacement in self.patches:
-                stack.enter_context(patch.object(owner, name, replacement))
-            yield
-
-
 VARIANTS: Final = {
     "ack_before_apply": Variant(
         "acknowledges an event as soon as it has heard it", 20, ((EventIntake, "take", _ack_at_once),)
@@ -433,19 +400,5 @@ VARIANTS: Final = {
         200,
         ((KvMirror, "correct", _correct_leases_only),),
     ),
-    # Hosts with an agent.
-    "agent_keeps_the_dead": Variant(
-        "keeps the records of workers that died on its host", 100, ((HostRecords, "_delete_strays", _nothing_to_do),)
-    ),
-    "waits_for_its_agent": Variant(
-        "takes no lease of its own when its agent is gone", 100, ((LeaseChoice, "wants_own", _not_given_up),)
-    ),
-    "waits_for_no_worker": Variant(
-        "takes workers for dead that have not come back to it when it starts",
-        200,
-        ((WorkerRegistry, "restore", _wait_for_no_one),),
-    ),
-    "unread_lease": Variant(
-        "trusts the lease of a host without having read it", 300, ((Membership, "alive", _alive_unread),)
-    ),
+    **agent_variants.VARIANTS,
 }

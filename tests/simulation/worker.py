@@ -31,6 +31,7 @@ from typing_extensions import override
 
 from tests.simulation.agent import Host
 from tests.simulation.broker import Broker
+from tests.simulation.dispatch import Dispatching, DispatchSettings
 from tests.simulation.engine import Process, Scheduler
 from tests.simulation.history import History
 from tests.simulation.jetstream import Message
@@ -92,9 +93,19 @@ class Application:
         settings = worker.settings
         slow = settings.handler_s or settings.handler_fails
         self.handler: Callable[[Change], Awaitable[None] | None] = self._wait_and_handle if slow else self._handle
+        if worker.dispatching is not None:
+            self.handler = self._dispatch
 
     def _handle(self, change: Change) -> None:
         self._note("handle", change)
+        self._note("handled", change)
+
+    def _dispatch(self, change: Change) -> None:
+        """As the agent's worker: consumers have it, now or later."""
+        assert self._worker.dispatching is not None
+        self._note("handle", change)
+        self._worker.dispatching.take(change)
+        self._note("dispatched", change)
         self._note("handled", change)
 
     async def _wait_and_handle(self, change: Change) -> None:
@@ -115,10 +126,14 @@ class Application:
     def assigned(self, key: str, partitions: frozenset[int]) -> None:
         """The worker's ``on_assigned``."""
         self._worker.note("assigned", key, tuple(sorted(partitions)))
+        if self._worker.dispatching is not None:
+            self._worker.dispatching.assigned(key, partitions)
 
     def revoked(self, key: str, partitions: frozenset[int]) -> None:
         """The worker's ``on_revoked``."""
         self._worker.note("revoked", key, tuple(sorted(partitions)))
+        if self._worker.dispatching is not None:
+            self._worker.dispatching.revoked(key, partitions)
 
     def _note(self, kind: str, change: Change) -> None:
         self._worker.note(kind, change.key, change.partition, change.row_id, change.version, change.value)
@@ -138,6 +153,7 @@ class Worker(SimProcess):
         broker: Broker,
         history: History,
         host: Host | None = None,
+        dispatch: tuple[int, DispatchSettings] | None = None,
     ) -> None:
         super().__init__(scheduler, name, random, broker, history)
         self.worker_id = worker_id
@@ -150,6 +166,8 @@ class Worker(SimProcess):
         self._log = worker_log(_silent)
         identity = Identity()
         identity.incarnation = name
+        self.dispatching = Dispatching(self, settings.keys, *dispatch) if dispatch is not None else None
+        """It is an agent's own: what it is told goes to consumers."""
         application = Application(self)
         self.runtime = ObservedRuntime(
             settings.config(worker_id, name, host.path if host is not None else ""),
@@ -191,6 +209,8 @@ class Worker(SimProcess):
 
     @override
     async def live(self) -> None:
+        if self.dispatching is not None:
+            self.dispatching.start()
         with suppress(RingcastError):  # another process has its id, or nothing answers
             await self.runtime.run()
 

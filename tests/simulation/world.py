@@ -19,6 +19,7 @@ from ringcast_wire import Event, Mode, StoreSettings, Strategy, limits, names
 from tests.simulation.agent import Agent, Host
 from tests.simulation.broker import Broker, Bucket
 from tests.simulation.database import Database
+from tests.simulation.dispatch import DispatchSettings
 from tests.simulation.engine import Scheduler
 from tests.simulation.history import History
 from tests.simulation.jetstream import Stream
@@ -34,7 +35,8 @@ REST_WITHIN_S: Final = 180.0
 
 HOSTED: Final = (5, 6, 11, 14)
 """Seeds that have hosts with agents, by the rest when they are divided by 16: others go on as they did."""
-_UNDER_AN_AGENT: Final = 0.75
+_UNDER_AN_AGENT: Final = 0.65
+_OF_AN_AGENT: Final = 0.25
 
 
 class World:
@@ -65,6 +67,9 @@ class World:
         """Machines with an agent."""
         self._places: dict[str, Host | None] = {}
         """On which of them each worker id is."""
+        self._dispatching: set[str] = set()
+        """The worker ids that are an agent's own, whose groups have consumers."""
+        self.dispatch = DispatchSettings.drawn(self._hosts_random)
         self.services: dict[str, Service] = {}
         self.writes = 0
         self.write_every_s = random.uniform(0.15, 0.8)
@@ -135,6 +140,7 @@ class World:
             broker=self.broker,
             history=self.history,
             host=self._host_of(worker_id),
+            dispatch=(self.partitions, self.dispatch) if worker_id in self._dispatching else None,
         )
         worker.start()
 
@@ -158,8 +164,10 @@ class World:
 
     def _host_of(self, worker_id: str) -> Host | None:
         if self.hosts and worker_id not in self._places:
-            hosted = self._hosts_random.random() < _UNDER_AN_AGENT
-            self._places[worker_id] = self._hosts_random.choice(self.hosts) if hosted else None
+            drawn = self._hosts_random.random()
+            self._places[worker_id] = self._hosts_random.choice(self.hosts) if drawn < _UNDER_AN_AGENT else None
+            if _UNDER_AN_AGENT <= drawn < _UNDER_AN_AGENT + _OF_AN_AGENT:
+                self._dispatching.add(worker_id)
         return self._places.get(worker_id)
 
     def living(self) -> list[Worker]:
@@ -284,6 +292,7 @@ class World:
         self.network.loss = self.network.repeat = 0.0
         self.network.spike_s = min(self.network.spike_s, 0.1)
         self.settings.handler_fails = 0.0
+        self.dispatch.well = True
         self.settings.handler_s = min(self.settings.handler_s, 0.02)
         self.database.up = True
         self.broker.silent = False
@@ -299,6 +308,8 @@ class World:
             service.link.blocked = False
             service.link.unstall()
         for host in self.hosts:
+            if host.agent is not None and host.agent.leaving:
+                host.agent.crash()  # it may be paused, and would end later
             if not host.gone:
                 self.start_agent(host)
         for process in (*self.living(), *self.agents()):
@@ -331,6 +342,8 @@ class World:
                 return f"{worker.name} has the wrong lease: {worker.lease_id}"
             if not self.full and not self.broker.is_watched_by(worker.link, names.nodes_bucket(STORE)):
                 return f"{worker.name} does not watch"
+            if worker.dispatching is not None and worker.dispatching.lag:
+                return f"{worker.name} has {worker.dispatching.lag} messages that are not settled"
             for key, session in worker.sessions.items():
                 if session.machine.wake_at is not None or session.deliveries.busy:
                     return f"{worker.name} {key} waits for something"

@@ -29,11 +29,11 @@ class AgentLease:
         self,
         config: WorkerConfig,
         own: LeaseHolder,
+        open_call: OpenAgentCall | None = None,
         *,
         incarnation: str,
         regranted: Callable[[], None],
         log: EventLog,
-        open_call: OpenAgentCall | None = None,
     ) -> None:
         from ringcast._coordination.agent_stream import AgentStream  # a worker without an agent does not import gRPC
 

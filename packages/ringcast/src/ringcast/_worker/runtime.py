@@ -73,7 +73,7 @@ class Runtime:
         self._metrics: Metrics = NoMetrics()
         self._tracing = tracing
         self._open_bus = open_bus
-        self._open_agent_call = open_agent_call
+        self._opener = open_agent_call
         self._process = process
         self.stats = Stats()
         """What is no single key's."""
@@ -219,10 +219,10 @@ class Runtime:
         return AgentLease(
             self._config,
             own,
+            self._opener,
             incarnation=self._process.incarnation,
             regranted=self._verify,
             log=self._log,
-            open_call=self._open_agent_call,
         )
 
     async def _hold(self, bus: Bus, fetches: FetchClient, settings: StoreSettings, lease: LeaseSource) -> None:

@@ -39,7 +39,7 @@ _TOO_LARGE: Final = 10054  # the stream's max_msg_size
 class LaneHost(Protocol):
     """What a lane needs of its relay."""
 
-    held: set[int]
+    in_memory: set[int]
     """Records that no sweep needs to read: queued, on their way, or with the broker and not deleted yet."""
 
     async def claim(self, store: str) -> bool:
@@ -103,7 +103,7 @@ class Lane:
         batch: int,
     ) -> None:
         self.store = store
-        self.left = False
+        self.leftover = False
         """Whether this instance has left records of the store in the outbox."""
         self.idle_since = 0.0
         self.wake = asyncio.Event()
@@ -145,11 +145,11 @@ class Lane:
     def take(self, events: Sequence[OutboxRecord], size: int) -> None:
         """Queues what was just committed; while the stream takes no events, it is left to a sweep."""
         if self._backoff.failures:
-            self.left = True
+            self.leftover = True
             return
         self._queue.extend(events)
         self._queued_bytes += size
-        self._host.held.update(event.id for event in events)
+        self._host.in_memory.update(event.id for event in events)
         self.wake.set()
 
     def begin_sweep(self, upto: int) -> None:
@@ -159,13 +159,13 @@ class Lane:
         elif _now() >= self._sweep_at:
             if not self._sweep_failed:
                 self._sweep_backoff.reset()
-            self._sweep_failed = self.left = False
+            self._sweep_failed = self.leftover = False
             self._sweep = _Sweep(upto)
             self.wake.set()
 
     def settle(self) -> None:
         """Nothing of the store is in the outbox any more."""
-        self.left = False
+        self.leftover = False
         self._bare.clear()
         if self._warned:
             self._warned = False
@@ -175,8 +175,8 @@ class Lane:
         """The records on their way."""
         return list(self._flights)
 
-    def hurry(self) -> None:
-        """The broker is back, or somebody waits: what failed is tried again at once."""
+    def retry_now(self) -> None:
+        """The broker is back, or a caller waits: what failed is tried again at once."""
         self._retry_at = self._sweep_at = 0.0
         self.wake.set()
 
@@ -254,19 +254,19 @@ class Lane:
             records = await self._repository.outbox(self.store, sweep.after, limit, PAGE_BYTES)
         except RingcastError as error:
             log.warning("relay.outbox_unreadable", store=self.store, error=error)
-            self._sweep, self.left = None, True
+            self._sweep, self.leftover = None, True
             self._delay_sweep()
             return
-        held = self._host.held
-        page = [record for record in records if record.id <= sweep.upto and record.id not in held]
-        held.update(record.id for record in page)
+        in_memory = self._host.in_memory
+        page = [record for record in records if record.id <= sweep.upto and record.id not in in_memory]
+        in_memory.update(record.id for record in page)
         self._page.extend(page)
         if not records or records[-1].id >= sweep.upto:
             self._sweep = None
         else:
             sweep.after = records[-1].id
             if not page:
-                self.wake.set()  # all in memory: the next page, after whoever else has work
+                self.wake.set()  # all in memory: the next page, after other tasks that have work
 
     def _delay_sweep(self) -> None:
         """The next sweep would meet what this one has met."""
@@ -281,7 +281,7 @@ class Lane:
         size = len(record.payload)
         try:
             headers = {names.HEADER_MSG_ID: record.msg_id}
-            span = self._start_span(record, headers)
+            span = _start_span(self._telemetry, record, headers)
             message = shape(record, headers, self._nc.max_payload, bare=record.id in self._bare)
         except UnpublishableError as error:
             self._host.release(size)
@@ -304,18 +304,6 @@ class Lane:
             sent.stored.add_done_callback(partial(_end_span, span))
         sent.stored.add_done_callback(partial(self._answered, record))
         return True
-
-    def _start_span(self, record: OutboxRecord, headers: dict[str, str]) -> Span | None:
-        """The publish as a span of the trace that the write began, however long ago and in whichever process."""
-        if record.traceparent is None or not is_header_value(record.traceparent):
-            return None
-        headers[names.HEADER_TRACE] = record.traceparent
-        tracing = self._telemetry.tracing
-        if tracing is None:
-            return None
-        span = tracing.start("config.publish", record.traceparent, {"subject": record.subject}, kind="PRODUCER")
-        headers.update(tracing.headers(span))
-        return span
 
     def _give_up_overdue(self) -> None:
         """Stops waiting for answers that the broker has had time for since the connection carried the message to it."""
@@ -387,8 +375,8 @@ class Lane:
 
     def _leave(self, record: OutboxRecord) -> None:
         """Leaves a record to the next sweep."""
-        self._host.held.discard(record.id)
-        self.left = True
+        self._host.in_memory.discard(record.id)
+        self.leftover = True
 
     def _leave_all(self) -> None:
         """Without a connection nothing is kept in memory: what was sent may be lost, and the outbox has it."""
@@ -399,7 +387,7 @@ class Lane:
         self._queued_bytes = 0
         if self._sweep is not None:
             self._sweep = None
-            self.left = True
+            self.leftover = True
 
     async def _refuse_pending(self) -> None:
         """Takes records that can't be published out of the outbox; workers get their rows by fetches."""
@@ -412,7 +400,7 @@ class Lane:
                 return
             self._refusals.popleft()
             self._bare.discard(record.id)
-            self._host.held.discard(record.id)
+            self._host.in_memory.discard(record.id)
             self._measures.events_refused += 1
             log.error(
                 "relay.event_refused",
@@ -422,6 +410,19 @@ class Lane:
                 msg_id=record.msg_id,
                 reason=reason,
             )
+
+
+def _start_span(telemetry: Telemetry, record: OutboxRecord, headers: dict[str, str]) -> Span | None:
+    """The publish as a span of the trace that the write began, however long ago and in whichever process."""
+    if record.traceparent is None or not is_header_value(record.traceparent):
+        return None
+    headers[names.HEADER_TRACE] = record.traceparent
+    tracing = telemetry.tracing
+    if tracing is None:
+        return None
+    span = tracing.start("config.publish", record.traceparent, {"subject": record.subject}, kind="PRODUCER")
+    headers.update(tracing.headers(span))
+    return span
 
 
 def _end_span(span: Span, future: Stored) -> None:

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -21,14 +21,13 @@ from ringcast_wire import EventLog, RingcastError, limits
 
 from ringcast_config_service.nats.lane import Lane
 from ringcast_config_service.nats.provisioner import Provisioner
+from ringcast_config_service.nats.published import PublishedRecords
 from ringcast_config_service.nats.publisher import EventPublisher, PubAck
 from ringcast_config_service.repository import OutboxRecord, OutboxSpan, Repository
 from ringcast_config_service.telemetry import Telemetry
 
 log = EventLog(logging.getLogger(__name__))
 
-_DELETE_EVERY_S: Final = 0.1
-"""Well below the time between two polls of the outbox, so that what is done with is seldom seen there."""
 _FLYING_BYTES: Final = 8 * limits.MIB
 """What all lanes have on their way, though each may always have one message."""
 _UNSENT_BYTES: Final = 2 * limits.MIB
@@ -72,7 +71,7 @@ class Relay:
         self._batch = batch
         self._poll_s = poll_s
         self._name = uuid.uuid4().hex
-        self.held: set[int] = set()
+        self.in_memory: set[int] = set()
         self._lanes: dict[str, Lane] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._running: dict[str, asyncio.Task[None]] = {}
@@ -81,8 +80,7 @@ class Relay:
         self._flying_bytes = 0
         self._strikes: Counter[int] = Counter()
         self._struck_at = 0.0
-        self._done: deque[int] = deque()
-        """Records that the broker has and the outbox too."""
+        self._published = PublishedRecords(repository, self.in_memory, batch)
         self._seen: list[dict[str, int]] = [{}, {}]
         """The highest id of each store that the last two polls have seen, the older first."""
         self._polls = 0
@@ -90,8 +88,6 @@ class Relay:
         """The number of the last poll that found nothing."""
         self._flushing = 0
         self._poll_now = asyncio.Event()
-        self._to_delete = asyncio.Event()
-        self._deleting = asyncio.Lock()
         self._polled = asyncio.Condition()
 
     def committed(self, events: Sequence[OutboxRecord]) -> None:
@@ -104,7 +100,7 @@ class Relay:
             if self._has_room(lane, len(records), size):
                 lane.take(records, size)
             else:
-                lane.left = True
+                lane.leftover = True
 
     def _has_room(self, lane: Lane, count: int, size: int) -> bool:
         queued, queued_bytes = lane.queued
@@ -124,7 +120,7 @@ class Relay:
     def reconnected(self) -> None:
         """The broker is back: no need to wait for the next try."""
         for lane in self._lanes.values():
-            lane.hurry()
+            lane.retry_now()
         self._poll_now.set()
 
     def protocol_error(self, text: str) -> None:
@@ -141,7 +137,7 @@ class Relay:
         """Publishes for as long as it is not cancelled; nothing that fails ends it."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._delete_now_and_then())
+                tasks.create_task(self._published.run())
                 await _wait(self._poll_now, self._poll_s)  # by then streams that were lost are there again
                 self._tasks = tasks
                 this = asyncio.current_task()
@@ -160,7 +156,7 @@ class Relay:
         target = self._polls + 1
         self._flushing += 1
         for lane in self._lanes.values():
-            lane.hurry()
+            lane.retry_now()
         try:
             while self._clean_poll < target:
                 self._poll_now.set()
@@ -184,7 +180,7 @@ class Relay:
         number = self._polls
         try:
             if self._flushing:
-                await self._delete()
+                await self._published.delete()
             spans = await self._repository.outbox_spans()
         except RingcastError as error:
             log.warning("relay.outbox_unreadable", error=error)
@@ -196,7 +192,7 @@ class Relay:
             self._start_lanes()
         for span in spans:
             try:
-                await self._look_at(span, everything=first or self._flushing > 0)
+                await self._sweep_leftover(span, everything=first or self._flushing > 0)
             except RingcastError as error:
                 log.warning("relay.outbox_unreadable", store=span.store, error=error)
         self._seen = [self._seen[1], {span.store: span.newest for span in spans}]
@@ -206,14 +202,15 @@ class Relay:
                 self._clean_poll = number
             self._polled.notify_all()
 
-    async def _look_at(self, span: OutboxSpan, *, everything: bool) -> None:
+    async def _sweep_leftover(self, span: OutboxSpan, *, everything: bool) -> None:
+        """Starts a sweep where records are left that their own instance should have published by now."""
         lane = self._lane(span.store)
         older, newer = (seen.get(span.store, 0) for seen in self._seen)
         if not self._nc.is_connected:
-            lane.left |= everything
-        elif everything or lane.left:
+            lane.leftover |= everything
+        elif everything or lane.leftover:
             lane.begin_sweep(span.newest)
-        elif span.oldest in self.held:
+        elif span.oldest in self.in_memory:
             if span.oldest <= newer:  # a slow link: others need not send it too
                 await self.claim(span.store)
         elif span.oldest <= older:
@@ -290,8 +287,7 @@ class Relay:
         if ack.duplicate:
             self._duplicate(record, ack.seq)
         self._strikes.pop(record.id, None)
-        self._done.append(record.id)
-        self._to_delete.set()
+        self._published.add(record.id)
 
     def is_suspect(self, record_id: int) -> bool:
         if self._strikes[record_id] < _STRIKES:
@@ -301,30 +297,6 @@ class Relay:
 
     def missing_stream(self) -> None:
         self._provisioner.look_again()
-
-    # ---- what the broker has
-
-    async def _delete_now_and_then(self) -> None:
-        while True:
-            await self._to_delete.wait()
-            await asyncio.sleep(_DELETE_EVERY_S)
-            self._to_delete.clear()
-            await self._delete()
-
-    async def _delete(self) -> None:
-        """Takes what the broker has out of the outbox."""
-        async with self._deleting:
-            while self._done:
-                ids = [self._done[number] for number in range(min(len(self._done), self._batch))]
-                try:
-                    await self._repository.delete_events(ids)
-                except Exception as error:  # noqa: BLE001  # whatever it was, it is tried again
-                    log.warning("relay.outbox_unwritable", error=error)
-                    self._to_delete.set()
-                    return
-                for _ in ids:
-                    self._done.popleft()
-                self.held.difference_update(ids)
 
 
 def _now() -> float:

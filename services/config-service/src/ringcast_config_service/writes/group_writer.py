@@ -1,9 +1,9 @@
 """Writes that wait at the same time are committed together.
 
 A hot partition costs one lock and one disk flush a group instead of one a write. While a transaction is quick there is
-no other, and it takes in whatever has gathered meanwhile. Beside one that is slow (a bulk write, a head that somebody
-else has locked) others begin, up to a bound, with what does not touch its partitions: so the writes of one instance
-never conflict with each other, and those of one row and of one bulk stream keep their order.
+no other, and it takes in whatever has gathered meanwhile. Beside one that is slow (a bulk write, a head that another
+transaction has locked) others begin, up to a bound, with what does not touch its partitions: so the writes of one
+instance never conflict with each other, and those of one row and of one bulk stream keep their order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Final
 
 from ringcast_wire import EventLog, InternalError, RingcastError, UnavailableError, limits
-from ringcast_wire.tracing import end_span
+from ringcast_wire.tracing import Tracing, end_span
 
 from ringcast_config_service.caller import LOCAL, Caller
 from ringcast_config_service.repository import (
@@ -27,7 +27,8 @@ from ringcast_config_service.repository import (
     WriteOutcome,
     WriteRequest,
 )
-from ringcast_config_service.telemetry import Telemetry
+from ringcast_config_service.telemetry import Measures, Telemetry
+from ringcast_config_service.writes.locked_partitions import LockedPartitions
 from ringcast_config_service.writes.write_queues import Lane, Waiting, WriteQueues
 
 log = EventLog(logging.getLogger(__name__))
@@ -38,8 +39,6 @@ MAX_WAITING_WRITES = 4_096
 MAX_WAITING_BYTES = 64 * limits.MIB
 SLOW_S: Final = 0.02
 """A transaction that takes longer than this lets another begin beside it. Groups would only be smaller otherwise."""
-LOCKED_S: Final = 30.0
-"""How long a partition that was found locked keeps to transactions of its own."""
 _TURN_COST: Final = limits.MAX_BATCH_ROWS
 """Rows of one lane that go into a group before the next lane has its turn."""
 
@@ -120,8 +119,7 @@ class GroupWriter:
         self._transactions = transactions
         self._queues = WriteQueues(max_writes, max_bytes)
         self._under_way: list[_Group] = []
-        self._locked: dict[tuple[str, str], dict[int, float]] = {}
-        """By store and key: partitions of which somebody else has the lock, and until when that is assumed."""
+        self._locked = LockedPartitions()
         self._resting: list[asyncio.Future[None]] = []
         """Workers that have nothing to do."""
         self._waking = False
@@ -154,7 +152,7 @@ class GroupWriter:
 
     def _submit(self, requests: Sequence[WriteRequest], caller: Caller) -> asyncio.Future[WriteOutcome]:
         tracing = self._telemetry.tracing
-        waiting = Waiting(requests, caller) if tracing is None else self._traced(requests, caller)
+        waiting = Waiting(requests, caller) if tracing is None else _traced(tracing, requests, caller)
         refusal = self._queues.refusal(waiting.bytes, caller)
         if refusal is not None:
             if waiting.span is not None:
@@ -190,16 +188,6 @@ class GroupWriter:
     def transactions(self) -> int:
         """Transactions under way."""
         return len(self._under_way)
-
-    def _traced(self, requests: Sequence[WriteRequest], caller: Caller) -> Waiting:
-        """A request whose events go on from its commit, which lasts from its arrival here to its outcome."""
-        tracing = self._telemetry.tracing
-        assert tracing is not None
-        first = requests[0]
-        facts = {"store": first.store.name, "key": first.key, "rows": sum(len(request.rows) for request in requests)}
-        span = tracing.start("config.commit", first.traceparent, facts)
-        traceparent = tracing.traceparent(span)
-        return Waiting([replace(request, traceparent=traceparent) for request in requests], caller, span)
 
     # ---- workers: one a transaction
 
@@ -291,16 +279,13 @@ class GroupWriter:
                 return group
         return self._other_suspect() if self._is_suspect(waiting) else None
 
-    # ---- partitions that somebody else has locked
+    # ---- partitions that another transaction has locked
 
     def _is_suspect(self, waiting: Waiting) -> bool:
         """Whether a request may find a head locked: then it is written alone, and no other waits for the lock."""
         if self._locked and not waiting.alone:
-            now = time.perf_counter()
-            for request in waiting.requests:
-                until = self._locked.get((request.store.name, request.key))
-                if until is not None and any(until.get(partition, 0.0) > now for partition in request.partitions):
-                    waiting.alone = True
+            now_s = time.perf_counter()
+            waiting.alone = any(self._locked.has_any_of(request, now_s) for request in waiting.requests)
         return waiting.alone
 
     def _other_suspect(self) -> _Group | None:
@@ -315,20 +300,9 @@ class GroupWriter:
                 waiting.alone = True
             self._queues.put_back(group)
             return
-        until_s = time.perf_counter() + LOCKED_S
+        now_s = time.perf_counter()
         for request in group[0].requests:
-            until = self._locked.setdefault((request.store.name, request.key), {})
-            until.update(dict.fromkeys(request.partitions, until_s))
-
-    def _found_free(self, group: _Group) -> None:
-        """A transaction that was suspected had all its locks."""
-        for request in group.requests:
-            place = request.store.name, request.key
-            if until := self._locked.get(place):
-                for partition in request.partitions:
-                    until.pop(partition, None)
-                if not until:
-                    del self._locked[place]
+            self._locked.add(request, now_s)
 
     async def _commit(self, begun: _Group) -> None:
         outcomes: list[WriteOutcome | RingcastError]
@@ -351,25 +325,36 @@ class GroupWriter:
         else:
             outcomes = _of_each(group, written.outcomes)
             if begun.suspect:
-                self._found_free(begun)
+                for request in begun.requests:
+                    self._locked.remove(request)
             if written.events:
                 self._committed(written.events)
         self._measures.write_group_size.observe(len(group))
         self._measures.transaction_duration.observe(time.perf_counter() - begun.began_s)
         for waiting, outcome in zip(group, outcomes, strict=True):
-            self._measure(waiting, outcome)
+            _measure(self._measures, waiting, outcome)
             _settle(waiting, outcome)
 
-    def _measure(self, waiting: Waiting, outcome: WriteOutcome | RingcastError) -> None:
-        """Counts a request that has ended, and ends its span."""
-        request, refusal = waiting.requests[0], None
-        if isinstance(outcome, RingcastError):
-            rows, code, refusal = 0, str(outcome.code), str(outcome)
-        else:
-            rows, code = outcome.written + outcome.deleted, "ok"
-        self._measures.wrote(request.store.name, request.key, rows, code, time.perf_counter() - waiting.since_s)
-        if waiting.span is not None:
-            end_span(waiting.span, refusal)
+
+def _traced(tracing: Tracing, requests: Sequence[WriteRequest], caller: Caller) -> Waiting:
+    """A request whose events go on from its commit, which lasts from its arrival here to its outcome."""
+    first = requests[0]
+    facts = {"store": first.store.name, "key": first.key, "rows": sum(len(request.rows) for request in requests)}
+    span = tracing.start("config.commit", first.traceparent, facts)
+    traceparent = tracing.traceparent(span)
+    return Waiting([replace(request, traceparent=traceparent) for request in requests], caller, span)
+
+
+def _measure(measures: Measures, waiting: Waiting, outcome: WriteOutcome | RingcastError) -> None:
+    """Counts a request that has ended, and ends its span."""
+    request, refusal = waiting.requests[0], None
+    if isinstance(outcome, RingcastError):
+        rows, code, refusal = 0, str(outcome.code), str(outcome)
+    else:
+        rows, code = outcome.written + outcome.deleted, "ok"
+    measures.wrote(request.store.name, request.key, rows, code, time.perf_counter() - waiting.since_s)
+    if waiting.span is not None:
+        end_span(waiting.span, refusal)
 
 
 def _of_each(
@@ -405,6 +390,6 @@ def _settle(waiting: Waiting, outcome: WriteOutcome | RingcastError) -> None:
         return
     if isinstance(outcome, RingcastError):
         waiting.outcome.set_exception(outcome)
-        waiting.outcome.exception()  # looked at: whoever asked may be gone, which is nothing to complain of
+        waiting.outcome.exception()  # marks it as seen: the caller may be gone, and asyncio would log it
     else:
         waiting.outcome.set_result(outcome)

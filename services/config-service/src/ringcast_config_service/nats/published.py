@@ -1,0 +1,57 @@
+"""Records that the broker has and the outbox still has too."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import Final
+
+from ringcast_wire import EventLog
+
+from ringcast_config_service.repository import Repository
+
+log = EventLog(logging.getLogger(__name__))
+
+_DELETE_EVERY_S: Final = 0.1
+"""Well below the time between two polls of the outbox, so that published records are seldom seen there."""
+
+
+class PublishedRecords:
+    """Deletes published records from the outbox, many at a time. A record leaves ``in_memory`` once it is deleted."""
+
+    def __init__(self, repository: Repository, in_memory: set[int], batch: int) -> None:
+        self._repository = repository
+        self._in_memory = in_memory
+        self._batch = batch
+        self._ids: deque[int] = deque()
+        self._added = asyncio.Event()
+        self._deleting = asyncio.Lock()
+
+    def add(self, record_id: int) -> None:
+        """The broker has this record."""
+        self._ids.append(record_id)
+        self._added.set()
+
+    async def run(self) -> None:
+        """Deletes now and then, for as long as it is not cancelled."""
+        while True:
+            await self._added.wait()
+            await asyncio.sleep(_DELETE_EVERY_S)
+            self._added.clear()
+            await self.delete()
+
+    async def delete(self) -> None:
+        """Deletes all; after a failure the rest is left to :meth:`run`."""
+        async with self._deleting:
+            while self._ids:
+                ids = [self._ids[number] for number in range(min(len(self._ids), self._batch))]
+                try:
+                    await self._repository.delete_events(ids)
+                except Exception as error:  # noqa: BLE001  # whatever it was, it is tried again
+                    log.warning("relay.outbox_unwritable", error=error)
+                    self._added.set()
+                    return
+                for _ in ids:
+                    self._ids.popleft()
+                self._in_memory.difference_update(ids)

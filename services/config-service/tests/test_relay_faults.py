@@ -13,7 +13,7 @@ from typing import Any
 import nats
 import pytest
 from nats.js.api import StreamConfig
-from ringcast_config_service.nats import lane as lane_module
+from ringcast_config_service.nats import flights, lane
 from ringcast_config_service.nats.bus_client import BusClient
 from ringcast_config_service.nats.outgoing import UnpublishableError, header_bytes, shape
 from ringcast_config_service.nats.provisioner import Provisioner
@@ -159,7 +159,7 @@ async def test_a_stream_that_does_not_answer_holds_up_no_other(
     bench: Bench, store: Any, new_store: Any, nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its events are sent again and again meanwhile, one at a time; they go out once it answers."""
-    monkeypatch.setattr(lane_module, "ACK_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(flights, "ACK_TIMEOUT_S", 2.0)
     stuck = await bench.repo.create_store(new_store(f"{store.name}x"))
     async with relaying(bench, nats_url, store) as bus:
         subjects = names.notify_stream_subjects(stuck.name)
@@ -172,7 +172,7 @@ async def test_a_stream_that_does_not_answer_holds_up_no_other(
         for number in range(20):
             await commit(bench, bus.relay, store, f"r{number}")
             await heard.next_msg(timeout=PATIENCE_S)
-        assert asyncio.get_running_loop().time() - began < lane_module.ACK_TIMEOUT_S
+        assert asyncio.get_running_loop().time() - began < flights.ACK_TIMEOUT_S
         assert {subject.split(".")[2] for subject, _ in await bench.events()} >= {stuck.name}
         await bus.js.delete_stream(f"{stuck.name}-audit")
         await bus.relay._provisioner.ensure(stuck)
@@ -185,8 +185,8 @@ async def test_a_backlog_over_a_slow_link_is_sent_once(
     bench: Bench, store: Any, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes many times as long as an acknowledgement may: the link is slow, and not the broker silent."""
-    monkeypatch.setattr(lane_module, "ACK_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(lane_module, "_TICK_S", 0.05)
+    monkeypatch.setattr(flights, "ACK_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(lane, "_TICK_S", 0.05)
     for number in range(100):
         await bench.group([bench.request({f"r{number}": "x" * 4000}, store=store)])
     with TcpProxy(nats_server.port) as link:
@@ -275,8 +275,8 @@ async def test_a_record_that_the_server_never_answers_does_not_hold_up_its_store
     bench: Bench, store: Any, nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A subject that permissions deny: nothing comes back."""
-    monkeypatch.setattr(lane_module, "ACK_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(lane_module, "_TICK_S", 0.05)
+    monkeypatch.setattr(flights, "ACK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(lane, "_TICK_S", 0.05)
     send = BusClient.publish
 
     async def denied(self: Any, subject: str, payload: bytes = b"", **more: Any) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeVar
 
 import grpc
 import grpc.aio
 from ringcast_service import Context, refuse
 from ringcast_wire import EventLog, InternalError, InvalidInputError, RingcastError, UnavailableError
+
+T = TypeVar("T")
 
 log = EventLog(logging.getLogger(__name__))
 
@@ -51,3 +54,11 @@ async def abort(context: Context, error: Exception, cause: Exception | None = No
 def unforeseen(error: Exception) -> InternalError:
     """What a client is told of a bug: no details, they are in the log."""
     return InternalError(f"the call failed: {type(error).__name__}")
+
+
+async def answer(context: Context, call: Awaitable[T]) -> T:
+    """The result of a call, or the end of the RPC with the status of what it raised."""
+    try:
+        return await call
+    except Exception as error:  # noqa: BLE001  # mapped to a status, logged there
+        await abort(context, error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final, TypeVar
@@ -13,7 +13,6 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from ringcast_service import Context
 from ringcast_wire.grpc import (
     SERVICE_NAME,
-    ConfigServiceServicer,
     add_ConfigServiceServicer_to_server,
     pb,
 )
@@ -26,19 +25,14 @@ from ringcast_config_service.grpc.connections import ConnectionSettings, channel
 from ringcast_config_service.grpc.dead_letter_calls import DeadLetterCalls
 from ringcast_config_service.grpc.guard import GuardedServer
 from ringcast_config_service.grpc.health import Health
-from ringcast_config_service.grpc.input import abort, send
+from ringcast_config_service.grpc.input import answer, send
 from ringcast_config_service.grpc.lists import Lists
 from ringcast_config_service.grpc.messages import (
-    MODES,
-    STRATEGIES,
-    choice,
-    info_message,
-    key_message,
     revision_message,
     row_message,
-    store_message,
 )
 from ringcast_config_service.grpc.rows import call_terms, delete_input, keyed_rows, put_input
+from ringcast_config_service.grpc.store_calls import StoreCalls
 from ringcast_config_service.grpc.stream_life import StreamLives
 from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.lifecycle import Lifecycle
@@ -121,8 +115,8 @@ class GrpcServer:
         await self._server.stop(grace_s)
 
 
-class _Servicer(ConfigServiceServicer):
-    """Every method hands its work to :func:`_answer`, which maps errors."""
+class _Servicer(StoreCalls):
+    """Every method hands its work to :func:`answer`, which maps errors."""
 
     def __init__(
         self,
@@ -134,65 +128,12 @@ class _Servicer(ConfigServiceServicer):
         lists: Lists,
         telemetry: Telemetry,
     ) -> None:
-        self._handlers = handlers
-        self._lifecycle = lifecycle
+        super().__init__(handlers, lifecycle)
         self._dead_letters = dead_letters
         self._writer = writer
         self._lives = lives
         self._lists = lists
         self._telemetry = telemetry
-
-    async def CreateStore(self, request: pb.CreateStoreRequest, context: Context) -> pb.Store:
-        async def work() -> pb.Store:
-            inline = request.inline_max_bytes if request.HasField("inline_max_bytes") else None
-            record = await self._handlers.create_store(
-                request.name,
-                request.partition_count,
-                choice("mode", MODES, request.mode),
-                choice("strategy", STRATEGIES, request.strategy),
-                inline,
-            )
-            return store_message(record)
-
-        return await _answer(context, work())
-
-    async def GetStore(self, request: pb.GetStoreRequest, context: Context) -> pb.Store:
-        call = self._handlers.get_store(request.name, include_deleted=request.include_deleted)
-        return info_message(await _answer(context, call))
-
-    async def ListStores(self, request: pb.ListStoresRequest, context: Context) -> pb.ListStoresResponse:
-        stores = await _answer(context, self._handlers.list_stores(include_deleted=request.include_deleted))
-        return pb.ListStoresResponse(stores=map(info_message, stores))
-
-    async def UpdateStore(self, request: pb.UpdateStoreRequest, context: Context) -> pb.Store:
-        async def work() -> pb.Store:
-            info = await self._lifecycle.update_store(
-                request.name,
-                inline_max_bytes=request.inline_max_bytes if request.HasField("inline_max_bytes") else None,
-                partition_count=request.partition_count if request.HasField("partition_count") else None,
-                mode=choice("mode", MODES, request.mode) if request.HasField("mode") else None,
-                strategy=choice("strategy", STRATEGIES, request.strategy) if request.HasField("strategy") else None,
-            )
-            return info_message(info)
-
-        return await _answer(context, work())
-
-    async def DeleteStore(self, request: pb.DeleteStoreRequest, context: Context) -> pb.Store:
-        call = self._lifecycle.delete_store(request.name, purge=request.purge)
-        return info_message(await _answer(context, call))
-
-    async def RestoreStore(self, request: pb.RestoreStoreRequest, context: Context) -> pb.Store:
-        return info_message(await _answer(context, self._lifecycle.restore_store(request.name)))
-
-    async def DeleteKey(self, request: pb.DeleteKeyRequest, context: Context) -> pb.KeyInfo:
-        call = self._lifecycle.delete_key(request.store, request.key, purge=request.purge)
-        return key_message(await _answer(context, call))
-
-    async def RestoreKey(self, request: pb.RestoreKeyRequest, context: Context) -> pb.KeyInfo:
-        return key_message(await _answer(context, self._lifecycle.restore_key(request.store, request.key)))
-
-    async def NewHistory(self, request: pb.NewHistoryRequest, context: Context) -> pb.Store:
-        return info_message(await _answer(context, self._handlers.new_history(request.name)))
 
     async def Put(self, request: pb.PutRequest, context: Context) -> pb.PutResponse:
         async def work() -> tuple[int, WriteOutcome]:
@@ -201,7 +142,7 @@ class _Servicer(ConfigServiceServicer):
             return await self._handlers.write_one(request.store, request.key, row, terms, caller_of(context))
 
         with self._telemetry.call("config.service.put", context.invocation_metadata()) as traceparent:
-            partition, outcome = await _answer(context, work())
+            partition, outcome = await answer(context, work())
         return pb.PutResponse(partition=partition, version=outcome.versions[0])
 
     async def Delete(self, request: pb.DeleteRequest, context: Context) -> pb.DeleteResponse:
@@ -211,7 +152,7 @@ class _Servicer(ConfigServiceServicer):
             return await self._handlers.write_one(request.store, request.key, row, terms, caller_of(context))
 
         with self._telemetry.call("config.service.delete", context.invocation_metadata()) as traceparent:
-            partition, outcome = await _answer(context, work())
+            partition, outcome = await answer(context, work())
         return pb.DeleteResponse(existed=outcome.deleted > 0, partition=partition, version=outcome.versions[0])
 
     async def Commit(self, request: pb.CommitRequest, context: Context) -> pb.CommitResponse:
@@ -220,23 +161,23 @@ class _Servicer(ConfigServiceServicer):
             return await self._handlers.commit(request.store, keyed_rows(request), terms, caller_of(context))
 
         with self._telemetry.call("config.service.commit", context.invocation_metadata()) as traceparent:
-            done = await _answer(context, work())
+            done = await answer(context, work())
         rows = [pb.Committed(partition=partition, version=version) for partition, version in done]
         return pb.CommitResponse(rows=rows)
 
     async def Change(self, _requests: AsyncIterator[pb.Changes], context: Context) -> None:
         stream = ChangeStream(self._handlers, self._writer, context)
         with self._lives.of(stream):
-            await _answer(context, stream.run())
+            await answer(context, stream.run())
 
     async def Write(self, _requests: AsyncIterator[pb.WriteBatch], context: Context) -> None:
         with self._telemetry.call("config.service.write", context.invocation_metadata()) as traceparent:
             stream = BulkStream(self._handlers, self._writer, context, traceparent)
             with self._lives.of(stream):
-                await _answer(context, stream.run())
+                await answer(context, stream.run())
 
     async def Get(self, request: pb.GetRequest, context: Context) -> pb.GetResponse:
-        rows = await _answer(context, self._handlers.get(request.store, request.key, request.row_ids))
+        rows = await answer(context, self._handlers.get(request.store, request.key, request.row_ids))
         return pb.GetResponse(rows=map(row_message, rows))
 
     async def List(self, request: pb.ListRequest, context: Context) -> None:
@@ -245,7 +186,7 @@ class _Servicer(ConfigServiceServicer):
         async def pages(after: tuple[int, str] | None, limit: int) -> AsyncGenerator[list[ListedRow], None]:
             return await self._handlers.list_rows(request.store, request.key, replace(query, after=after, limit=limit))
 
-        await _answer(
+        await answer(
             context,
             self._lists.send(
                 context,
@@ -264,7 +205,7 @@ class _Servicer(ConfigServiceServicer):
         async def pages(after: tuple[int, int] | None, limit: int) -> AsyncGenerator[list[Revision], None]:
             return await self._handlers.history(request.store, request.key, replace(query, after=after, limit=limit))
 
-        await _answer(
+        await answer(
             context,
             self._lists.send(
                 context,
@@ -277,11 +218,11 @@ class _Servicer(ConfigServiceServicer):
         )
 
     async def Heads(self, request: pb.HeadsRequest, context: Context) -> pb.HeadsResponse:
-        found = await _answer(context, self._handlers.heads(request.store, request.key))
+        found = await answer(context, self._handlers.heads(request.store, request.key))
         return pb.HeadsResponse(heads=found.heads, history_id=found.history)
 
     async def ListDeadLetters(self, request: pb.ListDeadLettersRequest, context: Context) -> pb.ListDeadLettersResponse:
-        return await _answer(context, self._dead_letters.list(request))
+        return await answer(context, self._dead_letters.list(request))
 
     async def ReplayDeadLetters(self, request: pb.ReplayDeadLettersRequest, context: Context) -> None:
         async def run() -> None:
@@ -289,21 +230,13 @@ class _Servicer(ConfigServiceServicer):
                 async for reply in replies:
                     await send(context, reply)
 
-        await _answer(context, run())
+        await answer(context, run())
 
     async def DiscardDeadLetters(
         self, request: pb.DiscardDeadLettersRequest, context: Context
     ) -> pb.DiscardDeadLettersResponse:
-        return await _answer(context, self._dead_letters.discard(request))
+        return await answer(context, self._dead_letters.discard(request))
 
 
 def _partition(request: pb.ListRequest | pb.HistoryRequest) -> int | None:
     return request.partition if request.HasField("partition") else None
-
-
-async def _answer(context: Context, call: Awaitable[T]) -> T:
-    """The result of a call, or the end of the RPC with the status of what it raised."""
-    try:
-        return await call
-    except Exception as error:  # noqa: BLE001  # mapped to a status, logged there
-        await abort(context, error)

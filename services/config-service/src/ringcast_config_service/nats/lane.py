@@ -17,7 +17,8 @@ from nats.js.errors import APIError, NoStreamResponseError
 from ringcast_wire import Backoff, EventLog, RingcastError, limits, names
 from ringcast_wire.tracing import end_span
 
-from ringcast_config_service.nats.outgoing import Outgoing, UnpublishableError, is_header_value, shape
+from ringcast_config_service.nats.flights import Flight, Flights
+from ringcast_config_service.nats.outgoing import UnpublishableError, is_header_value, shape
 from ringcast_config_service.nats.publisher import EventPublisher, PubAck, Stored
 from ringcast_config_service.repository import OutboxRecord, Repository
 from ringcast_config_service.telemetry import Telemetry
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 log = EventLog(logging.getLogger(__name__))
 
-ACK_TIMEOUT_S: Final = 5.0
-"""How long a broker that the connection has reached may take to answer."""
 WINDOW_BYTES: Final = limits.MIB
 """What a lane has on its way at most: over a slow link, little stands between an event and the others."""
 PAGE_BYTES: Final = limits.MIB
@@ -69,21 +68,6 @@ class _Sweep:
         self.after = 0
 
 
-class _Flight:
-    """A record on its way."""
-
-    __slots__ = ("message", "number", "passed_at", "record", "sent_at", "stored")
-
-    def __init__(self, record: OutboxRecord, message: Outgoing, number: int, stored: Stored, now: float) -> None:
-        self.record = record
-        self.message = message
-        self.number = number
-        self.stored = stored
-        self.sent_at = now
-        self.passed_at = 0.0
-        """When an answer to a later message was first seen; 0 before."""
-
-
 class Lane:
     """Publishes a store's events in the order of their commits. What the broker does not take stays in the outbox for a
     later sweep; after a failure one record goes at a time, with a back-off, until one is taken.
@@ -117,8 +101,7 @@ class Lane:
         self._queue: deque[OutboxRecord] = deque()
         self._queued_bytes = 0
         self._page: deque[OutboxRecord] = deque()
-        self._flights: dict[int, _Flight] = {}
-        self._flying_bytes = 0
+        self._flights = Flights()
         self._refusals: deque[tuple[OutboxRecord, str]] = deque()
         self._bare: set[int] = set()
         """Records that the stream found too large with their changes."""
@@ -173,7 +156,7 @@ class Lane:
 
     def in_flight(self) -> list[int]:
         """The records on their way."""
-        return list(self._flights)
+        return self._flights.ids()
 
     def retry_now(self) -> None:
         """The broker is back, or a caller waits: what failed is tried again at once."""
@@ -198,7 +181,7 @@ class Lane:
         if not self._nc.is_connected:
             self._leave_all()
             return
-        self._give_up_overdue()
+        self._flights.give_up_overdue(self._publisher)
         await self._refuse_pending()
         if _now() < self._retry_at:
             return
@@ -240,7 +223,7 @@ class Lane:
     def _has_room(self) -> bool:
         if self._backoff.failures:
             return not self._flights
-        return len(self._flights) < self._batch and self._flying_bytes < WINDOW_BYTES
+        return len(self._flights) < self._batch and self._flights.bytes < WINDOW_BYTES
 
     async def _read_page(self) -> None:
         """Reads what comes next in the outbox; ends the sweep when nothing does."""
@@ -298,34 +281,17 @@ class Lane:
             self._host.release(size)
             self._leave(record)
             raise
-        self._flights[record.id] = _Flight(record, message, sent.number, sent.stored, _now())
-        self._flying_bytes += size
+        self._flights.add(record, message, sent)
         if span is not None:
             sent.stored.add_done_callback(partial(_end_span, span))
         sent.stored.add_done_callback(partial(self._answered, record))
         return True
 
-    def _give_up_overdue(self) -> None:
-        """Stops waiting for answers that the broker has had time for since the connection carried the message to it."""
-        now, reached = _now(), self._publisher.reached
-        for flight in list(self._flights.values()):
-            if now - flight.sent_at < ACK_TIMEOUT_S:
-                return  # as all after it
-            if flight.number < reached:
-                flight.passed_at = flight.passed_at or now
-                since = flight.passed_at
-            else:
-                since = self._publisher.reached_at
-            if now - since >= ACK_TIMEOUT_S:
-                flight.stored.cancel()
-
     # ---- answers
 
     def _answered(self, record: OutboxRecord, stored: Stored) -> None:
-        flight = self._flights.pop(record.id)
-        size = len(record.payload)
-        self._flying_bytes -= size
-        self._host.release(size)
+        flight = self._flights.remove(record)
+        self._host.release(len(record.payload))
         self.wake.set()
         if stored.cancelled():
             if self._host.is_suspect(record.id):
@@ -335,7 +301,11 @@ class Lane:
             return
         error = stored.exception()
         if error is None:
-            self._succeeded(record, stored.result())
+            self._bare.discard(record.id)
+            self._measures.events_published += 1
+            self._host.stored(record, stored.result())
+            self._backoff.reset()
+            self._retry_at = 0.0
         elif isinstance(error, APIError) and error.err_code == _TOO_LARGE:
             self._shorten(flight, error)
         else:
@@ -343,14 +313,7 @@ class Lane:
                 self._host.missing_stream()
             self._failed(record, "refused", error)
 
-    def _succeeded(self, record: OutboxRecord, ack: PubAck) -> None:
-        self._bare.discard(record.id)
-        self._measures.events_published += 1
-        self._host.stored(record, ack)
-        self._backoff.reset()
-        self._retry_at = 0.0
-
-    def _shorten(self, flight: _Flight, error: APIError) -> None:
+    def _shorten(self, flight: Flight, error: APIError) -> None:
         """The stream takes no message of that size: the event goes without its changes, or not at all."""
         if flight.message.bare:
             self._refusals.append((flight.record, str(error)))

@@ -1,0 +1,71 @@
+"""The calls for stores and keys as a whole."""
+
+from __future__ import annotations
+
+from ringcast_service import Context
+from ringcast_wire.grpc import ConfigServiceServicer, pb
+
+from ringcast_config_service.grpc.input import answer
+from ringcast_config_service.grpc.messages import MODES, STRATEGIES, choice, info_message, key_message, store_message
+from ringcast_config_service.handlers import Handlers
+from ringcast_config_service.lifecycle import Lifecycle
+
+
+class StoreCalls(ConfigServiceServicer):
+    """Creates, lists, changes, deletes and restores stores, and deletes and restores keys."""
+
+    def __init__(self, handlers: Handlers, lifecycle: Lifecycle) -> None:
+        self._handlers = handlers
+        self._lifecycle = lifecycle
+
+    async def CreateStore(self, request: pb.CreateStoreRequest, context: Context) -> pb.Store:
+        async def work() -> pb.Store:
+            inline = request.inline_max_bytes if request.HasField("inline_max_bytes") else None
+            record = await self._handlers.create_store(
+                request.name,
+                request.partition_count,
+                choice("mode", MODES, request.mode),
+                choice("strategy", STRATEGIES, request.strategy),
+                inline,
+            )
+            return store_message(record)
+
+        return await answer(context, work())
+
+    async def GetStore(self, request: pb.GetStoreRequest, context: Context) -> pb.Store:
+        call = self._handlers.get_store(request.name, include_deleted=request.include_deleted)
+        return info_message(await answer(context, call))
+
+    async def ListStores(self, request: pb.ListStoresRequest, context: Context) -> pb.ListStoresResponse:
+        stores = await answer(context, self._handlers.list_stores(include_deleted=request.include_deleted))
+        return pb.ListStoresResponse(stores=map(info_message, stores))
+
+    async def UpdateStore(self, request: pb.UpdateStoreRequest, context: Context) -> pb.Store:
+        async def work() -> pb.Store:
+            info = await self._lifecycle.update_store(
+                request.name,
+                inline_max_bytes=request.inline_max_bytes if request.HasField("inline_max_bytes") else None,
+                partition_count=request.partition_count if request.HasField("partition_count") else None,
+                mode=choice("mode", MODES, request.mode) if request.HasField("mode") else None,
+                strategy=choice("strategy", STRATEGIES, request.strategy) if request.HasField("strategy") else None,
+            )
+            return info_message(info)
+
+        return await answer(context, work())
+
+    async def DeleteStore(self, request: pb.DeleteStoreRequest, context: Context) -> pb.Store:
+        call = self._lifecycle.delete_store(request.name, purge=request.purge)
+        return info_message(await answer(context, call))
+
+    async def RestoreStore(self, request: pb.RestoreStoreRequest, context: Context) -> pb.Store:
+        return info_message(await answer(context, self._lifecycle.restore_store(request.name)))
+
+    async def DeleteKey(self, request: pb.DeleteKeyRequest, context: Context) -> pb.KeyInfo:
+        call = self._lifecycle.delete_key(request.store, request.key, purge=request.purge)
+        return key_message(await answer(context, call))
+
+    async def RestoreKey(self, request: pb.RestoreKeyRequest, context: Context) -> pb.KeyInfo:
+        return key_message(await answer(context, self._lifecycle.restore_key(request.store, request.key)))
+
+    async def NewHistory(self, request: pb.NewHistoryRequest, context: Context) -> pb.Store:
+        return info_message(await answer(context, self._handlers.new_history(request.name)))

@@ -14,7 +14,7 @@ from ringcast_config_service.repository import (
     StoreRecord,
     make_repository,
 )
-from ringcast_config_service.repository.postgres.newness import LEAST_ROWS
+from ringcast_config_service.repository.postgres.new_row_predictor import LEAST_ROWS
 from ringcast_wire import (
     KeyDeletedError,
     LimitExceededError,

@@ -86,7 +86,7 @@ class Reading(NamedTuple):
         return self.upto != self.head
 
     @property
-    def words(self) -> tuple[int, ...]:
+    def params(self) -> tuple[int, ...]:
         """For ``READ_WHOLE`` or ``READ_SINCE``."""
         where = self.key_id, self.place.partition
         return where if self.whole else (*where, self.after)

@@ -39,8 +39,8 @@ async def history_pages(
     size, left = PageSize(), query.limit
     while True:
         asked = min(size.rows, left) if query.limit else size.rows
-        words = (partition, last, revision, query.since, query.row_id or "", asked, query.previous)
-        page = mapping.to_revisions(await fetch(words))
+        params = (partition, last, revision, query.since, query.row_id or "", asked, query.previous)
+        page = mapping.to_revisions(await fetch(params))
         if page:
             yield page
         left -= len(page)

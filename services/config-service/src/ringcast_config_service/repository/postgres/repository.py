@@ -48,7 +48,7 @@ from ringcast_config_service.repository.postgres import session as sessions
 from ringcast_config_service.repository.postgres import write as writing
 from ringcast_config_service.repository.postgres.compaction import PostgresSteps
 from ringcast_config_service.repository.postgres.lifecycle import PostgresLifecycle, store_info
-from ringcast_config_service.repository.postgres.newness import Newness
+from ringcast_config_service.repository.postgres.new_row_predictor import NewRowPredictor
 from ringcast_config_service.repository.postgres.session import Connection, Sessions, said
 from ringcast_config_service.repository.sql.statements import SCHEMA_VERSION
 from ringcast_config_service.repository.sql.statements import Postgres as Sql
@@ -82,7 +82,7 @@ class PostgresRepository:
         self._sessions = Sessions(
             url, fetches=fetches, snapshots=snapshots, writes=writes, upkeep=upkeep, lock_timeout_ms=lock_timeout_ms
         )
-        self.newness = Newness()
+        self.new_row_predictor = NewRowPredictor()
         self._keys: writing.KeyIds = {}
         self._lifecycle = PostgresLifecycle(self._sessions)
         self._name = secrets.token_hex(8)
@@ -198,19 +198,19 @@ class PostgresRepository:
 
     async def _written(self, requests: Sequence[WriteRequest], now_ms: int) -> Written:
         keys, copies = self._keys, self._sessions.is_postgres  # CockroachDB's COPY can't do all of this
-        if guessed := copies and self.newness.expects(requests):
+        if guessed := copies and self.new_row_predictor.expects(requests):
             with suppress(writing.StoredError):
                 return await self._sessions.transact(
                     lambda db: writing.write_new(self._watch.fresh(db, requests), requests, now_ms, keys),
                     "writes",
                 )
-            self.newness.miss(requests)
+            self.new_row_predictor.miss(requests)
         written, all_new = await self._sessions.transact(
             lambda db: writing.write(self._watch.fresh(db, requests), requests, now_ms, keys, copies=copies),
             "writes",
         )
         if not guessed:
-            self.newness.learn(requests, all_new)
+            self.new_row_predictor.learn(requests, all_new)
         return written
 
     async def read_partition(
@@ -222,7 +222,7 @@ class PostgresRepository:
             if reading.is_earlier:
                 kept = await db.fetchrow(Sql.KEPT_REVISIONS, *reading.kept_words)
                 return reading.reply(await db.fetch(Sql.READ_AS_OF, *reading.earlier_words(*kept)))
-            return reading.reply(await db.fetch(Sql.READ_WHOLE if reading.whole else Sql.READ_SINCE, *reading.words))
+            return reading.reply(await db.fetch(Sql.READ_WHOLE if reading.whole else Sql.READ_SINCE, *reading.params))
 
     async def read_rows(self, store: str, key: str, row_ids: Sequence[str]) -> FetchReply:
         async with self._sessions.snapshot("fetches") as db:
@@ -262,12 +262,12 @@ class PostgresRepository:
 
     async def list_rows(self, store: str, key: str, query: ListFilter) -> AsyncGenerator[list[ListedRow], None]:
         async with self._pages(store, key) as (count, fetch):
-            async for page in paging.list_pages(count, query, lambda words: fetch(Sql.LIST_PAGE, words)):
+            async for page in paging.list_pages(count, query, lambda params: fetch(Sql.LIST_PAGE, params)):
                 yield page
 
     async def history(self, store: str, key: str, query: HistoryFilter) -> AsyncGenerator[list[Revision], None]:
         async with self._pages(store, key) as (count, fetch):
-            async for page in paging.history_pages(count, query, lambda words: fetch(Sql.HISTORY_PAGE, words)):
+            async for page in paging.history_pages(count, query, lambda params: fetch(Sql.HISTORY_PAGE, params)):
                 yield page
 
     # The relay's statements are transactions of their own: one that it sends from would keep its locks for as long as
@@ -299,9 +299,9 @@ class PostgresRepository:
         found = await self._one_statement(Sql.READ_REFUSED, after, limit)
         return [RefusedRecord(OutboxRecord(*record), reason) for *record, reason in found]
 
-    async def _one_statement(self, statement: str, *words: object) -> list[Any]:
+    async def _one_statement(self, statement: str, *params: object) -> list[Any]:
         async with self._sessions.use("upkeep") as db:
-            return list(await db.fetch(statement, *words))
+            return list(await db.fetch(statement, *params))
 
     async def outbox_state(self) -> OutboxState:
         async with self._sessions.snapshot("fetches") as db:
@@ -356,7 +356,7 @@ class PostgresRepository:
         async with self._sessions.snapshot("snapshots") as db:
             count, key_id, _ = mapping.located(await db.fetchrow(Sql.LOCATE, store, key), store, key)
 
-            async def fetch(statement: str, words: tuple[object, ...]) -> list[mapping.Record]:
-                return list(await db.fetch(statement, key_id, *words))
+            async def fetch(statement: str, params: tuple[object, ...]) -> list[mapping.Record]:
+                return list(await db.fetch(statement, key_id, *params))
 
             yield count, fetch

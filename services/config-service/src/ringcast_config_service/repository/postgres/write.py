@@ -14,7 +14,7 @@ from ringcast_wire import RingcastError, UnavailableError
 from ringcast_config_service.repository import mapping, writes
 from ringcast_config_service.repository.base import OutboxRecord, WriteRequest, Written, new_history_id
 from ringcast_config_service.repository.postgres import copying, new_rows
-from ringcast_config_service.repository.postgres.newness import LEAST_ROWS
+from ringcast_config_service.repository.postgres.new_row_predictor import LEAST_ROWS
 from ringcast_config_service.repository.postgres.session import Connection, LostRaceError
 from ringcast_config_service.repository.sql.statements import Postgres as Sql
 
@@ -58,11 +58,11 @@ async def write(
         ids = await db.fetch(Sql.INSERT_OUTBOX, *columns(plan.events))
     elif plan.rows:
         history = columns([(*mapping.from_row(row, key_ids), row.prev) for row in plan.history])
-        words = (*_rows(plan.rows.values(), key_ids), *history, *columns(plan.events))
+        params = (*_rows(plan.rows.values(), key_ids), *history, *columns(plan.events))
         if at_once:
-            ids = await db.fetch(Sql.WRITE_WITH_HEADS, *_heads(plan.heads, key_ids), *words)
+            ids = await db.fetch(Sql.WRITE_WITH_HEADS, *_heads(plan.heads, key_ids), *params)
         else:
-            ids = await db.fetch(Sql.WRITE, *words)
+            ids = await db.fetch(Sql.WRITE, *params)
     await _store_marks(db, plan)
     return _written(plan, ids), not state.versions and not _refusals(plan)
 
@@ -270,8 +270,8 @@ async def _read_heads_and_rows(
     names_of = {key_id: key for key, key_id in state.keys.items()}
     if not (places := _partitions(state, requests)):
         return
-    words = (*columns(places), *columns(_places(state, requests)))
-    records = await db.fetch(Sql.LOCK_HEADS_AND_SIZES, *words)
+    params = (*columns(places), *columns(_places(state, requests)))
+    records = await db.fetch(Sql.LOCK_HEADS_AND_SIZES, *params)
     closed: set[writes.KeyRef] = set()
     for key_id, partition, row_id, deleted, number, live_rows, live_bytes, history, is_closed in records:
         key = names_of[key_id]

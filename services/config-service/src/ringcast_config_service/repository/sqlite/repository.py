@@ -139,7 +139,7 @@ class SqliteRepository:
             if reading.is_earlier:
                 kept = db.execute(Sql.KEPT_REVISIONS, reading.kept_words).fetchone()
                 return reading.reply(db.execute(Sql.READ_AS_OF, reading.earlier_words(*kept)))
-            return reading.reply(db.execute(Sql.READ_WHOLE if reading.whole else Sql.READ_SINCE, reading.words))
+            return reading.reply(db.execute(Sql.READ_WHOLE if reading.whole else Sql.READ_SINCE, reading.params))
 
         return await self._read(work)
 
@@ -183,12 +183,12 @@ class SqliteRepository:
 
     async def list_rows(self, store: str, key: str, query: ListFilter) -> AsyncGenerator[list[ListedRow], None]:
         async with self._pages(store, key) as (count, fetch):
-            async for page in paging.list_pages(count, query, lambda words: fetch(Sql.LIST_PAGE, words)):
+            async for page in paging.list_pages(count, query, lambda params: fetch(Sql.LIST_PAGE, params)):
                 yield page
 
     async def history(self, store: str, key: str, query: HistoryFilter) -> AsyncGenerator[list[Revision], None]:
         async with self._pages(store, key) as (count, fetch):
-            async for page in paging.history_pages(count, query, lambda words: fetch(Sql.HISTORY_PAGE, words)):
+            async for page in paging.history_pages(count, query, lambda params: fetch(Sql.HISTORY_PAGE, params)):
                 yield page
 
     async def outbox_spans(self) -> list[OutboxSpan]:
@@ -196,13 +196,13 @@ class SqliteRepository:
         return [OutboxSpan(*span) for span in spans]
 
     async def outbox(self, store: str, after: int, limit: int, max_bytes: int) -> list[OutboxRecord]:
-        words = (store, after, limit, max_bytes)
-        records = await self._read(lambda db: db.execute(Sql.READ_OUTBOX, words).fetchall())
+        params = (store, after, limit, max_bytes)
+        records = await self._read(lambda db: db.execute(Sql.READ_OUTBOX, params).fetchall())
         return [OutboxRecord(*record) for record in records]
 
     async def claim_outbox(self, store: str, holder: str, lease_ms: int) -> bool:
-        words = (store, holder, lease_ms)
-        return bool(await self._write(lambda db: db.execute(Sql.CLAIM_OUTBOX, words).fetchall()))
+        params = (store, holder, lease_ms)
+        return bool(await self._write(lambda db: db.execute(Sql.CLAIM_OUTBOX, params).fetchall()))
 
     async def release_outbox(self, holder: str) -> None:
         await self._write(lambda db: db.execute(Sql.RELEASE_OUTBOX, (holder,)))
@@ -220,8 +220,8 @@ class SqliteRepository:
         return [RefusedRecord(OutboxRecord(*record), reason) for *record, reason in found]
 
     async def delete_events(self, ids: Sequence[int]) -> None:
-        words = [(number,) for number in ids]
-        await self._write(lambda db: db.executemany(Sql.DELETE_OUTBOX, words))
+        params = [(number,) for number in ids]
+        await self._write(lambda db: db.executemany(Sql.DELETE_OUTBOX, params))
 
     async def outbox_state(self) -> OutboxState:
         return OutboxState(*await self._read(lambda db: db.execute(Sql.OUTBOX_STATE).fetchone()))
@@ -257,8 +257,8 @@ class SqliteRepository:
                 found = await snapshot.read(lambda db: db.execute(Sql.LOCATE, (store, key)).fetchone())
                 count, key_id, _ = mapping.located(found, store, key)
 
-                async def fetch(statement: str, words: tuple[object, ...]) -> list[mapping.Record]:
-                    return await snapshot.read(lambda db: db.execute(statement, (key_id, *words)).fetchall())
+                async def fetch(statement: str, params: tuple[object, ...]) -> list[mapping.Record]:
+                    return await snapshot.read(lambda db: db.execute(statement, (key_id, *params)).fetchall())
 
                 yield count, fetch
 
@@ -324,9 +324,9 @@ def _write(db: sqlite3.Connection, requests: Sequence[WriteRequest], now_ms: int
     return Written(plan.outcomes, events)
 
 
-def _inserted(db: sqlite3.Connection, statement: str, words: tuple[object, ...]) -> int:
+def _inserted(db: sqlite3.Connection, statement: str, params: tuple[object, ...]) -> int:
     """Inserts a row and returns its id."""
-    number = db.execute(statement, words).lastrowid
+    number = db.execute(statement, params).lastrowid
     assert number is not None
     return number
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ringcast_config_service.repository import HistoryFilter, RowWrite, StoreRecord, WriteRequest
-from ringcast_config_service.repository.postgres.newness import LEAST_ROWS, Newness
+from ringcast_config_service.repository.postgres.new_row_predictor import LEAST_ROWS, NewRowPredictor
 from ringcast_core import row_partition
 from ringcast_wire import StoreSettings, limits
 
@@ -26,19 +26,21 @@ async def load(bench: Bench) -> dict[str, str]:
         new = some(turn * LEAST_ROWS)
         assert (await bench.write(new)).written == len(new)
         rows |= new
-    assert bench.repo.newness.expects([bench.request(some(10_000))])
-    assert not bench.repo.newness.expects([bench.request(some(10_000, 10))]), "few rows"
-    assert not bench.repo.newness.expects([bench.request({**some(10_000), "r1": None})]), "a delete among them"
+    assert bench.repo.new_row_predictor.expects([bench.request(some(10_000))])
+    assert not bench.repo.new_row_predictor.expects([bench.request(some(10_000, 10))]), "few rows"
+    assert not bench.repo.new_row_predictor.expects([bench.request({**some(10_000), "r1": None})]), (
+        "a delete among them"
+    )
     return rows
 
 
 async def test_rows_that_are_new_and_one_that_is_not(postgres_bench: Bench) -> None:
     bench = postgres_bench
     rows = await load(bench)
-    assert bench.repo.newness.missed == 0
+    assert bench.repo.new_row_predictor.missed == 0
     mixed = {**some(5_000), "r7": "changed"}
     outcome = await bench.write(mixed)
-    assert (outcome.written, bench.repo.newness.missed) == (len(mixed), 1)
+    assert (outcome.written, bench.repo.new_row_predictor.missed) == (len(mixed), 1)
     assert await bench.live() == rows | mixed
     seen = [
         revision.row.value
@@ -47,7 +49,7 @@ async def test_rows_that_are_new_and_one_that_is_not(postgres_bench: Bench) -> N
     ]
     assert seen == ["v", "changed"]
     await bench.check_gap_free()
-    assert not bench.repo.newness.expects([bench.request(some(20_000))]), "it is cautious for a while"
+    assert not bench.repo.new_row_predictor.expects([bench.request(some(20_000))]), "it is cautious for a while"
 
 
 async def test_what_is_sent_again_is_left_alone(postgres_bench: Bench) -> None:
@@ -55,7 +57,7 @@ async def test_what_is_sent_again_is_left_alone(postgres_bench: Bench) -> None:
     rows = await load(bench)
     heads = await bench.repo.heads("s", "k")
     (outcome,) = await bench.group([replace(bench.request(rows), skip_unchanged=True)])
-    assert (outcome.written, outcome.unchanged, bench.repo.newness.missed) == (0, len(rows), 1)
+    assert (outcome.written, outcome.unchanged, bench.repo.new_row_predictor.missed) == (0, len(rows), 1)
     assert await bench.repo.heads("s", "k") == heads
 
 
@@ -65,7 +67,7 @@ async def test_a_row_that_was_deleted_comes_back(postgres_bench: Bench) -> None:
     assert (await bench.write({"r3": None})).deleted == 1
     again = {**some(5_000), "r3": "back"}
     assert (await bench.write(again)).written == len(again)
-    assert bench.repo.newness.missed == 1
+    assert bench.repo.new_row_predictor.missed == 1
     assert await bench.live() == rows | again
     await bench.check_gap_free()
 
@@ -75,7 +77,7 @@ async def test_rows_that_a_group_writes_twice(postgres_bench: Bench) -> None:
     rows = await load(bench)
     outcomes = await bench.group([bench.request(some(5_000, value=value)) for value in "abc"])
     assert [outcome.written for outcome in outcomes] == [LEAST_ROWS] * 3
-    assert bench.repo.newness.missed == 0
+    assert bench.repo.new_row_predictor.missed == 0
     assert await bench.live() == rows | some(5_000, value="c")
     await bench.check_gap_free()
 
@@ -90,7 +92,7 @@ async def test_a_full_partition_whose_rows_change_is_not_refused(postgres_bench:
     for letter in "xy":
         value = letter * (limits.MAX_PARTITION_BYTES * 2 // 3 // LEAST_ROWS)
         assert (await bench.write(dict.fromkeys(full, value))).written == LEAST_ROWS
-    assert bench.repo.newness.missed == 1
+    assert bench.repo.new_row_predictor.missed == 1
     await bench.check_gap_free()
 
 
@@ -100,7 +102,7 @@ def request() -> WriteRequest:
 
 
 def test_what_is_taken_for_new() -> None:
-    requests, found = [request()], Newness()
+    requests, found = [request()], NewRowPredictor()
     for _ in range(2):
         assert not found.expects(requests)
         found.learn(requests, all_new=True)
@@ -111,7 +113,7 @@ def test_what_is_taken_for_new() -> None:
 
 @pytest.mark.parametrize("misses", [1, 3])
 def test_a_wrong_guess_is_not_made_again_soon(misses: int) -> None:
-    requests, found = [request()], Newness()
+    requests, found = [request()], NewRowPredictor()
     for _ in range(misses):
         found.miss(requests)
     waited = 0

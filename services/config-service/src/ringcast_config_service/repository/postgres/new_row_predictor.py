@@ -21,7 +21,7 @@ _AFTER_A_MISS: Final = -8
 """Where a key begins to count again, so that guessing wrong stays rare."""
 
 
-class Newness:
+class NewRowPredictor:
     """What was seen of each key. ``missed`` counts the wrong guesses."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from ringcast_wire import EventLog, RingcastError
 from ringcast_wire.grpc import SERVICE_NAME
 
 from ringcast_config_service.grpc.health import Health
-from ringcast_config_service.repository import Repository
+from ringcast_config_service.repository import DatabaseConnection
 from ringcast_config_service.telemetry import Measures
 
 log = EventLog(logging.getLogger(__name__))
@@ -37,7 +37,7 @@ class Readiness:
     """
 
     def __init__(
-        self, repository: Repository, connected: Callable[[], bool], health: Health, measures: Measures
+        self, repository: DatabaseConnection, connected: Callable[[], bool], health: Health, measures: Measures
     ) -> None:
         self._repository = repository
         self._connected = connected

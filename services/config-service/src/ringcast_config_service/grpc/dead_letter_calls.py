@@ -14,7 +14,7 @@ from ringcast_wire.grpc import pb
 
 from ringcast_config_service.nats.dead_letters import DeadLetterBox, DeadLetterFilter, Page, StoredLetter
 from ringcast_config_service.nats.replays import Replayed, Replays
-from ringcast_config_service.repository import Repository, StoreRecord
+from ringcast_config_service.repository import StoreRecord, StoreRepository
 from ringcast_config_service.telemetry import Telemetry
 
 log = EventLog(logging.getLogger(__name__))
@@ -34,7 +34,7 @@ _OUTCOMES: Final = {
 class DeadLetterCalls:
     """The calls of the API about dead letters."""
 
-    def __init__(self, repository: Repository, box: DeadLetterBox, replays: Replays, telemetry: Telemetry) -> None:
+    def __init__(self, repository: StoreRepository, box: DeadLetterBox, replays: Replays, telemetry: Telemetry) -> None:
         self._repository = repository
         self._box = box
         self._replays = replays

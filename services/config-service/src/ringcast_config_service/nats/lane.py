@@ -20,7 +20,7 @@ from ringcast_wire.tracing import end_span
 from ringcast_config_service.nats.flights import Flight, Flights
 from ringcast_config_service.nats.outgoing import UnpublishableError, is_header_value, shape
 from ringcast_config_service.nats.publisher import EventPublisher, PubAck, Stored
-from ringcast_config_service.repository import OutboxRecord, Repository
+from ringcast_config_service.repository import OutboxRecord, OutboxRepository
 from ringcast_config_service.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Lane:
         self,
         store: str,
         host: LaneHost,
-        repository: Repository,
+        repository: OutboxRepository,
         nc: Client,
         publisher: EventPublisher,
         telemetry: Telemetry,

@@ -23,7 +23,7 @@ from ringcast_wire import EventLog, MismatchError, RingcastError, UnavailableErr
 from ringcast_config_service.nats import streams
 from ringcast_config_service.nats.bus_removal import clear_deletion, mark_deletion, remove_store
 from ringcast_config_service.nats.streams import StreamSizes
-from ringcast_config_service.repository import Repository, StoreRecord
+from ringcast_config_service.repository import StoreRecord, StoreRepository
 from ringcast_config_service.telemetry import Telemetry
 
 log = EventLog(logging.getLogger(__name__))
@@ -40,7 +40,7 @@ class Provisioner:
     def __init__(
         self,
         js: JetStreamContext,
-        repository: Repository,
+        repository: StoreRepository,
         *,
         replicas: int,
         interval_s: float,

@@ -23,7 +23,7 @@ from ringcast_config_service.nats.lane import Lane
 from ringcast_config_service.nats.provisioner import Provisioner
 from ringcast_config_service.nats.published import PublishedRecords
 from ringcast_config_service.nats.publisher import EventPublisher, PubAck
-from ringcast_config_service.repository import OutboxRecord, OutboxSpan, Repository
+from ringcast_config_service.repository import OutboxRecord, OutboxRepository, OutboxSpan
 from ringcast_config_service.telemetry import Telemetry
 
 log = EventLog(logging.getLogger(__name__))
@@ -53,7 +53,7 @@ class Relay:
 
     def __init__(
         self,
-        repository: Repository,
+        repository: OutboxRepository,
         nc: Client,
         provisioner: Provisioner,
         *,

@@ -35,7 +35,7 @@ from ringcast_wire import (
 )
 
 from ringcast_config_service.nats.dead_letters import DeadLetterBox, StoredLetter, asking
-from ringcast_config_service.repository import Repository, StoreRecord
+from ringcast_config_service.repository import RowReader, StoreRecord
 from ringcast_config_service.telemetry import Telemetry
 
 log = EventLog(logging.getLogger(__name__))
@@ -87,7 +87,7 @@ class _Asked:
 class Replays:
     """The replays of one instance."""
 
-    def __init__(self, nc: Client, repository: Repository, box: DeadLetterBox, telemetry: Telemetry) -> None:
+    def __init__(self, nc: Client, repository: RowReader, box: DeadLetterBox, telemetry: Telemetry) -> None:
         self._nc = nc
         self._repository = repository
         self._box = box

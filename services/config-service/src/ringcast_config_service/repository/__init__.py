@@ -20,7 +20,6 @@ from ringcast_config_service.repository.base import (
     PlainWrites,
     PoolUse,
     RefusedRecord,
-    Repository,
     Revision,
     RowWrite,
     StoreInfo,
@@ -31,8 +30,29 @@ from ringcast_config_service.repository.base import (
     new_history_id,
 )
 from ringcast_config_service.repository.connect import make_repository
+from ringcast_config_service.repository.parts import (
+    DatabaseClock,
+    DatabaseConnection,
+    DeletionRepository,
+    HistoryRepository,
+    OutboxRepository,
+    RecordMaintenance,
+    Repository,
+    RowReader,
+    RowWriter,
+    StoreRepository,
+)
 
 __all__ = [
+    "DatabaseConnection",
+    "DatabaseClock",
+    "StoreRepository",
+    "DeletionRepository",
+    "RowReader",
+    "RowWriter",
+    "HistoryRepository",
+    "OutboxRepository",
+    "RecordMaintenance",
     "Bundle",
     "Chain",
     "Compaction",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ringcast_service import ConfigError
 from ringcast_wire import shown
 
-from ringcast_config_service.repository.base import DEFAULT_LOCK_TIMEOUT_MS, DEFAULT_WRITE_CONNECTIONS, Repository
+from ringcast_config_service.repository.base import DEFAULT_LOCK_TIMEOUT_MS, DEFAULT_WRITE_CONNECTIONS
+from ringcast_config_service.repository.parts import Repository
 
 _POSTGRES = ("postgresql://", "postgres://", "cockroachdb://")
 

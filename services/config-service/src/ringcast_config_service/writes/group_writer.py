@@ -23,7 +23,7 @@ from ringcast_config_service.repository import (
     Chain,
     LockedError,
     OutboxRecord,
-    Repository,
+    RowWriter,
     WriteOutcome,
     WriteRequest,
 )
@@ -104,7 +104,7 @@ class GroupWriter:
 
     def __init__(
         self,
-        repository: Repository,
+        repository: RowWriter,
         committed: Callable[[Sequence[OutboxRecord]], None],
         telemetry: Telemetry,
         *,

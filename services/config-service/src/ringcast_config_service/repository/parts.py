@@ -1,0 +1,279 @@
+"""What a system of record offers, as one Protocol for each kind of use: a component takes those that it calls.
+
+A further kind (releases, audit, roles) is one more Protocol here, and one more base of :class:`Repository`.
+
+Every call may raise :class:`ringcast_wire.UnavailableError` when the database can't be reached or refuses, and reads
+raise ``UnknownStoreError`` and ``UnknownKeyError``, or of what is deleted ``StoreDeletedError`` and
+``KeyDeletedError``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Protocol
+
+from ringcast_wire import FetchReply, HeadsReply
+
+from ringcast_config_service.repository.base import (
+    Compaction,
+    Deletion,
+    Expired,
+    HistoryFilter,
+    KeyStats,
+    ListedRow,
+    ListFilter,
+    OutboxRecord,
+    OutboxSpan,
+    OutboxState,
+    PoolUse,
+    RefusedRecord,
+    Revision,
+    StoreInfo,
+    StoreRecord,
+    WriteRequest,
+    Written,
+)
+
+
+class DatabaseConnection(Protocol):
+    """The connections to the database: opened and closed once, checked and measured in between."""
+
+    async def open(self) -> None:
+        """Connects, and creates the tables that are missing.
+
+        Raises:
+            UnavailableError: the database can't be reached; trying again may help.
+            ConfigError: it can't be used (no such directory, wrong password, a newer schema).
+        """
+
+    async def close(self) -> None:
+        """Closes every connection; harmless when called again."""
+
+    async def ping(self) -> None:
+        """Returns when the database answers: reads are possible."""
+
+    async def check_writable(self) -> None:
+        """Returns when the database would take a write.
+
+        Raises:
+            UnavailableError: it is read-only, or away.
+        """
+
+    @property
+    def retries(self) -> Mapping[str, int]:
+        """Transactions that began again, by SQLSTATE."""
+
+    def pools(self) -> list[PoolUse]:
+        """How busy the connections are."""
+
+
+class DatabaseClock(Protocol):
+    """The clock that all instances of the service share."""
+
+    async def clock_ms(self) -> int:
+        """Unix time by the clock that all instances share: the database's."""
+
+
+class StoreRepository(Protocol):
+    """Stores and their keys, created, read and updated."""
+
+    async def create_store(self, record: StoreRecord) -> StoreRecord:
+        """Creates a store, or returns the one that is there with the same settings.
+
+        Raises:
+            AlreadyExistsError: it is there with other settings.
+            LimitExceededError: there are 50 stores.
+            StoreDeletedError: one of this name is deleted and not purged yet.
+        """
+
+    async def get_record(self, name: str) -> StoreRecord:
+        """A store without its keys, which is one look-up."""
+
+    async def get_store(self, name: str, *, include_deleted: bool = False) -> StoreInfo:
+        """A store and its keys; with ``include_deleted`` those that are deleted too."""
+
+    async def list_stores(self, *, include_deleted: bool = False) -> list[StoreInfo]:
+        """Every store with its keys by name: this counts the rows of every partition."""
+
+    async def store_records(self) -> list[StoreRecord]:
+        """Every store by name, deleted ones too, without their keys: one short look, however much they hold."""
+
+    async def update_store(self, name: str, inline_max_bytes: int) -> StoreInfo:
+        """Changes what is not locked."""
+
+
+class DeletionRepository(Protocol):
+    """Stores and keys that are deleted: restored until their retention is over, then purged."""
+
+    async def delete_store(self, name: str, deletion: Deletion) -> StoreInfo:
+        """Deletes a store, or returns the one that is deleted already (whose restoring ends now if that is asked for).
+
+        Once this returns nothing is written to it any more, by any instance.
+
+        Raises:
+            LimitExceededError: as many as may be are deleted already.
+        """
+
+    async def restore_store(self, name: str, now_ms: int) -> StoreInfo:
+        """Undoes a deletion; keys that were deleted by themselves stay deleted. A store that is there is left alone.
+
+        Raises:
+            StoreDeletedError: it is too late.
+        """
+
+    async def delete_key(self, store: str, key: str, deletion: Deletion) -> KeyStats:
+        """The same for a key."""
+
+    async def restore_key(self, store: str, key: str, now_ms: int) -> KeyStats:
+        """The same for a key.
+
+        Raises:
+            KeyDeletedError: it is too late.
+            LimitExceededError: the store has 100 keys without it.
+        """
+
+    async def expire_deleted(self, now_ms: int) -> Expired:
+        """What can't be restored any more, from now on: to be purged. Also ends deletions that were broken off."""
+
+    async def purge_rows(self, store: str, key: str | None) -> int:
+        """Removes some rows and revisions of an expired store (``key`` is ``None``) or key; 0: there are none left."""
+
+    async def drop_store(self, name: str) -> None:
+        """Removes what is left of an expired store: its name is free."""
+
+    async def drop_key(self, store: str, key: str) -> None:
+        """Removes what is left of an expired key: its name is free."""
+
+
+class RowReader(Protocol):
+    """Rows, revisions and partition heads. Each read sees one snapshot."""
+
+    async def read_partition(
+        self, store: str, key: str, partition: int, since: int | None, history: str = "", as_of: int | None = None
+    ) -> FetchReply:
+        """A whole partition, or what changed after a revision of a history; now, or ``as_of`` a revision of it.
+
+        Whole as well where the tombstones are gone, or the history is another now.
+
+        Raises:
+            InvalidInputError: ``as_of`` is above the head.
+            RevisionGoneError: the history is another now, or revisions that ``as_of`` needs are removed.
+        """
+
+    async def read_rows(self, store: str, key: str, row_ids: Sequence[str]) -> FetchReply:
+        """The named rows, tombstones included, an entry for each partition asked about."""
+
+    async def read_full(self, store: str, key: str) -> FetchReply:
+        """Every partition that was ever written, whole.
+
+        Raises:
+            LimitExceededError: they are larger than one reply may be.
+        """
+
+    async def heads(self, store: str, key: str, at_ms: int | None = None) -> HeadsReply:
+        """The revision of each partition, and how many live rows it has; or the revisions at a moment (Unix time).
+
+        Raises:
+            RevisionGoneError: revisions that were there at the moment are removed.
+        """
+
+    def list_rows(self, store: str, key: str, query: ListFilter) -> AsyncGenerator[list[ListedRow], None]:
+        """Pages of rows by partition and row id, all from one snapshot."""
+
+    def history(self, store: str, key: str, query: HistoryFilter) -> AsyncGenerator[list[Revision], None]:
+        """Pages of revisions by partition and revision, all from one snapshot."""
+
+
+class RowWriter(Protocol):
+    """Writes of rows, with their history and events, in one transaction a group."""
+
+    async def write(self, requests: Sequence[WriteRequest], now_ms: int) -> Written:
+        """Writes a group of requests in one transaction, in order; a refused one does not touch the others.
+
+        A request is refused with ``UnknownStoreError``, ``UnknownKeyError`` (only deletes, and no such key) or
+        ``LimitExceededError``. The rows, their history, the revisions and the outbox records are committed together.
+        Any number of tasks may write at once, to the same partitions too: those are written one after the other.
+
+        Raises:
+            LockedError: somebody else had the lock of one of the partitions for too long.
+            UnavailableError: nothing was written, unless the sentence says that the commit itself may have happened.
+        """
+
+    @property
+    def write_lanes(self) -> int:
+        """Calls of :meth:`write` that may be under way at once, if they touch different partitions."""
+
+
+class HistoryRepository(Protocol):
+    """The histories that revisions belong to, and whether the record may have gone back."""
+
+    async def new_history(self, store: str, *, instead_of: str | None = None) -> str:
+        """Gives a store and each of its keys a new history, and returns the store's.
+
+        ``instead_of``: only if the store's history is still this one; otherwise the one that it has is returned.
+        """
+
+    @property
+    def generation(self) -> int:
+        """Rises whenever the record may have gone back, so that it has to be compared with what was published."""
+
+
+class OutboxRepository(Protocol):
+    """Events that wait to be published, and those that can't be."""
+
+    async def outbox_spans(self) -> list[OutboxSpan]:
+        """An entry for each store that has events in the outbox, by name."""
+
+    async def outbox(self, store: str, after: int, limit: int, max_bytes: int) -> list[OutboxRecord]:
+        """Events of a store with an id above ``after``, oldest first: up to ``limit`` with payloads of up to
+        ``max_bytes`` together, and always the first. No transaction is open afterwards."""
+
+    async def claim_outbox(self, store: str, holder: str, lease_ms: int) -> bool:
+        """Whether ``holder`` is the one that publishes what others have left of a store, for so long from now.
+
+        Only one is, by the database's clock, so that two instances don't send the same backlog.
+        """
+
+    async def release_outbox(self, holder: str) -> None:
+        """Ends the claims of ``holder``."""
+
+    async def delete_events(self, ids: Sequence[int]) -> None:
+        """Removes records that the broker has; those that are gone already don't matter."""
+
+    async def refuse_event(self, event_id: int, reason: str) -> None:
+        """Moves a record that can't be published to where the newest 10,000 are kept, and not tried again."""
+
+    async def refused_events(self, after: int, limit: int) -> list[RefusedRecord]:
+        """Up to ``limit`` of these with an id above ``after``, oldest first."""
+
+    async def outbox_state(self) -> OutboxState:
+        """What waits in the outbox, locked or not."""
+
+
+class RecordMaintenance(Protocol):
+    """Removal of what is past its retention."""
+
+    async def compact(self, tombstones_ms: int, history_ms: int, every_ms: int = 0) -> Compaction:
+        """Removes tombstones, and revisions that have newer ones, that are older than these, by the database's clock.
+
+        The newest revision of a live row stays however old it is, and so does what a row held ``history_ms`` ago. One
+        instance of all does this at a time, and after it none of the others within ``every_ms``.
+        """
+
+    async def forget_marks(self, older_than_ms: int, limit: int) -> int:
+        """Removes up to ``limit`` idempotency keys that are older than this, the oldest first; how many."""
+
+
+class Repository(
+    DatabaseConnection,
+    DatabaseClock,
+    StoreRepository,
+    DeletionRepository,
+    RowReader,
+    RowWriter,
+    HistoryRepository,
+    OutboxRepository,
+    RecordMaintenance,
+    Protocol,
+):
+    """A system of record: all of its parts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ringcast_client
+from ringcast_client import blocking, fetches
 
 
 def test_the_public_names_are_frozen() -> None:
@@ -38,3 +39,15 @@ def test_the_public_names_are_frozen() -> None:
         "check_address",
     ]
     assert all(hasattr(ringcast_client, name) for name in ringcast_client.__all__)
+
+
+def test_the_public_names_of_its_modules_are_frozen() -> None:
+    assert blocking.__all__ == ["BlockingBulkWrite", "BlockingFetchClient", "CallRetries", "retried"]
+    assert fetches.__all__ == [
+        "FetchClient",
+        "FetchRequest",
+        "FetchRetries",
+        "batch_request",
+        "heads_request",
+        "partition_request",
+    ]

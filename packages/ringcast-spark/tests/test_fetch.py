@@ -12,10 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import trustme
-from pyspark_ringcast._client.fetch import FetchClient, batch_request, partition_request, shared_client
-from pyspark_ringcast._client.service import BulkWrite, find_store, read_heads, shared_stub
+from pyspark_ringcast._client.fetch import CONNECTION_NAME, shared_client
+from pyspark_ringcast._client.service import find_store, read_heads, shared_stub
 from pyspark_ringcast._common.batches import BatchMaker
+from pyspark_ringcast._common.columns import read_reply
 from pyspark_ringcast._common.options import Options, parse_options
+from ringcast_client.blocking import BlockingBulkWrite, BlockingFetchClient
+from ringcast_client.fetches import batch_request, partition_request
 from ringcast_testkit import ConfigServiceProcess, NatsServer
 from ringcast_wire import (
     KeyDeletedError,
@@ -42,8 +45,8 @@ def options(nats_server: NatsServer, config_service: ConfigServiceProcess, store
 
 
 @pytest.fixture
-def client(options: Options) -> Iterator[FetchClient]:
-    with FetchClient(options.servers, options.login) as client:
+def client(options: Options) -> Iterator[BlockingFetchClient]:
+    with BlockingFetchClient(options.servers, options.login, name=CONNECTION_NAME) as client:
         yield client
 
 
@@ -56,29 +59,29 @@ def frames(count: int, size: int = 100) -> Iterator[pa.RecordBatch]:
 
 
 def write(options: Options, count: int) -> int:
-    bulk = BulkWrite(shared_stub(options.service), options.timeout_s)
+    bulk = BlockingBulkWrite(shared_stub(options.service), options.timeout_s)
     return sum(result.written for _, result in bulk.results(BatchMaker(options).batches(frames(count))))
 
 
-def test_fetches(options: Options, client: FetchClient) -> None:
+def test_fetches(options: Options, client: BlockingFetchClient) -> None:
     assert write(options, 300) == 300
     store, key = options.store, "k"
     found = client.heads(store, key, 5)
     heads = found.heads
     assert sum(heads) == 300
     assert heads == read_heads(options.service, store, key, 5)
-    whole = client.fetch(partition_request(store, key, 1), 5)
+    whole = client.fetch(partition_request(store, key, 1), 5, read_reply)
     assert whole.entries == [(1, heads[1], True, heads[1])]
-    since = client.fetch(partition_request(store, key, 1, heads[1] - 3, found.history), 5)
+    since = client.fetch(partition_request(store, key, 1, heads[1] - 3, found.history), 5, read_reply)
     assert since.entries == [(1, heads[1], False, 3)]
-    named = client.fetch(batch_request(store, key, ["r1", "none"]), 5)
+    named = client.fetch(batch_request(store, key, ["r1", "none"]), 5, read_reply)
     assert named.batch.select(["row_id", "value"]).to_pylist() == [{"row_id": "r1", "value": "v1"}]
     bodies = list(client.fetch_bodies((partition_request(store, key, number % 4) for number in range(40)), 5))
     assert len(bodies) == 40
     assert bodies[:4] == bodies[4:8]
 
 
-def test_what_is_not_there(options: Options, client: FetchClient) -> None:
+def test_what_is_not_there(options: Options, client: BlockingFetchClient) -> None:
     started = time.monotonic()
     with pytest.raises(UnknownStoreError, match="nowhere"):
         client.heads("nowhere", "k", 30)
@@ -89,7 +92,7 @@ def test_what_is_not_there(options: Options, client: FetchClient) -> None:
     assert time.monotonic() - started < 15, "an error that another try does not mend was tried again"
 
 
-def test_what_is_deleted(options: Options, client: FetchClient) -> None:
+def test_what_is_deleted(options: Options, client: BlockingFetchClient) -> None:
     write(options, 10)
     stub, started = shared_stub(options.service), time.monotonic()
     stub.DeleteKey(pb.DeleteKeyRequest(store=options.store, key="k"))
@@ -108,13 +111,15 @@ def test_what_is_deleted(options: Options, client: FetchClient) -> None:
     assert time.monotonic() - started < 15, "an error that another try does not mend was tried again"
 
 
-def test_nobody_answers(options: Options, client: FetchClient, config_service: ConfigServiceProcess) -> None:
+def test_nobody_answers(options: Options, client: BlockingFetchClient, config_service: ConfigServiceProcess) -> None:
     config_service.kill()
     with pytest.raises(UnavailableError, match="no config service answers: none is running on this NATS"):
         client.heads(options.store, "k", 1)
     with pytest.raises(UnavailableError, match="the config service did not answer"):
         find_store(options.service, options.store, 1)
-    with FetchClient(("nats://127.0.0.1:1",), NatsLogin(user="u", password="hunter2")) as other:
+    with BlockingFetchClient(
+        ("nats://127.0.0.1:1",), NatsLogin(user="u", password="hunter2"), name=CONNECTION_NAME
+    ) as other:
         with pytest.raises(UnavailableError, match=r"NATS at nats://127.0.0.1:1 can't be reached") as caught:
             other.heads(options.store, "k", 0.5)
         assert "hunter2" not in repr(caught.value)
@@ -135,7 +140,7 @@ def in_background(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]
 
 
 def test_a_read_goes_on_when_servers_come_back(
-    options: Options, client: FetchClient, nats_server: NatsServer, config_service: ConfigServiceProcess
+    options: Options, client: BlockingFetchClient, nats_server: NatsServer, config_service: ConfigServiceProcess
 ) -> None:
     write(options, 40)
     heads = client.heads(options.store, "k", 5)
@@ -163,7 +168,7 @@ def test_a_write_goes_on_when_the_service_comes_back(options: Options, config_se
             yield frame
 
     killed = threading.Event()
-    bulk = BulkWrite(shared_stub(options.service), 30)
+    bulk = BlockingBulkWrite(shared_stub(options.service), 30)
     thread, found = in_background(lambda: sum(1 for _ in bulk.results(BatchMaker(options).batches(slowly()))))
     assert seen.wait(30)
     config_service.kill()
@@ -185,7 +190,9 @@ def test_a_write_gives_up_when_its_time_is_up(options: Options, config_service: 
     assert write(options, 3_000) == 2_000, "what was written before was written again, or not all of the rest"
 
 
-def test_a_service_that_hangs(options: Options, config_service: ConfigServiceProcess, client: FetchClient) -> None:
+def test_a_service_that_hangs(
+    options: Options, config_service: ConfigServiceProcess, client: BlockingFetchClient
+) -> None:
     write(options, 10)
     config_service.pause()
     try:
@@ -204,7 +211,7 @@ def test_a_refused_batch_ends_the_write(options: Options) -> None:
         {"row_id": [f"big{number}-{index}" for index in range(4)], "value": ["x" * 1_000_000] * 4}
         for number in range(20)
     )
-    bulk = BulkWrite(shared_stub(options.service), options.timeout_s)
+    bulk = BlockingBulkWrite(shared_stub(options.service), options.timeout_s)
     with pytest.raises(RingcastError, match="bytes of live rows, the limit is 8388608"):
         list(bulk.results(BatchMaker(options).batches(pa.record_batch(frame) for frame in big)))
 

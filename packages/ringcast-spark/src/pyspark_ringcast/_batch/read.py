@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, InputPartition
+from ringcast_client.blocking import BlockingFetchClient
+from ringcast_client.fetches import FetchRequest, batch_request, partition_request
 from ringcast_core import row_partitions
 from ringcast_wire import (
     InvalidInputError,
@@ -20,7 +22,7 @@ from ringcast_wire import (
     names,
 )
 
-from pyspark_ringcast._client.fetch import FetchClient, Request, batch_request, partition_request, shared_client
+from pyspark_ringcast._client.fetch import shared_client
 from pyspark_ringcast._common.columns import Entry, Reply, read_reply
 from pyspark_ringcast._common.mapping import ReadColumns
 from pyspark_ringcast._common.options import OnChange, Options, parse_options
@@ -166,7 +168,7 @@ def _split(items: Sequence[T], count: int) -> Iterator[Sequence[T]]:
 class _TaskRead:
     """One task under way."""
 
-    def __init__(self, snapshot: Snapshot, task: ReadTask, client: FetchClient) -> None:
+    def __init__(self, snapshot: Snapshot, task: ReadTask, client: BlockingFetchClient) -> None:
         self._options = snapshot.options
         self._heads = snapshot.heads
         self._history = snapshot.history
@@ -185,7 +187,7 @@ class _TaskRead:
                 f"{error}; make the DataFrame or view again, or read with the option onChange=latest"
             ) from None
 
-    def _requests(self) -> Iterable[Request]:
+    def _requests(self) -> Iterable[FetchRequest]:
         options = self._options
         if self._task.row_ids is not None:
             for start in range(0, len(self._task.row_ids), limits.MAX_BATCH_ROWS):
@@ -199,7 +201,7 @@ class _TaskRead:
             if after < self._heads[partition] or options.on_change is OnChange.LATEST:
                 yield self._request(partition, since)
 
-    def _request(self, partition: int, since: int | None) -> Request:
+    def _request(self, partition: int, since: int | None) -> FetchRequest:
         options = self._options
         as_of = None if options.on_change is OnChange.LATEST else self._heads[partition]
         return partition_request(options.store, options.key, partition, since, self._history, as_of)
@@ -246,14 +248,14 @@ class _TaskRead:
         yield _without(reply, written)
         for partition in written:
             # With since, tombstones come too, as they do by id.
-            before = self._client.fetch(self._request(partition, since=0), self._options.timeout_s)
+            before = self._client.fetch(self._request(partition, since=0), self._options.timeout_s, read_reply)
             yield before._replace(batch=_with_ids(before.batch, self._task.row_ids))
 
     def _was_written(self, partition: int) -> bool:
         """Whether rows that this task reads by id were written to after the snapshot, or may have been."""
         options = self._options
         since = partition_request(options.store, options.key, partition, self._heads[partition], self._history)
-        found = self._client.fetch(since, options.timeout_s)
+        found = self._client.fetch(since, options.timeout_s, read_reply)
         return found.entry.whole or _with_ids(found.batch, self._task.row_ids or ()).num_rows > 0
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from ringcast_client.blocking import retried
 from ringcast_wire import InvalidInputError, UnknownKeyError
 from ringcast_wire.grpc import pb
 
-from pyspark_ringcast._client.service import retried, shared_stub
+from pyspark_ringcast._client.service import shared_stub
 from pyspark_ringcast._common.options import Options
 
 

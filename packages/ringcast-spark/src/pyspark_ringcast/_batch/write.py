@@ -18,6 +18,7 @@ import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from ringcast_client.blocking import BlockingBulkWrite
 from ringcast_core import row_partitions
 from ringcast_wire import (
     InternalError,
@@ -36,7 +37,7 @@ from pyspark_ringcast._batch.counts import Counts, log_aborted, log_committed
 from pyspark_ringcast._batch.repeated import RowsBefore
 from pyspark_ringcast._batch.reports import check_paths, write_counts, write_rejects
 from pyspark_ringcast._batch.throttle import StoreNotes, Throttle
-from pyspark_ringcast._client.service import BulkWrite, find_store, list_row_ids, read_heads, shared_stub
+from pyspark_ringcast._client.service import find_store, list_row_ids, read_heads, shared_stub
 from pyspark_ringcast._client.sink_notes import check_room
 from pyspark_ringcast._common.batches import BatchMaker, Rejected
 from pyspark_ringcast._common.guards import OverwriteRefusedError, Replacement, replacement_refusals
@@ -237,9 +238,9 @@ def _results(options: Options, batches: Iterator[pb.WriteBatch], throttle: Throt
     """Writes batches; with a throttle each at its time, and so few at once that sending them again is no burst."""
     stub = shared_stub(options.service)
     if throttle is None:
-        bulk = BulkWrite(stub, options.timeout_s)
+        bulk = BlockingBulkWrite(stub, options.timeout_s)
     else:
-        bulk, batches = BulkWrite(stub, options.timeout_s, window=_THROTTLED_WINDOW), throttle.paced(batches)
+        bulk, batches = BlockingBulkWrite(stub, options.timeout_s, window=_THROTTLED_WINDOW), throttle.paced(batches)
     return (result for _, result in bulk.results(batches))
 
 

@@ -8,10 +8,11 @@ import time
 from typing import Any, Final, TypeVar
 
 import msgspec
+from ringcast_client.blocking import retried
 from ringcast_wire import ConditionFailedError, EventLog, InvalidInputError, LimitExceededError, UnknownKeyError, limits
 from ringcast_wire.grpc import pb
 
-from pyspark_ringcast._client.service import retried, shared_stub
+from pyspark_ringcast._client.service import shared_stub
 from pyspark_ringcast._common.options import Options
 
 log = EventLog(logging.getLogger(__name__))

@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import pyarrow as pa
+from ringcast_client.blocking import retried
 from ringcast_wire import EventLog
 from ringcast_wire.grpc import pb
 
-from pyspark_ringcast._client.service import retried, shared_stub
+from pyspark_ringcast._client.service import shared_stub
 from pyspark_ringcast._common.columns import SCHEMA
 from pyspark_ringcast._common.offsets import ChangesLostError, Range
 from pyspark_ringcast._common.options import OnGap, Options

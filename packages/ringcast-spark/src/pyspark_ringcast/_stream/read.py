@@ -13,8 +13,9 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from ringcast_client.blocking import BlockingFetchClient
+from ringcast_client.fetches import FetchRequest, partition_request
 
-from pyspark_ringcast._client.fetch import FetchClient, Request, partition_request
 from pyspark_ringcast._common.columns import Reply, read_reply
 from pyspark_ringcast._common.offsets import ChangesLostError, Range
 from pyspark_ringcast._common.options import Changes, OnGap, Options
@@ -25,7 +26,7 @@ _FETCH_AHEAD: Final = 8
 """A fetch gives all that changed to this day, many times faster a row than the revisions: it may be this much more."""
 
 
-def read_ranges(options: Options, wanted: Sequence[Range], client: FetchClient) -> Iterator[pa.RecordBatch]:
+def read_ranges(options: Options, wanted: Sequence[Range], client: BlockingFetchClient) -> Iterator[pa.RecordBatch]:
     """The changes in these ranges; never one of a version outside them.
 
     Raises:
@@ -48,7 +49,7 @@ def _every(options: Options, wanted: Range) -> Iterator[pa.RecordBatch]:
             yield to_batch(revision.row for revision in page)
 
 
-def _latest(options: Options, wanted: Sequence[Range], client: FetchClient) -> Iterator[pa.RecordBatch]:
+def _latest(options: Options, wanted: Sequence[Range], client: BlockingFetchClient) -> Iterator[pa.RecordBatch]:
     fetched = []
     for one in wanted:
         cut = not one.loading and one.head - one.after > _FETCH_AHEAD * one.revisions
@@ -62,7 +63,7 @@ def _latest(options: Options, wanted: Sequence[Range], client: FetchClient) -> I
         yield _changed(options, one, read_reply(body))
 
 
-def _request(options: Options, wanted: Range) -> Request:
+def _request(options: Options, wanted: Range) -> FetchRequest:
     return partition_request(options.store, options.key, wanted.partition, wanted.after or None)
 
 

@@ -126,9 +126,10 @@ def _revisions(
     target: Target, service: Service, timeout_s: float, partition: int, low: int, high: int
 ) -> Iterator[pa.RecordBatch]:
     """Pages, so that a call that breaks is asked again from the last revision that came."""
+    from ringcast_client.blocking import retried
     from ringcast_wire.grpc import pb
 
-    from pyspark_ringcast._client.service import retried, shared_stub
+    from pyspark_ringcast._client.service import shared_stub
 
     stub = shared_stub(service)
     while low < high:

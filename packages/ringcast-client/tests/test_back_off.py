@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
-from pyspark_ringcast._client import service as _service
-from pyspark_ringcast._client.service import BulkWrite
+from ringcast_client import _blocking_calls
+from ringcast_client.blocking import BlockingBulkWrite
 from ringcast_wire import LimitExceededError, RingcastError
 from ringcast_wire._proto import retry_info_pb2
 from ringcast_wire.grpc import ConfigServiceServicer, ConfigServiceStub, add_ConfigServiceServicer_to_server, pb
@@ -64,7 +64,7 @@ class BusyService(ConfigServiceServicer):
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
     fake = FakeTime()
-    monkeypatch.setattr(_service, "time", fake)
+    monkeypatch.setattr(_blocking_calls, "time", fake)
     return fake
 
 
@@ -85,7 +85,9 @@ def write(service: BusyService, timeout_s: float = 10.0) -> int:
     """Three batches; how many rows were written."""
     batches = (pb.WriteBatch(sequence=number, row_ids=["a"], values=["1"]) for number in range(3))
     with grpc.insecure_channel(service.address) as channel:  # type: ignore[attr-defined]
-        return sum(result.written for _, result in BulkWrite(ConfigServiceStub(channel), timeout_s).results(batches))
+        return sum(
+            result.written for _, result in BlockingBulkWrite(ConfigServiceStub(channel), timeout_s).results(batches)
+        )
 
 
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED

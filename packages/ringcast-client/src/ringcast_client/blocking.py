@@ -1,0 +1,12 @@
+"""The client for code that is not asynchronous: retried calls, bulk writes and fetches.
+
+Nothing of it crosses a fork: a child process makes channels and clients of its own.
+"""
+
+from __future__ import annotations
+
+from ringcast_client._blocking_calls import CallRetries, retried
+from ringcast_client._blocking_fetch import BlockingFetchClient
+from ringcast_client._blocking_write import BlockingBulkWrite
+
+__all__ = ["BlockingBulkWrite", "BlockingFetchClient", "CallRetries", "retried"]

@@ -22,7 +22,7 @@ T = TypeVar("T")
 _STATUS: Final = "/ringcast/v1/status"
 _RESOLVE: Final = "/ringcast/v1/resolve"
 _MAX_BYTES: Final = 64 * 1024 * 1024
-_MAX_TOLD: Final = 4096
+_MAX_ERROR_BYTES: Final = 4096
 _TOKEN: Final = "dapr-api-token"  # noqa: S105  # the name of the header
 
 
@@ -122,11 +122,11 @@ def status(context: click.Context) -> None:
     """
     config = settings_of(context)
     body = _ask(config, _STATUS)
-    told = _decoded(config, body, _Status)
+    answer = _decoded(config, body, _Status)
     if config.json:
         print_json(msgspec.Raw(body))
     else:
-        _print(told)
+        _print(answer)
 
 
 @agent.command()
@@ -159,22 +159,22 @@ def resolve(
         check_row_id(row_id)
     place = {name: names.check_name(name, value) for name, value in (("store", store), ("key", key), ("group", group))}
     asked: dict[str, Any] = {**place, "discard": discard}
-    told = _Resolved([], [])
+    answer = _Resolved([], [])
     for start in range(0, len(row_ids) or 1, limits.MAX_BATCH_ROWS):
         rows = {"row_ids": row_ids[start : start + limits.MAX_BATCH_ROWS]} if row_ids else {}
         part = _decoded(config, _ask(config, _RESOLVE, msgspec.json.encode(asked | rows)), _Resolved)
-        told.resolved += part.resolved
-        told.not_blocked += part.not_blocked
+        answer.resolved += part.resolved
+        answer.not_blocked += part.not_blocked
     if config.json:
-        print_json(told)
+        print_json(answer)
     else:
-        for row_id in told.resolved:
+        for row_id in answer.resolved:
             click.echo(f"{visible(row_id)} is {'given up' if discard else 'tried again'}")
-        for row_id in told.not_blocked:
+        for row_id in answer.not_blocked:
             note(f"ringcast: row {row_id!r} of group {group} is not blocked")
-        if everything and not told.resolved:
+        if everything and not answer.resolved:
             click.echo("no row is blocked")
-    return codes.FAILED if told.not_blocked else codes.OK
+    return codes.FAILED if answer.not_blocked else codes.OK
 
 
 def _decoded(config: CliConfig, body: bytes, kind: type[T]) -> T:
@@ -194,9 +194,9 @@ def _ask(config: CliConfig, path: str, body: bytes | None = None) -> bytes:
             return answer
     except urllib.error.HTTPError as error:
         with error:
-            told = _refusal(error.read(_MAX_TOLD))
+            answer = _refusal(error.read(_MAX_ERROR_BYTES))
         raise UnavailableError(
-            f"the agent at {config.agent_url} answers {error.code}: {told or error.reason}"
+            f"the agent at {config.agent_url} answers {error.code}: {answer or error.reason}"
         ) from None
     except (urllib.error.URLError, OSError) as error:
         reason = getattr(error, "reason", None) or error
@@ -221,26 +221,28 @@ def _headers(config: CliConfig) -> dict[str, str]:
         raise InvalidInputError(f"agent_token_file can't be read: {error}", field="agent_token_file") from None
 
 
-def _print(told: _Status) -> None:
-    state = "stopping" if told.stopping else "connected" if told.connected else "not connected to NATS"
-    click.echo(f"{told.agent_id}: {state}, up for {told.uptime_s:.0f} s, version {told.version}, pid {told.pid}")
-    if told.leases is not None:
-        _print_leases(told.leases)
-    if not told.workers:
+def _print(status: _Status) -> None:
+    state = "stopping" if status.stopping else "connected" if status.connected else "not connected to NATS"
+    click.echo(
+        f"{status.agent_id}: {state}, up for {status.uptime_s:.0f} s, version {status.version}, pid {status.pid}"
+    )
+    if status.leases is not None:
+        _print_leases(status.leases)
+    if not status.workers:
         click.echo("it follows no config key")
         return
     columns = ["worker", "store/key", "ready", "partitions", "rows", "stale for", "subscriptions"]
-    print_table(columns, [_worker(each) for each in told.workers], right=frozenset({3, 4, 5, 6}))
-    if not told.groups:
+    print_table(columns, [_worker(each) for each in status.workers], right=frozenset({3, 4, 5, 6}))
+    if not status.groups:
         return
     click.echo()
     columns = ["group", "store/key", "mode", "routing", "poison", "cursor", "last", "in flight", "lag", "blocked"]
-    print_table(columns, [_group(each) for each in told.groups], right=frozenset({5, 6, 7, 8, 9}))
+    print_table(columns, [_group(each) for each in status.groups], right=frozenset({5, 6, 7, 8, 9}))
     click.echo()
     columns = ["consumer", "group", "store/key", "state", "in flight", "capacity", "waiting", "filters"]
-    rows = [_consumer(group, each) for group in told.groups for each in group.consumers]
+    rows = [_consumer(group, each) for group in status.groups for each in group.consumers]
     print_table(columns, rows, right=frozenset({4, 5, 6}))
-    blocked = [(group, each) for group in told.groups for each in group.blocked]
+    blocked = [(group, each) for group in status.groups for each in group.blocked]
     if blocked:
         click.echo()
         rows = [[each.row_id, group.group, _place(group), str(each.offset), each.reason] for group, each in blocked]

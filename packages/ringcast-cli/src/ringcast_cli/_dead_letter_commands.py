@@ -145,8 +145,8 @@ def replay(
 
     more = asyncio.run(run())
     if not config.json:
-        told = ", ".join(f"{count} {done}" for done, count in counts.items()) or "no dead letters"
-        click.echo(told + (f"; there are more than {most} (--max)" if more else ""))
+        outcome = ", ".join(f"{count} {done}" for done, count in counts.items()) or "no dead letters"
+        click.echo(outcome + (f"; there are more than {most} (--max)" if more else ""))
     in_vain = counts[_DONE[ReplayOutcome.FAILED_AGAIN]] + counts[_DONE[ReplayOutcome.KEPT]]
     return codes.FAILED if in_vain else codes.OK
 
@@ -206,12 +206,12 @@ def _print_result(result: ReplayResult) -> None:
     row = f"{visible(result.key)}\t{visible(result.row_id)}"
     match result.outcome:
         case ReplayOutcome.HANDLED:
-            told = f"handled at version {result.version} by {visible(result.worker_id)}"
+            outcome = f"handled at version {result.version} by {visible(result.worker_id)}"
         case ReplayOutcome.FAILED_AGAIN:
-            told = f"failed again at version {result.version}: {visible(result.why)}"
+            outcome = f"failed again at version {result.version}: {visible(result.why)}"
         case _:
-            told = f"kept: {visible(result.why)}"
-    click.echo(f"{result.number}\t{row}\t{told}")
+            outcome = f"kept: {visible(result.why)}"
+    click.echo(f"{result.number}\t{row}\t{outcome}")
 
 
 def check_choice(context: click.Context, numbers: tuple[int, ...], chosen: Chosen, everything: bool) -> None:

@@ -1,6 +1,6 @@
 """The client of the config service: create stores, write and read rows.
 
-For tools and for applications that write. Workers don't need it: they hear and read over NATS.
+For tools and for applications that write. Workers don't need it: they receive changes and read over NATS.
 """
 
 from __future__ import annotations

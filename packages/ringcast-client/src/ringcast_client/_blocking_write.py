@@ -44,8 +44,8 @@ class BlockingBulkWrite:
         """Each batch with its answer, in order, once it is committed.
 
         Raises:
-            RingcastError: what a batch was refused with, or that the service stayed away. Nothing after the batch that
-                failed is written.
+            RingcastError: a batch was refused, or the service could not be reached in time. Nothing after that
+                batch is written.
         """
         try:
             for batch in batches:

@@ -23,7 +23,7 @@ async def from_thread(items: Iterable[T], *, ahead: int = 2) -> AsyncGenerator[T
     stopped = threading.Event()
 
     def hand_over(item: T | None, error: BaseException | None) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed: no task waits any more
             loop.call_soon_threadsafe(queue.put_nowait, (item, error))
 
     def work() -> None:

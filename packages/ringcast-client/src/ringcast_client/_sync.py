@@ -57,7 +57,7 @@ class SyncResult:
     """The difference between the input and the key, and whether it is written.
 
     ``first_added`` and so on are the first row ids of each kind, by partition and row id. ``refusal`` says why a sync
-    that is not a dry run would be refused. ``conflicts``: rows of the difference that somebody else changed after they
+    that is not a dry run would be refused. ``conflicts``: rows of the difference that other writers changed after they
     were compared; they are left as they are.
     """
 
@@ -163,7 +163,7 @@ class Sync:
         await asyncio.to_thread(spool.add_current, page)
 
     async def _write(self, spool: Spool, difference: Difference) -> tuple[int, list[str]]:
-        """Returns how many rows somebody else has changed meanwhile, and the first of them."""
+        """Returns how many rows other writers have changed meanwhile, and the first of them."""
         if not difference.writes:
             return 0, []
         await asyncio.to_thread(spool.plan)

@@ -1,4 +1,4 @@
-"""Writes what a sync has found, and leaves alone what somebody else has changed since it looked."""
+"""Writes what a sync has found, and keeps what another writer has changed since the comparison."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class SyncWrite:
                 )
         except ConditionFailedError as error:
             if row.delete and not error.found_version:
-                return  # somebody else has deleted it, as was wanted
+                return  # another writer has deleted it already
             self.conflicts += 1
             if len(self.first_conflicts) < self._first:
                 self.first_conflicts.append(row.row_id)

@@ -42,7 +42,7 @@ def lookup(frame: DataFrame, *, how: str = "left", **options: str) -> DataFrame:
     Raises:
         InvalidInputError: an option is wrong or does not go with it, or a column is missing or stands there already.
         UnknownStoreError, UnknownKeyError: nothing of that name is there.
-        UnavailableError: nobody answered in time.
+        UnavailableError: there was no reply in time.
     """
     asked = _checked(frame, how, parse_options(options))
     there = next(field.name for field in frame.schema.fields if field.name.lower() == asked.id_column.lower())

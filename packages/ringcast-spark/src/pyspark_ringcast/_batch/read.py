@@ -55,7 +55,7 @@ def take_snapshot(options: Options) -> Snapshot:
             options contradict each other.
         MismatchError: ``since`` or ``version_as_of`` is of another list.
         RevisionGoneError: what there was at ``timestamp_as_of`` is not known any more.
-        UnavailableError: nobody answered in time.
+        UnavailableError: there was no reply in time.
     """
     _check_versions(options)
     found = shared_client(options).heads(options.store, options.key, options.timeout_s, options.timestamp_as_of)
@@ -88,7 +88,7 @@ def version_now(**options: str) -> str:
 
     Raises:
         UnknownStoreError, UnknownKeyError: nothing of that name is there.
-        UnavailableError: nobody answered in time.
+        UnavailableError: there was no reply in time.
     """
     return vector_text(take_snapshot(parse_options(options)).heads)
 
@@ -142,7 +142,7 @@ def read_task(snapshot: Snapshot, task: ReadTask) -> Iterator[pa.RecordBatch]:
 
     Raises:
         RevisionGoneError: what was replaced since the snapshot is not kept any more, or the history is another now.
-        UnavailableError: nobody answered in time.
+        UnavailableError: there was no reply in time.
     """
     return _TaskRead(snapshot, task, shared_client(snapshot.options)).batches()
 

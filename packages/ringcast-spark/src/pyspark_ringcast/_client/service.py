@@ -50,7 +50,7 @@ def find_store(service: Service | str, store: str, timeout_s: float) -> pb.Store
 
     Raises:
         UnknownStoreError: there is none of that name.
-        UnavailableError: nobody answered in time.
+        UnavailableError: there was no reply in time.
     """
     stub, request = shared_stub(service), pb.GetStoreRequest(name=store)
     found: pb.Store = retried(lambda left_s: stub.GetStore(request, timeout=left_s), timeout_s)

@@ -55,7 +55,7 @@ class RingcastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             InvalidInputError: an option is wrong, or does not go with a stream.
             UnknownStoreError, UnknownKeyError: nothing of that name is there.
-            UnavailableError: nobody answered in time.
+            UnavailableError: there was no reply in time.
         """
         options = self._options
         heads = self._look()

@@ -85,9 +85,9 @@ def apply_plan(
 
     Raises:
         PlanRefusedError: it deletes too much, or crosses a limit. Nothing is written.
-        StalePlanError: somebody else wrote to the key after the plan was made. Nothing is written.
+        StalePlanError: another writer changed the key after the plan was made. Nothing is written.
         UnavailableError: NATS or the config service did not answer in time. Applying it again goes on.
-        NotVerifiedError: the key is not as planned afterwards: somebody else wrote to it meanwhile.
+        NotVerifiedError: the key is not as planned afterwards: another writer changed it meanwhile.
     """
     plan = planned.plan
     check_plan(plan, guards)
@@ -136,7 +136,7 @@ def check_fresh(spark: SparkSession, planned: Planned) -> State:
     as there were revisions since, and each of them is a row of the plan, as planned, nobody else wrote.
 
     Raises:
-        StalePlanError: somebody else did.
+        StalePlanError: another writer did.
     """
     plan = planned.plan
     state = read_state(plan.target)

@@ -43,7 +43,7 @@ def spark_session(master: str | None, *, progress: bool) -> Iterator[SparkSessio
     if master is not None:
         builder = builder.master(master)
     builder = builder.config("spark.ui.showConsoleProgress", str(progress).lower())
-    if (master or "").startswith("local"):  # nobody else is to reach it
+    if (master or "").startswith("local"):  # no other machine is to reach it
         builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
         builder = builder.config("spark.ui.enabled", "false")
     session = builder.getOrCreate()

@@ -89,7 +89,7 @@ def read_state(target: Target) -> State:
 
     Raises:
         UnknownStoreError: there is no such store.
-        UnavailableError: nobody answered in time.
+        UnavailableError: there was no reply in time.
     """
     from pyspark_ringcast._batch.read import take_snapshot
     from pyspark_ringcast._client.service import find_store
@@ -108,7 +108,7 @@ def load_live(spark: SparkSession, target: Target, **options: str) -> tuple[Stat
 
     Raises:
         UnknownStoreError: there is no such store.
-        UnavailableError: nobody answered in time.
+        UnavailableError: there was no reply in time.
     """
     from pyspark_ringcast._common.column_options import read_schema
     from pyspark_ringcast._common.options import parse_options

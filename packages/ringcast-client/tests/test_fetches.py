@@ -52,8 +52,8 @@ async def test_a_cancelled_request_leaves_the_connection_open_and_a_silence_ends
             under_way.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await under_way
-            with pytest.raises(UnavailableError, match=r"no answer within 0\.2 s"):
-                await client.fetch(partition_request(store_name, "list", 0), 0.3, bytes)
+            with pytest.raises(UnavailableError, match=r"no answer within 0\.[0-2] s"):
+                await client.fetch(partition_request(store_name, "list", 0), 2, bytes)
         finally:
             config_service.resume()
         assert await client.heads(store_name, "list", 10) == before

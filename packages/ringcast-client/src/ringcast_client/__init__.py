@@ -1,39 +1,45 @@
 """The client of the config service: create stores, write and read rows.
 
 For tools and for applications that write. Workers don't need it: they receive changes and read over NATS.
+
+Names are imported when they are first used: what only fetches, as tasks of Spark do, needs no gRPC.
 """
 
 from __future__ import annotations
 
-from ringcast_client._bulk_batches import InvalidRowError
-from ringcast_client._bulk_write import BulkWrite
-from ringcast_client._change_writer import ChangeWriter
-from ringcast_client._client import DEFAULT_SERVICE, DEFAULT_TIMEOUT_S, ConfigServiceClient
-from ringcast_client._dead_letters import DeadLetterRecord, ReplayOutcome, ReplayResult
-from ringcast_client._input import check_address
-from ringcast_client._records import (
-    BatchResult,
-    CommittedRow,
-    DeleteResult,
-    DeletionInfo,
-    KeyedWrite,
-    KeyInfo,
-    OnInvalid,
-    PutResult,
-    RejectedRow,
-    RevisionRecord,
-    RowRecord,
-    RowWrite,
-    StoreInfo,
-)
-from ringcast_client._sync import (
-    DEFAULT_FIRST_ROWS,
-    DEFAULT_MAX_DELETE_SHARE,
-    SyncPhase,
-    SyncProgress,
-    SyncRefusedError,
-    SyncResult,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ringcast_client._bulk_batches import InvalidRowError
+    from ringcast_client._bulk_write import BulkWrite
+    from ringcast_client._change_writer import ChangeWriter
+    from ringcast_client._client import DEFAULT_SERVICE, DEFAULT_TIMEOUT_S, ConfigServiceClient
+    from ringcast_client._dead_letters import DeadLetterRecord, ReplayOutcome, ReplayResult
+    from ringcast_client._input import check_address
+    from ringcast_client._records import (
+        BatchResult,
+        CommittedRow,
+        DeleteResult,
+        DeletionInfo,
+        KeyedWrite,
+        KeyInfo,
+        OnInvalid,
+        PutResult,
+        RejectedRow,
+        RevisionRecord,
+        RowRecord,
+        RowWrite,
+        StoreInfo,
+    )
+    from ringcast_client._sync import (
+        DEFAULT_FIRST_ROWS,
+        DEFAULT_MAX_DELETE_SHARE,
+        SyncPhase,
+        SyncProgress,
+        SyncRefusedError,
+        SyncResult,
+    )
 
 __all__ = [
     "BatchResult",
@@ -66,3 +72,41 @@ __all__ = [
     "SyncResult",
     "check_address",
 ]
+
+_HOMES = {
+    "BatchResult": "_records",
+    "BulkWrite": "_bulk_write",
+    "ChangeWriter": "_change_writer",
+    "CommittedRow": "_records",
+    "ConfigServiceClient": "_client",
+    "DEFAULT_FIRST_ROWS": "_sync",
+    "DEFAULT_MAX_DELETE_SHARE": "_sync",
+    "DEFAULT_SERVICE": "_client",
+    "DEFAULT_TIMEOUT_S": "_client",
+    "DeadLetterRecord": "_dead_letters",
+    "DeleteResult": "_records",
+    "DeletionInfo": "_records",
+    "InvalidRowError": "_bulk_batches",
+    "KeyInfo": "_records",
+    "KeyedWrite": "_records",
+    "OnInvalid": "_records",
+    "PutResult": "_records",
+    "RejectedRow": "_records",
+    "ReplayOutcome": "_dead_letters",
+    "ReplayResult": "_dead_letters",
+    "RevisionRecord": "_records",
+    "RowRecord": "_records",
+    "RowWrite": "_records",
+    "StoreInfo": "_records",
+    "SyncPhase": "_sync",
+    "SyncProgress": "_sync",
+    "SyncRefusedError": "_sync",
+    "SyncResult": "_sync",
+    "check_address": "_input",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

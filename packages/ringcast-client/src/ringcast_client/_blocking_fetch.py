@@ -13,7 +13,8 @@ from typing import Any, Final, Self, TypeVar
 
 from ringcast_wire import HeadsReply, NatsLogin, RingcastError, UnavailableError
 
-from ringcast_client.fetches import DEFAULT_RETRIES, FetchClient, FetchRequest, FetchRetries
+from ringcast_client._fetch_client import DEFAULT_RETRIES, FetchClient, FetchRetries
+from ringcast_client._fetch_requests import FetchRequest
 
 T = TypeVar("T")
 

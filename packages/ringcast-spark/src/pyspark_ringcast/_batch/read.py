@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from ringcast_client.blocking import BlockingFetchClient
-from ringcast_client.fetches import FetchRequest, batch_request, partition_request
+from ringcast_client.fetches import BlockingFetchClient, FetchRequest, batch_request, partition_request
 from ringcast_core import row_partitions
 from ringcast_wire import (
     InvalidInputError,

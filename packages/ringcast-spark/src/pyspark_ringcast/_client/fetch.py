@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from ringcast_client.blocking import BlockingFetchClient
+from ringcast_client.fetches import BlockingFetchClient
 from ringcast_wire import NatsLogin
 
 from pyspark_ringcast._common.options import Options

@@ -13,8 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from ringcast_client.blocking import BlockingFetchClient
-from ringcast_client.fetches import FetchRequest, partition_request
+from ringcast_client.fetches import BlockingFetchClient, FetchRequest, partition_request
 
 from pyspark_ringcast._common.columns import Reply, read_reply
 from pyspark_ringcast._common.offsets import ChangesLostError, Range

@@ -21,7 +21,7 @@ from ringcast_core import row_partition
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dapr.callbacks import CallbackSender
 from ringcast_heartbeat_agent.dapr.handlers import Handlers
-from ringcast_heartbeat_agent.dapr.items import KeySelector, item_of
+from ringcast_heartbeat_agent.dapr.items import KeySelection, item_of
 from ringcast_heartbeat_agent.dapr.observers import Observers
 from ringcast_heartbeat_agent.dapr.subscription import Subscription
 from ringcast_heartbeat_agent.followers import Followers
@@ -349,7 +349,7 @@ async def test_an_address_that_can_not_be_called_ends_its_subscription_alone() -
         sender = CallbackSender(config, tasks, handlers, measures)
         sender.start()
         subscription = Subscription(
-            "s", KeySelector(["list"]), max_items=1, max_bytes=1_000, api="http", callback_url="http://127.0.0.1:*"
+            "s", KeySelection(["list"]), max_items=1, max_bytes=1_000, api="http", callback_url="http://127.0.0.1:*"
         )
         handlers.subscriptions[subscription.id] = subscription
         subscription.offer("list", "a", item_of(Change("s", "list", 0, "a", "1", 1)))

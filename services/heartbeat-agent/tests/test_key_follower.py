@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ringcast.hosting import KeyReader
 from ringcast_heartbeat_agent.config import Config
-from ringcast_heartbeat_agent.dapr.items import KeySelector
+from ringcast_heartbeat_agent.dapr.items import KeySelection
 from ringcast_heartbeat_agent.dapr.observer import Position
 from ringcast_heartbeat_agent.dapr.observers import Observers
 from ringcast_heartbeat_agent.dapr.subscription import Subscription
@@ -32,7 +32,7 @@ async def test_who_comes_while_a_key_is_being_left_follows_it_anew(
         observers = Observers(config, followers, reader, None)
 
         def subscription() -> Subscription:
-            wanted = KeySelector(["list"])
+            wanted = KeySelection(["list"])
             return Subscription(store_name, wanted, max_items=10, max_bytes=10_000, api="grpc", changes=observers)
 
         first, second = subscription(), subscription()
@@ -61,7 +61,7 @@ async def test_who_comes_while_a_key_is_refused_for_good_is_told_as_well(
         config = Config(nats=(shared_nats.url,), agent_id="here")
         followers = Followers(config, tasks)
         observers = Observers(config, followers, KeyReader(config.nats, worker_id="here"), None)
-        second = Subscription(store_name, KeySelector(["list"]), max_items=10, max_bytes=10_000, api="grpc")
+        second = Subscription(store_name, KeySelection(["list"]), max_items=10, max_bytes=10_000, api="grpc")
 
         class First(Subscription):
             def end(self, error: StoppedError | None = None) -> None:
@@ -69,7 +69,7 @@ async def test_who_comes_while_a_key_is_refused_for_good_is_told_as_well(
                     observers.follow(store_name, "list").add(second, Position())
                 super().end(error)
 
-        first = First(store_name, KeySelector(["list"]), max_items=10, max_bytes=10_000, api="grpc")
+        first = First(store_name, KeySelection(["list"]), max_items=10, max_bytes=10_000, api="grpc")
         observers.follow(store_name, "list").add(first, Position())
     for one in (first, second):
         assert f"store '{store_name}' does not exist" in str(one.error)

@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 from ringcast import Change, InvalidInputError, UnavailableError
+from ringcast.hosting import ConfigurationItem
 from ringcast_core import row_partition
 from ringcast_heartbeat_agent._proto import dapr_messages_pb2 as pb
-from ringcast_heartbeat_agent.dapr.items import Item, KeySelector, deleted_item, item_of, wire_size
+from ringcast_heartbeat_agent.dapr.items import KeySelection, deleted_item, item_of, wire_size
 from ringcast_heartbeat_agent.dapr.subscription import Changed, Place, Since, Subscription, Update
 from ringcast_heartbeat_agent.errors import StoppedError
 from ringcast_testkit import PATIENCE_S
@@ -17,7 +18,7 @@ from ringcast_wire import limits
 PLACE = ("list", 0)
 
 
-def item(value: str, version: int = 1) -> Item:
+def item(value: str, version: int = 1) -> ConfigurationItem:
     return item_of(Change("s", "list", 0, "a", value, version))
 
 
@@ -25,7 +26,7 @@ class Key:
     """A key of one partition: what subscribers that are behind read from."""
 
     def __init__(self) -> None:
-        self.rows: dict[str, Item] = {}
+        self.rows: dict[str, ConfigurationItem] = {}
         self.revision = 0
         self.asked: list[Since] = []
         self.away = 0
@@ -35,7 +36,7 @@ class Key:
         self.answer = asyncio.Event()
         self.answer.set()
 
-    def put(self, row_id: str, value: str) -> Item:
+    def put(self, row_id: str, value: str) -> ConfigurationItem:
         self.revision += 1
         self.rows[row_id] = item(value, self.revision)
         return self.rows[row_id]
@@ -53,7 +54,7 @@ class Key:
 
 
 def subscription(key: Key | None = None, *names: str, max_items: int = 3, max_bytes: int = 10_000) -> Subscription:
-    wanted = KeySelector(names or ["list"])
+    wanted = KeySelection(names or ["list"])
     return Subscription("s", wanted, max_items=max_items, max_bytes=max_bytes, api="grpc", changes=key)
 
 
@@ -250,11 +251,11 @@ async def test_the_end_reaches_a_reader_that_waits() -> None:
 
 
 def test_keys_of_a_request() -> None:
-    assert len(KeySelector([f"k{number % 100}/r{number}" for number in range(1_000)]).keys) == 100
+    assert len(KeySelection([f"k{number % 100}/r{number}" for number in range(1_000)]).keys) == 100
     with pytest.raises(InvalidInputError, match="keys has 1001 entries: at most 1000 are allowed"):
-        KeySelector([f"list/r{number}" for number in range(1_001)])
+        KeySelection([f"list/r{number}" for number in range(1_001)])
     for entry in ("", "no.dots", "list/", "list/" + "x" * 513, "k" * 65):
-        wanted = KeySelector([entry, "one"])
+        wanted = KeySelection([entry, "one"])
         assert (wanted.impossible, wanted.keys, wanted.all) == ([entry], {"one"}, False)
 
 

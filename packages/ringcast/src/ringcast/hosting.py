@@ -35,6 +35,13 @@ from ringcast._common.config import WorkerConfig
 from ringcast._common.log import worker_log
 from ringcast._common.stats import Stats
 from ringcast._coordination.lease import LeaseHolder
+from ringcast._dapr.items import (
+    METADATA_DELETED,
+    METADATA_KEY,
+    ConfigurationItem,
+    KeySelector,
+    make_item,
+)
 from ringcast._dapr.reader import Budget, KeyReader
 from ringcast._protocol.kv_mirror import KvMirror
 from ringcast._protocol.membership import orphaned_records
@@ -255,13 +262,18 @@ class HostRecords:
 
 __all__ = [
     "HOST_REFRESH_S",
+    "METADATA_DELETED",
+    "METADATA_KEY",
     "Backoff",
     "Budget",
+    "ConfigurationItem",
     "HostBus",
     "HostLease",
     "HostRecords",
     "KeyReader",
+    "KeySelector",
     "ReplayTaker",
     "WorkerClient",
+    "make_item",
     "take_replays",
 ]

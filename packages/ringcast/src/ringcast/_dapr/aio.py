@@ -12,7 +12,15 @@ from ringcast_wire import InvalidInputError, Mode, NatsLogin
 
 from ringcast._common.config import WorkerConfig
 from ringcast._dapr.errors import as_rpc_errors
-from ringcast._dapr.items import Item, Wanted, check_store, item_name, item_of, parse_keys, subscription_options
+from ringcast._dapr.items import (
+    ConfigurationItem,
+    KeySelector,
+    check_store,
+    item_name,
+    item_of,
+    parse_keys,
+    subscription_options,
+)
 from ringcast._dapr.reader import KeyReader, login_settings
 from ringcast._dapr.response import ConfigurationResponse
 from ringcast._dapr.subscription import Subscription
@@ -73,8 +81,8 @@ class DaprClient:
     async def _get(self, store_name: str, keys: list[str]) -> ConfigurationResponse:
         store = check_store(store_name)
         wanted = parse_keys(keys)
-        items: dict[str, Item] = {}
-        named: dict[str, list[Wanted]] = {}
+        items: dict[str, ConfigurationItem] = {}
+        named: dict[str, list[KeySelector]] = {}
         for one in wanted:
             if one.row_id is not None:
                 named.setdefault(one.key, []).append(one)
@@ -122,7 +130,7 @@ class DaprClient:
     async def _subscribe(
         self,
         store: str,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[KeySelector],
         handler: Callable[[str, ConfigurationResponse], None],
         options: dict[str, object],
     ) -> str:
@@ -166,7 +174,7 @@ class DaprClient:
     ) -> None:
         await self.close()
 
-    async def _whole_key(self, store: str, key: str) -> list[tuple[str, Item]]:
+    async def _whole_key(self, store: str, key: str) -> list[tuple[str, ConfigurationItem]]:
         for subscription in self._subscriptions.values():
             if not subscription.live or subscription.store != store or key not in subscription.rows:
                 continue
@@ -180,8 +188,8 @@ class DaprClient:
             (row.row_id, item_of(key, part.partition, row)) for part in parts for row in part.rows if not row.deleted
         ]
 
-    async def _named_rows(self, store: str, key: str, wanted: Sequence[Wanted]) -> dict[str, Item]:
-        asked = {one.row_id: one.asked for one in wanted if one.row_id is not None}
+    async def _named_rows(self, store: str, key: str, wanted: Sequence[KeySelector]) -> dict[str, ConfigurationItem]:
+        asked = {one.row_id: one.entry for one in wanted if one.row_id is not None}
         parts = await self._reader.rows(store, key, list(asked))
         return {
             asked[row.row_id]: item_of(key, part.partition, row)
@@ -190,7 +198,7 @@ class DaprClient:
             if not row.deleted and row.row_id in asked
         }
 
-    def _starting(self, store: str, wanted: Sequence[Wanted]) -> Subscription | None:
+    def _starting(self, store: str, wanted: Sequence[KeySelector]) -> Subscription | None:
         """A subscription to one of these keys that has begun to start and not ended it."""
         keys = {one.key for one in wanted}
         return next(
@@ -202,7 +210,7 @@ class DaprClient:
             None,
         )
 
-    def _check_room(self, store: str, wanted: Sequence[Wanted]) -> None:
+    def _check_room(self, store: str, wanted: Sequence[KeySelector]) -> None:
         if len(self._subscriptions) >= MAX_SUBSCRIPTIONS:
             raise InvalidInputError(
                 f"client has {len(self._subscriptions)} subscriptions: at most {MAX_SUBSCRIPTIONS} are allowed"
@@ -216,7 +224,7 @@ class DaprClient:
                     field="keys",
                 )
 
-    def _free_worker_id(self, store: str, wanted: Sequence[Wanted]) -> str:
+    def _free_worker_id(self, store: str, wanted: Sequence[KeySelector]) -> str:
         """The client's worker id; a further subscription gets it with a number, as each is a worker of its own."""
         keys = [one.key for one in wanted][:1]
         given = {"store": store, "keys": keys, "worker_id": self._worker_id, "cache_dir": ""}

@@ -1,9 +1,14 @@
-"""How Dapr's words map on Ringcast's: which rows the entries of ``keys`` name, and what an item tells of a row."""
+"""How the terms of Dapr map to those of Ringcast, for the clients of the SDK and for the heartbeat agent.
+
+Here is which rows an entry of ``keys`` selects, and how a row becomes a configuration item.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from ringcast_wire import EventLog, InvalidInputError, Row, check_row_id, limits, names, shown
@@ -14,23 +19,48 @@ METADATA_DELETED: Final = "ringcast.deleted"
 OPTIONS: Final = ("worker_id", "mode", "partition_count", "window_s")
 """What ``config_metadata`` of a subscription may set; other names are left to other configuration stores."""
 
+_ITEM_OVERHEAD: Final = 64
+_ENTRY_OVERHEAD: Final = 8
+
 _log = EventLog(logging.getLogger("ringcast.dapr"))
 
 
-class Wanted(NamedTuple):
+class KeySelector(NamedTuple):
     """One entry of ``keys``: a whole config key, or (``row_id``) one row of it."""
 
-    asked: str
+    entry: str
     key: str
     row_id: str | None
 
+    @classmethod
+    def parse(cls, entry: object) -> KeySelector:
+        """Reads ``blocklist``, a whole config key, or ``blocklist/<row id>``, one row of it.
 
-class Item(NamedTuple):
-    """What an item of a response is made from."""
+        Raises:
+            InvalidInputError: it is not text, or can't be the name of a key or row.
+        """
+        if not isinstance(entry, str):
+            raise InvalidInputError(f"keys has the entry {shown(entry)}: it must be text", field="keys")
+        key, slash, row_id = entry.partition("/")
+        names.check_name("keys", key)
+        return cls(entry, key, check_row_id(row_id) if slash else None)
+
+
+@dataclass
+class ConfigurationItem:
+    """A row in the form in which Dapr's API has it. ``metadata`` has the row's own entries and those of Ringcast."""
 
     value: str
     version: str
     metadata: Mapping[str, str]
+
+    @cached_property
+    def size(self) -> int:
+        """About how many bytes it takes in memory."""
+        metadata = sum(
+            len(name.encode()) + len(text.encode()) + _ENTRY_OVERHEAD for name, text in self.metadata.items()
+        )
+        return len(self.value.encode()) + metadata + _ITEM_OVERHEAD
 
 
 def check_store(store_name: str) -> str:
@@ -45,7 +75,7 @@ def check_store(store_name: str) -> str:
     return names.check_name("store_name", store_name)
 
 
-def parse_keys(keys: Sequence[str]) -> list[Wanted]:
+def parse_keys(keys: Sequence[str]) -> list[KeySelector]:
     """Reads ``keys``: ``blocklist`` is a whole config key, ``blocklist/<row id>`` one row of it.
 
     Raises:
@@ -54,43 +84,35 @@ def parse_keys(keys: Sequence[str]) -> list[Wanted]:
     if isinstance(keys, str) or not 1 <= len(keys) <= limits.MAX_BATCH_ROWS:
         count = shown(keys) if isinstance(keys, str) else f"with {len(keys)} entries"
         raise InvalidInputError(f"keys {count} is not a list of 1 to {limits.MAX_BATCH_ROWS} config keys", field="keys")
-    return [_parse_key(entry) for entry in dict.fromkeys(keys)]
+    return [KeySelector.parse(entry) for entry in dict.fromkeys(keys)]
 
 
-def _parse_key(entry: object) -> Wanted:
-    if not isinstance(entry, str):
-        raise InvalidInputError(f"keys has the entry {shown(entry)}: it must be text", field="keys")
-    key, slash, row_id = entry.partition("/")
-    names.check_name("keys", key)
-    return Wanted(entry, key, check_row_id(row_id) if slash else None)
+def item_name(selectors: Sequence[KeySelector], one: KeySelector, row_id: str) -> str:
+    """The name of a row in the answer.
 
-
-def item_name(wanted: Sequence[Wanted], one: Wanted, row_id: str) -> str:
-    """Under which name a row is answered.
-
-    A row asked for by name has that name. When ``keys`` is one whole config key, its rows have their ids; among several
-    entries they are told apart as ``<key>/<row id>``.
+    A row that was selected by name has that name. When ``keys`` is one whole config key, its rows have their ids;
+    with several entries they are named ``<key>/<row id>``.
     """
     if one.row_id is not None:
-        return one.asked
-    return row_id if len(wanted) == 1 else f"{one.key}/{row_id}"
+        return one.entry
+    return row_id if len(selectors) == 1 else f"{one.key}/{row_id}"
 
 
-def item_of(key: str, partition: int, row: Row) -> Item:
+def item_of(key: str, partition: int, row: Row) -> ConfigurationItem:
     """A row as an item."""
     return make_item(key, partition, row.value, row.version, row.deleted, row.metadata)
 
 
 def make_item(
     key: str, partition: int, value: str | None, version: int, deleted: bool, metadata: Mapping[str, str] | None
-) -> Item:
+) -> ConfigurationItem:
     """An item from its parts."""
-    told = {
+    own = {
         METADATA_KEY: key,
         METADATA_PARTITION: str(partition),
         METADATA_DELETED: "true" if deleted else "false",
     }
-    return Item("" if deleted or value is None else value, str(version), {**(metadata or {}), **told})
+    return ConfigurationItem("" if deleted or value is None else value, str(version), {**(metadata or {}), **own})
 
 
 def subscription_options(config_metadata: Mapping[str, str] | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from ringcast_core import row_partition
 from ringcast_wire import EventLog, Mode, UnavailableError
 
 from ringcast._common.change import Change
-from ringcast._dapr.items import Item, Wanted, item_of, make_item
+from ringcast._dapr.items import ConfigurationItem, KeySelector, item_of, make_item
 from ringcast._dapr.response import ConfigurationResponse
 from ringcast._worker.worker import Worker
 
@@ -32,7 +32,7 @@ class Subscription:
         self,
         subscription_id: str,
         store: str,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[KeySelector],
         handler: Handler,
         options: Mapping[str, Any],
         *,
@@ -115,7 +115,7 @@ class Subscription:
     async def _stop_outside(self) -> None:
         await self.stop()
 
-    def held(self, key: str) -> list[tuple[str, Item]]:
+    def held(self, key: str) -> list[tuple[str, ConfigurationItem]]:
         """The rows of a key that its worker holds: all of them, or in a PARTITIONED store its share."""
         count = self._worker.settings.partition_count
         return [(row.row_id, item_of(key, row_partition(row.row_id, count), row)) for row in self._worker.rows(key)]
@@ -168,7 +168,7 @@ def in_any_handler() -> bool:
 _background: Final[set[asyncio.Task[None]]] = set()
 
 
-def _rows_by_key(wanted: Sequence[Wanted]) -> dict[str, set[str] | None]:
+def _rows_by_key(wanted: Sequence[KeySelector]) -> dict[str, set[str] | None]:
     rows: dict[str, set[str] | None] = {}
     for one in wanted:
         held = rows.setdefault(one.key, set())

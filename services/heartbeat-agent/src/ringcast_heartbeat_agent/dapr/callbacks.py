@@ -8,12 +8,12 @@ import random
 from typing import Final
 
 import aiohttp
+from ringcast.hosting import METADATA_KEY, ConfigurationItem
 from ringcast_wire import Backoff, EventLog
 from yarl import URL
 
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dapr.handlers import Handlers
-from ringcast_heartbeat_agent.dapr.items import METADATA_KEY, Item
 from ringcast_heartbeat_agent.dapr.subscription import Subscription
 from ringcast_heartbeat_agent.errors import StoppedError
 from ringcast_heartbeat_agent.telemetry import Measures
@@ -83,7 +83,7 @@ class CallbackSender:
             subscription.end()
             self._handlers.drop(subscription, reason)
 
-    async def _send(self, subscription: Subscription, name: str, item: Item) -> bool:
+    async def _send(self, subscription: Subscription, name: str, item: ConfigurationItem) -> bool:
         """Sends one update; ``False``: the application can't be reached."""
         loop = asyncio.get_running_loop()
         deadline, tries = loop.time() + self._config.callback_patience_s, 0
@@ -116,7 +116,7 @@ class CallbackSender:
             await asyncio.sleep(wait_s)
         return True
 
-    async def _post(self, subscription: Subscription, name: str, item: Item) -> int | None:
+    async def _post(self, subscription: Subscription, name: str, item: ConfigurationItem) -> int | None:
         """The status that the application answered with, if it did."""
         assert self._session is not None
         shown = {"value": item.value, "version": item.version, "metadata": dict(item.metadata)}
@@ -130,7 +130,7 @@ class CallbackSender:
             return None
 
 
-def _url(subscription: Subscription, item: Item) -> str:
+def _url(subscription: Subscription, item: ConfigurationItem) -> str:
     """Where an update is posted to: the config key is the last part, which every router takes as one.
 
     The name of an item is anybody's text: with a slash in it, escaped or not, the routes of most frameworks don't

@@ -11,15 +11,15 @@ import nats.errors
 from nats.js import JetStreamContext
 from nats.js import errors as js_errors
 from ringcast import InvalidInputError, LimitExceededError, RingcastError, UnavailableError, UnknownStoreError
-from ringcast.hosting import KeyReader
+from ringcast.hosting import ConfigurationItem, KeyReader, KeySelector
 from ringcast_wire import EventLog, ProtocolError, names, shown
 
 from ringcast_heartbeat_agent.clients import check_share, current
 from ringcast_heartbeat_agent.config import VERSION, Config
 from ringcast_heartbeat_agent.dapr.group_consumer import CONSUMER, GROUP, ROUTING_KEY, DaprConsumer
-from ringcast_heartbeat_agent.dapr.items import Item, KeySelector, wire_size
+from ringcast_heartbeat_agent.dapr.items import KeySelection, wire_size
 from ringcast_heartbeat_agent.dapr.observers import Observers
-from ringcast_heartbeat_agent.dapr.reads import ADVICE, Entry, Measure, Reads, entries_of, page_of
+from ringcast_heartbeat_agent.dapr.reads import ADVICE, Measure, Reads, page_of, selectors_of
 from ringcast_heartbeat_agent.dapr.subscription import Subscription
 from ringcast_heartbeat_agent.dispatch.groups import Dispatch, Registration
 from ringcast_heartbeat_agent.dispatch.routing import ROW, routing_of
@@ -73,7 +73,7 @@ class Handlers:
 
     async def get(
         self, store: str, keys: Sequence[str], metadata: Mapping[str, str] | None = None, measure: Measure = wire_size
-    ) -> Mapping[str, Item]:
+    ) -> Mapping[str, ConfigurationItem]:
         """The rows that ``keys`` names, all of the store's if it is empty; each answer is fetched.
 
         ``metadata`` may ask for a page of them; ``measure`` says how many bytes an item takes in the answer.
@@ -83,7 +83,9 @@ class Handlers:
         """
         try:
             page = page_of(metadata or {})
-            entries = entries_of(keys) or [Entry(key, None) for key in sorted(await self._keys(store)) if not keys]
+            entries = selectors_of(keys) or [
+                KeySelector(key, key, None) for key in sorted(await self._keys(store)) if not keys
+            ]
             prefixed = len(dict.fromkeys(keys)) != 1
             if page is None:
                 items = await self._reads.read(store, entries, prefixed=prefixed)
@@ -121,7 +123,7 @@ class Handlers:
             DaprError: the store is not there, or why its keys can't be followed.
         """
         try:
-            wanted = KeySelector(keys)
+            wanted = KeySelection(keys)
             names.check_name("store_name", store)
             subscription = Subscription(
                 store,
@@ -349,7 +351,7 @@ class Handlers:
         return self.subscriptions.pop(subscription.id, None) is not None
 
 
-def _whole(entries: Sequence[Entry]) -> list[str]:
+def _whole(entries: Sequence[KeySelector]) -> list[str]:
     named = next((entry for entry in entries if entry.row_id is not None), None)
     if named is not None:
         raise InvalidInputError(

@@ -1,40 +1,18 @@
-"""How Dapr's words map on Ringcast's, in subscriptions. Reads go by the same rules: :class:`ringcast.aio.DaprClient`.
+"""Configuration items of the agent: their size on the wire, and which rows a subscription selects.
 
-An entry of ``keys`` is a config key, all rows of it, or ``<key>/<row id>``, one row. A row has the name that it was
-asked for by; a row of one whole key its id, and among several entries ``<key>/<row id>``.
+How an entry of ``keys`` is read, and how a row becomes an item, is in the SDK: the clients there give the same items.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Sequence
 
 from ringcast import Change, InvalidInputError
-from ringcast_wire import check_row_id, limits, names
-
-METADATA_KEY: Final = "ringcast.key"
-METADATA_PARTITION: Final = "ringcast.partition"
-METADATA_DELETED: Final = "ringcast.deleted"
-_ITEM_OVERHEAD: Final = 64
-_ENTRY_OVERHEAD: Final = 8
+from ringcast.hosting import ConfigurationItem, KeySelector, make_item
+from ringcast_wire import limits
 
 
-class Item(NamedTuple):
-    """What an item of an answer or update is made from; ``size`` is about how many bytes it has."""
-
-    value: str
-    version: str
-    metadata: Mapping[str, str]
-    size: int
-
-    @classmethod
-    def of(cls, value: str, version: str, metadata: Mapping[str, str]) -> Item:
-        """An item with its size."""
-        told = sum(len(name.encode()) + len(text.encode()) + _ENTRY_OVERHEAD for name, text in metadata.items())
-        return cls(value, version, metadata, len(value.encode()) + told + _ITEM_OVERHEAD)
-
-
-def wire_size(name: str, item: Item) -> int:
+def wire_size(name: str, item: ConfigurationItem) -> int:
     """How many bytes an item takes in a message of gRPC, to the byte."""
     told = sum(_field(_field(len(key.encode())) + _field(len(text.encode()))) for key, text in item.metadata.items())
     made = sum(_field(len(text.encode())) for text in (item.value, item.version) if text)
@@ -46,7 +24,7 @@ def _field(size: int) -> int:
     return 1 + max(1, -(-size.bit_length() // 7)) + size
 
 
-class KeySelector:
+class KeySelection:
     """What a subscription follows: rows and whole keys, or all keys of a store (``entries`` is empty)."""
 
     def __init__(self, entries: Sequence[str]) -> None:
@@ -67,20 +45,20 @@ class KeySelector:
         self.impossible: list[str] = []
         """Entries that nothing can ever have the name of."""
         for entry in asked:
-            key, slash, row_id = entry.partition("/")
             try:
-                names.check_name("keys", key)
-                if slash:
-                    self._rows.setdefault(key, set()).add(check_row_id(row_id))
-                else:
-                    self._whole.add(key)
+                selector = KeySelector.parse(entry)
             except InvalidInputError:
                 self.impossible.append(entry)
+                continue
+            if selector.row_id is not None:
+                self._rows.setdefault(selector.key, set()).add(selector.row_id)
+            else:
+                self._whole.add(selector.key)
 
     @property
     def keys(self) -> set[str]:
         """The config keys that are named."""
-        return self._whole | {key for key, rows in self._rows.items() if rows}
+        return self._whole | self._rows.keys()
 
     def filters_of(self, key: str) -> list[str]:
         """The row ids of a key that are named, if not all of it is wanted."""
@@ -95,23 +73,11 @@ class KeySelector:
         return None
 
 
-def item_of(change: Change) -> Item:
+def item_of(change: Change) -> ConfigurationItem:
     """A change as an item: a deleted row has an empty value, and says so in its metadata."""
-    return row_item(change.key, change.partition, change.value, change.version, change.deleted, change.metadata)
+    return make_item(change.key, change.partition, change.value, change.version, change.deleted, change.metadata)
 
 
-def row_item(
-    key: str, partition: int, value: str | None, version: int, deleted: bool, metadata: Mapping[str, str] | None
-) -> Item:
-    """An item from the parts of a row."""
-    told = {
-        METADATA_KEY: key,
-        METADATA_PARTITION: str(partition),
-        METADATA_DELETED: "true" if deleted else "false",
-    }
-    return Item.of("" if deleted or value is None else value, str(version), {**(metadata or {}), **told})
-
-
-def deleted_item(key: str, partition: int, version: int) -> Item:
+def deleted_item(key: str, partition: int, version: int) -> ConfigurationItem:
     """A row that is gone."""
-    return row_item(key, partition, None, version, True, None)
+    return make_item(key, partition, None, version, True, None)

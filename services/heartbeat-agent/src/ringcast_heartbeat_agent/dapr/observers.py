@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from ringcast import UnavailableError
-from ringcast.hosting import KeyReader
+from ringcast.hosting import KeyReader, make_item
 from ringcast.metrics import PrometheusMetrics
 from ringcast_wire import UnknownKeyError
 
 from ringcast_heartbeat_agent.config import Config
-from ringcast_heartbeat_agent.dapr.items import row_item
 from ringcast_heartbeat_agent.dapr.observer import KeyObserver, Position
 from ringcast_heartbeat_agent.dapr.subscription import Changed, Place, Since, Subscription, Update
 from ringcast_heartbeat_agent.followers import Followers
@@ -87,7 +86,7 @@ class Observers:
                 return Changed([], 0, False, 0)
         after = since.revision if history == since.history else 0
         updates = [
-            Update(row.row_id, row_item(key, partition, row.value, row.version, row.deleted, row.metadata))
+            Update(row.row_id, make_item(key, partition, row.value, row.version, row.deleted, row.metadata))
             for row in found.rows
             if row.version > after
         ]

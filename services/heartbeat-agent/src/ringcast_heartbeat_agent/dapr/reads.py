@@ -11,11 +11,10 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 from ringcast import InvalidInputError, LimitExceededError
-from ringcast.hosting import Budget, KeyReader
-from ringcast_wire import PartitionRows, Row, UnknownKeyError, check_row_id, limits, names, shown
+from ringcast.hosting import Budget, ConfigurationItem, KeyReader, KeySelector, make_item
+from ringcast_wire import PartitionRows, Row, UnknownKeyError, limits, shown
 
 from ringcast_heartbeat_agent.config import Config
-from ringcast_heartbeat_agent.dapr.items import Item, row_item
 
 LIMIT: Final = "ringcast.limit"
 """Name in the metadata of a read: answer in pages of so many rows."""
@@ -33,7 +32,7 @@ _NEXT_BYTES: Final = 2_048
 """What the metadata that leads to the next page may take."""
 _PARTITIONS_AT_ONCE: Final = 8
 
-Measure: TypeAlias = Callable[[str, Item], int]
+Measure: TypeAlias = Callable[[str, ConfigurationItem], int]
 """How many bytes an item takes in the answer."""
 
 
@@ -52,13 +51,6 @@ class Page(NamedTuple):
     after: _Cursor | None
 
 
-class Entry(NamedTuple):
-    """One of ``keys``: all of a config key, or one row of it."""
-
-    key: str
-    row_id: str | None
-
-
 class Reads:
     """Reads rows, some at once; others wait their turn, as each may hold a whole key for a while."""
 
@@ -68,19 +60,19 @@ class Reads:
         self._turns = asyncio.Semaphore(config.reads)
         self._waiting = 0
 
-    async def read(self, store: str, entries: Sequence[Entry], *, prefixed: bool) -> dict[str, Item]:
+    async def read(self, store: str, entries: Sequence[KeySelector], *, prefixed: bool) -> dict[str, ConfigurationItem]:
         """The rows that ``entries`` name; what is not there is not among them.
 
         Raises:
             LimitExceededError: they are far too large for one answer, and were not all taken into memory.
         """
         named: dict[str, list[str]] = {}
-        items: dict[str, Item] = {}
+        items: dict[str, ConfigurationItem] = {}
         # Rows take about as many bytes on their way as in the answer.
         budget = Budget(2 * self._config.max_response_bytes)
         async with self._turn():
             try:
-                for key, row_id in entries:
+                for _, key, row_id in entries:
                     if row_id is not None:
                         named.setdefault(key, []).append(row_id)
                         continue
@@ -95,12 +87,12 @@ class Reads:
 
     async def page(
         self, store: str, keys: Sequence[str], page: Page, measure: Measure, *, prefixed: bool
-    ) -> dict[str, Item]:
+    ) -> dict[str, ConfigurationItem]:
         """So many rows of whole keys, in the order of keys, partitions and row ids, as fit into one answer.
 
         Each page is of the rows as they are then. The last row of it says what to go on from if there are more.
         """
-        items: dict[str, Item] = {}
+        items: dict[str, ConfigurationItem] = {}
         most_bytes, size = self._config.max_response_bytes - _NEXT_BYTES, 0
         last: tuple[str, _Cursor] | None = None
         async with self._turn():
@@ -159,7 +151,7 @@ class Reads:
             self._turns.release()
 
 
-def entries_of(keys: Sequence[str]) -> list[Entry]:
+def selectors_of(keys: Sequence[str]) -> list[KeySelector]:
     """What ``keys`` name. What can't be the name of a key or row names nothing, as any other that is not there.
 
     Raises:
@@ -171,9 +163,8 @@ def entries_of(keys: Sequence[str]) -> list[Entry]:
         )
     found = []
     for entry in dict.fromkeys(keys):
-        key, slash, row_id = entry.partition("/")
         try:
-            found.append(Entry(names.check_name("keys", key), check_row_id(row_id) if slash else None))
+            found.append(KeySelector.parse(entry))
         except InvalidInputError:
             continue
     return found
@@ -199,9 +190,9 @@ def page_of(metadata: Mapping[str, str]) -> Page | None:
     return Page(int(limit) if limit else MAX_LIMIT, cursor)
 
 
-def _with_next(item: Item, cursor: _Cursor) -> Item:
+def _with_next(item: ConfigurationItem, cursor: _Cursor) -> ConfigurationItem:
     told = base64.urlsafe_b64encode(msgspec.json.encode(cursor)).decode()
-    return Item.of(item.value, item.version, {**item.metadata, NEXT: told})
+    return ConfigurationItem(item.value, item.version, {**item.metadata, NEXT: told})
 
 
 def _chunk(numbers: Sequence[int], counts: Sequence[int], limit: int) -> list[int]:
@@ -224,5 +215,5 @@ def _name(key: str, row: Row, prefixed: bool) -> str:
     return f"{key}/{row.row_id}" if prefixed else row.row_id
 
 
-def _item(key: str, part: PartitionRows, row: Row) -> Item:
-    return row_item(key, part.partition, row.value, row.version, row.deleted, row.metadata)
+def _item(key: str, part: PartitionRows, row: Row) -> ConfigurationItem:
+    return make_item(key, part.partition, row.value, row.version, row.deleted, row.metadata)

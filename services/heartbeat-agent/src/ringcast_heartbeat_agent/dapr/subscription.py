@@ -10,11 +10,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
+from ringcast.hosting import METADATA_DELETED, ConfigurationItem
 from ringcast_core import row_partition
 from ringcast_wire import EventLog
 
 from ringcast_heartbeat_agent.clients import current
-from ringcast_heartbeat_agent.dapr.items import METADATA_DELETED, Item, KeySelector, deleted_item
+from ringcast_heartbeat_agent.dapr.items import KeySelection, deleted_item
 from ringcast_heartbeat_agent.errors import StoppedError
 
 log = EventLog(logging.getLogger(__name__))
@@ -40,7 +41,7 @@ class Update(NamedTuple):
     """A row as it is now."""
 
     row_id: str
-    item: Item
+    item: ConfigurationItem
 
 
 class Changed(NamedTuple):
@@ -82,7 +83,7 @@ class Subscription:
     def __init__(
         self,
         store: str,
-        wanted: KeySelector,
+        wanted: KeySelection,
         *,
         max_items: int,
         max_bytes: int,
@@ -113,7 +114,7 @@ class Subscription:
         self.members: set[asyncio.Task[None]] = set()
         """What takes part there for it, one for each key."""
         self._answers: dict[str, Answer] = {}
-        self._waiting: dict[str, tuple[Item, int]] = {}
+        self._waiting: dict[str, tuple[ConfigurationItem, int]] = {}
         self._bytes = 0
         self._behind: dict[Place, Since] = {}
         self._reading: Place | None = None
@@ -150,7 +151,7 @@ class Subscription:
         return found
 
     def offer(
-        self, key: str, row_id: str, item: Item, *, place: Place | None = None, history: str = "",
+        self, key: str, row_id: str, item: ConfigurationItem, *, place: Place | None = None, history: str = "",
         answer: Answer | None = None,
     ) -> None:  # fmt: skip
         """Takes an update of a row in, if it is one of the wanted rows. ``answer`` is told when it was delivered.
@@ -205,7 +206,7 @@ class Subscription:
             self._bytes = 0
             self._news.set()
 
-    async def batches(self) -> AsyncIterator[dict[str, Item]]:
+    async def batches(self) -> AsyncIterator[dict[str, ConfigurationItem]]:
         """The updates, gathered, until it ends.
 
         Raises:
@@ -293,21 +294,21 @@ class Subscription:
         except TimeoutError:
             pass
 
-    def _fits(self, name: str, item: Item) -> bool:
+    def _fits(self, name: str, item: ConfigurationItem) -> bool:
         held = self._waiting.get(name)
         size = self._bytes + item.size + len(name) - (held[1] if held is not None else 0)
         if held is None and len(self._waiting) >= self._max_items:
             return False
         return size <= self._max_bytes or not self._waiting
 
-    def _put(self, name: str, item: Item) -> None:
+    def _put(self, name: str, item: ConfigurationItem) -> None:
         size = item.size + len(name)
         self._bytes += size - self._waiting.get(name, (item, 0))[1]
         self._waiting[name] = (item, size)
         self._news.set()
 
-    def _take(self) -> dict[str, Item]:
-        batch: dict[str, Item] = {}
+    def _take(self) -> dict[str, ConfigurationItem]:
+        batch: dict[str, ConfigurationItem] = {}
         total = 0
         for name, (item, size) in self._waiting.items():
             if batch and (len(batch) >= _BATCH_ITEMS or total + size > _BATCH_BYTES):

@@ -10,6 +10,7 @@ from typing import Any, Final, NoReturn
 
 import grpc
 import grpc.aio
+from ringcast.hosting import ConfigurationItem
 from ringcast_service import Context, end_call
 from ringcast_wire import limits
 from ringcast_wire.dispatch import add_DispatchServicer_to_server
@@ -18,7 +19,6 @@ from ringcast_heartbeat_agent._proto import dapr_messages_pb2 as pb
 from ringcast_heartbeat_agent.clients import Here, Trusted, enter
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dapr.handlers import Handlers
-from ringcast_heartbeat_agent.dapr.items import Item
 from ringcast_heartbeat_agent.dispatch.transport import DispatchServicer
 from ringcast_heartbeat_agent.errors import DaprError, StoppedError, no_shutdown, unsubscribe_message
 from ringcast_heartbeat_agent.telemetry import Measures
@@ -225,7 +225,7 @@ class _RequireToken(grpc.aio.ServerInterceptor):
         return handler._replace(**{field: check})
 
 
-def _items(items: Mapping[str, Item]) -> dict[str, pb.ConfigurationItem]:
+def _items(items: Mapping[str, ConfigurationItem]) -> dict[str, pb.ConfigurationItem]:
     return {
         name: pb.ConfigurationItem(value=item.value, version=item.version, metadata=item.metadata)
         for name, item in items.items()

@@ -10,13 +10,13 @@ from typing import Final
 
 import msgspec
 from aiohttp import web
+from ringcast.hosting import ConfigurationItem
 from ringcast_wire import limits, shown
 
 from ringcast_heartbeat_agent.clients import Here, Trusted, enter, peer_of
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dapr.callbacks import CallbackSender
 from ringcast_heartbeat_agent.dapr.handlers import Handlers
-from ringcast_heartbeat_agent.dapr.items import Item
 from ringcast_heartbeat_agent.dapr.web_pages import PageGuard
 from ringcast_heartbeat_agent.dispatch.groups import Dispatch
 from ringcast_heartbeat_agent.errors import DaprError, no_shutdown, unsubscribe_message
@@ -234,11 +234,11 @@ def _metadata_of(request: web.Request) -> dict[str, str]:
     return {name.removeprefix(_METADATA): value for name, value in request.query.items() if name.startswith(_METADATA)}
 
 
-def _shown(item: Item) -> dict[str, object]:
+def _shown(item: ConfigurationItem) -> dict[str, object]:
     return {"value": item.value, "version": item.version, "metadata": dict(item.metadata)}
 
 
-def _json_size(name: str, item: Item) -> int:
+def _json_size(name: str, item: ConfigurationItem) -> int:
     return len(json.dumps({name: _shown(item)}))
 
 

@@ -11,10 +11,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from ringcast import LimitExceededError, UnavailableError
-from ringcast.hosting import HostBus, HostLease, HostRecords
-from ringcast_wire import Backoff, EventLog, limits
+from ringcast import UnavailableError
+from ringcast.hosting import HostBus, HostLease
+from ringcast_wire import Backoff, EventLog
 
+from ringcast_heartbeat_agent.leases.records import StoreRecords
 from ringcast_heartbeat_agent.leases.registry import TICK_S, RegisteredWorker, Registration, WorkerRegistry
 from ringcast_heartbeat_agent.leases.state import SocketPlace, State
 
@@ -22,8 +23,6 @@ log = EventLog(logging.getLogger(__name__))
 
 _DOUBT_S: Final = 1.0
 """Least time between two looks at the lease that workers ask for."""
-_UNUSED_S: Final = 30.0
-"""After so long without a worker of a store its records are watched no longer."""
 _LOCK_S: Final = 1.0
 """How long a registration may wait for the deletes of a store that are under way."""
 
@@ -50,10 +49,7 @@ class HostLeases:
         self._tasks = tasks
         self._state: State | None = None
         self._lease: HostLease | None = None
-        self._records: dict[str, HostRecords] = {}
-        self._records_tasks: dict[str, asyncio.Task[None]] = {}
-        self._unused_since: dict[str, float] = {}
-        self._deleted = 0
+        self._records = StoreRecords(bus, self.registry, tasks)
         self._watching: list[asyncio.Task[None]] = []
         self._told: dict[RegisteredWorker, asyncio.Event] = {}
         self._heard_at: dict[RegisteredWorker, float] = {}
@@ -105,7 +101,7 @@ class HostLeases:
     @property
     def deleted(self) -> int:
         """Records of dead workers that were deleted."""
-        return self._deleted + sum(records.deleted for records in list(self._records.values()))
+        return self._records.deleted
 
     async def register(self, registration: Registration) -> tuple[RegisteredWorker, asyncio.Event]:
         """Takes a worker in; the event is set when it is to be told something.
@@ -120,7 +116,7 @@ class HostLeases:
             raise UnavailableError("the agent stops" if self._stopping else "the agent has no lease at the moment")
         if registration.store not in self._records:
             await self._bus.check_store(registration.store)
-        records = self._records_of(registration.store)
+        records = self._records.of(registration.store, self.lease_id)
         try:
             async with asyncio.timeout(_LOCK_S):
                 await records.lock.acquire()
@@ -224,7 +220,7 @@ class HostLeases:
             self.registry.restore(list(found.registrations), found.users)
         self._state, self._lease = state, lease
         for store in self.registry.stores:
-            self._records_of(store)
+            self._records.of(store, self.lease_id)
         self._write()
         return lease
 
@@ -233,8 +229,9 @@ class HostLeases:
             self._write()
         if self._lease is not None:
             self._lease.detach()
-        for task in (*self._watching, *self._records_tasks.values()):
+        for task in self._watching:
             task.cancel()
+        self._records.stop()
 
     async def _tick(self) -> None:
         while True:
@@ -251,14 +248,13 @@ class HostLeases:
                     told.set()
                 else:
                     self._gone.discard(worker)
-            self._end_unused_records(time.monotonic())
+            self._records.end_unused(time.monotonic())
             if self._dirty:
                 self._write()
 
     def _changed(self) -> None:
         self._dirty = True
-        for records in self._records.values():
-            records.look()
+        self._records.look()
 
     def _write(self) -> None:
         if self._state is None:
@@ -276,28 +272,6 @@ class HostLeases:
         except OSError as error:
             self._dirty = True
             log.warning("host_lease.state_unwritable", error=error)
-
-    def _records_of(self, store: str) -> HostRecords:
-        if (found := self._records.get(store)) is not None:
-            return found
-        if len(self._records) >= limits.MAX_STORES:
-            raise LimitExceededError(
-                f"the agent has workers of {len(self._records)} stores: at most {limits.MAX_STORES} are allowed"
-            )
-        records = HostRecords(self._bus, store, self.lease_id, lambda: self.registry.living(store))
-        self._records[store] = records
-        self._records_tasks[store] = self._tasks.create_task(records.run(), name=f"records-{store}")
-        return records
-
-    def _end_unused_records(self, now: float) -> None:
-        """Watches a store no longer for which nobody has been registered for a while."""
-        for store in self._records.keys() - self.registry.stores:
-            if now - self._unused_since.setdefault(store, now) >= _UNUSED_S and not self.registry.waiting:
-                self._deleted += self._records.pop(store).deleted
-                del self._unused_since[store]
-                self._records_tasks.pop(store).cancel()
-        for store in self._unused_since.keys() & self.registry.stores:
-            del self._unused_since[store]
 
     def _lost(self) -> None:
         """The lease was lost and granted again: every worker is told at once."""

@@ -18,10 +18,10 @@ import msgspec
 import pyarrow as pa
 from pyspark_ringcast._batch import read as _read
 from pyspark_ringcast._batch.read import ReadTask, Snapshot
-from pyspark_ringcast._client.fetch import Request
 from pyspark_ringcast._common.columns import SCHEMA
 from pyspark_ringcast._common.options import parse_options
 from pytest_benchmark.fixture import BenchmarkFixture
+from ringcast_client.fetches import FetchRequest
 from ringcast_wire import FetchReply, PartitionRows, Row, encode
 
 PARTITIONS: Final = 256
@@ -42,7 +42,7 @@ class Replies:
             encode(FetchReply(1, [PartitionRows(number, share, True, made)])) for number in range(PARTITIONS)
         ]
 
-    def fetch_bodies(self, requests: Iterable[Request], _timeout_s: float) -> Iterator[bytes]:
+    def fetch_bodies(self, requests: Iterable[FetchRequest], _timeout_s: float) -> Iterator[bytes]:
         for request in requests:
             yield self._bodies[int(request.subject.rpartition(".")[2])]
 
@@ -71,7 +71,7 @@ _peer_decoder: Final = msgspec.msgpack.Decoder(_PeerReply)
 
 def peer_share(replies: Replies, partitions: range) -> int:
     """Reads replies that are known to hold neither tombstones nor metadata; how many rows came."""
-    requests = [Request(f"config.fetch.s.k.{partition}", b"") for partition in partitions]
+    requests = [FetchRequest(f"config.fetch.s.k.{partition}", b"") for partition in partitions]
     count = 0
     gc.disable()  # it would look at every tuple time and again
     try:

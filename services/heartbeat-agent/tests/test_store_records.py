@@ -38,7 +38,7 @@ async def test_records_are_watched_until_their_store_was_without_a_worker_for_a_
     async with asyncio.TaskGroup() as tasks:
         watched = StoreRecords(cast(Any, None), registry, tasks)
         found = cast(Any, watched.of("s", "lease"))
-        assert watched.of("s", "lease") is found
+        assert cast(Any, watched.of("s", "lease")) is found
         watched.look()
         assert (found.looks, found.lease, found.living()) == (1, "lease", frozenset({("k", "a")}))
         watched.end_unused(0.0)

@@ -194,9 +194,9 @@ def _ask(config: CliConfig, path: str, body: bytes | None = None) -> bytes:
             return answer
     except urllib.error.HTTPError as error:
         with error:
-            answer = _refusal(error.read(_MAX_ERROR_BYTES))
+            refusal = _refusal(error.read(_MAX_ERROR_BYTES))
         raise UnavailableError(
-            f"the agent at {config.agent_url} answers {error.code}: {answer or error.reason}"
+            f"the agent at {config.agent_url} answers {error.code}: {refusal or error.reason}"
         ) from None
     except (urllib.error.URLError, OSError) as error:
         reason = getattr(error, "reason", None) or error

@@ -9,7 +9,7 @@ from typing import Final
 
 from ringcast_wire import EventLog
 
-from ringcast_config_service.repository import Repository
+from ringcast_config_service.repository import OutboxRepository
 
 log = EventLog(logging.getLogger(__name__))
 
@@ -20,7 +20,7 @@ _DELETE_EVERY_S: Final = 0.1
 class PublishedRecords:
     """Deletes published records from the outbox, many at a time. A record leaves ``in_memory`` once it is deleted."""
 
-    def __init__(self, repository: Repository, in_memory: set[int], batch: int) -> None:
+    def __init__(self, repository: OutboxRepository, in_memory: set[int], batch: int) -> None:
         self._repository = repository
         self._in_memory = in_memory
         self._batch = batch

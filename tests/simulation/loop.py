@@ -29,13 +29,14 @@ _Ts = TypeVarTuple("_Ts")
 
 
 class SimTask(asyncio.Task[Any]):
-    """A task whose hash is a number: the order in a set of tasks is the same in every run."""
+    """A task whose hash is its number in its loop: the order in a set of tasks is the same in every run.
 
-    _numbers = count()
+    A number that went on from one run to the next would not do: the order in a set depends on the numbers themselves.
+    """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._number = next(self._numbers)
-        super().__init__(*args, **kwargs)
+    def __init__(self, coro: Coroutine[Any, Any, Any], *, loop: SimLoop, **kwargs: Any) -> None:
+        self._number = next(loop.numbers)
+        super().__init__(coro, loop=loop, **kwargs)
 
     def __hash__(self) -> int:
         return self._number
@@ -52,6 +53,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.errors: list[str] = []
         """What no task has taken care of, as asyncio tells it."""
         self.tasks: dict[int, SimTask] = {}
+        self.numbers = count()
         self._queue: deque[asyncio.Handle] = deque()
         self._due = False
         self._since = 0.0

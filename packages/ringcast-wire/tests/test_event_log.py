@@ -33,6 +33,17 @@ def test_the_fields_are_attributes_of_the_record(log: EventLog, caplog: pytest.L
     assert record.getMessage() == "event=lease.granted store=gateway slot=3"
 
 
+@pytest.mark.parametrize(("error", "text"), [(ValueError("no answer"), "no answer"), (TimeoutError(), "TimeoutError")])
+def test_an_exception_is_text_on_the_record_too(
+    log: EventLog, caplog: pytest.LogCaptureFixture, error: Exception, text: str
+) -> None:
+    """Else no JSON formatter could write it, and a record that is kept would keep the frames of the traceback."""
+    log.bind(cause=error).warning("lease.lost", error=error)
+
+    [record] = caplog.records
+    assert (record.error, record.cause) == (text, text)  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(
     ("value", "shown"),
     [

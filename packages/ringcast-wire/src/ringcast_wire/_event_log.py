@@ -21,7 +21,8 @@ class EventLog:
     name of an event is constant: its subject, a dot, and what happened to it. docs/log-events.md lists all of them.
 
     The record carries ``event`` and the fields as attributes too, so that a JSON formatter needs no parser. A field
-    whose value is None is an attribute of the record and is left out of the line.
+    whose value is None is an attribute of the record and is left out of the line. An exception is its text there too:
+    the object could be neither JSON nor always unpickled, and would keep the frames of its traceback alive.
     """
 
     __slots__ = ("_fields", "_logger")
@@ -60,7 +61,8 @@ class EventLog:
 
     def _emit(self, level: int, event: str, fields: dict[str, object], exc_info: object = None) -> None:
         if self._logger.isEnabledFor(level):
-            line = _Line(event, {**self._fields, **_checked(fields)})
+            values = {**self._fields, **_checked(fields)}
+            line = _Line(event, {name: _text_of_error(value) for name, value in values.items()})
             extra = {"event": event, **line.fields}
             self._logger.log(level, line, extra=extra, exc_info=cast(Any, exc_info), stacklevel=3)
 
@@ -81,12 +83,17 @@ class _Line:
 
 def _text(value: object) -> str:
     """One token: spaces, quotes and control characters are quoted as in JSON, so that a line stays one line."""
-    text = (str(value) or type(value).__name__) if isinstance(value, BaseException) else str(value)
+    text = str(value)
     if len(text) > MAX_VALUE_CHARS:
         text = f"{text[:MAX_VALUE_CHARS]}… (+{len(text) - MAX_VALUE_CHARS} characters)"
     if text.isprintable():
         return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
     return json.dumps(text).replace("\x7f", r"\u007f")
+
+
+def _text_of_error(value: object) -> object:
+    """What an exception says, or its kind where it says nothing; any other value stays as it is."""
+    return (str(value) or type(value).__name__) if isinstance(value, BaseException) else value
 
 
 def _checked(fields: dict[str, object]) -> dict[str, object]:

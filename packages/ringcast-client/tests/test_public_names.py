@@ -39,6 +39,7 @@ def test_the_public_names_are_frozen() -> None:
         "check_address",
     ]
     assert all(hasattr(ringcast_client, name) for name in ringcast_client.__all__)
+    assert set(ringcast_client.__all__) <= set(dir(ringcast_client))
 
 
 def test_the_public_names_of_its_modules_are_frozen() -> None:

@@ -73,11 +73,13 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _ON_FIRST_USE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(f"ringcast.{_ON_FIRST_USE[name]}"), name)
-    return value
+if not TYPE_CHECKING:  # a checker would take any name for one of the module
+
+    def __getattr__(name: str) -> Any:
+        if name not in _ON_FIRST_USE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(importlib.import_module(f"ringcast.{_ON_FIRST_USE[name]}"), name)
+        return value
 
 
 def __dir__() -> list[str]:

@@ -87,7 +87,9 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME_OF:
-        return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # a checker would take any name for one of the module
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOME_OF:
+            return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

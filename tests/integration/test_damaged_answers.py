@@ -42,7 +42,7 @@ class Failures(logging.Handler):
     @property
     def total(self) -> int:
         """Failed fetches of every kind."""
-        return sum(self.messages[said] for said in ("bootstrap.failed", "fetch.failed", "anti_entropy.failed"))
+        return sum(self.messages[said] for said in ("bootstrap.failed", "fetch.attempt_failed", "anti_entropy.failed"))
 
 
 @pytest.fixture

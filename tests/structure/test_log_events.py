@@ -82,3 +82,12 @@ def test_the_page_has_every_event_and_its_level(section: str) -> None:
         if levels != set(LEVELS) and levels != set(page[event].lower().split(", "))
     }
     assert missing == set()
+
+
+def test_an_event_means_one_thing() -> None:
+    """A process may contain another, as an agent contains workers: to search for an event must not find two."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for section in set(SECTIONS.values()):
+        for event in documented(section):
+            found[event].add(section)
+    assert {event: sections for event, sections in found.items() if len(sections) > 1} == {}

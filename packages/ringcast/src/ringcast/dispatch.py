@@ -230,7 +230,8 @@ class Consumer:
 
         async def handle(delivery: Delivery) -> None:
             try:
-                if delivery._session != self._session:  # it comes again, and a newer version may have gone elsewhere
+                # Another consumer may have had a newer version meanwhile. A reliable group delivers the row again.
+                if delivery._session != self._session:
                     return
                 result = handler(delivery)
                 if inspect.isawaitable(result):

@@ -70,7 +70,7 @@ class KeyRecords:
         await self.write(name, encode_record(record), nodes.revision(name))
         self._touched_at[key] = now
         self._unannounced.discard(key)
-        self._log.info("worker.registered", key=key, slot=choice.slot, phase=str(phase))
+        self._log.info("key.registered", key=key, slot=choice.slot, phase=str(phase))
         return choice, True
 
     async def drop_slots(self, key: str, slots: Sequence[int]) -> None:

@@ -153,7 +153,7 @@ class Subscription:
         try:
             await self._worker.wait_closed()
         except Exception as error:  # noqa: BLE001  # whatever ended it; there is no caller to raise it to
-            _log.error("subscription.ended", id=self.id, store=self.store, error=error)
+            _log.error("subscription.worker_failed", id=self.id, store=self.store, error=error)
 
     def _end_threads(self) -> None:
         if self._threads is not None:

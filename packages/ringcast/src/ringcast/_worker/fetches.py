@@ -163,7 +163,7 @@ class KeyFetches:
             self._failures.pop(partition, None)
             self._log.debug("key.empty", partition=partition)
         elif isinstance(action, FetchBatch):
-            self._log.warning("fetch.failed", error=str(error))
+            self._log.warning("fetch.attempt_failed", error=str(error))
         elif isinstance(action, FetchFull) and (unfinished or error.code is ErrorCode.LIMIT_EXCEEDED):
             self.split_because = str(error)
             self._log.warning("bootstrap.split", error=str(error))
@@ -180,7 +180,7 @@ class KeyFetches:
         if whole:
             self._log.warning("bootstrap.failed", **facts)
         else:
-            self._log.warning("fetch.failed", **facts)
+            self._log.warning("fetch.attempt_failed", **facts)
         if attempt == ATTEMPTS_EXHAUSTED:
             self._log.error("fetch.keeps_failing", **facts)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, TypeVar
@@ -14,11 +13,9 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext, api
 from nats.js import errors as js_errors
-from ringcast_wire import Backoff, EventLog, UnavailableError, names, without_passwords
+from ringcast_wire import EventLog, UnavailableError, names, without_passwords
 
 from ringcast._bus.bus import (
-    RECONNECT_MOST_S,
-    TRANSIENT,
     BusError,
     ConsumerState,
     Delivery,
@@ -30,17 +27,16 @@ from ringcast._bus.bus import (
     StoredMessage,
     WatchConsumer,
 )
+from ringcast._bus.connection_state import CLIENT_ERRORS, ConnectionState
 from ringcast._bus.nats_acks import NatsAcks
-from ringcast._bus.nats_client import LIBRARY_VERSION, SubjectRefusedError, library_is_known
+from ringcast._bus.nats_client import LIBRARY_VERSION, library_is_known
 from ringcast._bus.parser import burst_client, end_bursts, take_bursts
-from ringcast._bus.refusals import Refusals
 from ringcast._common.config import NatsParser, WorkerConfig
 
 T = TypeVar("T")
 
 REQUEST_TIMEOUT_S: Final = 5.0
 _MANY_ACKS: Final = 64
-_CLIENT_ERRORS: Final = (*TRANSIENT, nats.errors.Error)
 
 
 @contextmanager
@@ -89,17 +85,11 @@ class NatsBus:
         self._nc = burst_client(bursts=bursts)
         self._js: JetStreamContext = self._nc.jetstream(prefix=api_prefix, timeout=REQUEST_TIMEOUT_S)
         self._api_prefix = api_prefix
-        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.refusals = Refusals(log)
+        self._state = ConnectionState(log)
+        self.closed = self._state.closed
+        self.refusals = self._state.refusals
         self._log = log
-        self._backoff = Backoff(random.random, first_s=0.2, most_s=RECONNECT_MOST_S)
-        self._lost: list[Callable[[], None]] = []
-        self._back: list[Callable[[], None]] = []
         self.acks = NatsAcks(lambda: self._nc, log)
-        self._last_error = ""
-        self._refused = False
-        self._established = False
-        self._lost_at: float | None = asyncio.get_running_loop().time()
 
     @classmethod
     @asynccontextmanager
@@ -109,14 +99,8 @@ class NatsBus:
         try:
             yield bus
         finally:
-            bus._lost, bus._back = [], []
-            if bus._lost_at is None:  # from now on changes are missed, for whoever still asks
-                bus._lost_at = asyncio.get_running_loop().time()
-            if not bus.closed.done():
-                bus.closed.set_result(None)
-            if not bus.closed.cancelled():
-                bus.closed.exception()  # it has been seen
-            await bus._close(bus._nc)
+            bus._state.end()
+            await _close(bus._nc, log)
 
     async def connect(self, config: WorkerConfig) -> None:
         """Connects; after a failure it may be tried again.
@@ -124,59 +108,16 @@ class NatsBus:
         Raises:
             UnavailableError: no server answered within ``connect_timeout_s``.
         """
+        self._state.attempt()
+        self.acks.many = min(_MANY_ACKS, config.max_ack_pending // 2)
         try:
-            await self._connect(config)
+            await _connect(self._nc, config, self._state)
         except BaseException:
             client, self._nc = self._nc, burst_client(bursts=self._bursts)
             self._js = self._nc.jetstream(prefix=self._api_prefix, timeout=REQUEST_TIMEOUT_S)
-            await self._close(client)
+            await _close(client, self._log)
             raise
-        self._established = True
-        self._lost_at = None
-
-    async def _connect(self, config: WorkerConfig) -> None:
-        options: dict[str, Any] = {
-            "servers": list(config.servers),
-            "name": config.name,
-            "inbox_prefix": names.inbox_prefix(config.worker_id),
-            **config.connect_options(config.servers),
-            "max_reconnect_attempts": -1,
-            "reconnect_time_wait": 0.2,
-            "connect_timeout": 5,
-            "ping_interval": 10,
-            "max_outstanding_pings": 2,
-            "error_cb": self._on_error,
-            "disconnected_cb": self._on_lost,
-            "reconnected_cb": self._on_back,
-            "closed_cb": self._on_closed,
-            "reconnect_to_server_handler": self._next_server,
-        }
-        servers = without_passwords(config.servers)
-        self._refused = False
-        self.acks.many = min(_MANY_ACKS, config.max_ack_pending // 2)
-        try:
-            async with asyncio.timeout(config.connect_timeout_s):
-                await self._nc.connect(**options)
-        except TimeoutError as error:
-            reason = f": {self._last_error}" if self._last_error else ""
-            raise UnavailableError(
-                f"NATS at {servers} did not answer within {config.connect_timeout_s:g} s{reason}"
-            ) from error
-        except (nats.errors.Error, OSError, ValueError) as error:
-            raise UnavailableError(f"NATS at {servers} refused the connection: {error}") from error
-
-    async def _close(self, client: Client) -> None:
-        if client._flush_queue is None:
-            return  # it was never asked to connect
-        try:
-            await client.close()
-        except _CLIENT_ERRORS as error:
-            # The client stops half-way if the server is gone at that moment; what it leaves must not outlive us.
-            self._log.debug("nats.close_failed", error=str(error))
-            for subscription in list(client._subs.values()):
-                subscription._stop_processing()
-            if client._transport is not None:
-                client._transport.close()
+        self._state.establish()
 
     @property
     def is_connected(self) -> bool:
@@ -248,11 +189,8 @@ class NatsBus:
     @asynccontextmanager
     async def subscribed(self, subject: str, callback: Callable[[Message], Awaitable[None]]) -> AsyncIterator[None]:
         """Subscribes to an inbox for a while, across reconnects. The user of it bounds what may be on its way."""
-        subscription = await self._subscribe(subject, callback)
-        try:
+        async with self._subscribed(subject, callback):
             yield
-        finally:
-            await self._unsubscribe(subscription)
 
     @asynccontextmanager
     async def delivered(
@@ -266,81 +204,85 @@ class NatsBus:
         async def direct(msg: Msg) -> None:
             other(msg)
 
-        subscription = await self._subscribe(f"{inbox}.*", direct)
-        if self._bursts:
+        async with self._subscribed(f"{inbox}.*", direct) as subscription:
+            if not self._bursts:
+                yield
+                return
             take_bursts(self._nc, subscription, take, other)
-        try:
-            yield
-        finally:
-            if self._bursts:
+            try:
+                yield
+            finally:
                 end_bursts(self._nc, subscription)
-            await self._unsubscribe(subscription)
 
-    async def _subscribe(self, subject: str, callback: Callable[[Msg], Awaitable[None]]) -> Subscription:
+    @asynccontextmanager
+    async def _subscribed(
+        self, subject: str, callback: Callable[[Msg], Awaitable[None]]
+    ) -> AsyncIterator[Subscription]:
         try:
             with _our_errors():
-                return await self._nc.subscribe(subject, cb=callback, pending_bytes_limit=0)
+                subscription = await self._nc.subscribe(subject, cb=callback, pending_bytes_limit=0)
         except OSError:
-            # The connection broke just now. The subscription stands all the same, and is sent when it is back.
-            return next(sub for sub in self._nc._subs.values() if sub.subject == subject)
-
-    async def _unsubscribe(self, subscription: Subscription) -> None:
-        if not self._nc.is_closed:
-            with suppress(*_CLIENT_ERRORS):
-                await subscription.unsubscribe()
+            # The connection broke just now. The client has the subscription all the same, and sends it when it is back.
+            subscription = next(sub for sub in self._nc._subs.values() if sub.subject == subject)
+        try:
+            yield subscription
+        finally:
+            if not self._nc.is_closed:
+                with suppress(*CLIENT_ERRORS):
+                    await subscription.unsubscribe()
 
     @property
     def lost_for_s(self) -> float:
         """How long there has been no connection, from the start on; 0 while there is one."""
-        lost_at = self._lost_at  # once, for another thread may ask
-        return 0.0 if lost_at is None else self.closed.get_loop().time() - lost_at
+        return self._state.lost_for_s
 
     def on_lost(self, callback: Callable[[], None]) -> None:
         """Calls back whenever the connection is lost."""
-        self._lost.append(callback)
+        self._state.on_lost(callback)
 
     def on_back(self, callback: Callable[[], None]) -> None:
         """Calls back whenever the connection is back."""
-        self._back.append(callback)
+        self._state.on_back(callback)
 
-    def _next_server(self, servers: list[Any], _info: dict[str, Any]) -> tuple[Any, float]:
-        server = min(servers, key=lambda candidate: (candidate.reconnects, random.random()))  # noqa: S311
-        return server, self._backoff.next_s()
 
-    async def _on_error(self, error: Exception) -> None:
-        if isinstance(error, SubjectRefusedError):
-            self.refusals.add(error.action, error.subject)
-            return
-        told = str(error) or type(error).__name__
-        if isinstance(error, _CLIENT_ERRORS):
-            self._log.debug("nats.client_error", error=told)
-        else:  # what came could not be taken in, or the library is at its wits' end
-            self._log.warning("nats.unexpected_error", error=repr(error))
-        # A server that refuses a login says so and closes the connection at once, and of a try that may be all we see.
-        broke = isinstance(error, OSError | nats.errors.StaleConnectionError)
-        if not (broke and self._refused):
-            self._last_error, self._refused = told, not broke
+async def _connect(client: Client, config: WorkerConfig, state: ConnectionState) -> None:
+    options: dict[str, Any] = {
+        "servers": list(config.servers),
+        "name": config.name,
+        "inbox_prefix": names.inbox_prefix(config.worker_id),
+        **config.connect_options(config.servers),
+        "max_reconnect_attempts": -1,
+        "reconnect_time_wait": 0.2,
+        "connect_timeout": 5,
+        "ping_interval": 10,
+        "max_outstanding_pings": 2,
+        **state.callbacks(),
+    }
+    servers = without_passwords(config.servers)
+    try:
+        async with asyncio.timeout(config.connect_timeout_s):
+            await client.connect(**options)
+    except TimeoutError as error:
+        reason = f": {state.last_error}" if state.last_error else ""
+        raise UnavailableError(
+            f"NATS at {servers} did not answer within {config.connect_timeout_s:g} s{reason}"
+        ) from error
+    except (nats.errors.Error, OSError, ValueError) as error:
+        raise UnavailableError(f"NATS at {servers} refused the connection: {error}") from error
 
-    async def _on_lost(self) -> None:
-        if self.closed.done() or not self._established or self._lost_at is not None:
-            return
-        self._lost_at = asyncio.get_running_loop().time()
-        self._log.warning("nats.disconnected", error=self._last_error)
-        for callback in self._lost:
-            callback()
 
-    async def _on_back(self) -> None:
-        self._refused, self._last_error = False, ""
-        self.refusals.clear()
-        self._backoff.reset()
-        self._lost_at = None
-        self._log.info("nats.reconnected")
-        for callback in self._back:
-            callback()
-
-    async def _on_closed(self) -> None:
-        if self._established and not self.closed.done():
-            self.closed.set_exception(UnavailableError(f"NATS closed the connection for good: {self._last_error}"))
+async def _close(client: Client, log: EventLog) -> None:
+    if client._flush_queue is None:
+        return  # it was never connected
+    try:
+        await client.close()
+    except CLIENT_ERRORS as error:
+        # The client stops half-way if the server goes away at that moment; its tasks must not outlive the bus.
+        log.debug("nats.close_failed", error=str(error))
+        for subscription in list(client._subs.values()):
+            subscription._stop_processing()
+        if client._transport is not None:
+            client._transport.close()
 
 
 def _consumer_config(consumer: EventConsumer | WatchConsumer) -> api.ConsumerConfig:

@@ -1,0 +1,119 @@
+"""The state of a connection to NATS, as the client's callbacks report it: whether it is lost, since when and why."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any, Final
+
+import nats.errors
+from ringcast_wire import Backoff, EventLog, UnavailableError
+
+from ringcast._bus.bus import RECONNECT_MOST_S, TRANSIENT
+from ringcast._bus.nats_client import SubjectRefusedError
+from ringcast._bus.refusals import Refusals
+
+CLIENT_ERRORS: Final = (*TRANSIENT, nats.errors.Error)
+
+
+class ConnectionState:
+    """Knows no client: :meth:`callbacks` are what one calls. A connection that was never made is lost from the start.
+
+    ``closed`` ends when the connection does; with an error if the server does not let this worker reconnect.
+    """
+
+    def __init__(self, log: EventLog) -> None:
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.refusals = Refusals(log)
+        self.last_error = ""
+        """What the client last reported; a refused login is not replaced by the end of its connection."""
+        self._log = log
+        self._backoff = Backoff(random.random, first_s=0.2, most_s=RECONNECT_MOST_S)
+        self._lost: list[Callable[[], None]] = []
+        self._back: list[Callable[[], None]] = []
+        self._refused = False
+        self._established = False
+        self._lost_at: float | None = asyncio.get_running_loop().time()
+
+    @property
+    def lost_for_s(self) -> float:
+        """How long there has been no connection, from the start on; 0 while there is one. From any thread."""
+        lost_at = self._lost_at  # read once: the event loop's thread may change it meanwhile
+        return 0.0 if lost_at is None else self.closed.get_loop().time() - lost_at
+
+    def on_lost(self, callback: Callable[[], None]) -> None:
+        """Calls back whenever the connection is lost."""
+        self._lost.append(callback)
+
+    def on_back(self, callback: Callable[[], None]) -> None:
+        """Calls back whenever the connection is back."""
+        self._back.append(callback)
+
+    def callbacks(self) -> dict[str, Any]:
+        """The options of the client by which it reports, and by which it chooses the server to reconnect to."""
+        return {
+            "error_cb": self._on_error,
+            "disconnected_cb": self._on_lost,
+            "reconnected_cb": self._on_back,
+            "closed_cb": self._on_closed,
+            "reconnect_to_server_handler": self._next_server,
+        }
+
+    def attempt(self) -> None:
+        """A first connection is about to be tried."""
+        self._refused = False
+
+    def establish(self) -> None:
+        """The first connection was made."""
+        self._established = True
+        self._lost_at = None
+
+    def end(self) -> None:
+        """The bus is closed: nothing is called back any more, and ``closed`` has ended."""
+        self._lost, self._back = [], []
+        if self._lost_at is None:  # a health check that comes later must see that changes are missed from now on
+            self._lost_at = asyncio.get_running_loop().time()
+        if not self.closed.done():
+            self.closed.set_result(None)
+        if not self.closed.cancelled():
+            self.closed.exception()  # else asyncio logs that it was never retrieved
+
+    def _next_server(self, servers: list[Any], _info: dict[str, Any]) -> tuple[Any, float]:
+        server = min(servers, key=lambda candidate: (candidate.reconnects, random.random()))  # noqa: S311
+        return server, self._backoff.next_s()
+
+    async def _on_error(self, error: Exception) -> None:
+        if isinstance(error, SubjectRefusedError):
+            self.refusals.add(error.action, error.subject)
+            return
+        text = str(error) or type(error).__name__
+        if isinstance(error, CLIENT_ERRORS):
+            self._log.debug("nats.client_error", error=text)
+        else:  # a message that can't be decoded, or a failure that the library does not foresee
+            self._log.warning("nats.unexpected_error", error=repr(error))
+        # A server that refuses a login closes the connection at once, and of a later attempt only that may be seen.
+        broke = isinstance(error, OSError | nats.errors.StaleConnectionError)
+        if not (broke and self._refused):
+            self.last_error, self._refused = text, not broke
+
+    async def _on_lost(self) -> None:
+        if self.closed.done() or not self._established or self._lost_at is not None:
+            return
+        self._lost_at = asyncio.get_running_loop().time()
+        self._log.warning("nats.disconnected", error=self.last_error)
+        for callback in self._lost:
+            callback()
+
+    async def _on_back(self) -> None:
+        self._refused, self.last_error = False, ""
+        self.refusals.clear()
+        self._backoff.reset()
+        self._lost_at = None
+        self._log.info("nats.reconnected")
+        for callback in self._back:
+            callback()
+
+    async def _on_closed(self) -> None:
+        if self._established and not self.closed.done():
+            self.closed.set_exception(UnavailableError(f"NATS closed the connection for good: {self.last_error}"))

@@ -1,4 +1,4 @@
-"""Registering a worker with the agent of its host: one stream over a Unix socket, tried again for ever."""
+"""Registering a worker with the agent of its host: one stream over a Unix socket, retried for ever."""
 
 from __future__ import annotations
 
@@ -35,15 +35,24 @@ class AgentCall(Protocol):
 
 
 OpenAgentCall: TypeAlias = Callable[[str], AbstractAsyncContextManager[AgentCall]]
-"""Opens a stream to the agent at a target, and ends it with the block. That nobody listens shows when it is read."""
+"""Opens a stream to the agent at a target, and ends it with the block. If no agent listens, the first read fails."""
+
+
+class AgentListener(Protocol):
+    """What an :class:`AgentStream` reports to. Each method may be called often."""
+
+    def registered(self, lease: str) -> None:
+        """The agent has registered this worker, and keeps the lease of this id for it."""
+
+    def pinged(self, ping: pb.Ping) -> None:
+        """The agent has sent a ping."""
+
+    def failed(self, error: RingcastError) -> None:
+        """The agent did not register this worker, or the stream to it ended."""
 
 
 class AgentStream:
-    """Keeps a worker registered.
-
-    ``registered`` is called with the lease's id, ``pinged`` with each ping, ``failed`` with the error of a try that was
-    refused or of a stream that ended. All of them may be called often.
-    """
+    """Keeps a worker registered."""
 
     def __init__(
         self,
@@ -51,9 +60,7 @@ class AgentStream:
         *,
         incarnation: str,
         open_call: OpenAgentCall,
-        registered: Callable[[str], None],
-        pinged: Callable[[pb.Ping], None],
-        failed: Callable[[RingcastError], None],
+        listener: AgentListener,
         log: EventLog,
     ) -> None:
         self._target = leases.target(config.agent)
@@ -66,9 +73,7 @@ class AgentStream:
             store=config.store,
             keys=config.keys,
         )
-        self._registered = registered
-        self._pinged = pinged
-        self._failed = failed
+        self._listener = listener
         self._log = log
         self._call: AgentCall | None = None
         self._writing = asyncio.Lock()
@@ -87,17 +92,20 @@ class AgentStream:
             if self._leaving:
                 break
             self._log.debug("agent.attempt_failed", error=str(error))
-            self._failed(error)
+            self._listener.failed(error)
             pause_s = backoff.next_s()
             await asyncio.sleep(_IN_USE_PAUSE_S if isinstance(error, InUseError) else pause_s)
         self._ended.set()
 
-    async def doubt(self) -> None:
-        """Tells the agent that its lease was seen to be gone."""
+    async def report_lost_lease(self) -> None:
+        """Reports to the agent that the host's lease was seen to be gone."""
         await self._write(pb.HoldRequest(doubt=pb.Doubt()))
 
     async def leave(self) -> None:
-        """Ends the registration; the worker has given up what it had, or holds it otherwise. Waits for a second."""
+        """Ends the registration, and waits for the agent to end the stream, for a second at most.
+
+        To be called once the worker's partitions are released, or its own lease covers them.
+        """
         self._leaving = True
         call = self._call
         if call is None:
@@ -108,7 +116,7 @@ class AgentStream:
                 await self._ended.wait()
 
     async def _hold(self, backoff: Backoff) -> None:
-        """One stream, to its end."""
+        """One stream, until it ends."""
         async with self._open_call(self._target) as call:
             try:
                 async with asyncio.timeout(_HANDSHAKE_S):
@@ -118,7 +126,7 @@ class AgentStream:
                     raise ProtocolError("the agent did not answer the registration")
                 backoff.reset()
                 self._call = call
-                self._registered(first.registered.lease)
+                self._listener.registered(first.registered.lease)
                 await self._answer_pings(call)
             except TimeoutError:
                 raise UnavailableError(f"the agent did not answer within {_HANDSHAKE_S:g} s") from None
@@ -128,7 +136,7 @@ class AgentStream:
     async def _answer_pings(self, call: AgentCall) -> None:
         while (response := await call.read()) is not None:
             if response.WhichOneof("body") == "ping":
-                self._pinged(response.ping)
+                self._listener.pinged(response.ping)
                 await self._write(pb.HoldRequest(pong=pb.Pong(number=response.ping.number)))
 
     async def _write(self, request: pb.HoldRequest) -> None:
@@ -140,4 +148,4 @@ class AgentStream:
 
 
 class GivenUpError(UnavailableError):
-    """The agent has not heard of this worker for too long, and has deleted its records."""
+    """The agent has had no message from this worker for too long, and has deleted its records."""

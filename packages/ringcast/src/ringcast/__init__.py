@@ -27,7 +27,8 @@ from ringcast._common.stats import Stats
 
 if TYPE_CHECKING:
     from ringcast._dapr.sync import DaprClient
-    from ringcast._delivery.handler import Handler, Listener
+    from ringcast._delivery.attempts import Handler
+    from ringcast._delivery.callbacks import Listener
     from ringcast._delivery.poison import BlockedRow
     from ringcast._worker.health import CacheHealth, Health, KeyHealth
     from ringcast._worker.worker import Worker
@@ -37,10 +38,10 @@ _ON_FIRST_USE: Final = {
     "BlockedRow": "_delivery.poison",
     "CacheHealth": "_worker.health",
     "DaprClient": "_dapr.sync",
-    "Handler": "_delivery.handler",
+    "Handler": "_delivery.attempts",
     "Health": "_worker.health",
     "KeyHealth": "_worker.health",
-    "Listener": "_delivery.handler",
+    "Listener": "_delivery.callbacks",
     "Worker": "_worker.worker",
 }
 

@@ -41,6 +41,13 @@ class Stopping:
             task.uncancel()
         return True
 
+    def goes_on(self, *, ours: bool) -> bool:
+        """After a ``CancelledError`` out of the application: whether it is a failure, not a wish to end the task.
+
+        In a task of this worker's (``ours``) only a stop is such a wish; in the caller's own, any cancellation of it.
+        """
+        return self.take_back() if ours else not is_cancelled()
+
     async def through(self, wait: Callable[[], Awaitable[T]]) -> T:
         """Waits for what ``wait`` gives, once more after each cancellation that is not the worker's."""
         while True:

@@ -25,7 +25,8 @@ from ringcast._coordination.agent_lease import AgentLease
 from ringcast._coordination.lease import LeaseHolder, LeaseSource
 from ringcast._coordination.observer import NoLease
 from ringcast._coordination.store_settings import find_store
-from ringcast._delivery.handler import Handler, Listener
+from ringcast._delivery.attempts import Handler
+from ringcast._delivery.callbacks import Listener
 from ringcast._worker.joined import JoinedWorker, WorkerContext
 from ringcast._worker.metrics_endpoint import endpoint
 from ringcast._worker.replays import ReplayTaker

@@ -18,8 +18,10 @@ from ringcast._common.config import WorkerConfig
 from ringcast._common.measures import KeyMeasures
 from ringcast._common.stats import Trigger
 from ringcast._common.waiters import Waiters
+from ringcast._delivery.attempts import Handler
+from ringcast._delivery.callbacks import Listener
 from ringcast._delivery.deliveries import Deliveries
-from ringcast._delivery.handler import Applier, Handler, Listener
+from ringcast._delivery.handler import Applier
 from ringcast._delivery.traces import KeyTraces
 from ringcast._protocol.actions import (
     Ack,

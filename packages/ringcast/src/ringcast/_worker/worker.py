@@ -18,7 +18,8 @@ from ringcast._common.config import WorkerConfig, WorkerSettings
 from ringcast._common.log import worker_log
 from ringcast._common.measures import Metrics
 from ringcast._common.stats import Stats
-from ringcast._delivery.handler import Handler, Listener
+from ringcast._delivery.attempts import Handler
+from ringcast._delivery.callbacks import Listener
 from ringcast._delivery.iterator import ChangeStream
 from ringcast._delivery.poison import BlockedRow
 from ringcast._worker.health import Health, cache_health, key_health, staleness_s

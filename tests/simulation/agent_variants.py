@@ -99,7 +99,7 @@ def _batch_of_strangers(self: Intake) -> list[str]:
 VARIANTS: Final = {
     # Hosts with an agent.
     "agent_keeps_the_dead": Variant(
-        "keeps the records of workers that died on its host", 100, ((HostRecords, "_delete_strays", _nothing_to_do),)
+        "keeps the records of workers that died on its host", 100, ((HostRecords, "_delete_orphans", _nothing_to_do),)
     ),
     "waits_for_its_agent": Variant(
         "takes no lease of its own when its agent is gone", 100, ((LeaseChoice, "wants_own", _never),)

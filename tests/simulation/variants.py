@@ -294,7 +294,7 @@ VARIANTS: Final = {
     "forget_consumer": Variant(
         "does not make a consumer again that the server has lost",
         100,
-        ((Consumers, "_lost", _do_nothing), (Consumers, "doubt", _do_nothing)),
+        ((Consumers, "_lost", _do_nothing), (Consumers, "suspect_consumer", _do_nothing)),
     ),
     "dead_members": Variant(
         "counts workers whose lease has ended among the members", 100, ((Membership, "alive", _alive_for_ever),)

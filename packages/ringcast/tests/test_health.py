@@ -131,7 +131,7 @@ async def test_either_parser_will_do(store: Store, parser: str) -> None:
         await worker.wait_for("list", partition, version, timeout_s=PATIENCE_S)
         await worker.wait_until("list", lambda: worker.row_count("list") == 7, timeout_s=PATIENCE_S)
         assert {type(worker._life.runtime.bus._nc._ps).__name__} == (  # type: ignore[union-attr]
-            {"BurstParser"} if parser == "bursts" else {"Parser"}
+            {"BatchParser"} if parser == "bursts" else {"Parser"}
         )
 
 

@@ -148,7 +148,7 @@ def test_another_process_under_the_same_id_is_a_rival_while_its_lease_lives() ->
     assert membership.duplicate_worker("k", "b", "mine", set()) is None
 
 
-def test_records_of_the_dead_that_name_a_hosts_lease_are_strays() -> None:
+def test_records_of_the_dead_that_name_a_hosts_lease_are_orphaned() -> None:
     membership, buckets = Membership(), Buckets()
     for slot, worker_id in enumerate(WORKERS):
         buckets.record(0.0, worker_id, slot, "elsewhere" if worker_id == "c" else "host.1")

@@ -1,4 +1,4 @@
-"""Deliveries in bursts: wherever the stream of bytes is cut, all come once and in order, and nothing else is lost."""
+"""Deliveries in batches: wherever the stream of bytes is cut, all come once and in order, and nothing else is lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 from nats.errors import ProtocolError
 from ringcast._bus.bus import Delivery, Message
-from ringcast._bus.parser import burst_client, end_bursts, take_bursts
+from ringcast._bus.parser import batching_client, deliver_batches, end_batches
 
 INBOX = "_INBOX_w.abc"
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -22,11 +22,11 @@ class Taken:
     def __init__(self) -> None:
         self.names: list[str] = []
         self.traces: dict[str, str | None] = {}
-        self.bursts: list[int] = []
+        self.batches: list[int] = []
 
-    def take(self, burst: Sequence[Delivery]) -> None:
-        self.bursts.append(len(burst))
-        for delivery in burst:
+    def take(self, batch: Sequence[Delivery]) -> None:
+        self.batches.append(len(batch))
+        for delivery in batch:
             assert delivery.data == delivery.reply.encode()
             self.names.append(delivery.reply)
             self.traces[delivery.reply] = delivery.trace
@@ -41,7 +41,7 @@ class Taken:
 
 async def subscribed(number: int, subject: str) -> tuple[Client, Subscription]:
     """A client that is not connected, with one subscription that keeps what comes."""
-    client = burst_client()
+    client = batching_client()
     subscription = Subscription(client, number, subject, pending_bytes_limit=0)
     client._subs[number] = subscription
     return client, subscription
@@ -99,7 +99,7 @@ async def test_it_does_not_matter_where_the_bytes_are_cut(seed: int, monkeypatch
 
     monkeypatch.setattr(client, "_process_ping", ping)
     taken = Taken()
-    take_bursts(client, subscription, taken.take, taken.other)
+    deliver_batches(client, subscription, taken.take, taken.other)
     stream, names = traffic(random, 300)
     at = 0
     while at < len(stream):
@@ -114,9 +114,9 @@ async def test_it_does_not_matter_where_the_bytes_are_cut(seed: int, monkeypatch
 async def test_what_comes_together_is_handed_over_together() -> None:
     client, subscription = await subscribed(1, f"{INBOX}.*")
     taken = Taken()
-    take_bursts(client, subscription, taken.take, taken.other)
+    deliver_batches(client, subscription, taken.take, taken.other)
     await client._ps.parse(b"".join(map(delivery, range(100))))
-    assert taken.bursts == [100]
+    assert taken.batches == [100]
     assert client.stats["in_msgs"] == 100
     assert client.stats["in_bytes"] == sum(len(name) for name in taken.names)
 
@@ -126,11 +126,11 @@ async def test_two_subscriptions_are_kept_apart() -> None:
     second = Subscription(client, 2, "_INBOX_w.def.*", pending_bytes_limit=0)
     client._subs[2] = second
     one, two = Taken(), Taken()
-    take_bursts(client, first, one.take, one.other)
-    take_bursts(client, second, two.take, two.other)
+    deliver_batches(client, first, one.take, one.other)
+    deliver_batches(client, second, two.take, two.other)
     await client._ps.parse(b"".join(delivery(number, sid=1 + number // 3 % 2) for number in range(12)))
-    assert one.bursts == two.bursts == [3, 3]
-    end_bursts(client, second)
+    assert one.batches == two.batches == [3, 3]
+    end_batches(client, second)
     await client._ps.parse(delivery(99, sid=1))
     assert len(one.names) == 7
 
@@ -147,7 +147,7 @@ async def test_who_takes_them_may_raise() -> None:
     def refuse(_burst: object) -> None:
         raise ValueError("not today")
 
-    take_bursts(client, subscription, refuse, refuse)
+    deliver_batches(client, subscription, refuse, refuse)
     await client._ps.parse(delivery(1) + status(2) + delivery(3))
     assert [str(error) for error in told] == ["not today"] * 3
 
@@ -156,7 +156,7 @@ async def test_who_takes_them_may_raise() -> None:
 async def test_a_size_that_is_no_number_breaks_the_protocol(size: bytes) -> None:
     client, subscription = await subscribed(1, f"{INBOX}.*")
     taken = Taken()
-    take_bursts(client, subscription, taken.take, taken.other)
+    deliver_batches(client, subscription, taken.take, taken.other)
     with pytest.raises(ProtocolError):
         await client._ps.parse(b"MSG config.notify.s.k.7 1 $JS.ACK.a " + size + b"\r\nabc\r\n")
     assert not taken.names

@@ -56,7 +56,7 @@ _DELETES_AT_ONCE: Final = 32
 def take_replays(worker: Worker, taker: ReplayTaker) -> None:
     """Has ``taker`` take the rows of groups that are to be handed over again; to be called before the worker starts.
 
-    It is called with the request, the row as it is now, and what to say the outcome with.
+    It is called with the request, the row as it is now, and a function that answers with the outcome.
     """
     worker._replay_taker = taker
 
@@ -140,7 +140,7 @@ class HostLease:
 
     @staticmethod
     async def lives(bus: HostBus, lease_id: str, incarnation: str) -> bool:
-        """Whether this lease has not ended, and nobody else has it.
+        """Whether this lease has not ended, and no other process has it.
 
         Raises:
             UnavailableError: the bucket can't be reached.
@@ -155,7 +155,7 @@ class HostLease:
 
     @property
     def held(self) -> bool:
-        """Whether the others count this host as alive, as far as it can tell."""
+        """Whether the workers count this host as alive, as far as it knows."""
         return self._holder.held
 
     @property
@@ -188,8 +188,8 @@ class HostLease:
 class HostRecords:
     """The records of one store's workers, watched; those of dead workers of this host are deleted.
 
-    ``living`` says which workers of this host live, as config key and worker id; it is asked in the body of
-    :attr:`lock`, so that who takes it can change what it says without a delete under way.
+    ``living`` returns the workers of this host that live, as config key and worker id, or ``None`` while they are not
+    known. It is called with :attr:`lock` locked: a caller that holds the lock can change them with no delete under way.
     """
 
     def __init__(
@@ -229,14 +229,14 @@ class HostRecords:
                 self._dirty.clear()
                 try:
                     async with self.lock:
-                        await self._delete_strays()
+                        await self._delete_orphans()
                     backoff.reset()
                 except TRANSIENT as error:
                     self._log.debug("records.delete_failed", error=str(error))
                     await asyncio.sleep(backoff.next_s())
                     self._dirty.set()
 
-    async def _delete_strays(self) -> None:
+    async def _delete_orphans(self) -> None:
         living = self._living()
         if living is None or not self._mirror.complete:
             return

@@ -1,1 +1,1 @@
-"""The bus: what is said and heard over it. No other room knows a client of NATS."""
+"""The message bus of a worker. No other room imports a client of NATS."""

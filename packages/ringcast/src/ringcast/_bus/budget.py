@@ -52,7 +52,7 @@ class FetchBudget:
 
     A fetch takes of the part of its size, or of that of a larger one for which none waits.
 
-    How large an answer will be nobody knows before. Partitions and batches are reckoned with twice the largest answer
+    The size of an answer is not known before. Partitions and batches are estimated at twice the largest answer
     that their key has had, at first with the most that a partition and 1 MiB that a batch may have; whole keys always
     with the most.
     """

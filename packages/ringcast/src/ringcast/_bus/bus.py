@@ -1,4 +1,4 @@
-"""What a worker says to a message bus and hears of it, as a protocol: :class:`NatsBus` is the one for NATS.
+"""The message bus of a worker, as a protocol: :class:`NatsBus` implements it over NATS.
 
 Everything behind this file is the same whatever carries the messages: no other room knows a client of NATS, its types
 or its errors.
@@ -26,7 +26,7 @@ class BusError(Exception):
 
 
 class RejectedError(BusError):
-    """JetStream answered, and did not do what it was asked. ``code``: its own number of the reason (10071, say)."""
+    """JetStream rejected a request. ``code``: its own number of the reason (10071, say)."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -110,14 +110,14 @@ class WatchConsumer(NamedTuple):
 
 
 class ConsumerState(NamedTuple):
-    """What a server says of a consumer that it has just made or changed, in messages."""
+    """The state of a consumer that a server has just made or changed, in messages."""
 
     pending: int
     delivered: int
 
 
 class Acknowledgements(Protocol):
-    """Sends what a worker says of deliveries, by the ``reply`` of each. None of its calls raises errors of the bus."""
+    """Acknowledges deliveries, by the ``reply`` of each. None of its calls raises errors of the bus."""
 
     def add(self, tokens: list[str]) -> None:
         """Acknowledges deliveries soon. While the connection is lost they are dropped: the deliveries come again."""
@@ -133,7 +133,7 @@ class Acknowledgements(Protocol):
 
 
 class Bus(Protocol):
-    """A connection to the bus, that comes back by itself when it is lost.
+    """A connection to the bus, which reconnects when it is lost.
 
     Every call that waits for the other side raises :class:`BusError` or ``OSError`` when the connection breaks or
     nothing comes in time, and :class:`~ringcast._bus.refusals.RefusedError` when the subject is not this user's.
@@ -141,7 +141,7 @@ class Bus(Protocol):
 
     refusals: Refusals
     closed: asyncio.Future[None]
-    """Ends when the connection does; with an error if the server will not have us back."""
+    """Ends when the connection does; with an error if the server does not let this worker reconnect."""
 
     @property
     def acks(self) -> Acknowledgements:
@@ -185,7 +185,7 @@ class Bus(Protocol):
     async def publish(
         self, subject: str, payload: bytes = b"", *, reply: str = "", headers: dict[str, str] | None = None
     ) -> None:
-        """Sends a message, and does not wait for anybody to have it."""
+        """Sends a message, and does not wait until it is received."""
 
     async def store(self, subject: str, payload: bytes, headers: dict[str, str]) -> int:
         """Publishes a message that a stream takes in, waits until it has it, and returns its number there.
@@ -206,7 +206,7 @@ class Bus(Protocol):
 
         Raises:
             NotFoundError: there is none.
-            NoJetStreamError: nobody could have one.
+            NoJetStreamError: no server has JetStream.
         """
 
     async def put_consumer(self, stream: str, consumer: EventConsumer | WatchConsumer) -> ConsumerState:
@@ -229,7 +229,7 @@ class Bus(Protocol):
     ) -> AbstractAsyncContextManager[None]:
         """Subscribes below an inbox where a consumer delivers; ``take`` gets what came at once, ``other`` the rest.
 
-        The rest is what the server says itself, and now and then a delivery that was cut in two on its way.
+        The rest are the server's own status messages, and now and then a delivery that came in two reads.
         """
 
 

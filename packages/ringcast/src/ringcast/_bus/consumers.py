@@ -36,8 +36,8 @@ class Consumers:
     Updates are coalesced and at least ``update_interval_s`` apart. A failed one leaves the last good filters in place,
     keeps no other consumer from being updated, and is tried again. ``confirmed`` is called with all subjects that the
     server delivers after each change of a consumer; ``failing`` with the subjects that were to be added to one whose
-    updates have failed ``update_tries`` times in a row, and why. ``holds`` says whether the worker's id is surely this
-    process's.
+    updates have failed ``update_tries`` times in a row, and why. ``holds`` returns whether this process surely
+    holds the lease of the worker's id.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Consumers:
         self._plan = FilterPlan()
         self._wanted: dict[str, frozenset[str]] = {}
         self._dirty = asyncio.Event()
-        self._hurried = asyncio.Event()
+        self._retry_requested = asyncio.Event()
         self._loops: dict[int, tuple[PullLoop, asyncio.Task[None]]] = {}
         self._closed = False
         self._begun = False
@@ -76,7 +76,7 @@ class Consumers:
         self.update_duration = Histogram.of("config_consumer_update_duration_seconds")
         self.update_failures = 0
         self.updates_skipped = 0
-        bus.on_back(self.hurry)
+        bus.on_back(self.retry_now)
 
     def subject_counts(self) -> dict[str, int]:
         """How many filters the server has confirmed for each consumer, by its name."""
@@ -84,24 +84,24 @@ class Consumers:
 
     @property
     def refused(self) -> tuple[str, ...]:
-        """The consumers that NATS does not let this user pull from, by name; may be asked from any thread."""
+        """The consumers that NATS does not let this user pull from, by name; may be read from any thread."""
         head = self._bus.api(f"CONSUMER.MSG.NEXT.{self._stream}.")
         refused = self._bus.refusals.subjects()
         return tuple(subject.removeprefix(head) for subject in refused if subject.startswith(head))
 
     def want(self, key: str, subjects: frozenset[str]) -> None:
-        """Asks for the events of exactly these subjects of a key from now on."""
+        """Wants the events of exactly these subjects of a key from now on."""
         self._wanted[key] = subjects
         self._dirty.set()
 
-    def doubt(self, subject: str) -> None:
-        """Makes sure of the filters again: events of this subject do not come."""
+    def suspect_consumer(self, subject: str) -> None:
+        """Updates the filters again: events of this subject do not come, and the consumer may lack it."""
         self._plan.suspect(subject)
         self._dirty.set()
 
-    def hurry(self) -> None:
+    def retry_now(self) -> None:
         """The connection or the lease is back: an update that waits for another try goes at once."""
-        self._hurried.set()
+        self._retry_requested.set()
         if self._retry_at:
             self._retry_at.clear()
             self._dirty.set()
@@ -123,7 +123,7 @@ class Consumers:
                 while True:
                     await self._until_due()
                     self._dirty.clear()
-                    self._hurried.clear()
+                    self._retry_requested.clear()
                     try:
                         await self._update(tasks)
                         backoff.reset()
@@ -132,7 +132,7 @@ class Consumers:
                         self._log.warning("consumer.update_failed", error=_words(error))
                         with suppress(TimeoutError):
                             async with asyncio.timeout(backoff.next_s()):
-                                await self._hurried.wait()
+                                await self._retry_requested.wait()
                         self._dirty.set()
         finally:
             self._loops.clear()
@@ -164,7 +164,7 @@ class Consumers:
         self._plan.want(frozenset[str]().union(*self._wanted.values()))
         due = self._plan.due()
         self.updates_skipped += not due
-        now, told = asyncio.get_running_loop().time(), False
+        now, confirmed = asyncio.get_running_loop().time(), False
         for index in self._retry_at.keys() - {index for index, _ in due}:
             del self._retry_at[index]
         for index, filters in sorted(due, key=lambda one: self._failures(one[0])):
@@ -183,8 +183,8 @@ class Consumers:
                 self._retry_at.pop(index, None)
                 self._pull(tasks, index, bool(filters))
                 self._confirmed(self._plan.confirmed)
-                told = True
-        if not told:
+                confirmed = True
+        if not confirmed:
             self._confirmed(self._plan.confirmed)
 
     async def _update_one(self, index: int, filters: frozenset[str]) -> None:
@@ -204,7 +204,7 @@ class Consumers:
     def _failed(self, index: int, filters: frozenset[str], error: Exception) -> None:
         self.update_failures += 1
         if not self._bus.is_connected:
-            return  # that is told elsewhere, and goes for all workers
+            return  # the lost connection is logged and counted by the bus
         pause = self._pauses.setdefault(index, Backoff(random.random, first_s=_FIRST_PAUSE_S, most_s=_MOST_PAUSE_S))
         self._retry_at[index] = asyncio.get_running_loop().time() + pause.next_s()
         if pause.failures >= self._config.update_tries:

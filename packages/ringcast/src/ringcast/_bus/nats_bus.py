@@ -1,4 +1,4 @@
-"""The bus over NATS: reconnects for ever, and turns what the client says into our words. No other room knows it."""
+"""The bus over NATS: reconnects for ever, and maps the client's messages and errors to those of the bus."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ringcast._bus.bus import (
 from ringcast._bus.connection_state import CLIENT_ERRORS, ConnectionState
 from ringcast._bus.nats_acks import NatsAcks
 from ringcast._bus.nats_client import LIBRARY_VERSION, library_is_known
-from ringcast._bus.parser import burst_client, end_bursts, take_bursts
+from ringcast._bus.parser import batching_client, deliver_batches, end_batches
 from ringcast._common.config import NatsParser, WorkerConfig
 
 T = TypeVar("T")
@@ -70,19 +70,19 @@ async def heeding(request: Awaitable[T]) -> T:
 
 
 class NatsBus:
-    """An open connection: all that a worker says to NATS, and hears of it, goes through here.
+    """:class:`ringcast._bus.bus.Bus` over one connection to NATS.
 
-    ``closed`` ends with an error if NATS will not have us back.
+    ``closed`` ends with an error if NATS does not let this worker reconnect.
 
-    ``bursts``: deliveries are taken with the parser of bursts, as long as the library is of a version that it knows.
+    ``batches``: deliveries are read with :class:`BatchParser`, if the library is of a version that it knows.
     """
 
-    def __init__(self, log: EventLog, api_prefix: str, *, bursts: bool = True) -> None:
-        if bursts and not library_is_known():
-            bursts = False
+    def __init__(self, log: EventLog, api_prefix: str, *, batches: bool = True) -> None:
+        if batches and not library_is_known():
+            batches = False
             log.warning("nats.library_unknown", found=LIBRARY_VERSION)
-        self._bursts = bursts
-        self._nc = burst_client(bursts=bursts)
+        self._batches = batches
+        self._nc = batching_client(batches=batches)
         self._js: JetStreamContext = self._nc.jetstream(prefix=api_prefix, timeout=REQUEST_TIMEOUT_S)
         self._api_prefix = api_prefix
         self._state = ConnectionState(log)
@@ -95,7 +95,7 @@ class NatsBus:
     @asynccontextmanager
     async def prepared(cls, config: WorkerConfig, log: EventLog) -> AsyncIterator[NatsBus]:
         """One that is still to :meth:`connect`; closes it in the end."""
-        bus = cls(log, config.jetstream_api, bursts=config.nats_parser is NatsParser.BURSTS)
+        bus = cls(log, config.jetstream_api, batches=config.nats_parser is NatsParser.BURSTS)
         try:
             yield bus
         finally:
@@ -113,7 +113,7 @@ class NatsBus:
         try:
             await _connect(self._nc, config, self._state)
         except BaseException:
-            client, self._nc = self._nc, burst_client(bursts=self._bursts)
+            client, self._nc = self._nc, batching_client(batches=self._batches)
             self._js = self._nc.jetstream(prefix=self._api_prefix, timeout=REQUEST_TIMEOUT_S)
             await _close(client, self._log)
             raise
@@ -145,7 +145,7 @@ class NatsBus:
     async def publish(
         self, subject: str, payload: bytes = b"", *, reply: str = "", headers: dict[str, str] | None = None
     ) -> None:
-        """Sends a message, and does not wait for anybody to have it."""
+        """Sends a message, and does not wait until it is received."""
         with _our_errors():
             await self._nc.publish(subject, payload, reply=reply, headers=headers)
 
@@ -198,21 +198,21 @@ class NatsBus:
     ) -> AsyncIterator[None]:
         """Subscribes below an inbox where a consumer delivers; ``take`` gets what came at once, ``other`` the rest.
 
-        The rest is what the server says itself, and now and then a delivery that was cut in two on its way.
+        The rest are the server's own status messages, and now and then a delivery that came in two reads.
         """
 
         async def direct(msg: Msg) -> None:
             other(msg)
 
         async with self._subscribed(f"{inbox}.*", direct) as subscription:
-            if not self._bursts:
+            if not self._batches:
                 yield
                 return
-            take_bursts(self._nc, subscription, take, other)
+            deliver_batches(self._nc, subscription, take, other)
             try:
                 yield
             finally:
-                end_bursts(self._nc, subscription)
+                end_batches(self._nc, subscription)
 
     @asynccontextmanager
     async def _subscribed(

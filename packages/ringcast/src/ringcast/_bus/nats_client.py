@@ -1,7 +1,7 @@
 """The NATS client as a worker needs it: nothing that a server or another client sends ends it for good.
 
 The library closes a connection for ever when the server ends it with an error, as it does when a login was changed or
-has expired; it stops reading, without a word, at a subject that is no UTF-8; and a file of credentials that can't be
+has expired; it stops reading, without an error, at a subject that is no UTF-8; and a file of credentials that can't be
 read just then ends its attempts to reconnect. This is the one file that knows these habits.
 """
 
@@ -17,8 +17,8 @@ from nats.aio.client import __version__ as LIBRARY_VERSION
 from nats.protocol.parser import PERMISSIONS_ERR, STALE_CONNECTION
 
 TESTED_VERSIONS: Final = ("2.16.",)
-"""Versions of the library whose inside is known here and in the parser of bursts."""
-_SAID: Final = re.compile(rb"-ERR\s+'([^'\r\n]*)'?")
+"""Versions of the library whose inside is known here and in the parser of batches."""
+_ERROR_LINE: Final = re.compile(rb"-ERR\s+'([^'\r\n]*)'?")
 _REFUSED: Final = re.compile(r'violation for (publish|subscription) to "([^"]*)"', re.IGNORECASE)
 _PAUSE_S: Final = 1.0
 
@@ -26,31 +26,31 @@ _PAUSE_S: Final = 1.0
 class SubjectRefusedError(nats.errors.Error):
     """The server does not let this user publish, or subscribe, to a subject."""
 
-    def __init__(self, said: str) -> None:
-        super().__init__(f"nats: {said}")
-        found = _REFUSED.search(said)
-        self.action, self.subject = (found[1].lower(), found[2]) if found else ("use", said)
+    def __init__(self, text: str) -> None:
+        super().__init__(f"nats: {text}")
+        found = _REFUSED.search(text)
+        self.action, self.subject = (found[1].lower(), found[2]) if found else ("use", text)
 
 
 class WorkerClient(Client):
     """A client that reconnects whatever happened to its connection."""
 
     async def _process_err(self, err_msg: str) -> None:
-        """The server says what is wrong; unless that is a subject that it refuses, it closes the connection."""
+        """The server reports an error; unless it refuses a subject, it closes the connection."""
         if STALE_CONNECTION in err_msg or self.is_closed or self.is_reconnecting:
             await super()._process_err(err_msg)
             return
-        said = self._said() or err_msg.strip("'")
+        text = self._error_text() or err_msg.strip("'")
         if PERMISSIONS_ERR in err_msg:
-            await self._error_cb(SubjectRefusedError(said))
+            await self._error_cb(SubjectRefusedError(text))
             return
-        error = nats.errors.Error(f"nats: {said}")
+        error = nats.errors.Error(f"nats: {text}")
         await self._error_cb(error)
         await self._process_op_err(error)
 
-    def _said(self) -> str:
-        """The server's words as it wrote them: the library has turned them, and the subject in them, to lower case."""
-        found = _SAID.match(self._ps.buf)
+    def _error_text(self) -> str:
+        """The error as the server wrote it: the library has turned it, and the subject in it, to lower case."""
+        found = _ERROR_LINE.match(self._ps.buf)
         return found[1].decode(errors="replace") if found else ""
 
     async def _process_connect_init(self) -> None:
@@ -59,7 +59,7 @@ class WorkerClient(Client):
         await super()._process_connect_init()
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        """A message that the library can't take in is told of, and passed over."""
+        """A message that the library can't decode is reported, and skipped."""
         try:
             await super()._process_msg(sid, _readable(subject), _readable(reply), data, headers)
         except Exception as error:  # noqa: BLE001  # whatever it is, reading goes on
@@ -93,7 +93,7 @@ def library_is_known() -> bool:
 
 
 def _readable(subject: bytes) -> bytes:
-    """The subject, or if it is no UTF-8 something that is, and that nobody waits for."""
+    """The subject, or if it is no UTF-8 something that is, and that has no subscriber."""
     return subject if subject.isascii() else subject.decode(errors="replace").encode()
 
 

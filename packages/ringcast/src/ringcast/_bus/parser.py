@@ -1,4 +1,4 @@
-"""The messages of a subscription in bursts: all that one read of the socket brought, in one call.
+"""The messages of a subscription in batches: all that one read of the socket brought, in one call.
 
 The NATS client hands messages on one by one, through a queue and a task for each subscription; that is most of what an
 event costs. So its parser is replaced by one with a shorter way for the messages of certain subscriptions. All else
@@ -33,15 +33,15 @@ Take = Callable[[Sequence[Delivery]], None]
 Other = Callable[[Message], None]
 
 
-class BurstParser(Parser):
+class BatchParser(Parser):
     """The client's parser, with a shorter way for the deliveries of some subscriptions."""
 
     def __init__(self, nc: Client) -> None:
         super().__init__(nc)
-        self.bursts: dict[bytes, tuple[Take, bytes]] = {}
-        """By the subscription's number: who takes them, and how subjects begin that are not for it."""
+        self.takers: dict[bytes, tuple[Take, bytes]] = {}
+        """By the subscription's number: the function that takes its deliveries, and how other subjects begin."""
         self.errors: list[Exception] = []
-        """What those who took messages raised and nobody was told of yet."""
+        """What those functions have raised, until it is reported to the client."""
 
     async def parse(self, data: bytes = b"") -> None:
         """Takes in what was read from the socket."""
@@ -49,7 +49,7 @@ class BurstParser(Parser):
             needed = self.needed + len(_END) - len(self.buf)
             await super().parse(data[:needed])
             data = data[needed:]
-        while data and self.bursts and self.state == AWAITING_CONTROL_LINE:
+        while data and self.takers and self.state == AWAITING_CONTROL_LINE:
             if self.buf:
                 data = bytes(self.buf) + data
                 self.buf.clear()
@@ -65,12 +65,12 @@ class BurstParser(Parser):
     def _take(self, data: bytes) -> int:
         """Hands over the deliveries that ``data`` begins with; returns where something else begins."""
         at, end = 0, len(data)
-        burst: list[Delivery] = []
+        batch: list[Delivery] = []
         take: Take | None = None
         while True:
             line_end = data.find(_END, at, at + _MAX_LINE)
             fields = data[at:line_end].split() if line_end > 0 else []
-            found = self.bursts.get(fields[2]) if len(fields) >= _FIELDS and fields[0] in _MESSAGES else None
+            found = self.takers.get(fields[2]) if len(fields) >= _FIELDS and fields[0] in _MESSAGES else None
             if found is None or fields[1].startswith(found[1]):
                 break
             start = line_end + len(_END)
@@ -78,25 +78,25 @@ class BurstParser(Parser):
             if stop + len(_END) > end:
                 break
             if found[0] is not take:
-                self._hand_over(take, burst)
-                take, burst = found[0], []
+                self._hand_over(take, batch)
+                take, batch = found[0], []
             if len(fields) == _FIELDS:
-                burst.append(Delivery(_text(fields[1]), _text(fields[3]), data[start:stop]))
+                batch.append(Delivery(_text(fields[1]), _text(fields[3]), data[start:stop]))
             else:
                 body = start + _size(fields[4])
                 trace = _trace(data[start:body])
-                burst.append(Delivery(_text(fields[1]), _text(fields[3]), data[body:stop], trace))
+                batch.append(Delivery(_text(fields[1]), _text(fields[3]), data[body:stop], trace))
             at = stop + len(_END)
-        self._hand_over(take, burst)
+        self._hand_over(take, batch)
         return at
 
-    def _hand_over(self, take: Take | None, burst: list[Delivery]) -> None:
-        if take is None or not burst:
+    def _hand_over(self, take: Take | None, batch: list[Delivery]) -> None:
+        if take is None or not batch:
             return
-        self.nc.stats["in_msgs"] += len(burst)
-        self.nc.stats["in_bytes"] += sum([len(delivery.data) for delivery in burst])
+        self.nc.stats["in_msgs"] += len(batch)
+        self.nc.stats["in_bytes"] += sum([len(delivery.data) for delivery in batch])
         try:
-            take(burst)
+            take(batch)
         except Exception as error:  # noqa: BLE001  # a mistake in here must not end the connection
             self.errors.append(error)
 
@@ -119,7 +119,7 @@ def _trace(headers: bytes) -> str | None:
 
 
 def _text(subject: bytes) -> str:
-    """Anybody may publish to what is no UTF-8; then it is no subject of ours."""
+    """A client may publish to a subject that is no UTF-8; such a subject is none of ours."""
     return subject.decode("utf-8", "replace")
 
 
@@ -149,32 +149,32 @@ class _Direct:
         return 0
 
 
-def burst_client(*, bursts: bool = True) -> Client:
-    """A client that can :func:`take_bursts`; without ``bursts`` it has the library's own parser, and can't."""
+def batching_client(*, batches: bool = True) -> Client:
+    """A client that can :func:`deliver_batches`; without ``batches`` it has the library's own parser, and can't."""
     client = WorkerClient()
-    if bursts:
-        client._ps = BurstParser(client)
+    if batches:
+        client._ps = BatchParser(client)
     return client
 
 
-def take_bursts(client: Client, subscription: Subscription, take: Take, other: Other) -> None:
+def deliver_batches(client: Client, subscription: Subscription, take: Take, other: Other) -> None:
     """Has the deliveries of a subscription handed to ``take``; what is not one, or came in parts, to ``other``.
 
-    The order stays the same. Neither may wait. For a subscription of a :func:`burst_client` to ``<inbox>.*`` that has
-    just been made: only messages on other subjects are deliveries.
+    The order stays the same. Neither may wait. For a new subscription of a :func:`batching_client` to ``<inbox>.*``:
+    only messages on other subjects are deliveries.
     """
     parser = client._ps
-    assert isinstance(parser, BurstParser)
-    parser.bursts[str(subscription._id).encode()] = take, subscription.subject.removesuffix("*").encode()
+    assert isinstance(parser, BatchParser)
+    parser.takers[str(subscription._id).encode()] = take, subscription.subject.removesuffix("*").encode()
     subscription._stop_processing()
     subscription._pending_queue = cast("asyncio.Queue[Msg]", _Direct(other, parser.errors))
 
 
-def end_bursts(client: Client, subscription: Subscription) -> None:
+def end_batches(client: Client, subscription: Subscription) -> None:
     """The subscription ends."""
     parser = client._ps
-    assert isinstance(parser, BurstParser)
-    parser.bursts.pop(str(subscription._id).encode(), None)
+    assert isinstance(parser, BatchParser)
+    parser.takers.pop(str(subscription._id).encode(), None)
 
 
 async def publish_to_all(client: Client, subjects: Sequence[str], body: str = "") -> None:

@@ -29,8 +29,8 @@ _MISSING: Final = ("Consumer Deleted", "Consumer not found", "No Responders")
 class PullLoop:
     """Gives the messages of a consumer to ``deliver`` as they come, many at once; it must not wait.
 
-    ``demand`` waits until some are wanted, and says how many. ``missing()`` is told that the server does not have the
-    consumer.
+    ``demand`` waits until some are wanted, and returns how many. ``missing()`` is called when the server does not have
+    the consumer.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class PullLoop:
         self._heard_at = 0.0
         self._delay_s = 0.0
         self._waited_enough = asyncio.Event()
-        bus.on_back(self._hurry)
+        bus.on_back(self._pull_now)
 
     async def run(self) -> None:
         """Pulls until cancelled."""
         loop = asyncio.get_running_loop()
         self._inbox = self._bus.new_inbox()
-        async with self._bus.delivered(self._inbox, self._on_burst, self._on_other):
+        async with self._bus.delivered(self._inbox, self._on_batch, self._on_other):
             while True:
                 await self._ask()
                 self._heard_at = loop.time()
@@ -107,22 +107,22 @@ class PullLoop:
                         await self._waited_enough.wait()
             return
 
-    def _on_burst(self, burst: Sequence[Delivery]) -> None:
+    def _on_batch(self, batch: Sequence[Delivery]) -> None:
         self._heard_at = asyncio.get_running_loop().time()
         self._backoff.reset()
         counters, first = self._counters, self._first_delivery
-        counters.messages += len(burst)
-        counters.redeliveries += sum([first not in delivery.reply for delivery in burst])
-        counters.last_reply = burst[-1].reply
-        self._left -= len(burst)
+        counters.messages += len(batch)
+        counters.redeliveries += sum([first not in delivery.reply for delivery in batch])
+        counters.last_reply = batch[-1].reply
+        self._left -= len(batch)
         if self._left <= 0:
             self._again.set()
-        self._deliver(burst)
+        self._deliver(batch)
 
     def _on_other(self, msg: Message) -> None:
         if msg.reply and not msg.subject.startswith(self._inbox):
             trace = (msg.headers or {}).get(names.HEADER_TRACE)
-            self._on_burst([Delivery(msg.subject, msg.reply, msg.data, trace)])
+            self._on_batch([Delivery(msg.subject, msg.reply, msg.data, trace)])
         else:
             self._heard_at = asyncio.get_running_loop().time()
             self._on_status(msg)
@@ -141,10 +141,10 @@ class PullLoop:
         self._again.set()
 
     def created(self) -> None:
-        """The server has the consumer now: whoever waits to ask it again need not."""
+        """The server has the consumer now: a pull that waits for its retry is sent at once."""
         self._waited_enough.set()
 
-    def _hurry(self) -> None:
+    def _pull_now(self) -> None:
         self._delay_s = 0.0
         self._waited_enough.set()
         self._again.set()

@@ -1,4 +1,4 @@
-"""Subjects that NATS does not let a worker use: who waits for an answer there need not wait."""
+"""Subjects that NATS does not let a worker use: a request to one of them fails at once."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Refusals:
         self._at.clear()
 
     def subjects(self) -> tuple[str, ...]:
-        """What was refused lately; may be asked from any thread."""
+        """What was refused lately; may be read from any thread."""
         now = self._loop.time()
         return tuple(subject for subject, at in list(self._at.items()) if now - at <= SHOWN_FOR_S)
 

@@ -14,7 +14,7 @@ from ringcast._bus.bus import TRANSIENT, Bus, Message, translated
 
 
 class UnfinishedFetchError(UnavailableError):
-    """A request got no answer in time, or only a part of it: what was asked for may be too large for that time."""
+    """A request got no answer in time, or only a part of it: the answer may be too large for that time."""
 
 
 class _Pending:
@@ -67,7 +67,7 @@ class FetchClient:
         Raises:
             LimitExceededError: the answer has over ``max_bytes``, of which no more is kept.
             UnfinishedFetchError: nothing came for a while, or the connection was lost half-way.
-            UnavailableError: nobody is there to answer, or the connection was lost before.
+            UnavailableError: no service answers, or the connection was lost before.
             RingcastError: what the service refused with, or a damaged answer.
         """
         if subject.endswith(f".{names.FETCH_FULL}"):
@@ -102,7 +102,7 @@ class FetchClient:
                 self._give_up(subject, f"{self._inbox}.{token}")
 
     def _give_up(self, subject: str, fetch_id: str) -> None:
-        """Tells the services that nobody waits for an answer any more, so that they make and send none."""
+        """Cancels a request at the services, so that they send no answer."""
         if not self._bus.is_connected:
             return
         cancel = f"{subject.rpartition('.')[0]}.{names.FETCH_CANCEL}"

@@ -21,16 +21,16 @@ _PAGE: Final = 500
 """Records in one answer."""
 _END: Final = "204"
 _NOTHING: Final = "404"
-_NOBODY: Final = "503"
+_NO_RESPONDERS: Final = "503"
 _GONE: Final = ("KV-Operation", "Nats-Marker-Reason")
 
 
 @asynccontextmanager
 async def open_bus(servers: Sequence[str], *, timeout_s: float, name: str) -> AsyncIterator[Client]:
-    """Connects, and closes at the end. The environment says how to log in, as it does for a worker.
+    """Connects, and closes at the end. The login is read from the environment, as for a worker.
 
     Raises:
-        InvalidInputError: what it says can't be used.
+        InvalidInputError: the login can't be used.
         UnavailableError: no server can be reached within ``timeout_s``, or it does not answer while it is used.
     """
     shown = without_passwords(servers)
@@ -69,7 +69,7 @@ async def read_bucket(nc: Client, bucket: str, keys: str = ">", *, timeout_s: fl
     """What is in a bucket now under the keys that match, or ``None`` when there is no such bucket.
 
     By requests alone: a consumer would take the right to make one, which may send what it likes to where it likes. The
-    environment says where the JetStream API is, as it does for a worker. May wait for ever: bound it.
+    prefix of the JetStream API is read from the environment, as for a worker. May wait for ever: bound it.
     """
     stream, prefix = f"KV_{bucket}", f"$KV.{bucket}."
     api = resolve_jetstream_api()
@@ -80,8 +80,8 @@ async def read_bucket(nc: Client, bucket: str, keys: str = ">", *, timeout_s: fl
     entries: dict[str, bytes] = {}
     sequence = 1
     while sequence:
-        asked = {"seq": sequence, "next_by_subj": prefix + keys, "batch": _PAGE}
-        sequence = await _read_page(nc, f"{api}.DIRECT.GET.{stream}", asked, prefix, entries)
+        request = {"seq": sequence, "next_by_subj": prefix + keys, "batch": _PAGE}
+        sequence = await _read_page(nc, f"{api}.DIRECT.GET.{stream}", request, prefix, entries)
     return entries
 
 
@@ -93,12 +93,14 @@ async def ask(nc: Client, subject: str, *, timeout_s: float) -> Message | None:
         return None
 
 
-async def _read_page(nc: Client, subject: str, asked: dict[str, object], prefix: str, entries: dict[str, bytes]) -> int:
+async def _read_page(
+    nc: Client, subject: str, request: dict[str, object], prefix: str, entries: dict[str, bytes]
+) -> int:
     """Takes one answer in; returns the sequence to go on from, or 0 after the last."""
     inbox, last = nc.new_inbox(), 0
     answers = await nc.subscribe(inbox)
     try:
-        await nc.publish(subject, json.dumps(asked).encode(), reply=inbox)
+        await nc.publish(subject, json.dumps(request).encode(), reply=inbox)
         async for message in answers.messages:
             headers = message.headers or {}
             status = headers.get("Status")
@@ -111,7 +113,7 @@ async def _read_page(nc: Client, subject: str, asked: dict[str, object], prefix:
                 return last + 1 if last and int(headers.get("Nats-Num-Pending", "0")) else 0
             elif status == _NOTHING:
                 return 0
-            elif status == _NOBODY:
+            elif status == _NO_RESPONDERS:
                 raise nats.errors.NoRespondersError
             else:
                 raise UnavailableError(f"{subject} was answered with {status} {headers.get('Description', '')}")

@@ -1,1 +1,1 @@
-"""Who takes part in a store, who lives, and who owns what."""
+"""The workers of a store: registration, leases, and the assignment of partitions."""

@@ -87,7 +87,7 @@ class AgentLease:
 
     @property
     def held(self) -> bool:
-        """Whether the others count this worker as alive, as far as it can tell. Any thread may ask."""
+        """Whether the others count this worker as alive, as far as it knows. From any thread."""
         if self.taken:
             return False
         if self._choice.host is not None:

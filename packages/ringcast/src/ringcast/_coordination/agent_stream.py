@@ -27,7 +27,7 @@ class AgentCall(Protocol):
         """The next message, or ``None``: the agent ended the stream without an error.
 
         Raises:
-            RingcastError: what the stream ended with; :class:`GivenUpError` and ``InUseError`` as the agent says.
+            RingcastError: the stream ended; :class:`GivenUpError` and ``InUseError`` as the agent reports them.
         """
 
     async def write(self, request: pb.HoldRequest) -> None:

@@ -1,4 +1,4 @@
-"""Holding the lease that says that this process lives."""
+"""The lease of a worker: other workers count it as alive while the lease is held."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ this_process.forgets(_holders.clear)
 
 
 class LeaseSource(Protocol):
-    """What says that a worker lives: a lease of its own, or the one that its host's agent keeps."""
+    """The lease by which a worker counts as alive: its own, or the one that its host's agent keeps."""
 
     taken: bool
     """Whether another process has the worker's id."""
@@ -43,11 +43,11 @@ class LeaseSource(Protocol):
 
     @property
     def ids(self) -> frozenset[str]:
-        """The leases that nobody else can have while this worker has them."""
+        """The leases that no other process can have while this worker has them."""
 
     @property
     def held(self) -> bool:
-        """Whether the others count this worker as alive, as far as it can tell."""
+        """Whether the others count this worker as alive, as far as it knows."""
 
     @property
     def by_agent(self) -> bool:
@@ -101,7 +101,7 @@ class LeaseHolder:
         self._wake = asyncio.Event()
         self._shared = (*servers, lease_id)
         self._needed = False
-        self._told_lost = False
+        self._expiry_logged = False
         self._losses = 0
         self.failed_writes = 0
         self.taken = False
@@ -185,7 +185,7 @@ class LeaseHolder:
                 self._failed(error, loop.time())
                 continue
             if failures:
-                self._told_lost = False
+                self._expiry_logged = False
                 self._log.info("lease.refresh_recovered", retries=failures)
             if lost:
                 self._losses += 1
@@ -194,7 +194,7 @@ class LeaseHolder:
 
     @property
     def held(self) -> bool:
-        """Whether the others count this process as alive, as far as it can tell. Any thread may ask."""
+        """Whether the others count this process as alive, as far as it knows. From any thread."""
         return self._needed and not self.taken and not self._keeper.expired(self._loop.time())
 
     def check(self) -> None:
@@ -217,13 +217,13 @@ class LeaseHolder:
         return _holders[self._shared] <= 0
 
     def _failed(self, error: BaseException, now: float) -> None:
-        """Tells of a failed heartbeat: aloud once 3 tries have failed, and once when a whole lease has passed."""
+        """Logs a failed refresh: as a warning after 3 in a row, and as critical once the lease has expired."""
         self.failed_writes += 1
         retries = self._keeper.failures
         level = logging.WARNING if self._keeper.in_trouble else logging.DEBUG
         self._log.log(level, "lease.refresh_failed", retries=retries, error=str(error))
-        if self._keeper.expired(now) and not self._told_lost:
-            self._told_lost = True
+        if self._keeper.expired(now) and not self._expiry_logged:
+            self._expiry_logged = True
             self._log.critical("lease.expired", retries=retries)
 
     async def _refresh(self) -> bool:
@@ -257,5 +257,5 @@ class LeaseHolder:
             return None
 
     def _in_use(self, held: LeaseRecord | None) -> InUseError:
-        who = f"process {held.pid} on host {held.host}" if held is not None else "another process"
-        return InUseError(f"worker id {self._id!r} is in use by {who}", field="worker_id")
+        other = f"process {held.pid} on host {held.host}" if held is not None else "another process"
+        return InUseError(f"worker id {self._id!r} is in use by {other}", field="worker_id")

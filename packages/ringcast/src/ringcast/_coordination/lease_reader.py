@@ -1,4 +1,4 @@
-"""Reads leases from their bucket, several in one question, as the readings say."""
+"""Reads the leases that are due from their bucket, several with one request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ringcast._protocol.lease_reading import Lease, LeaseReadings
 
 _ANSWER_S: Final = 2.0
 _FAILURES: Final = 3
-"""After so many failures one after another it is said aloud that nobody's end is noticed."""
+"""After so many failures in a row a warning is logged: the end of a lease would not be noticed."""
 
 
 class _Answer:
@@ -56,8 +56,8 @@ class _Answer:
 class LeaseReader:
     """Reads what is due until it is cancelled; ``changed`` is called when another lease lives, or one has ended.
 
-    ``own`` says which lease the worker's records name. ``told`` is called with why they can't be read, time and again,
-    and with nothing once they can.
+    ``own`` returns the lease that the worker's records name. ``on_unreadable`` is called with the reason after each
+    failed read, and with an empty one once leases can be read again.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class LeaseReader:
         own: Callable[[], str],
         changed: Callable[[], None],
         log: EventLog,
-        told: Callable[[str], None] = lambda reason: None,
+        on_unreadable: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        self._told = told
+        self._on_unreadable = on_unreadable
         self._bus = bus
         self._readings = readings
         self._own = own
@@ -94,16 +94,16 @@ class LeaseReader:
         async with self._answers():
             while True:
                 await self._until_due()
-                asked = self._readings.ask(self._own(), loop.time())
+                due = self._readings.ask(self._own(), loop.time())
                 try:
-                    found = await self._read(asked)
+                    found = await self._read(due)
                 except TRANSIENT as error:
                     self._failed(error)
                     continue
                 if self.failures >= _FAILURES:
-                    self._told("")
+                    self._on_unreadable("")
                 self.failures = 0
-                if self._readings.answer(asked, found, loop.time()):
+                if self._readings.answer(due, found, loop.time()):
                     self._changed()
 
     async def read_once(self, leases: Sequence[str]) -> dict[str, Lease]:
@@ -168,10 +168,10 @@ class LeaseReader:
             self.failures += 1
         if self.failures > _FAILURES:
             self._readings.put_off(asyncio.get_running_loop().time())
-        told = str(error) or type(error).__name__
+        text = str(error) or type(error).__name__
         if self.failures >= _FAILURES:
-            self._told(told)
+            self._on_unreadable(text)
         if self.failures == _FAILURES:
-            self._log.warning("leases.unreadable", error=told)
+            self._log.warning("leases.unreadable", error=text)
         else:
-            self._log.debug("leases.read_failed", error=told)
+            self._log.debug("leases.read_failed", error=text)

@@ -1,4 +1,4 @@
-"""What a worker has that only observes: nobody shares anything with it, so nobody has to know that it lives."""
+"""The lease of a worker that only observes: it owns no partitions, so no other worker has to know that it lives."""
 
 from __future__ import annotations
 

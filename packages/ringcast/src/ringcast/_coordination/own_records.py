@@ -1,4 +1,4 @@
-"""Whether a worker's own records still stand in the bucket: what others are told of it."""
+"""Checks that a worker's own records still are in the bucket, where other workers read them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _CHECK_S: Final = (4.0, 6.0)
 class OwnRecords:
     """Reads the records of one key after the other, and corrects the mirror where the bucket has others.
 
-    A watch tells of what is written and deleted. A record that a server has lost, or that somebody removed without a
-    marker, is gone in silence: workers that know it keep it in their mirrors, and one that starts does not see it, so
-    that both would take the same partitions for theirs. A record that is missing is written again.
+    A watch reports what is written and deleted. A record that a server has lost, or that was removed without a
+    marker, disappears without a report: workers that know it keep it in their mirrors, and one that starts does not
+    see it, so that both would assign the same partitions to themselves. A record that is missing is written again.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Coordination of the workers of a store: who takes part, and who owns what."""
+"""Coordination of the workers of a store: registration, and the assignment of partitions."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from ringcast._protocol.lease_reading import LeaseReadings
 from ringcast._protocol.planned import MOST, PlannedChange
 
 _ANNOUNCE_EVERY_S: Final = limits.LEASE_REFRESH_S
-"""How often the records are written again at most because others have taken this worker for dead."""
+"""How often the records are written again at most because others presume this worker dead."""
 _DUPLICATE_POLL_S: Final = 0.25
 
 
 class Coordinator(Protocol):
-    """Says which partitions are whose, by calling back with assignments whose epochs rise."""
+    """Assigns the partitions to workers, by calling back with assignments whose epochs rise."""
 
     async def run(self) -> None:
         """Takes part until cancelled; raises what makes taking part impossible."""
@@ -52,10 +52,10 @@ class Coordinator(Protocol):
         """Takes part in a key again, soon."""
 
     def announce(self) -> None:
-        """Tells the others that this worker lives, soon: they may have taken it for dead."""
+        """Writes the records again, soon, so that the others see that this worker lives: they may presume it dead."""
 
     async def give_notice(self) -> None:
-        """Says that this worker is about to leave, and waits for others that do, or that come, to do so together."""
+        """Announces that this worker is about to leave, and waits for others that leave or join, to do so together."""
 
     async def leave(self) -> None:
         """Gives everything up, so that others take over at once."""
@@ -76,7 +76,7 @@ class Participant(Protocol):
     def come_back(self, key: str, /) -> None:
         """No other worker is left for a key that the worker has left."""
 
-    def blind(self, reason: str, /) -> None:
+    def leases_unreadable(self, reason: str, /) -> None:
         """Leases can't be read, for a reason; or they can again."""
 
 
@@ -111,7 +111,9 @@ class PeerCoordinator:
         watch = names.watch_name(config.store, config.worker_id)
         self._watch = BucketWatch(bus, self._nodes, watch, patterns, self._membership.nodes, self._changed, log)
         self._readings = LeaseReadings(config.keys, self._membership, grace_s=config.grace_s)
-        self._reader = LeaseReader(bus, self._readings, lambda: lease.id, self._changed, log, participant.blind)
+        self._reader = LeaseReader(
+            bus, self._readings, lambda: lease.id, self._changed, log, participant.leases_unreadable
+        )
         self._duplicate_id = DuplicateIdCheck(
             self._nodes, self._membership, self._reader, lease, config, incarnation, log
         )
@@ -186,12 +188,12 @@ class PeerCoordinator:
         self._wake.set()
 
     async def give_notice(self) -> None:
-        """Says that this worker is about to leave, and returns once it may; it goes on serving meanwhile.
+        """Announces that this worker is about to leave, and returns once it may; it goes on serving meanwhile.
 
         Bounded by a few times the stabilisation window, whatever the others or NATS do.
         """
         if not self._bus.is_connected or not self._lease.held:
-            return  # nobody would be told
+            return  # no other worker would see the announcement
         now = asyncio.get_running_loop().time()
         for key, planned in self._planned.items():
             planned.over = planned.over or key in self._given_up or key in self._aside
@@ -223,7 +225,7 @@ class PeerCoordinator:
             lease = self._lease.id
             if self._membership.ended(lease):
                 self._lease.check()
-            announce_at = self._heed_doubt()
+            announce_at = self._announce_if_presumed_dead()
             planned_at = self._poll_planned()
             try:
                 await self._register_all(lease)
@@ -254,8 +256,8 @@ class PeerCoordinator:
             elif self._peers.wake_at is not None:
                 await asyncio.sleep(_DUPLICATE_POLL_S)
 
-    def _heed_doubt(self) -> float | None:
-        """Others say that this worker's lease has ended, but it is held: has the records written again, not too often.
+    def _announce_if_presumed_dead(self) -> float | None:
+        """Has the records written again, not too often, when others report the end of a lease that is still held.
 
         Returns when to look again, if it was too soon.
         """
@@ -341,7 +343,7 @@ class PeerCoordinator:
     def _reconnected(self) -> None:
         now = asyncio.get_running_loop().time()
         self._peers.reconnected(now)
-        self._registrations.hurry()
+        self._registrations.retry_now()
         self._readings.reconnected(now)
         self._wake_all()
 

@@ -13,16 +13,16 @@ from ringcast._bus.kv import ConflictError
 from ringcast._bus.refusals import RefusedError
 
 _PATIENCE: Final = 3
-"""Failures in a row that are nothing to tell of: NATS has just lost a server."""
+"""Failures in a row that are not reported: NATS has just lost a server."""
 _CONFLICTS: Final = limits.MAX_WORKERS_PER_KEY
 """The same where another worker was faster: of many that start at once, each may be so once."""
 
 
 class Registrations:
-    """A pause for each key that fails. ``told`` gets a key and why it can't be registered, or nothing once it is."""
+    """A pause for each key that fails. ``report`` gets a key and why it can't be registered, or nothing once it is."""
 
-    def __init__(self, told: Callable[[str, str], None]) -> None:
-        self._told = told
+    def __init__(self, report: Callable[[str, str], None]) -> None:
+        self._report = report
         self._pauses: dict[str, Backoff] = {}
         self._retry_at: dict[str, float] = {}
         self._refused: set[str] = set()
@@ -43,20 +43,20 @@ class Registrations:
         self._retry_at[key] = asyncio.get_running_loop().time() + pause.next_s()
         if isinstance(error, RefusedError | LimitExceededError):
             self._refused.add(key)
-            self._told(key, str(error))
+            self._report(key, str(error))
         elif pause.failures > (_CONFLICTS if isinstance(error, ConflictError) else _PATIENCE):
-            self._told(key, str(error) or type(error).__name__)
+            self._report(key, str(error) or type(error).__name__)
 
     def done(self, key: str) -> None:
         """It is registered."""
         self._refused.discard(key)
         self._retry_at.pop(key, None)
         if self._pauses.pop(key, None) is not None:
-            self._told(key, "")
+            self._report(key, "")
 
     @property
     def failing(self) -> bool:
-        """Whether a key waits for another try that may well succeed; one that is refused is waited for by nobody."""
+        """Whether a key waits for another try that may succeed; a refused key does not count."""
         return bool(self._pauses.keys() - self._refused)
 
     @property
@@ -64,6 +64,6 @@ class Registrations:
         """When the next key is due."""
         return min(self._retry_at.values(), default=None)
 
-    def hurry(self) -> None:
+    def retry_now(self) -> None:
         """The connection is back: all are due."""
         self._retry_at.clear()

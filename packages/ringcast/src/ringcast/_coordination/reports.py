@@ -1,4 +1,4 @@
-"""Telling the other workers of a store which leases this one has found ended. Nothing waits for that."""
+"""Reports to the other workers of a store which leases this one has found ended. Nothing waits for that."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Write = Callable[[str, bytes, int], Awaitable[None]]
 
 
 class Reports:
-    """Writes what the readings have found under this worker's name, again and again until it stands there."""
+    """Writes what the readings have found under this worker's name, and retries until the write succeeds."""
 
     def __init__(self, worker_id: str, readings: LeaseReadings, nodes: KvMirror, write: Write, log: EventLog) -> None:
         self._name = names.ended_key(worker_id)
@@ -30,7 +30,7 @@ class Reports:
         self._nodes = nodes
         self._write = write
         self._log = log
-        self._told_finds = 0
+        self._reported_finds = 0
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
@@ -42,11 +42,11 @@ class Reports:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._told_finds != self._readings.finds:
-                if not await self._tell():
+            while self._reported_finds != self._readings.finds:
+                if not await self._write_report():
                     await asyncio.sleep(_AGAIN_S)
 
-    async def _tell(self) -> bool:
+    async def _write_report(self) -> bool:
         finds, found = self._readings.finds, self._readings.reports
         report = encode_record(EndedLeases(leases=found))
         try:
@@ -56,5 +56,5 @@ class Reports:
             self._log.debug("report.failed", leases=found, error=str(error))
             return False
         self._log.info("leases.ended", leases=found)
-        self._told_finds = finds
+        self._reported_finds = finds
         return True

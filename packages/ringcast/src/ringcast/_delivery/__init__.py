@@ -1,1 +1,1 @@
-"""Changes on their way through the application's handler, and what becomes of those that it can't take."""
+"""The hand-over of changes to the application's handler, and the policy for changes that it can't handle."""

@@ -39,7 +39,7 @@ class OwnershipCallbacks:
 
     @property
     def running_s(self) -> float:
-        """For how long one of them has been running; 0 when none is. Any thread may ask."""
+        """For how long one of them has been running; 0 when none is. From any thread."""
         since = self._running_since  # read once: the event loop's thread may change it meanwhile
         return 0.0 if since is None else time.monotonic() - since
 

@@ -13,28 +13,28 @@ from ringcast._common.change import Change
 class HandlerCall:
     """A change that the handler has now. ``lost``: its partition belongs to another worker by now."""
 
-    __slots__ = ("_hurry", "began_s", "change", "lost")
+    __slots__ = ("_lost_event", "began_s", "change", "lost")
 
     def __init__(self, change: Change) -> None:
         self.change = change
         self.began_s = time.monotonic()
         self.lost = False
-        self._hurry: asyncio.Event | None = None
+        self._lost_event: asyncio.Event | None = None
 
     def lose(self) -> None:
         """Another worker has the partition: there is no further try."""
         self.lost = True
-        if self._hurry is not None:
-            self._hurry.set()
+        if self._lost_event is not None:
+            self._lost_event.set()
 
     async def pause(self, delay_s: float) -> None:
         """Waits before the next try; not once the partition is lost."""
         if self.lost:
             return
-        self._hurry = self._hurry or asyncio.Event()
+        self._lost_event = self._lost_event or asyncio.Event()
         with suppress(TimeoutError):
             async with asyncio.timeout(delay_s):
-                await self._hurry.wait()
+                await self._lost_event.wait()
 
 
 class HandlerCalls:
@@ -51,7 +51,7 @@ class HandlerCalls:
         return call
 
     def end(self, call: HandlerCall) -> None:
-        """The change has been taken, or given up; may be said twice."""
+        """The change has been handled, or given up; a second call does nothing."""
         self._running.pop(call, None)
         self._ended.set()
 
@@ -79,11 +79,11 @@ class HandlerCalls:
         return len(self._running)
 
     def oldest(self) -> HandlerCall | None:
-        """The one that began first; may be asked from any thread."""
+        """The one that began first; from any thread."""
         return next(iter(list(self._running)), None)
 
     @property
     def oldest_s(self) -> float:
-        """For how long the one that began first has been running; 0 when none is. May be asked from any thread."""
+        """For how long the one that began first has been running; 0 when none is. From any thread."""
         oldest = self.oldest()
         return 0.0 if oldest is None else time.monotonic() - oldest.began_s

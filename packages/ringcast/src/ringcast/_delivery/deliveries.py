@@ -12,7 +12,7 @@ from ringcast._delivery.traces import KeyTraces
 from ringcast._protocol.actions import Announce, Apply
 
 _PARTS_S: Final = 0.1
-"""How often a job that takes long says which partitions are done."""
+"""How often a job that takes long reports which partitions are done."""
 
 
 class Deliveries:
@@ -60,7 +60,7 @@ class Deliveries:
             self._changes.put_nowait(action)
 
     async def run(self) -> None:
-        """Hands over until the worker stops, which it says before it cancels this.
+        """Hands over until the worker stops: it calls ``stopping.begin()`` before it cancels this.
 
         Raises:
             RuntimeError: this was cancelled though the worker does not stop; without it the worker must not go on.
@@ -86,7 +86,7 @@ class Deliveries:
         stopping = self._applier.stopping
         while True:
             action = await stopping.through(self._changes.get)
-            with self._telling_parts(action.number):
+            with self._reporting_parts(action.number):
                 if self._traces is None:
                     await self._applier.apply(action.number, action.changes)
                 else:
@@ -97,19 +97,19 @@ class Deliveries:
             self._end(action.number)
 
     @contextmanager
-    def _telling_parts(self, job: int) -> Iterator[None]:
-        self._tell_later(job)
+    def _reporting_parts(self, job: int) -> Iterator[None]:
+        self._report_later(job)
         try:
             yield
         finally:
             if self._timer is not None:
                 self._timer.cancel()
 
-    def _tell_later(self, job: int) -> None:
-        self._timer = asyncio.get_running_loop().call_later(_PARTS_S, self._tell_parts, job)
+    def _report_later(self, job: int) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_PARTS_S, self._report_parts, job)
 
-    def _tell_parts(self, job: int) -> None:
-        self._tell_later(job)
+    def _report_parts(self, job: int) -> None:
+        self._report_later(job)
         if finished := self._applier.take_finished():
             self._partly_done(job, finished)
 

@@ -45,7 +45,7 @@ class Applier:
         on_assigned: Listener | None,
         on_revoked: Listener | None,
         owned: Callable[[int], bool],
-        letters: DeadLetters,
+        dead_letters: DeadLetters,
         measures: KeyMeasures,
     ) -> None:
         self._handler: Handler | None = None
@@ -56,7 +56,7 @@ class Applier:
         self._owns = owned
         self._lost: set[int] = set()
         self._progress = DeliveryProgress()
-        self.poison = Poison(config, stats, log, letters, self._owned)
+        self.poison = Poison(config, stats, log, dead_letters, self._owned)
         self.calls = HandlerCalls()
         self.stopping = Stopping()
         self._attempts = Attempts(config, stats, log, stopping=self.stopping, measures=measures)
@@ -65,7 +65,7 @@ class Applier:
         self._latency = measures.handler_latency if measures.timed else None
 
     def attach(self, handler: Handler | None, *, after: int = 0, timed: bool = True) -> None:
-        """Sets who takes the changes of the jobs whose number is above ``after``; ``None``: nobody.
+        """Sets the handler for the jobs whose number is above ``after``; ``None``: their changes are dropped.
 
         ``timed``: whether the time-out of handlers holds for its calls.
         """
@@ -81,7 +81,7 @@ class Applier:
 
     @property
     def attached(self) -> bool:
-        """Whether anybody takes changes."""
+        """Whether there is a handler."""
         return self._handler is not None
 
     def begin(self) -> None:
@@ -132,9 +132,9 @@ class Applier:
                 raise
 
     async def announce(self, key: str, assigned: bool, partitions: frozenset[int], *, at_end: bool = False) -> None:
-        """Tells the application which partitions it got or lost. An error of its own is counted and logged, not more.
+        """Calls ``on_assigned`` or ``on_revoked``. An error of theirs is counted and logged, not more.
 
-        A loss is told once the calls that run for these partitions have ended; one callback runs at a time.
+        ``on_revoked`` is called once the calls for these partitions have ended; one callback runs at a time.
         ``at_end``: the worker gives everything up, in a task that nothing of the application runs in otherwise.
         """
         if not assigned:
@@ -144,7 +144,7 @@ class Applier:
 
     @property
     def callback_running_s(self) -> float:
-        """For how long ``on_assigned`` or ``on_revoked`` has been running; 0 when neither is. Any thread may ask."""
+        """For how long ``on_assigned`` or ``on_revoked`` has been running; 0 when neither is. From any thread."""
         return self._callbacks.running_s
 
     async def _apply_plain(self, changes: Iterator[Change]) -> _Begun | None:
@@ -215,10 +215,10 @@ class Applier:
         return await self.poison.unblock(partition, row_id, attempt)
 
     async def replay(self, change: Change, replay: Replay) -> ReplayAnswer:
-        """Hands a row over again, as :meth:`Poison.replay` says."""
+        """Hands a row over again, as :meth:`Poison.replay` does."""
         handler = self._handler
         if handler is None:
-            return replay.answer(ReplayOutcome.KEPT, change, "nobody takes changes from the worker now")
+            return replay.answer(ReplayOutcome.KEPT, change, "the worker has no handler now")
 
         async def attempt(call: HandlerCall) -> BaseException | None:
             return await self._attempts.run(handler, call, ours=False)

@@ -11,7 +11,7 @@ from ringcast._common.change import Change
 
 
 class ChangeStream:
-    """Passes changes from the handlers' side to an iterator. A change is done when the next one is asked for.
+    """Passes changes from the handlers' side to an iterator. A change is done when the next one is requested.
 
     Bounded by the handlers: each of them puts one change and waits until it is done.
     """
@@ -36,7 +36,7 @@ class ChangeStream:
         self._more.set()
 
     def release(self) -> None:
-        """Nobody reads any more: what waits is done."""
+        """The iterator is not read any more: what waits is done."""
         for done in (self._current, *(done for _, done in self._waiting)):
             if done is not None and not done.done():
                 done.set_result(None)

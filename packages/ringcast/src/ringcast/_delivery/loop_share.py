@@ -24,14 +24,14 @@ class LoopShare:
         self._until_s = 0.0
 
     def begin(self) -> float:
-        """A call begins; returns until when others may without :meth:`blocked` being asked, on the monotonic clock."""
+        """A call begins; returns until when others may without a call of :meth:`blocked`, on the monotonic clock."""
         if self._still_since_s is None:
             self._still_since_s = time.monotonic()
             asyncio.get_running_loop().call_soon(self._turned)
         return self._still_since_s + _MOST_S
 
     def blocked(self) -> bool:
-        """Says after a call whether the event loop has to go on before the next."""
+        """Returns, after a call, whether the event loop has to go on before the next."""
         since_s = self._still_since_s
         if since_s is None:
             return False

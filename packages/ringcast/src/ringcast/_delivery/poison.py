@@ -37,7 +37,7 @@ _ERROR_CHARS: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class BlockedRow:
-    """A row that is held back: its newest change, and what its handler last said."""
+    """A row that is held back: its newest change, and the last error of its handler."""
 
     change: Change
     error: str
@@ -54,7 +54,7 @@ class Replay(NamedTuple):
     replays: int
 
     def answer(self, outcome: ReplayOutcome, change: Change | None, why: str = "") -> ReplayAnswer:
-        """What is said to whoever asked."""
+        """The answer to the request."""
         version = 0 if change is None else change.version
         return ReplayAnswer(WIRE_VERSION, self.id, outcome, version, why[:MAX_REPLAY_WHY_CHARS])
 
@@ -83,12 +83,12 @@ class Poison:
     """The poison policy of one config key."""
 
     def __init__(
-        self, config: WorkerConfig, stats: Stats, log: EventLog, letters: DeadLetters, owned: Callable[[int], bool]
+        self, config: WorkerConfig, stats: Stats, log: EventLog, dead_letters: DeadLetters, owned: Callable[[int], bool]
     ) -> None:
         self._config = config
         self._stats = stats
         self._log = log
-        self._letters = letters
+        self._dead_letters = dead_letters
         self._owned = owned
         self._nonce = secrets.token_hex(8)
         self._blocked: dict[tuple[int, str], _Entry] = {}
@@ -206,7 +206,7 @@ class Poison:
                 return replay.answer(ReplayOutcome.KEPT, change, "the partition has gone to another worker")
 
     async def lose(self, partitions: frozenset[int]) -> None:
-        """Forgets the rows of partitions that are not ours any more; waits for a handler that has one of them."""
+        """Forgets the rows of partitions that this worker has lost; waits for a handler that has one of them."""
         for place, entry in [(place, entry) for place, entry in self._blocked.items() if place[0] in partitions]:
             async with entry.lock:
                 if self._blocked.get(place) is entry:
@@ -234,12 +234,12 @@ class Poison:
         change = call.change
         subject = names.dead_subject(change.store, change.key, change.partition)
         letter = self._letter(change, error, replays=0 if replay is None else replay.replays + 1)
-        body = encode_dead_letter(letter, self._letters.max_bytes)
+        body = encode_dead_letter(letter, self._dead_letters.max_bytes)
         message_id = dead_letter_id(letter, self._nonce, "" if replay is None else replay.id)
         backoff = Backoff(random.random, first_s=0.5)
         while not call.lost:
             try:
-                await self._letters.publish(subject, body, message_id)
+                await self._dead_letters.publish(subject, body, message_id)
             except TRANSIENT as failure:
                 self._stats.dead_letter_failures += 1
                 self._log.warning("dead_letter.publish_failed", partition=change.partition, error=repr(failure))

@@ -136,7 +136,7 @@ class JoinedWorker:
 
     def verify(self) -> None:
         """The lease was lost for a while: others may have taken over, and events may have been missed."""
-        self.consumers.hurry()
+        self.consumers.retry_now()
         if self.coordinator is not None:
             self.coordinator.announce()
 

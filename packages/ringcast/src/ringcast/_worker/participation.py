@@ -41,7 +41,7 @@ class Participation:
             self._log.info("registration.joining", key=key)
             self._sessions[key].vitals.joins()
 
-    def blind(self, reason: str) -> None:
+    def leases_unreadable(self, reason: str) -> None:
         """Leases can't be read, for a reason: the end of another worker would not be noticed. Or they can again."""
         for session in self._sessions.values():
             if not reason:

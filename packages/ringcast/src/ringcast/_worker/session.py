@@ -108,7 +108,7 @@ class KeySession:
             on_assigned=on_assigned,
             on_revoked=on_revoked,
             owned=machine.partitions.__contains__,
-            letters=DeadLetterPublisher(bus),
+            dead_letters=DeadLetterPublisher(bus),
             measures=measures,
         )
         self.deliveries = Deliveries(

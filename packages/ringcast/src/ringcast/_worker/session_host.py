@@ -38,7 +38,7 @@ class SessionHost:
     def suspect_consumer(self, subject: str) -> None:
         """Events of this subject were not delivered: the filters of its consumer are checked."""
         if self.joined is not None:
-            self.joined.consumers.doubt(subject)
+            self.joined.consumers.suspect_consumer(subject)
 
     def pressure_changed(self) -> None:
         """A key has room for more events now, or none any more."""

@@ -40,7 +40,7 @@ _CONNECT_AGAIN_S: Final = 0.5
 
 
 class Host(Protocol):
-    """The process whose bus it is."""
+    """The process that has the bus."""
 
     process: Process
     link: Link
@@ -107,7 +107,7 @@ class SimBus(SimConnection):
 
     @property
     def lost_for_s(self) -> float:
-        """How long there has been none."""
+        """How long there has been no connection."""
         return 0.0 if self._lost_at is None else self.loop.time() - self._lost_at
 
     @property
@@ -201,7 +201,7 @@ class SimBus(SimConnection):
     async def publish(
         self, subject: str, payload: bytes = b"", *, reply: str = "", headers: dict[str, str] | None = None
     ) -> None:
-        """Sends what is asked of the server, or of the config service."""
+        """Sends a request to the server, or to the config service."""
         if self.closed.done():
             raise BusError("the connection is closed")
         if subject.startswith(f"{_API}.CONSUMER.MSG.NEXT."):
@@ -242,12 +242,12 @@ class SimBus(SimConnection):
         def take(message: jetstream.Message, token: str) -> None:
             self.in_loop(lambda: self._deliver(inbox, message, token))
 
-        def say(headers: dict[str, str]) -> None:
+        def send_status(headers: dict[str, str]) -> None:
             self.hear([SimMessage(reply, "", b"", headers)])
 
-        pull = jetstream.Pull(self.link, take, say, wanted["idle_heartbeat"] / 1e9, wanted["expires"] / 1e9)
+        pull = jetstream.Pull(self.link, take, send_status, wanted["idle_heartbeat"] / 1e9, wanted["expires"] / 1e9)
         if self.broker.stream is None:
-            self.link.deliver(say, NO_RESPONDERS, lossy=True)
+            self.link.deliver(send_status, NO_RESPONDERS, lossy=True)
         else:
             self.broker.stream.pull(name, pull, wanted["batch"])
 
@@ -259,7 +259,7 @@ class SimBus(SimConnection):
     # ---- leases
 
     def _read(self, subjects: list[str], reply: str) -> None:
-        """One server's answer to a question for several keys, as JetStream's direct reads give it."""
+        """One server's answer to a request for several keys, as JetStream's direct reads give it."""
         prefix = f"$KV.{names.LEASES_BUCKET}."  # a host's lease has a dot in its name
         try:
             found = self.broker.read(names.LEASES_BUCKET, [subject.removeprefix(prefix) for subject in subjects])
@@ -300,7 +300,7 @@ class _Acks:
         """They have been sent."""
 
     async def report_progress(self, tokens: Sequence[str]) -> None:
-        """Tells the server that deliveries are being worked on."""
+        """Reports to the server that deliveries are being worked on."""
         self._send(list(tokens), Stream.in_progress)
 
     def _send(self, tokens: list[str], call: Callable[[Stream, str, int], None]) -> None:
@@ -333,7 +333,7 @@ class _Watch:
         self._send([self._message(key, entry, 0)])
 
     def beat(self) -> None:
-        """A sign of life."""
+        """A heartbeat."""
         headers = {**BEAT, "Nats-Last-Consumer": str(self._sequence)}
         self._send([SimMessage(self._inbox, "", b"", headers)])
 

@@ -241,7 +241,7 @@ async def _head_after_the_rows(
 
 VARIANTS: Final = {
     "ack_before_apply": Variant(
-        "acknowledges an event as soon as it has heard it", 20, ((EventIntake, "take", _ack_at_once),)
+        "acknowledges an event as soon as it is delivered", 20, ((EventIntake, "take", _ack_at_once),)
     ),
     "fetch_before_filter": Variant(
         "fetches a gained partition before the server delivers its events",
@@ -372,7 +372,7 @@ VARIANTS: Final = {
         ((lease_reading, "ENDED_AFTER_S", math.inf), (LeaseReadings, "_ends", _forget_the_end)),
     ),
     "tells_nobody": Variant(
-        "watches its neighbour's lease alone, and tells nobody that it has ended",
+        "watches its neighbour's lease alone, and does not report that it has ended",
         100,
         (
             (LeaseReadings, "reports", property(_nothing_found)),
@@ -381,7 +381,7 @@ VARIANTS: Final = {
         ),
     ),
     "taken_for_dead": Variant(
-        "does not tell that it lives when others have taken it for dead",
+        "does not announce that it lives when others presume it dead",
         100,
         ((LeaseReadings, "ends_reported", _suspect_others_only), (LeaseReadings, "_in_turn", _none)),
     ),

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 from ringcast import UnavailableError, Worker
-from ringcast._bus.nats_bus import heeding
+from ringcast._bus.nats_bus import cancellable
 
 _INFO = {"server_id": "one", "version": "2.10.0", "max_payload": 1_048_576, "proto": 1, "headers": True}
 
@@ -21,14 +21,14 @@ async def _asks(answer: asyncio.Future[str]) -> str:
 
 
 @pytest.mark.parametrize("error", [None, LookupError("no such consumer")])
-async def test_a_cancellation_that_comes_with_the_answer_is_heeded(error: Exception | None) -> None:
+async def test_a_cancellation_that_comes_with_the_answer_is_raised(error: Exception | None) -> None:
     answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     went_on = False
 
     async def watch() -> None:
         nonlocal went_on
         with suppress(LookupError):
-            await heeding(_asks(answer))
+            await cancellable(_asks(answer))
         went_on = True
 
     task = asyncio.create_task(watch())

@@ -25,7 +25,7 @@ def subject(what: int | str, key: str = "k") -> str:
 
 
 async def taking(budget: FetchBudget, what: str, order: list[str], may_end: asyncio.Event) -> None:
-    async with budget.taken(what):
+    async with budget.reserved(what):
         order.append(what)
         await may_end.wait()
 
@@ -103,7 +103,7 @@ async def test_one_whole_key_at_a_time_beside_others(asking: Asking) -> None:
 
 
 async def test_large_answers_leave_room_for_small_ones(asking: Asking) -> None:
-    asking.budget.answered(subject(0, "small"), 10 * limits.KIB)
+    asking.budget.record_size(subject(0, "small"), 10 * limits.KIB)
     await asking.ask(subject("full"), *(subject(number, "large") for number in range(20)))
     small = [subject(number, "small") for number in range(20)]
     assert await asking.ask(*small, subject("batch", "large")) == [*small, subject("batch", "large")]
@@ -133,12 +133,12 @@ async def test_keys_take_turns(asking: Asking) -> None:
 async def test_partitions_are_reckoned_with_what_those_of_their_key_had(asking: Asking) -> None:
     numbers = [subject(number) for number in range(100)]
     assert len(await asking.ask(*numbers)) == 7, "of unknown size"
-    asking.budget.answered(numbers[0], 2 * limits.MIB)
+    asking.budget.record_size(numbers[0], 2 * limits.MIB)
     each = 4 * limits.MIB + 64 * limits.KIB
     await asking.end(*numbers[:7])
     under_way = len(asking.order) - 7
     assert under_way == BUDGET_BYTES[Size.WHOLE] // each + BUDGET_BYTES[Size.LARGE] // each
-    asking.budget.answered(numbers[0], 1 * limits.MIB)
+    asking.budget.record_size(numbers[0], 1 * limits.MIB)
     assert asking.budget._reckon(_lane_of(numbers[0])) == (Size.LARGE, each), "the largest counts"
 
 
@@ -209,5 +209,5 @@ async def test_a_fetch_that_is_given_up_is_cancelled_at_the_service(
             second = await asked.get()
         assert second.subject == names.fetch_subject(store_name, "k", names.FETCH_CANCEL)
         assert second.data.decode() == (first.headers or {})[names.HEADER_FETCH_ID]
-        async with asyncio.timeout(PATIENCE_S), client._budget.taken(first.subject):
+        async with asyncio.timeout(PATIENCE_S), client._budget.reserved(first.subject):
             pass

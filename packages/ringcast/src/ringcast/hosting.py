@@ -148,10 +148,10 @@ class HostLease:
         with translated(f"reading the lease {lease_id}"):
             entry = await Bucket(bus.bus, names.LEASES_BUCKET).get(lease_id)
         try:
-            held = decode_record(entry.value, LeaseRecord) if entry is not None and entry.value is not None else None
+            record = decode_record(entry.value, LeaseRecord) if entry is not None and entry.value is not None else None
         except ProtocolError:
             return False
-        return held is not None and held.incarnation == incarnation
+        return record is not None and record.incarnation == incarnation
 
     @property
     def held(self) -> bool:

@@ -1,4 +1,4 @@
-"""How many bytes of answers may be on their way to this process at once, and whose turn it is."""
+"""How many bytes of answers may be on their way to this process at once, and which fetch is next."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ringcast_wire import limits, names
 
 
 class Size(IntEnum):
-    """What an answer is reckoned to be. Each size has a part of the budget that larger ones never take."""
+    """The estimated size of an answer. Each size has a part of the budget that larger ones never use."""
 
     SMALL = 0
     LARGE = 1
@@ -33,7 +33,7 @@ _MOST_KEYS: Final = 10_000
 
 
 class _Lane(NamedTuple):
-    """Fetches of one kind of one key: all are reckoned with the same bytes."""
+    """Fetches of one kind of one key: all have the same estimate."""
 
     head: str
     kind: str
@@ -48,9 +48,9 @@ _budgets: WeakKeyDictionary[asyncio.AbstractEventLoop, FetchBudget] = WeakKeyDic
 
 
 class FetchBudget:
-    """Keys take turns, and a fetch that does not fit yet is waited for by others of its size that come after it.
+    """Keys take turns, and later fetches of the same size wait behind one that does not fit yet.
 
-    A fetch takes of the part of its size, or of that of a larger one for which none waits.
+    A fetch uses the part of its size, or that of a larger one for which none waits.
 
     The size of an answer is not known before. Partitions and batches are estimated at twice the largest answer
     that their key has had, at first with the most that a partition and 1 MiB that a batch may have; whole keys always
@@ -68,19 +68,19 @@ class FetchBudget:
         return _budgets.setdefault(asyncio.get_running_loop(), cls())
 
     @asynccontextmanager
-    async def taken(self, subject: str) -> AsyncIterator[None]:
+    async def reserved(self, subject: str) -> AsyncIterator[None]:
         """Waits until the answer to a fetch fits; in the body it is on its way. Head revisions do not wait."""
         lane = _lane_of(subject)
         if lane.kind == names.FETCH_HEADS:
             yield
             return
-        grant = await self._take(lane)
+        grant = await self._reserve(lane)
         try:
             yield
         finally:
             self._give_back(grant)
 
-    def answered(self, subject: str, size: int) -> None:
+    def record_size(self, subject: str, size: int) -> None:
         """An answer to this subject had so many bytes."""
         lane = _lane_of(subject)
         size = max(size, self._largest.pop(lane, 0))
@@ -97,7 +97,7 @@ class FetchBudget:
             weight = min(2 * seen + _LEAST_BYTES, limits.MAX_PARTITION_BYTES)
         return (Size.SMALL if weight <= MOST_SMALL_BYTES else Size.LARGE), weight
 
-    async def _take(self, lane: _Lane) -> _Grant:
+    async def _reserve(self, lane: _Lane) -> _Grant:
         turn: asyncio.Future[_Grant] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(lane, deque()).append(turn)
         self._admit()

@@ -129,7 +129,7 @@ class Consumers:
                         backoff.reset()
                         await asyncio.sleep(self._config.update_interval_s)
                     except TRANSIENT as error:
-                        self._log.warning("consumer.update_failed", error=_words(error))
+                        self._log.warning("consumer.update_failed", error=_error_text(error))
                         with suppress(TimeoutError):
                             async with asyncio.timeout(backoff.next_s()):
                                 await self._retry_requested.wait()
@@ -173,7 +173,7 @@ class Consumers:
             try:
                 await self._update_one(index, filters)
             except (RefusedError, RejectedError) as error:
-                self._log.warning("consumer.update_failed", consumer=self._name(index), error=_words(error))
+                self._log.warning("consumer.update_failed", consumer=self._name(index), error=_error_text(error))
                 self._failed(index, filters, error)
             except TRANSIENT as error:
                 self._failed(index, filters, error)
@@ -208,7 +208,7 @@ class Consumers:
         pause = self._pauses.setdefault(index, Backoff(random.random, first_s=_FIRST_PAUSE_S, most_s=_MOST_PAUSE_S))
         self._retry_at[index] = asyncio.get_running_loop().time() + pause.next_s()
         if pause.failures >= self._config.update_tries:
-            self._failing(filters - self._plan.confirmed, f"consumer {self._name(index)}: {_words(error)}")
+            self._failing(filters - self._plan.confirmed, f"consumer {self._name(index)}: {_error_text(error)}")
 
     def _pull(self, tasks: asyncio.TaskGroup, index: int, wanted: bool) -> None:
         found = self._loops.get(index)
@@ -261,5 +261,5 @@ class Consumers:
         return await self._bus.delete_consumer(self._stream, self._name(index))
 
 
-def _words(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return str(error) or type(error).__name__

@@ -54,7 +54,7 @@ def _our_errors() -> Iterator[None]:
         raise BusError(str(error) or type(error).__name__) from error
 
 
-async def heeding(request: Awaitable[T]) -> T:
+async def cancellable(request: Awaitable[T]) -> T:
     """Awaits a request of the NATS client; a cancellation that it swallows is raised all the same.
 
     The client uses ``asyncio.wait_for``, which before Python 3.12 returns the answer or raises the error that comes in
@@ -152,28 +152,28 @@ class NatsBus:
     async def store(self, subject: str, payload: bytes, headers: dict[str, str]) -> int:
         """Publishes a message that a stream takes in, waits until it has it, and returns its number there."""
         with _our_errors():
-            async with self.refusals.heeded(subject):
-                return (await heeding(self._js.publish(subject, payload, headers=headers))).seq
+            async with self.refusals.fail_fast(subject):
+                return (await cancellable(self._js.publish(subject, payload, headers=headers))).seq
 
     async def last_message(self, stream: str, subject: str) -> StoredMessage:
         """The last message of a subject, from any server that has the stream."""
         with _our_errors():
-            async with self.refusals.heeded(self.api(f"DIRECT.GET.{stream}.{subject}")):
-                found = await heeding(self._js.get_msg(stream, subject=subject, direct=True))
+            async with self.refusals.fail_fast(self.api(f"DIRECT.GET.{stream}.{subject}")):
+                found = await cancellable(self._js.get_msg(stream, subject=subject, direct=True))
         assert found.seq is not None
         return StoredMessage(found.seq, found.data or b"", found.headers or {})
 
     async def check_stream(self, stream: str) -> None:
         """Looks whether there is a stream."""
         with _our_errors():
-            async with self.refusals.heeded(self.api(f"STREAM.INFO.{stream}")):
-                await heeding(self._js.stream_info(stream))
+            async with self.refusals.fail_fast(self.api(f"STREAM.INFO.{stream}")):
+                await cancellable(self._js.stream_info(stream))
 
     async def put_consumer(self, stream: str, consumer: EventConsumer | WatchConsumer) -> ConsumerState:
         """Makes a consumer with a name, or changes it, and waits until the server has confirmed that."""
         with _our_errors():
-            async with self.refusals.heeded(self.api(f"CONSUMER.CREATE.{stream}.{consumer.name}")):
-                info = await heeding(self._js.add_consumer(stream, _consumer_config(consumer)))
+            async with self.refusals.fail_fast(self.api(f"CONSUMER.CREATE.{stream}.{consumer.name}")):
+                info = await cancellable(self._js.add_consumer(stream, _consumer_config(consumer)))
         delivered = info.delivered.consumer_seq if info.delivered else 0
         return ConsumerState(info.num_pending or 0, delivered)
 
@@ -181,8 +181,8 @@ class NatsBus:
         """Deletes a consumer; whether there was one."""
         try:
             with _our_errors():
-                async with self.refusals.heeded(self.api(f"CONSUMER.DELETE.{stream}.{name}")):
-                    return await heeding(self._js.delete_consumer(stream, name))
+                async with self.refusals.fail_fast(self.api(f"CONSUMER.DELETE.{stream}.{name}")):
+                    return await cancellable(self._js.delete_consumer(stream, name))
         except NotFoundError:
             return False
 

@@ -19,7 +19,7 @@ class RefusedError(UnavailableError):
 
 
 class Refusals:
-    """What was refused lately, and what waits for an answer that will not come. The server names the subject only."""
+    """The subjects refused lately, and the requests that wait for an answer. The server names the subject only."""
 
     def __init__(self, log: EventLog) -> None:
         self.count = 0
@@ -52,7 +52,7 @@ class Refusals:
         return tuple(subject for subject, at in list(self._at.items()) if now - at <= SHOWN_FOR_S)
 
     @asynccontextmanager
-    async def heeded(self, subject: str) -> AsyncIterator[None]:
+    async def fail_fast(self, subject: str) -> AsyncIterator[None]:
         """In the body a request to this subject, or to one below it, is made: a refusal ends it at once.
 
         Raises:

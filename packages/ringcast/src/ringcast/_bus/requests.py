@@ -72,9 +72,9 @@ class FetchClient:
         """
         if subject.endswith(f".{names.FETCH_FULL}"):
             max_bytes = min(max_bytes, limits.MAX_FULL_BYTES)
-        async with self._budget.taken(subject):
+        async with self._budget.reserved(subject):
             body = await self._request(subject, payload, headers, max_bytes)
-        self._budget.answered(subject, len(body))
+        self._budget.record_size(subject, len(body))
         return body
 
     async def _request(self, subject: str, payload: bytes, headers: dict[str, str] | None, max_bytes: int) -> bytes:
@@ -84,7 +84,7 @@ class FetchClient:
         pending = self._pending[token] = _Pending(max_bytes)
         try:
             async with (
-                self._bus.refusals.heeded(subject),
+                self._bus.refusals.fail_fast(subject),
                 asyncio.timeout(self._timeout_s) as pending.patience,
             ):
                 with translated(f"fetch {subject}"):

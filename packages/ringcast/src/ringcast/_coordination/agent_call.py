@@ -59,7 +59,7 @@ class GrpcAgentCall:
 
 
 async def _error_of(call: _Call) -> RingcastError:
-    """What a stream ended with, as one of our errors."""
+    """The error that a stream ended with, as a :class:`RingcastError`."""
     call.cancel()  # does nothing to one that has ended
     code, details = await call.code(), await call.details() or ""
     if code is grpc.StatusCode.ABORTED:

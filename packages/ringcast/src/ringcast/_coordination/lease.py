@@ -135,7 +135,7 @@ class LeaseHolder:
         """Nothing follows from it."""
 
     async def grant(self) -> None:
-        """Writes the lease; waits for one that a process before us left to end.
+        """Writes the lease; waits for the end of one that an earlier process left.
 
         Raises:
             InUseError: another process keeps refreshing it.
@@ -146,8 +146,8 @@ class LeaseHolder:
         with translated(f"granting the lease {self._id}"):
             while True:
                 entry = await self._bucket.get(self._id)
-                held = self._held(entry)
-                if held is None or self._keeper.refused(held) is Refusal.OURS:
+                current = self._read_record(entry)
+                if current is None or self._keeper.refused(current) is Refusal.OURS:
                     asked_at = loop.time()
                     try:
                         revision = await self._bucket.put(self._id, self._value, last=entry.revision if entry else 0)
@@ -158,7 +158,7 @@ class LeaseHolder:
                     _holders[self._shared] += 1
                     return
                 if loop.time() >= deadline:
-                    raise self._in_use(held)
+                    raise self._in_use(current)
                 await asyncio.sleep(_POLL_S)
 
     async def keep_alive(self) -> None:
@@ -240,13 +240,13 @@ class LeaseHolder:
 
     def _reconsider(self, entry: Entry | None) -> None:
         """After a refusal: goes on from what stands there, or gives up."""
-        held = self._held(entry)
-        if self._keeper.refused(held) is Refusal.TAKEN:
+        current = self._read_record(entry)
+        if self._keeper.refused(current) is Refusal.TAKEN:
             self.taken = True
-            raise self._in_use(held)
+            raise self._in_use(current)
         self._keeper.revision = entry.revision if entry is not None else 0
 
-    def _held(self, entry: Entry | None) -> LeaseRecord | None:
+    def _read_record(self, entry: Entry | None) -> LeaseRecord | None:
         if entry is None or entry.value is None:
             return None
         try:
@@ -256,6 +256,6 @@ class LeaseHolder:
             self._log.warning("lease.corrupt", action="overwrite", error=str(error))
             return None
 
-    def _in_use(self, held: LeaseRecord | None) -> InUseError:
-        other = f"process {held.pid} on host {held.host}" if held is not None else "another process"
+    def _in_use(self, current: LeaseRecord | None) -> InUseError:
+        other = f"process {current.pid} on host {current.host}" if current is not None else "another process"
         return InUseError(f"worker id {self._id!r} is in use by {other}", field="worker_id")

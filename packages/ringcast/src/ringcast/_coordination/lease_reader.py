@@ -145,7 +145,7 @@ class LeaseReader:
         answer = self._answer = _Answer()
         question = {"multi_last": [self._bucket.prefix + lease for lease in leases]}
         try:
-            async with self._bus.refusals.heeded(self._subject), asyncio.timeout(_ANSWER_S):
+            async with self._bus.refusals.fail_fast(self._subject), asyncio.timeout(_ANSWER_S):
                 await self._bus.publish(
                     self._subject, json.dumps(question).encode(), reply=f"{self._inbox}.{self._number}"
                 )

@@ -40,12 +40,12 @@ async def load_settings(bus: Bus, store: str) -> StoreSettings:
             raise UnavailableError("JetStream is not enabled on this NATS server") from error
         fields = StoreSettings.__struct_fields__
         deleted, *entries = await asyncio.gather(*(bucket.get(field) for field in (names.META_DELETED, *fields)))
-    held = {field: entry.value for field, entry in zip(fields, entries, strict=True) if entry and entry.value}
-    if len(held) < len(fields):
+    values = {field: entry.value for field, entry in zip(fields, entries, strict=True) if entry and entry.value}
+    if len(values) < len(fields):
         raise unknown
     if deleted is not None and deleted.value:
         raise StoreDeletedError(deleted.value.decode(errors="replace"), field="store")
-    return StoreSettings.from_kv(held)
+    return StoreSettings.from_kv(values)
 
 
 async def find_store(bus: Bus, config: WorkerConfig, *, patient: bool, log: EventLog) -> StoreSettings:

@@ -5,7 +5,7 @@ Usage: make_accounts.py [--partitions N] [--consumer-prefix P] [--nkey NAME=PUBL
        [--agent AGENT_ID=STORE/KEY[,KEY...]]... WORKER=STORE/KEY[,KEY...]...
 
 A worker or a heartbeat agent that takes part in several stores is named once for each. An agent has one user for all of
-its workers; its --agent-id must be that name. --partitions is the largest partition count of the stores; it says how
+its workers; its --id must be that name. --partitions is the largest partition count of the stores; it says how
 many consumers a worker may need. A user's password comes from the environment of the NATS server
 (the output names the variables), unless --nkey names the public key that it logs in with. Needs the package
 ringcast-wire.

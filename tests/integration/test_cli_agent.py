@@ -37,7 +37,7 @@ async def test_it_shows_workers_groups_consumers_and_blocked_rows(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("RINGCAST_AGENT_TOKEN_FILE", "off")
     await fill(config_service, "good", "bad")
-    options = ("--agent-id", "here", "--api-token", "hush", "--max-tries", "1")
+    options = ("--id", "here", "--api-token", "hush", "--max-tries", "1")
     with AgentProcess(tmp_path / "agent", nats_url=nats_server.url, options=options) as agent:
         words = ["agent", "status", "--agent-url", agent.http_url]
 

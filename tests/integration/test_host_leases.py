@@ -43,7 +43,7 @@ class Host:
         self.client = client
         self.history = History()
         self.rows = {f"row{number}": "1" for number in range(ROWS)}
-        options = ("--lease-socket", str(self.socket), "--agent-id", "host-1")
+        options = ("--lease-socket", str(self.socket), "--id", "host-1")
         self.agent = AgentProcess(directory / "agent", nats_url=server.url, options=options)
         self.workers: list[WorkerProcess] = []
 
@@ -390,7 +390,7 @@ async def test_without_an_agent_a_worker_starts_with_its_own_lease(
         await worker.wait_ready(timeout_s=PATIENCE_S)
         assert worker.health().lease_held
         assert not worker.health().by_agent
-        options = ("--lease-socket", str(nowhere), "--agent-id", "host-2")
+        options = ("--lease-socket", str(nowhere), "--id", "host-2")
         with AgentProcess(tmp_path / "late", nats_url=host.nats.url, options=options):
             await until_workers([worker], "k", lambda: worker.health().by_agent)
             assert owns_all(worker)
@@ -404,7 +404,7 @@ async def test_the_next_agent_waits_for_the_one_before_it(host: Host, tmp_path: 
     async with host.worker("w", agent=host.socket, **moves.settings) as worker:
         await worker.wait_ready(timeout_s=PATIENCE_S)
         before, lease = moves.count, host.lease()
-        options = ("--lease-socket", str(host.socket), "--agent-id", "host-1")
+        options = ("--lease-socket", str(host.socket), "--id", "host-1")
         following = AgentProcess(tmp_path / "next", nats_url=host.nats.url, options=options)
         starting = asyncio.create_task(asyncio.to_thread(following.start))
         try:

@@ -53,7 +53,7 @@ async def test_the_permissions_of_an_agent_are_enough(tmp_path: Path) -> None:
     server = InfraNats(tmp_path, env={"NATS_AGENT_HOST_1_PASSWORD": PASSWORD})
     (server.configuration / "accounts.conf").write_text(made.stdout)
     login = ("--nats-user", "host-1", "--nats-password", PASSWORD)
-    options = ("--agent-id", "host-1", "--jetstream-api", WORKER_API, "--max-tries", "1", *login)
+    options = ("--id", "host-1", "--jetstream-api", WORKER_API, "--max-tries", "1", *login)
     with server, server.service(tmp_path) as service:
         async with ConfigServiceClient(service.address) as client:
             await client.create_store("gateway", partition_count=4)
@@ -87,7 +87,7 @@ async def test_they_are_enough_to_keep_the_leases_of_workers(tmp_path: Path) -> 
     server = InfraNats(tmp_path, env=passwords)
     (server.configuration / "accounts.conf").write_text(made.stdout)
     login = ("--nats-user", "host-1", "--nats-password", PASSWORD)
-    options = ("--agent-id", "host-1", "--jetstream-api", WORKER_API, "--lease-socket", str(socket), *login)
+    options = ("--id", "host-1", "--jetstream-api", WORKER_API, "--lease-socket", str(socket), *login)
     with server, server.service(tmp_path) as service:
         async with ConfigServiceClient(service.address) as client:
             await client.create_store("gateway", partition_count=4)

@@ -74,7 +74,7 @@ def test_every_command_explains_itself_and_takes_json(
     assert f"Usage: ringcast {' '.join(path)}" in out
     if path != ("completion",):
         assert "--json" in out
-        assert "--config" in out
+        assert "--config-file" in out
 
 
 def test_the_summaries_of_the_group_are_those_of_the_commands() -> None:

@@ -36,15 +36,15 @@ def test_the_file_may_be_named_by_flag_or_environment(tmp_path: Path) -> None:
     first, second = tmp_path / "first.toml", tmp_path / "second.toml"
     first.write_text("nats_port = 1\n")
     second.write_text("nats_port = 2\n")
-    env = _env(tmp_path, RINGCAST_CONFIG=str(first))
+    env = _env(tmp_path, RINGCAST_CLI_CONFIG_FILE=str(first))
     assert resolve({}, env).nats_port == 1
-    assert resolve({"config": str(second)}, env).nats_port == 2
+    assert resolve({"config_file": str(second)}, env).nats_port == 2
 
 
 def test_servers_may_be_a_list_or_have_commas(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text('servers = ["nats://a:1", "tls://b:2"]\n')
-    assert resolve({"config": str(file)}, _env(tmp_path)).servers == ("nats://a:1", "tls://b:2")
+    assert resolve({"config_file": str(file)}, _env(tmp_path)).servers == ("nats://a:1", "tls://b:2")
     assert resolve({"servers": "nats://a:1, nats://c:3"}, _env(tmp_path)).servers == ("nats://a:1", "nats://c:3")
 
 
@@ -86,17 +86,17 @@ def test_a_bad_file_is_named(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "bad.toml"
     file.write_text(text)
     with pytest.raises(InvalidInputError) as caught:
-        resolve({"config": str(file)}, _env(tmp_path))
+        resolve({"config_file": str(file)}, _env(tmp_path))
     assert said in str(caught.value)
     assert str(file) in str(caught.value)
 
 
 def test_a_named_file_that_is_missing_or_huge_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="does not exist"):
-        resolve({"config": str(tmp_path / "none.toml")}, _env(tmp_path))
+        resolve({"config_file": str(tmp_path / "none.toml")}, _env(tmp_path))
     with pytest.raises(InvalidInputError, match="can't be read: Is a directory"):
-        resolve({"config": str(tmp_path)}, _env(tmp_path))
+        resolve({"config_file": str(tmp_path)}, _env(tmp_path))
     huge = tmp_path / "huge.toml"
     huge.write_text("#" * 70_000)
     with pytest.raises(InvalidInputError, match="is larger than 65536 bytes"):
-        resolve({"config": str(huge)}, _env(tmp_path))
+        resolve({"config_file": str(huge)}, _env(tmp_path))

@@ -142,7 +142,7 @@ async def test_metrics_are_served_or_off() -> None:
 @click.option("--wait", type=Duration(), default="90s")
 @click.option("--room", type=Size(), default="1MiB")
 @nats_login_options
-def command(config: Path | None, **options: Any) -> None:
+def command(config_file: Path | None, **options: Any) -> None:
     click.echo(json.dumps([options["wait"], options["room"], nats_login(options).user]))
 
 
@@ -160,7 +160,7 @@ def test_flags_go_before_the_environment_and_that_before_the_file(
 ) -> None:
     path = tmp_path / "settings.toml"
     path.write_text(file)
-    result = CliRunner(env=environment).invoke(command, ["--config", str(path), *flags])
+    result = CliRunner(env=environment).invoke(command, ["--config-file", str(path), *flags])
     assert result.exit_code == 0, result.output
     assert json.loads(result.output) == expected
 
@@ -171,7 +171,7 @@ def test_flags_go_before_the_environment_and_that_before_the_file(
 def test_a_bad_file_is_refused_with_a_sentence(tmp_path: Path, file: str, words: str) -> None:
     path = tmp_path / "settings.toml"
     path.write_text(file)
-    result = CliRunner().invoke(command, ["--config", str(path)])
+    result = CliRunner().invoke(command, ["--config-file", str(path)])
     assert result.exit_code == 2
     assert words in result.output
 

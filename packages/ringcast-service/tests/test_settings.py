@@ -67,8 +67,8 @@ def parsed(*words: str, env: Mapping[str, str] | None = None) -> Outer:
     @config_file_option
     @settings_options(Outer)
     @nats_login_options
-    def main(config: Path | None, **options: Any) -> None:
-        assert config is None or config.exists()
+    def main(config_file: Path | None, **options: Any) -> None:
+        assert config_file is None or config_file.exists()
         found.append(settings_from(Outer, options))
 
     result = CliRunner().invoke(main, words, env=env)
@@ -114,7 +114,7 @@ def test_flags_variables_and_the_file_say_the_same(tmp_path: Path) -> None:
     assert parsed(env={"X_" + name.replace("-", "_").upper(): value for name, value in said.items()}) == wanted
     file = tmp_path / "settings.toml"
     file.write_text("".join(f'{name} = "{value}"\n' for name, value in said.items()))
-    assert parsed("--config", str(file)) == wanted
+    assert parsed("--config-file", str(file)) == wanted
 
 
 def test_a_secret_is_read_from_each_of_its_variables_and_not_shown() -> None:

@@ -104,7 +104,7 @@ async def import_rows(stub: ConfigServiceStub, store: str, prefix: str, batches:
             "members_max_bytes is 1024: it must be 1MiB or more",
         ),
         (("--database", "sqlite:x", "--nats", ","), "nats is empty"),
-        (("--config", "none.toml"), "none.toml can't be read"),
+        (("--config-file", "none.toml"), "none.toml can't be read"),
         (("--frob",), "No such option"),
     ],
 )
@@ -204,7 +204,7 @@ def test_settings_from_a_file_and_the_environment(nats_url: str, tmp_path: Path)
     )
     env = {"RINGCAST_CONFIG_SERVICE_DATABASE": f"sqlite:{tmp_path}/env.db"}
     ready = tmp_path / "flag.json"
-    words = [*COMMAND, "--config", str(tmp_path / "c.toml"), "--ready-file", str(ready)]
+    words = [*COMMAND, "--config-file", str(tmp_path / "c.toml"), "--ready-file", str(ready)]
     child = ManagedProcess("config-service", words, env=env)
     try:
         child.wait_until(ready.exists)
@@ -219,7 +219,7 @@ def test_settings_from_a_file_and_the_environment(nats_url: str, tmp_path: Path)
         child.kill()
     assert not ready.exists()
     (tmp_path / "bad.toml").write_text("databse = 1")
-    code, said = run("--config", tmp_path / "bad.toml")
+    code, said = run("--config-file", tmp_path / "bad.toml")
     assert (code, "unknown settings: databse" in said) == (2, True)
 
 

@@ -323,7 +323,7 @@ def test_an_agent_is_killed_and_a_stream_of_the_next_begins_at_once(
     for row_id, value in rows.items():
         writer.put(store_name, "list", row_id, value)
     request = configuration_pb2.SubscribeConfigurationRequest(store_name=store_name, keys=["list"])
-    with AgentProcess(tmp_path, nats_url=shared_nats.url, options=("--agent-id", store_name, *TRUSTED)) as agent:
+    with AgentProcess(tmp_path, nats_url=shared_nats.url, options=("--id", store_name, *TRUSTED)) as agent:
         with grpc.insecure_channel(agent.grpc_address) as channel:
             stream = dapr_pb2_grpc.DaprStub(channel).SubscribeConfiguration(request)
             assert next(stream).id

@@ -21,7 +21,7 @@ from ringcast_testkit import PATIENCE_S, AgentProcess, NatsServer
 from ringcast_testkit.dispatch import Followed, OwnsAll, following, status_until
 from ringcast_wire import WIRE_VERSION, PartitionRows, ReplayAnswer, ReplayOutcome, ReplayRequest, Row
 
-OPTIONS = ("--agent-id", "durable", "--linger", "5")
+OPTIONS = ("--id", "durable", "--linger", "5")
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ from ringcast_testkit import AgentProcess, NatsServer
         ({"ack_timeout_s": 0.0}, "ack_timeout_s is 0.0: it must be 0.001 to 86400"),
         ({"retry_first_s": 9.0, "retry_most_s": 8.0}, "retry_first_s is 9.0: it can't be above retry_most_s"),
         ({"poison_policy": "eat"}, "poison_policy is 'eat': drop, dead-letter, block are known"),
-        ({"cache_dir": "/tmp"}, "cache_dir needs an agent_id"),  # nothing is written
+        ({"cache_dir": "/tmp"}, "cache_dir needs an id"),  # nothing is written
         ({"app_url": "ftp://10.0.0.1"}, "app_url 'ftp://10.0.0.1' is not an address such as http://127.0.0.1:8080"),
         (
             {"app_url": "http://127.0.0.1:*"},
@@ -69,13 +69,13 @@ def test_a_token_is_not_shown() -> None:
 
 def test_a_flag_goes_before_the_environment_and_that_before_the_file(tmp_path: Path, shared_nats: NatsServer) -> None:
     file = tmp_path / "agent.toml"
-    file.write_text('agent-id = "from-file"\nlog_level = "debug"\nlinger = 1\n')
+    file.write_text('id = "from-file"\nlog_level = "debug"\nlinger = 1\n')
     for words, env, wanted in (
         ((), {}, "from-file"),
-        ((), {"RINGCAST_AGENT_AGENT_ID": "from-env"}, "from-env"),
-        (("--agent-id", "from-flag"), {"RINGCAST_AGENT_AGENT_ID": "from-env"}, "from-flag"),
+        ((), {"RINGCAST_AGENT_ID": "from-env"}, "from-env"),
+        (("--id", "from-flag"), {"RINGCAST_AGENT_ID": "from-env"}, "from-flag"),
     ):
-        options = ("--config", str(file), *words)
+        options = ("--config-file", str(file), *words)
         with AgentProcess(tmp_path / wanted, nats_url=shared_nats.url, options=options, env=env) as agent:
             (ready,) = (tmp_path / wanted).glob("agent-*.json")
             told = json.loads(ready.read_text())
@@ -87,7 +87,7 @@ def test_bad_use_and_a_start_that_fails(tmp_path: Path, unused_port: int) -> Non
     assert (bad.exit_code, "linger_s is -1.0" in bad.output) == (2, True)
     file = tmp_path / "agent.toml"
     file.write_text("nonsense = 1\n")
-    assert "has unknown settings: nonsense" in CliRunner().invoke(main, ["--config", str(file)]).output
+    assert "has unknown settings: nonsense" in CliRunner().invoke(main, ["--config-file", str(file)]).output
     words = ["--nats", f"nats://127.0.0.1:{unused_port}", "--start-timeout", "0.3", "--metrics-listen", "off"]
     failed = CliRunner().invoke(main, words)
     assert failed.exit_code == 1
@@ -121,7 +121,7 @@ def test_stopping(tmp_path: Path, shared_nats: NatsServer) -> None:
 def test_a_login_that_is_refused_for_a_while_does_not_end_it(tmp_path: Path) -> None:
     with NatsServer(tmp_path / "nats", authorization={"token": "first"}) as server:
         url = f"nats://first@127.0.0.1:{server.port}"
-        with AgentProcess(tmp_path, nats_url=url, options=("--agent-id", "host")) as agent:
+        with AgentProcess(tmp_path, nats_url=url, options=("--id", "host")) as agent:
             server.change(authorization={"token": "second"})
             agent.process.wait_until(lambda: server.log_of("authentication error") > 5)  # it tries again and again
             server.change(authorization={"token": "first"})

@@ -22,7 +22,7 @@ GROUP = "faults"
 _ROOT = Path(__file__).parents[3]
 _OPTIONS = (
     # Another life has the name of the one before it, and so its partitions.
-    *("--agent-id", "host"),
+    *("--id", "host"),
     # A message is tried until it is done with: nothing may be given up here.
     *("--poison-policy", "block", "--max-tries", "1000", "--max-deliveries", "1000", "--retry-first", "0.02"),
     *("--retry-most", "0.2", "--subscribe-timeout", str(PATIENCE_S), "--log-level", "warning"),

@@ -12,6 +12,8 @@ from typing import Any, Final
 from ringcast_wire import InvalidInputError, names, shown
 
 ENV_PREFIX: Final = "RINGCAST_"
+CONFIG_FILE_VARIABLE: Final = "RINGCAST_CLI_CONFIG_FILE"
+"""Not ``RINGCAST_CONFIG_FILE``, which names the file of the workers."""
 _MAX_FILE_BYTES: Final = 64 * 1024
 _MAX_SERVERS: Final = 64
 _MAX_TIMEOUT_S: Final = 3600.0
@@ -44,7 +46,7 @@ class _Setting:
 
 
 def resolve(flags: Mapping[str, Any], env: Mapping[str, str] | None = None) -> CliConfig:
-    """Resolves all settings. ``flags`` holds what the command line gave; ``config`` in it names the file.
+    """Resolves all settings. ``flags`` holds what the command line gave; ``config_file`` in it names the file.
 
     Raises:
         InvalidInputError: a value breaks a rule (the message says where it came from), or the file can't be read.
@@ -87,23 +89,23 @@ def _home(env: Mapping[str, str]) -> Path:
 
 
 def _read_file(flags: Mapping[str, Any], env: Mapping[str, str]) -> tuple[Path, dict[str, Any]]:
-    named = flags.get("config") or env.get(ENV_PREFIX + "CONFIG")
+    named = flags.get("config_file") or env.get(CONFIG_FILE_VARIABLE)
     path = Path(named) if named else default_config_path(env)
     try:
         with path.open("rb") as file:
             data = file.read(_MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         if named:
-            raise InvalidInputError(f"config {path} does not exist", field="config") from None
+            raise InvalidInputError(f"config {path} does not exist", field="config_file") from None
         return path, {}
     except OSError as error:
-        raise InvalidInputError(f"config {path} can't be read: {error.strerror}", field="config") from None
+        raise InvalidInputError(f"config {path} can't be read: {error.strerror}", field="config_file") from None
     if len(data) > _MAX_FILE_BYTES:
-        raise InvalidInputError(f"config {path} is larger than {_MAX_FILE_BYTES} bytes", field="config")
+        raise InvalidInputError(f"config {path} is larger than {_MAX_FILE_BYTES} bytes", field="config_file")
     try:
         settings = tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidInputError(f"config {path} is not valid TOML: {error}", field="config") from None
+        raise InvalidInputError(f"config {path} is not valid TOML: {error}", field="config_file") from None
     for name in settings:
         if name not in _SETTINGS:
             known = ", ".join(_SETTINGS)

@@ -57,9 +57,9 @@ _SHARED: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
         ("--timeout", "timeout_s"),
         {"metavar": "SECONDS", "help": "How long to wait for an answer [env: RINGCAST_TIMEOUT_S]."},
     ),
-    "config": (
-        ("--config",),
-        {"metavar": "FILE", "help": "Settings file, TOML [env: RINGCAST_CONFIG]."},
+    "config_file": (
+        ("--config-file",),
+        {"metavar": "FILE", "help": "Settings file, TOML [env: RINGCAST_CLI_CONFIG_FILE]."},
     ),
     "json": (
         ("--json/--no-json",),
@@ -69,10 +69,10 @@ _SHARED: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
 
 
 def shared_options(*which: str) -> Callable[[F], F]:
-    """Adds the named ones of ``servers``, ``service``, ``agent``, ``timeout``, and always ``config`` and ``json``."""
+    """Adds the named ones of ``servers``, ``service``, ``agent``, ``timeout``; always ``config_file`` and ``json``."""
 
     def add(command: F) -> F:
-        names = [*which, "config", "json"]
+        names = [*which, "config_file", "json"]
         if "service" in names:
             names[names.index("service") + 1 : 0] = _LOGIN
         if "agent" in names:

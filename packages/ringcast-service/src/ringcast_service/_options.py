@@ -103,9 +103,9 @@ def listed(text: str) -> tuple[str, ...]:
 
 
 def config_file_option(command: F) -> F:
-    """The option ``--config``."""
+    """The option ``--config-file``."""
     return click.option(
-        "--config",
+        "--config-file",
         type=click.Path(dir_okay=False, path_type=Path),
         callback=_from_file,
         is_eager=True,
@@ -121,7 +121,7 @@ def _from_file(context: click.Context, _: click.Parameter, path: Path | None) ->
         found = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise click.BadParameter(f"{path} can't be read: {error}") from error
-    known = {parameter.name for parameter in context.command.params} - {"config"}
+    known = {parameter.name for parameter in context.command.params} - {"config_file"}
     settings = {name.replace("-", "_"): value for name, value in found.items()}
     if unknown := sorted(set(settings) - known):
         raise click.BadParameter(f"{path} has unknown settings: {', '.join(unknown)}")

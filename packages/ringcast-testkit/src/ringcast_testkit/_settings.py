@@ -14,7 +14,15 @@ from typing import Any
 import click
 import msgspec
 
-_COMMON = ("--version", "--config", "--nats-user", "--nats-password", "--nats-credentials", "--nats-nkey", "--nats-tls")
+_COMMON = (
+    "--version",
+    "--config-file",
+    "--nats-user",
+    "--nats-password",
+    "--nats-credentials",
+    "--nats-nkey",
+    "--nats-tls",
+)
 _ROLE = re.compile(r":\w+:`~?([\w.]+)`")
 
 
@@ -65,7 +73,7 @@ def _shown(default: Any) -> str:
 def flags_table(command: click.Command) -> str:
     """The table of a README for the flags of a command: each with its default, and what ``--help`` says of it.
 
-    Those that every command has are left to ``--help``: of logging in to NATS, ``--config`` and ``--version``.
+    Those that every command has are left to ``--help``: of logging in to NATS, ``--config-file`` and ``--version``.
     """
     options = [option for option in command.params if isinstance(option, click.Option)]
     own = (option for option in options if not option.opts[0].startswith(_COMMON))

@@ -30,9 +30,9 @@ calls leave (gRPC's objects refer to each other) must be cleared in some millise
 @settings_options(Config)
 @nats_login_options
 @click.version_option(package_name="ringcast-config-service")
-def main(config: Path | None, **options: Any) -> None:
+def main(config_file: Path | None, **options: Any) -> None:
     """The Ringcast config service: the one process with the database."""
-    del config  # its settings came in as defaults
+    del config_file  # its settings came in as defaults
     try:
         settings = settings_from(Config, options)
     except ConfigError as error:

@@ -25,9 +25,9 @@ from ringcast_heartbeat_agent.config import PREFIX, Config
 @settings_options(Config)
 @nats_login_options
 @click.version_option(package_name="ringcast-heartbeat-agent")
-def main(config: Path | None, **options: Any) -> None:
+def main(config_file: Path | None, **options: Any) -> None:
     """The Ringcast heartbeat agent: leases of a host's workers, Dapr's Configuration API and key-shared dispatch."""
-    del config  # its settings came in as defaults
+    del config_file  # its settings came in as defaults
     token_file = options["token_file"] or str(agent_token.place_of_agent(options["lease_socket"]))
     try:
         settings = settings_from(Config, options, token_file=token_file)

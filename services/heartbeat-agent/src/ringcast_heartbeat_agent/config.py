@@ -39,7 +39,7 @@ class Config:
     """
 
     nats: tuple[str, ...] = setting(("nats://127.0.0.1:4222",), "NATS servers, commas between.")
-    agent_id: str = setting("", "Name to take part under; empty: made from host and process.")
+    agent_id: str = setting("", "Name to take part under; empty: made from host and process.", flag="id")
     grpc_listen: str = setting("127.0.0.1:50001", "Dapr's API over gRPC; port 0 takes a free one.")
     http_listen: str = setting("127.0.0.1:3500", "Dapr's API over HTTP.")
     metrics_listen: str = setting(
@@ -174,7 +174,7 @@ class Config:
     max_workers: int = setting(256, "Workers that may register.", allowed=between(1, _MAX_WORKERS))
     cache_dir: str = setting(
         "",
-        "Where rows are kept, to start with NATS down, and how far groups have come; needs an agent id; empty: none.",
+        "Where rows are kept, to start with NATS down, and how far groups have come; needs an id; empty: none.",
         metavar="DIR",
     )
     jetstream_api: str = setting("$JS.API", "Where the agent's NATS account has the JetStream API.")
@@ -191,7 +191,7 @@ class Config:
         if not self.nats:
             raise ConfigError("nats is empty: one server address or more is needed")
         if self.cache_dir and not self.agent_id:
-            raise ConfigError("cache_dir needs an agent_id: the cache is found again under an id that stays the same")
+            raise ConfigError("cache_dir needs an id: the cache is found again under an id that stays the same")
         try:
             self.nats_login.check_login()
             object.__setattr__(self, "agent_id", names.check_name("agent_id", self.agent_id or _default_id()))

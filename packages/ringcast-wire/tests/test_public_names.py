@@ -76,6 +76,7 @@ FROZEN = [
     "encode_record",
     "encode_replay",
     "error_from_code",
+    "field_text",
     "limits",
     "names",
     "shown",

@@ -223,6 +223,16 @@ def test_settings_from_a_file_and_the_environment(nats_url: str, tmp_path: Path)
     assert (code, "unknown settings: databse" in said) == (2, True)
 
 
+def test_the_log_can_be_json(nats_url: str, tmp_path: Path) -> None:
+    options = ("--log-format", "json", "--log-level", "debug")
+    database = f"sqlite:{tmp_path / 'x.db'}"
+    with ConfigServiceProcess(tmp_path, nats_url=nats_url, database=database, options=options) as service:
+        assert service.terminate() == 0
+        lines = [json.loads(line) for line in service.process.log]
+    assert any(line["logger"].startswith("ringcast_config_service") and "event" in line for line in lines)
+    assert all({"time", "level", "logger"} <= line.keys() for line in lines)
+
+
 # --- Stop -------------------------------------------------------------------------------------------------------------
 
 

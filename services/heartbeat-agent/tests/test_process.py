@@ -118,6 +118,15 @@ def test_stopping(tmp_path: Path, shared_nats: NatsServer) -> None:
         assert os.fspath(tmp_path) not in "".join(agent.process.log)
 
 
+def test_the_log_can_be_json(tmp_path: Path, shared_nats: NatsServer) -> None:
+    options = ("--log-format", "json", "--log-level", "debug")
+    with AgentProcess(tmp_path, nats_url=shared_nats.url, options=options) as agent:
+        assert agent.terminate() == 0
+        lines = [json.loads(line) for line in agent.process.log]
+    assert any(line["logger"].startswith("ringcast_heartbeat_agent") and "event" in line for line in lines)
+    assert all({"time", "level", "logger"} <= line.keys() for line in lines)
+
+
 def test_a_login_that_is_refused_for_a_while_does_not_end_it(tmp_path: Path) -> None:
     with NatsServer(tmp_path / "nats", authorization={"token": "first"}) as server:
         url = f"nats://first@127.0.0.1:{server.port}"

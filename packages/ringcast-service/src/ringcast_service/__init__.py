@@ -5,6 +5,7 @@ from __future__ import annotations
 from ringcast_service._calls import Context, end_call, refuse
 from ringcast_service._errors import ConfigError
 from ringcast_service._lifetime import Lifetime, bounded, end_tasks, ready_file
+from ringcast_service._logs import LOG_FORMATS, log_format_setting
 from ringcast_service._metrics import serving_metrics
 from ringcast_service._options import (
     LOG_LEVELS,
@@ -31,6 +32,7 @@ from ringcast_service._settings import (
 )
 
 __all__ = [
+    "LOG_FORMATS",
     "LOG_LEVELS",
     "ConfigError",
     "Context",
@@ -49,6 +51,7 @@ __all__ = [
     "end_call",
     "end_tasks",
     "listed",
+    "log_format_setting",
     "nats_login",
     "nats_login_options",
     "parse_bytes",

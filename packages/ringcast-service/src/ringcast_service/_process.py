@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 import sys
 from collections.abc import Callable
@@ -13,17 +12,15 @@ import uvloop
 
 from ringcast_service._errors import ConfigError
 from ringcast_service._lifetime import Lifetime
+from ringcast_service._logs import start_logging
 
 
-def run_process(name: str, log_level: str, make: Callable[[], Lifetime]) -> None:
-    """Makes it, runs it until SIGTERM or SIGINT, and logs to standard error meanwhile.
+def run_process(name: str, make: Callable[[], Lifetime], *, log_level: str, log_format: str) -> None:
+    """Makes a process, and runs it until SIGTERM or SIGINT. It logs to standard error, in one of ``LOG_FORMATS``.
 
-    Where it can't start, one sentence says why, and the exit status is 1.
+    Where it can't start, one sentence there says why, and the exit status is 1.
     """
-    logging.basicConfig(
-        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr
-    )
-    logging.getLogger("nats").setLevel(logging.CRITICAL)  # our own callback tells of its errors
+    start_logging(log_level, log_format)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(make))

@@ -35,7 +35,7 @@ from ringcast_wire._errors import (
     error_from_code,
     shown,
 )
-from ringcast_wire._event_log import EventLog
+from ringcast_wire._event_log import EventLog, field_text
 from ringcast_wire._login import NatsLogin, without_passwords
 from ringcast_wire._messages import (
     DEFAULT_LOAD_FACTOR,
@@ -151,6 +151,7 @@ __all__ = [
     "encode_record",
     "encode_replay",
     "error_from_code",
+    "field_text",
     "limits",
     "names",
     "shown",

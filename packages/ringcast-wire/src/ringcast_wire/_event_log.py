@@ -77,15 +77,21 @@ class _Line:
         self.fields = fields
 
     def __str__(self) -> str:
-        said = (f"{name}={_text(value)}" for name, value in self.fields.items() if value is not None)
+        said = (f"{name}={_token(value)}" for name, value in self.fields.items() if value is not None)
         return " ".join((f"event={self._event}", *said))
 
 
-def _text(value: object) -> str:
-    """One token: spaces, quotes and control characters are quoted as in JSON, so that a line stays one line."""
-    text = str(value)
+def field_text(value: object) -> str:
+    """The text of a value, of an error without one the name of its type; what is too long is cut off and counted."""
+    text = str(_text_of_error(value))
     if len(text) > MAX_VALUE_CHARS:
         text = f"{text[:MAX_VALUE_CHARS]}… (+{len(text) - MAX_VALUE_CHARS} characters)"
+    return text
+
+
+def _token(value: object) -> str:
+    """One token: spaces, quotes and control characters are quoted as in JSON, so that a line stays one line."""
+    text = field_text(value)
     if text.isprintable():
         return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
     return json.dumps(text).replace("\x7f", r"\u007f")

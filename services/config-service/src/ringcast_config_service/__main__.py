@@ -40,7 +40,12 @@ def main(config_file: Path | None, **options: Any) -> None:
     # With Python's own 700 the collector takes a fourth of the time of a bulk write, and finds nothing.
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER, 20, 20)
-    run_process("ringcast-config-service", settings.log_level, lambda: App(settings))
+    run_process(
+        "ringcast-config-service",
+        lambda: App(settings),
+        log_level=settings.log_level,
+        log_format=settings.log_format,
+    )
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from ringcast_service import (
     check_ranges,
     duration_ms,
     duration_s,
+    log_format_setting,
     required,
     setting,
 )
@@ -42,6 +43,7 @@ class Config:
     )
     ready_file: Path | None = setting(None, "Written once everything serves: JSON with grpc, metrics and pid.")
     log_level: str = setting("info", f"How much is logged: {', '.join(LOG_LEVELS)}.", choices=LOG_LEVELS)
+    log_format: str = log_format_setting()
     start_timeout_s: float = setting(30.0, "Seconds to wait for NATS and the database.", allowed=above(0))
     stop_timeout_s: float = setting(10.0, "Seconds that each phase of stopping may take.", allowed=above(0))
     change_stream_s: float = duration_s(

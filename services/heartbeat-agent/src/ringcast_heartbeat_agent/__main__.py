@@ -33,7 +33,12 @@ def main(config_file: Path | None, **options: Any) -> None:
         settings = settings_from(Config, options, token_file=token_file)
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
-    run_process("ringcast-heartbeat-agent", settings.log_level, lambda: App(settings))
+    run_process(
+        "ringcast-heartbeat-agent",
+        lambda: App(settings),
+        log_level=settings.log_level,
+        log_format=settings.log_format,
+    )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,16 @@ from urllib.parse import urlsplit
 
 from ringcast import PoisonPolicy
 from ringcast_core import MAX_CONSUMERS, MAX_DISPATCH_WINDOW, KeyFilter
-from ringcast_service import LOG_LEVELS, ConfigError, above, at_least, between, check_ranges, setting
+from ringcast_service import (
+    LOG_LEVELS,
+    ConfigError,
+    above,
+    at_least,
+    between,
+    check_ranges,
+    log_format_setting,
+    setting,
+)
 from ringcast_wire import InvalidInputError, NatsLogin, limits, names, shown
 from ringcast_wire.prometheus import OFF, parse_listen
 
@@ -84,6 +93,7 @@ class Config:
         None, "Written once everything serves: JSON with grpc, http, metrics, agent_id and pid."
     )
     log_level: str = setting("info", f"How much is logged: {', '.join(LOG_LEVELS)}.", choices=LOG_LEVELS)
+    log_format: str = log_format_setting()
     start_timeout_s: float = setting(30.0, "Seconds to wait for NATS.", allowed=above(0))
     stop_timeout_s: float = setting(10.0, "Seconds that each phase of stopping may take.", allowed=above(0))
     subscribe_timeout_s: float = setting(

@@ -197,7 +197,7 @@ def _take_for_ours(*_: Any) -> Refusal:
 
 
 async def _delete_then_publish(self: Lane, record: OutboxRecord) -> bool:
-    await self._repository.delete_events([record.id])
+    await self._sweep._repository.delete_events([record.id])
     return await _lane_send(self, record)
 
 

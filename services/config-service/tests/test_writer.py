@@ -17,7 +17,8 @@ from ringcast_config_service.repository import (
     Written,
 )
 from ringcast_config_service.telemetry import Telemetry
-from ringcast_config_service.writes.group_writer import MAX_GROUP_ROWS, GroupWriter
+from ringcast_config_service.writes.group_writer import GroupWriter
+from ringcast_config_service.writes.groups import MAX_GROUP_ROWS
 from ringcast_wire import InternalError, LimitExceededError, UnavailableError, limits
 
 Bench = Any  # of conftest.py

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 import nats.errors
 from nats.aio.client import Client
 from nats.js.errors import APIError, NoStreamResponseError
-from ringcast_wire import Backoff, EventLog, RingcastError, limits, names
+from ringcast_wire import Backoff, EventLog, limits, names
 from ringcast_wire.tracing import end_span
 
 from ringcast_config_service.nats.flights import Flight, Flights
 from ringcast_config_service.nats.outgoing import UnpublishableError, is_header_value, shape
 from ringcast_config_service.nats.publisher import EventPublisher, PubAck, Stored
+from ringcast_config_service.nats.refused import RefusedRecords
+from ringcast_config_service.nats.sweep import Sweep, SweepHost
 from ringcast_config_service.repository import OutboxRecord, OutboxRepository
 from ringcast_config_service.telemetry import Telemetry
 
@@ -30,19 +32,12 @@ log = EventLog(logging.getLogger(__name__))
 
 WINDOW_BYTES: Final = limits.MIB
 """What a lane has on its way at most: over a slow link, little stands between an event and the others."""
-PAGE_BYTES: Final = limits.MIB
 _TICK_S: Final = 1.0
 _TOO_LARGE: Final = 10054  # the stream's max_msg_size
 
 
-class LaneHost(Protocol):
+class LaneHost(SweepHost, Protocol):
     """What a lane needs of its relay."""
-
-    in_memory: set[int]
-    """Records that no sweep needs to read: queued, on their way, or with the broker and not deleted yet."""
-
-    async def claim(self, store: str) -> bool:
-        """Whether this instance publishes what is left of a store."""
 
     def admit(self, size: int, *, alone: bool) -> bool:
         """Whether another message may be on its way now; ``alone``: its lane has none."""
@@ -60,20 +55,12 @@ class LaneHost(Protocol):
         """The broker has lost a stream."""
 
 
-class _Sweep:
-    """One way through the records of a store in the outbox."""
-
-    def __init__(self, upto: int) -> None:
-        self.upto = upto
-        self.after = 0
-
-
 class Lane:
     """Publishes a store's events in the order of their commits. What the broker does not take stays in the outbox for a
     later sweep; after a failure one record goes at a time, with a back-off, until one is taken.
 
-    A record goes from ``queue`` (just committed) or ``page`` (read by a sweep) to ``flights``, and from there to the
-    host (stored), to the refused ones, or back to the outbox, where it was all the time.
+    A record goes from the queue (just committed) or the page of a sweep to the flights, and from there to the host
+    (stored), to the refused ones, or back to the outbox, where it was all the time.
     """
 
     def __init__(
@@ -92,7 +79,6 @@ class Lane:
         self.idle_since = 0.0
         self.wake = asyncio.Event()
         self._host = host
-        self._repository = repository
         self._nc = nc
         self._publisher = publisher
         self._telemetry = telemetry
@@ -100,16 +86,12 @@ class Lane:
         self._batch = batch
         self._queue: deque[OutboxRecord] = deque()
         self._queued_bytes = 0
-        self._page: deque[OutboxRecord] = deque()
+        self._sweep = Sweep(store, host, repository)
         self._flights = Flights()
-        self._refusals: deque[tuple[OutboxRecord, str]] = deque()
         self._bare: set[int] = set()
         """Records that the stream found too large with their changes."""
-        self._sweep: _Sweep | None = None
-        self._sweep_failed = False
-        # Full jitter: instances that lost the same broker don't return to it together.
-        self._sweep_backoff = Backoff(random.random, first_s=0.05, most_s=5.0, least=0.0)
-        self._sweep_at = 0.0
+        self._refused = RefusedRecords(store, repository, host.in_memory, self._bare, telemetry.measures)
+        # Full jitter, as in a sweep.
         self._backoff = Backoff(random.random, first_s=0.1, most_s=5.0, least=0.0)
         self._retry_at = 0.0
         self._warned = False
@@ -118,7 +100,7 @@ class Lane:
     @property
     def busy(self) -> bool:
         """Whether there is something in memory to do."""
-        return bool(self._queue or self._page or self._flights or self._refusals or self._sweep)
+        return bool(self._queue or self._sweep.page or self._flights or self._refused or self._sweep.active)
 
     @property
     def queued(self) -> tuple[int, int]:
@@ -137,13 +119,8 @@ class Lane:
 
     def begin_sweep(self, upto: int) -> None:
         """Publishes what is in the outbox with ids up to ``upto`` and not in memory; not too soon after a failure."""
-        if self._sweep is not None:
-            self._sweep.upto = max(self._sweep.upto, upto)
-        elif _now() >= self._sweep_at:
-            if not self._sweep_failed:
-                self._sweep_backoff.reset()
-            self._sweep_failed = self.leftover = False
-            self._sweep = _Sweep(upto)
+        if self._sweep.begin(upto):
+            self.leftover = False
             self.wake.set()
 
     def settle(self) -> None:
@@ -160,7 +137,8 @@ class Lane:
 
     def retry_now(self) -> None:
         """The broker is back, or a caller waits: what failed is tried again at once."""
-        self._retry_at = self._sweep_at = 0.0
+        self._retry_at = 0.0
+        self._sweep.retry_now()
         self.wake.set()
 
     async def run(self) -> None:
@@ -182,7 +160,7 @@ class Lane:
             self._leave_all()
             return
         self._flights.give_up_overdue(self._publisher)
-        await self._refuse_pending()
+        await self._refused.write()
         if _now() < self._retry_at:
             return
         while (record := await self._next()) is not None and await self._send(record):
@@ -205,9 +183,10 @@ class Lane:
         """The next record to send, if one more may be on its way now. Fresh ones and those of a sweep take turns."""
         if not self._has_room:
             return None
-        if self._sweep is not None and not self._page:
+        page = self._sweep.page
+        if self._sweep.active and not page:
             await self._read_page()
-        source = self._queue if self._queue and (self._fresh_turn or not self._page) else self._page
+        source = self._queue if self._queue and (self._fresh_turn or not page) else page
         if not source or not self._has_room:
             return None
         size = len(source[0].payload)
@@ -226,36 +205,10 @@ class Lane:
         return len(self._flights) < self._batch and self._flights.bytes < WINDOW_BYTES
 
     async def _read_page(self) -> None:
-        """Reads what comes next in the outbox; ends the sweep when nothing does."""
-        sweep = self._sweep
-        assert sweep is not None
-        limit = 1 if self._backoff.failures else self._batch
-        try:
-            if not await self._host.claim(self.store):
-                self._sweep = None  # another instance sweeps this store
-                return
-            records = await self._repository.outbox(self.store, sweep.after, limit, PAGE_BYTES)
-        except RingcastError as error:
-            log.warning("relay.outbox_unreadable", store=self.store, error=error)
-            self._sweep, self.leftover = None, True
-            self._delay_sweep()
-            return
-        in_memory = self._host.in_memory
-        page = [record for record in records if record.id <= sweep.upto and record.id not in in_memory]
-        in_memory.update(record.id for record in page)
-        self._page.extend(page)
-        if not records or records[-1].id >= sweep.upto:
-            self._sweep = None
-        else:
-            sweep.after = records[-1].id
-            if not page:
-                self.wake.set()  # all in memory: the next page, after other tasks that have work
-
-    def _delay_sweep(self) -> None:
-        """The next sweep would meet what this one has met."""
-        if not self._sweep_failed:
-            self._sweep_failed = True
-            self._sweep_at = _now() + self._sweep_backoff.next_s()
+        if not await self._sweep.read_page(1 if self._backoff.failures else self._batch):
+            self.leftover = True
+        elif self._sweep.active and not self._sweep.page:
+            self.wake.set()  # all in memory: the next page, after other tasks that have work
 
     # ---- sending
 
@@ -268,7 +221,7 @@ class Lane:
             message = shape(record, headers, self._nc.max_payload, bare=record.id in self._bare)
         except UnpublishableError as error:
             self._host.release(size)
-            self._refusals.append((record, str(error)))
+            self._refused.add(record, str(error))
             self.wake.set()
             return True
         try:
@@ -295,7 +248,7 @@ class Lane:
         self.wake.set()
         if stored.cancelled():
             if self._host.is_suspect(record.id):
-                self._refusals.append((record, "the server ended the connection each time that it was sent"))
+                self._refused.add(record, "the server ended the connection each time that it was sent")
             else:
                 self._failed(record, "unacknowledged", None)
             return
@@ -316,10 +269,10 @@ class Lane:
     def _shorten(self, flight: Flight, error: APIError) -> None:
         """The stream takes no message of that size: the event goes without its changes, or not at all."""
         if flight.message.bare:
-            self._refusals.append((flight.record, str(error)))
+            self._refused.add(flight.record, str(error))
         else:
             self._bare.add(flight.record.id)
-            self._page.appendleft(flight.record)
+            self._sweep.page.appendleft(flight.record)
 
     def _failed(self, record: OutboxRecord, reason: str, error: BaseException | None) -> None:
         self._measures.publish_failures[reason] += 1
@@ -328,7 +281,7 @@ class Lane:
             text = "" if error is None else str(error) or type(error).__name__
             log.warning("relay.failing", store=self.store, subject=record.subject, reason=reason, error=text)
         self._leave(record)
-        self._delay_sweep()
+        self._sweep.delay()
         self._back_off()
 
     def _back_off(self) -> None:
@@ -343,36 +296,14 @@ class Lane:
 
     def _leave_all(self) -> None:
         """Without a connection nothing is kept in memory: what was sent may be lost, and the outbox has it."""
-        for record in (*self._queue, *self._page):
+        for record in (*self._queue, *self._sweep.page):
             self._leave(record)
         self._queue.clear()
-        self._page.clear()
+        self._sweep.page.clear()
         self._queued_bytes = 0
-        if self._sweep is not None:
-            self._sweep = None
+        if self._sweep.active:
+            self._sweep.end()
             self.leftover = True
-
-    async def _refuse_pending(self) -> None:
-        """Takes records that can't be published out of the outbox; workers get their rows by fetches."""
-        while self._refusals:
-            record, reason = self._refusals[0]
-            try:
-                await self._repository.refuse_event(record.id, reason)
-            except RingcastError as error:
-                log.warning("relay.outbox_unwritable", store=self.store, error=error)
-                return
-            self._refusals.popleft()
-            self._bare.discard(record.id)
-            self._host.in_memory.discard(record.id)
-            self._measures.events_refused += 1
-            log.error(
-                "relay.event_refused",
-                store=self.store,
-                subject=record.subject,
-                id=record.id,
-                msg_id=record.msg_id,
-                reason=reason,
-            )
 
 
 def _start_span(telemetry: Telemetry, record: OutboxRecord, headers: dict[str, str]) -> Span | None:

@@ -19,6 +19,7 @@ from typing import Final
 from nats.aio.client import Client
 from ringcast_wire import EventLog, RingcastError, limits
 
+from ringcast_config_service.nats.claims import Claims
 from ringcast_config_service.nats.lane import Lane
 from ringcast_config_service.nats.provisioner import Provisioner
 from ringcast_config_service.nats.published import PublishedRecords
@@ -35,8 +36,6 @@ _UNSENT_BYTES: Final = 2 * limits.MIB
 MAX_QUEUED_EVENTS: Final = 8_192
 MAX_QUEUED_BYTES: Final = 32 * limits.MIB
 """What waits in memory, of all stores; one may have half of it. More is left to sweeps."""
-_LEASE_MS: Final = 5_000
-_RENEW_AFTER_S: Final = 2.5
 _LANE_KEPT_S: Final = 60.0
 _FLUSH_EVERY_S: Final = 0.02
 _STRIKES: Final = 3
@@ -70,12 +69,11 @@ class Relay:
         self._duplicate = duplicate
         self._batch = batch
         self._poll_s = poll_s
-        self._name = uuid.uuid4().hex
+        self.claims = Claims(repository, uuid.uuid4().hex)
         self.in_memory: set[int] = set()
         self._lanes: dict[str, Lane] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._claimed_at: dict[str, float] = {}
         self._flying = 0
         self._flying_bytes = 0
         self._strikes: Counter[int] = Counter()
@@ -168,8 +166,7 @@ class Relay:
 
     async def withdraw(self) -> None:
         """Lets another instance publish what is left, without waiting for the claims of this one to end."""
-        self._claimed_at.clear()
-        await self._repository.release_outbox(self._name)
+        await self.claims.release()
 
     # ---- polls
 
@@ -212,7 +209,7 @@ class Relay:
             lane.begin_sweep(span.newest)
         elif span.oldest in self.in_memory:
             if span.oldest <= newer:  # a slow link: others need not send it too
-                await self.claim(span.store)
+                await self.claims.claim(span.store)
         elif span.oldest <= older:
             lane.begin_sweep(older)
 
@@ -224,7 +221,7 @@ class Relay:
             lane.settle()
             if lane.idle_since and _now() - lane.idle_since > _LANE_KEPT_S:
                 del self._lanes[store]
-                self._claimed_at.pop(store, None)
+                self.claims.forget(store)
                 if task := self._running.pop(store, None):
                     task.cancel()
 
@@ -250,17 +247,6 @@ class Relay:
             lane.wake.set()
 
     # ---- what lanes need (LaneHost)
-
-    async def claim(self, store: str) -> bool:
-        since = self._claimed_at.get(store)
-        if since is not None and _now() - since < _RENEW_AFTER_S:
-            return True
-        asked_at = _now()
-        if await self._repository.claim_outbox(store, self._name, _LEASE_MS):
-            self._claimed_at[store] = asked_at
-            return True
-        self._claimed_at.pop(store, None)
-        return False
 
     def admit(self, size: int, *, alone: bool) -> bool:
         if self._nc.pending_data_size > _UNSENT_BYTES:

@@ -19,81 +19,17 @@ from ringcast_wire import EventLog, InternalError, RingcastError, UnavailableErr
 from ringcast_wire.tracing import Tracing, end_span
 
 from ringcast_config_service.caller import LOCAL, Caller
-from ringcast_config_service.repository import (
-    Chain,
-    LockedError,
-    OutboxRecord,
-    RowWriter,
-    WriteOutcome,
-    WriteRequest,
-)
+from ringcast_config_service.repository import LockedError, OutboxRecord, RowWriter, WriteOutcome, WriteRequest
 from ringcast_config_service.telemetry import Measures, Telemetry
-from ringcast_config_service.writes.locked_partitions import LockedPartitions
-from ringcast_config_service.writes.write_queues import Lane, Waiting, WriteQueues
+from ringcast_config_service.writes.groups import Group, RunningGroups
+from ringcast_config_service.writes.write_queues import Waiting, WriteQueues
 
 log = EventLog(logging.getLogger(__name__))
 
-MAX_GROUP_ROWS = 8 * limits.MAX_BATCH_ROWS
-MAX_GROUP_BYTES = 2 * limits.MAX_PARTITION_BYTES
 MAX_WAITING_WRITES = 4_096
 MAX_WAITING_BYTES = 64 * limits.MIB
-SLOW_S: Final = 0.02
-"""A transaction that takes longer than this lets another begin beside it. Groups would only be smaller otherwise."""
 _TURN_COST: Final = limits.MAX_BATCH_ROWS
 """Rows of one lane that go into a group before the next lane has its turn."""
-
-
-class _Group:
-    """Requests of one transaction. ``lanes`` wait for it to end; ``suspect``: it may find a head locked."""
-
-    def __init__(self) -> None:
-        self.waiting: list[Waiting] = []
-        self.rows = 0
-        self.bytes = 0
-        self.began_s = 0.0
-        self.lanes: list[Lane] = []
-        self._places: dict[tuple[str, str], set[int]] | None = None
-        self._chains: set[Chain] = set()
-
-    @property
-    def suspect(self) -> bool:
-        return self.waiting[0].alone
-
-    def has_room(self, waiting: Waiting) -> bool:
-        if not self.waiting:
-            return True
-        return (
-            not waiting.alone
-            and not self.waiting[0].alone
-            and self.rows + waiting.rows <= MAX_GROUP_ROWS
-            and self.bytes + waiting.bytes <= MAX_GROUP_BYTES
-        )
-
-    def add(self, waiting: Waiting) -> None:
-        self.waiting.append(waiting)
-        self.rows += waiting.rows
-        self.bytes += waiting.bytes
-
-    @property
-    def requests(self) -> list[WriteRequest]:
-        return [request for waiting in self.waiting for request in waiting.requests]
-
-    def holds_up(self, waiting: Waiting) -> bool:
-        """Whether a request may only begin when this group has ended."""
-        if self._places is None:  # most groups are over before anything is compared with them
-            self._places = {}
-            for request in self.requests:
-                place = request.store.name, request.key
-                self._places.setdefault(place, set()).update(request.partitions)
-                if request.chain is not None:
-                    self._chains.add(request.chain)
-        if waiting.requests[0].chain in self._chains:
-            return True
-        for request in waiting.requests:
-            partitions = self._places.get((request.store.name, request.key))
-            if partitions is not None and not partitions.isdisjoint(request.partitions):
-                return True
-        return False
 
 
 class GroupWriter:
@@ -115,11 +51,9 @@ class GroupWriter:
         self._repository = repository
         self._committed = committed
         self._telemetry = telemetry
-        self._measures = self._telemetry.measures
-        self._transactions = transactions
+        self._measures = telemetry.measures
         self._queues = WriteQueues(max_writes, max_bytes)
-        self._under_way: list[_Group] = []
-        self._locked = LockedPartitions()
+        self._running = RunningGroups(transactions)
         self._resting: list[asyncio.Future[None]] = []
         """Workers that have nothing to do."""
         self._waking = False
@@ -167,7 +101,7 @@ class GroupWriter:
     async def run(self) -> None:
         """Commits groups for as long as it is not cancelled."""
         async with asyncio.TaskGroup() as workers:
-            for number in range(self._transactions):
+            for number in range(self._running.transactions):
                 workers.create_task(self._work(), name=f"writer-{number}")
 
     async def drain(self) -> None:
@@ -187,7 +121,7 @@ class GroupWriter:
     @property
     def transactions(self) -> int:
         """Transactions under way."""
-        return len(self._under_way)
+        return len(self._running)
 
     # ---- workers: one a transaction
 
@@ -197,15 +131,15 @@ class GroupWriter:
             if group is None:
                 await self._rest()
                 continue
-            self._under_way.append(group)
+            self._running.begin(group)
             self._wake()
             try:
                 await self._commit(group)
             finally:
-                self._under_way.remove(group)
+                self._running.end(group)
                 for lane in group.lanes:
                     self._queues.resume(lane)
-            if not self._queues.writes and not self._under_way:
+            if not self._queues.writes and not self._running:
                 self._idle.set()
 
     async def _rest(self) -> None:
@@ -233,17 +167,16 @@ class GroupWriter:
         """Whether a transaction may begin now; where one may later, a timer is set."""
         if not self._queues.has_turns:
             return False
-        if self._under_way:
-            wait_s = self._under_way[-1].began_s + SLOW_S - time.perf_counter()
-            if wait_s > 0:
-                if self._timer is None:
-                    self._timer = asyncio.get_running_loop().call_later(wait_s, self._wake_later)
-                return False
+        wait_s = self._running.next_wait_s(time.perf_counter())
+        if wait_s > 0:
+            if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(wait_s, self._wake_later)
+            return False
         return True
 
-    def _next_group(self) -> _Group | None:
+    def _next_group(self) -> Group | None:
         """What is committed next, from each lane in its turn; ``None`` where all has to wait for other groups."""
-        group = _Group()
+        group = Group()
         while (lane := self._queues.next_lane()) is not None:
             spent = 0
             while lane.waiting and spent < _TURN_COST:
@@ -252,7 +185,7 @@ class GroupWriter:
                     self._queues.take(lane)
                     if waiting.span is not None:
                         waiting.span.end()
-                elif (blocker := self._blocker(waiting)) is not None:
+                elif (blocker := self._running.blocker(waiting, time.perf_counter())) is not None:
                     self._queues.set_aside(lane)
                     blocker.lanes.append(lane)
                     break
@@ -263,35 +196,14 @@ class GroupWriter:
                     spent += waiting.cost
         return self._begun(group)
 
-    def _begun(self, group: _Group) -> _Group | None:
+    def _begun(self, group: Group) -> Group | None:
         self._freed.set()
         if not group.waiting:
-            if not self._queues.writes and not self._under_way:
+            if not self._queues.writes and not self._running:
                 self._idle.set()
             return None
         group.began_s = time.perf_counter()
         return group
-
-    def _blocker(self, waiting: Waiting) -> _Group | None:
-        """A transaction that has to end before this request's may begin."""
-        for group in self._under_way:
-            if group.holds_up(waiting):
-                return group
-        return self._other_suspect() if self._is_suspect(waiting) else None
-
-    # ---- partitions that another transaction has locked
-
-    def _is_suspect(self, waiting: Waiting) -> bool:
-        """Whether a request may find a head locked: then it is written alone, and no other waits for the lock."""
-        if self._locked and not waiting.alone:
-            now_s = time.perf_counter()
-            waiting.alone = any(self._locked.has_any_of(request, now_s) for request in waiting.requests)
-        return waiting.alone
-
-    def _other_suspect(self) -> _Group | None:
-        """A transaction to wait for before another begins that may find a head locked: some are left for the others."""
-        suspects = [group for group in self._under_way if group.suspect]
-        return suspects[0] if len(suspects) >= max(1, self._transactions // 2) else None
 
     def _found_locked(self, group: list[Waiting]) -> None:
         """A transaction failed for a lock: its requests are tried one by one, and the one that fails alone is known."""
@@ -302,9 +214,9 @@ class GroupWriter:
             return
         now_s = time.perf_counter()
         for request in group[0].requests:
-            self._locked.add(request, now_s)
+            self._running.found_locked(request, now_s)
 
-    async def _commit(self, begun: _Group) -> None:
+    async def _commit(self, begun: Group) -> None:
         outcomes: list[WriteOutcome | RingcastError]
         group = begun.waiting
         for waiting in group:
@@ -324,9 +236,7 @@ class GroupWriter:
             outcomes = [InternalError(f"the write failed: {type(error).__name__}")] * len(group)
         else:
             outcomes = _of_each(group, written.outcomes)
-            if begun.suspect:
-                for request in begun.requests:
-                    self._locked.remove(request)
+            self._running.found_free(begun)
             if written.events:
                 self._committed(written.events)
         self._measures.write_group_size.observe(len(group))

@@ -353,7 +353,7 @@ async def test_no_answer_but_the_owner_s_last_removes_a_dead_letter(service: Run
         await say(service, store_name, "w-0", answer(request, ReplayOutcome.ACCEPTED))
     (result,) = await replaying
     assert result.outcome == pb.REPLAYED_KEPT
-    assert result.why == "worker w-0 did not say within 0.001 s what came of it: it is kept"
+    assert result.why == "worker w-0 has not finished within 0.001 s: it is kept"
     assert await everything(service, store_name) == [1]
 
 

@@ -166,7 +166,7 @@ def test_a_taken_port(nats_url: str, tmp_path: Path) -> None:
         words = ("--nats", nats_url, "--database", f"sqlite:{tmp_path / 'y.db'}", "--listen", service.address)
         code, said = run(*words)
     assert code == 1
-    assert f"the gRPC address {service.address} can't be used: is it taken?" in said
+    assert f"the gRPC address {service.address} can't be used: is it in use?" in said
     assert "Traceback" not in said
 
 

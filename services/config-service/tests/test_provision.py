@@ -222,5 +222,5 @@ async def test_a_broker_that_does_not_answer(sqlite_bench: Bench, store: Any, tm
         async with provisioning(sqlite_bench, server.url, _SMALL) as (provisioner, js, _):
             await asyncio.to_thread(server.kill)
             js._timeout = 0.1
-            with pytest.raises(UnavailableError, match="this goes on by itself"):
+            with pytest.raises(UnavailableError, match="it is tried again once NATS answers"):
                 await provisioner.ensure(store)

@@ -1,4 +1,4 @@
-"""What every Ringcast process that runs by itself has: options, a start and a stop in phases, a ready file, NATS."""
+"""What every Ringcast service has: options, a start and a stop in phases, a ready file, NATS."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ async def end_call(
     *,
     cause: Exception | None = None,
 ) -> NoReturn:
-    """Ends a call with a status, or by cancelling it where the client does not take the status."""
+    """Ends a call with a status, or by cancelling it where the client does not read the status."""
     try:
         async with asyncio.timeout(_ABORT_TIMEOUT_S):
             await context.abort(status, message, trailers)

@@ -1,4 +1,4 @@
-"""Why a process does not start."""
+"""The error of a process that can't start."""
 
 from __future__ import annotations
 

@@ -25,11 +25,11 @@ _CANCEL_AGAIN_S: Final = 1.0
 
 
 class _StoppedError(Exception):
-    """A stop was asked for before everything had started."""
+    """The process was stopped before everything had started."""
 
 
 class Lifetime:
-    """One process. :meth:`run` serves until :meth:`stop` is called; a subclass says how, in :meth:`_run`."""
+    """One process. :meth:`run` serves until :meth:`stop` is called; a subclass does so in :meth:`_run`."""
 
     def __init__(self) -> None:
         self.ready = asyncio.Event()
@@ -37,7 +37,7 @@ class Lifetime:
         self._lost = False
 
     def stop(self) -> None:
-        """Asks for an orderly end. Calling it again is harmless."""
+        """Begins an orderly end. Calling it again is harmless."""
         self._stopping.set()
 
     async def run(self) -> None:
@@ -56,7 +56,7 @@ class Lifetime:
         raise NotImplementedError
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
-        """Waits for a part of the start, but not once a stop was asked for."""
+        """Waits for a part of the start, but no longer than until :meth:`stop`."""
         task, stop = asyncio.create_task(work), asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
@@ -93,7 +93,7 @@ class Lifetime:
         async def on_error(error: Exception) -> None:
             nonlocal last
             text = str(error) or type(error).__name__
-            if text != last:  # it comes again with each attempt
+            if text != last:  # it repeats with each attempt
                 log.warning("nats.error", error=text)
             last = text
 
@@ -136,7 +136,7 @@ class Lifetime:
 
 @contextmanager
 def ready_file(path: Path | None, facts: Mapping[str, object]) -> Iterator[None]:
-    """Says where a process listens, for as long as it serves; never a half-written file."""
+    """Writes where a process listens, and removes the file when it serves no longer; the file is never half-written."""
     if path is None:
         yield
         return

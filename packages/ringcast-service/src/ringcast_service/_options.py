@@ -130,7 +130,7 @@ def _from_file(context: click.Context, _: click.Parameter, path: Path | None) ->
 
 
 def nats_login_options(command: F) -> F:
-    """The options that say how to log in to NATS."""
+    """The options of the login to NATS."""
     for option in reversed(
         (
             click.option("--nats-user", default="", help="User on NATS."),
@@ -158,5 +158,5 @@ def nats_login_options(command: F) -> F:
 
 
 def nats_login(options: Mapping[str, Any]) -> NatsLogin:
-    """What these options say; they are not checked."""
+    """The login of these options, which is not checked."""
     return NatsLogin(**{field: options[option] for field, option in _LOGIN_OPTIONS.items()})

@@ -21,7 +21,7 @@ class Range(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it only says that a value is positive, or not negative."""
+        """Whether it only demands that a value is positive, or not negative."""
         return self.least == 0 and self.most is None
 
     def shown(self, form: Callable[[float], str]) -> str:

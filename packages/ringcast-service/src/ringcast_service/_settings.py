@@ -134,7 +134,7 @@ def settings_from(settings: type[S], options: Mapping[str, Any], **given: Any) -
     """The settings that options are; ``given``: fields that are made otherwise.
 
     Raises:
-        ConfigError: as the class says.
+        ConfigError: one of the fields is refused by the class.
     """
     hints = typing.get_type_hints(settings)
     for field in dataclasses.fields(settings):  # type: ignore[arg-type]  # it is a dataclass

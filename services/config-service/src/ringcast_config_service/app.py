@@ -150,7 +150,7 @@ class App(Lifetime):
             yield
 
     async def _look_at_outbox(self, repository: Repository) -> None:
-        """Keeps the depth and age of the outbox for whoever scrapes; while the database is away they stay, and age."""
+        """Keeps the depth and age of the outbox for the scrapes; while the database is away they stay, and age."""
         if self._config.metrics_listen == OFF:
             return
         while True:
@@ -233,7 +233,7 @@ async def _check_jetstream(nc: Client, servers: str, deadline: float) -> None:
         except TimeoutError as error:
             if time.monotonic() + _RETRY_S > deadline:
                 raise ConfigError(
-                    f"NATS at {servers} does not answer for JetStream: its servers have no leader, or we may not ask"
+                    f"NATS at {servers} does not answer for JetStream: there is no leader, or no permission"
                 ) from error
             await asyncio.sleep(_RETRY_S)
         except nats.errors.Error as error:

@@ -1,4 +1,4 @@
-"""Who asks for something: what limits and fair queues count by."""
+"""The caller of a request: what limits and fair queues count by."""
 
 from __future__ import annotations
 

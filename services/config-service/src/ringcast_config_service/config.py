@@ -53,7 +53,7 @@ class Config:
     )
     list_snapshot_s: float = duration_s(
         "30s",
-        "How long a list is read from one snapshot, which keeps the database from tidying up; it goes on in another.",
+        "How long a list is read from one snapshot, for which the database keeps old versions; it goes on in another.",
         allowed=above(0),
     )
     connections: ConnectionSettings = field(default_factory=ConnectionSettings)
@@ -67,7 +67,7 @@ class Config:
     idempotency_retention_ms: int = duration_ms(
         "24h", "How long a repeat of a write with an idempotency key is known as one.", allowed=at_least(1_000)
     )
-    compaction_interval_s: float = duration_s("10m", "How often these are looked at.", allowed=above(0))
+    compaction_interval_s: float = duration_s("10m", "How often what is past these is removed.", allowed=above(0))
     lock_timeout_ms: int = duration_ms(
         f"{DEFAULT_LOCK_TIMEOUT_MS // 1000}s",
         "How long a write waits in PostgreSQL for a lock that another transaction holds.",
@@ -81,13 +81,13 @@ class Config:
         1_024, "Fetches that may wait for their turn; more are refused as UNAVAILABLE.", allowed=between(1, 65_536)
     )
     relay_poll_s: float = duration_s(
-        "250ms", "How often events that no instance has published are looked for in the database.", allowed=above(0)
+        "250ms", "How often the database is searched for events that no instance has published.", allowed=above(0)
     )
     relay_batch: int = setting(
         1_000, "Events that are read from the database at once then.", allowed=between(1, 10_000)
     )
     provision_interval_s: float = duration_s(
-        "30s", "How often streams and buckets are compared with the stores, and mended.", allowed=above(0)
+        "30s", "How often streams and buckets are compared with the stores, and repaired.", allowed=above(0)
     )
     security: Security = field(default_factory=Security)
     nats_replicas: int = setting(1, "Copies of each stream and bucket in a NATS cluster.", allowed=between(1, 5))

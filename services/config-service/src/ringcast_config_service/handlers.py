@@ -115,7 +115,7 @@ class Handlers:
         self._stores.pop(name, None)
 
     async def new_history(self, name: str) -> StoreInfo:
-        """Begins a new history of a store: its record was taken back by somebody who knows."""
+        """Begins a new history of a store, after an operator has restored its database."""
         await self._histories.begin(names.check_name("name", name), "operator")
         return await self._repository.get_store(name)
 
@@ -216,7 +216,7 @@ class Handlers:
     # Reads
 
     async def get(self, store: str, key: str, row_ids: Sequence[str]) -> list[ListedRow]:
-        """Live rows in the order asked for; a row that is not there is left out."""
+        """Live rows in the order of the ids; a row that is not there is left out."""
         await self._check_key(store, key)
         found = (await self._repository.read_rows(store, key, _check_row_ids(row_ids))).partitions
         live = {row.row_id: ListedRow(entry.partition, row) for entry in found for row in entry.rows if not row.deleted}
@@ -293,7 +293,7 @@ class Handlers:
     async def _store(self, name: str) -> StoreRecord:
         """The settings of a store, which another instance may have changed or deleted a few seconds ago.
 
-        That harms nothing: each read and each write looks at deletions itself, in its own transaction.
+        That harms nothing: each read and each write checks for deletions in its own transaction.
         """
         found = self._stores.get(names.check_name("store", name))
         if found is not None and found[1] > time.monotonic():

@@ -6,7 +6,7 @@ other contents. Three things show it:
 - The database's own identity, on each new connection (:mod:`~ringcast_config_service.repository.postgres.history`).
 - The stream: it holds the last event of each partition. A head below its revision, in the same history, is one that
   went back. A store is compared before its first write after the start of this service or of the database server.
-- A duplicate: the broker has a message of that id already, but says something else.
+- A duplicate: the broker has a message of that id already, with other content.
 
 Where the broker has lost the stream as well, nothing shows it: then a new history begins in any case, unless this
 service has compared the store while the stream was there.
@@ -50,7 +50,7 @@ _READ_EVENTS: Final = 500
 _READ_TIMEOUT_S: Final = 5.0
 _CONSUMER_LIFE_S: Final = 30.0
 MAX_DUPLICATES: Final = 16
-"""Duplicates of a store that wait to be looked at; of more the newest are."""
+"""Duplicates of a store that wait to be checked; of more only the newest are."""
 
 
 class _NoStreamError(Exception):
@@ -58,7 +58,7 @@ class _NoStreamError(Exception):
 
 
 class Histories:
-    """Stores whose record has been compared with what was published; :meth:`run` looks at duplicates."""
+    """Stores whose record has been compared with what was published; :meth:`run` checks duplicates."""
 
     def __init__(
         self, js: JetStreamContext, repository: Repository, provisioner: Provisioner, telemetry: Telemetry
@@ -80,7 +80,7 @@ class Histories:
         """Returns once a store may be written to: its heads are not below what was published.
 
         Raises:
-            UnavailableError: the database or NATS does not answer, so nobody can tell.
+            UnavailableError: the database or NATS does not answer, so it can't be decided.
             UnknownStoreError: there is no such store.
         """
         if self.is_open(store):
@@ -126,16 +126,16 @@ class Histories:
         return history
 
     def duplicate(self, record: OutboxRecord, seq: int) -> None:
-        """The broker says that it has had an event before, as message ``seq``."""
+        """The broker has had an event before, as message ``seq``."""
         self._duplicates[record.subject.split(".", 3)[2]].append((record, seq))
         self._arrived.set()
 
     async def run(self) -> None:
-        """Looks at duplicates for as long as it is not cancelled."""
+        """Checks duplicates for as long as it is not cancelled."""
         while True:
             await self._arrived.wait()
             self._arrived.clear()
-            while self._duplicates:  # more can come while one is looked at
+            while self._duplicates:  # more can come while one is checked
                 store, waiting = self._duplicates.popitem()
                 for record, seq in waiting:
                     with contextlib.suppress(RingcastError):  # the heads show it when the service starts again
@@ -166,7 +166,7 @@ class Histories:
         published: dict[str, dict[int, tuple[int, str]]] = defaultdict(dict)
         try:
             async for msg in self._last_events(store):
-                with contextlib.suppress(ProtocolError):  # somebody else's message: workers pass over it too
+                with contextlib.suppress(ProtocolError):  # not a message of the service: workers skip it too
                     place = names.parse_notify_subject(msg.subject)
                     found = names.parse_event_msg_id((msg.headers or {}).get(names.HEADER_MSG_ID, ""))
                     published[place.config_key][place.partition] = found
@@ -197,7 +197,7 @@ class Histories:
                 return
 
     async def _compare_with_nothing(self, store: str, seen: str) -> None:
-        """Nobody can tell whether the record went back, unless it has nothing that could have been published.
+        """Whether the record went back can't be decided, unless it has nothing that could have been published.
 
         ``seen``: the history that the store had before the stream was looked for. If it has another by now, another
         instance has missed the stream too: one new history is enough, and each has workers fetch everything.

@@ -102,7 +102,7 @@ class Lifecycle:
             await asyncio.sleep(interval_s)
 
     async def purge_expired(self) -> None:
-        """Purges everything whose retention is over; what stands in the way of one does not keep the others."""
+        """Purges everything whose retention is over; what fails for one does not keep the rest."""
         expired = await self._repository.expire_deleted(await self._repository.clock_ms())
         for store, key in expired.keys:
             try:
@@ -135,7 +135,7 @@ class Lifecycle:
         return Deletion(now_ms, 0 if purge else now_ms + self._retention_ms)
 
     async def _mark(self, record: StoreRecord) -> None:
-        """NATS may be away: the provisioner marks the store when it looks again."""
+        """NATS may be away: the provisioner marks the store at its next check."""
         try:
             await self._provisioner.mark_deleted(record)
         except RingcastError as error:

@@ -1,20 +1,20 @@
 """Until when a write may still be written.
 
-A client that no longer waits for a write has been told, or tells its caller, that the outcome is not known. It, or
-anybody else, may write the row anew, and that write must not be overtaken by the old one, however long the instance
-with the old one hangs, and whatever instance takes the new one. So a request has a permit, and the permit is looked at
-by the plan: *after* the transaction has locked the heads of its partitions, in each attempt.
+For a client that no longer waits for a write the outcome is not known. It, or any other client, may write the row
+again, and that write must not be overtaken by the old one, however long the instance with the old one hangs, and
+whatever instance commits the new one. So a request has a permit, and the plan checks the permit: *after* the
+transaction has locked the heads of its partitions, in each attempt.
 
 Why that is enough. Say the client gives up at t1 and the new write arrives at t2 > t1. A permit expires at t1 or before
 (see below), or is withdrawn. If the old transaction finds its permit valid, it does so before t1 and has the locks; the
 new one needs the same locks, so it comes after the old one's commit or end. If it finds the permit expired, nothing is
-written. A head that is not there can't be locked, but then the one that is second to create it begins again, and looks
-at the permit again (postgres_session.py). In SQLite the lock is that of the file, taken before the plan.
+written. A head that is not there can't be locked, but then the one that is second to create it begins again, and checks
+the permit again (repository/postgres/session.py). In SQLite the lock is that of the file, taken before the plan.
 
 Why it expires no later than t1. It does on the clock of the instance, which counts while a process or a host sleeps. A
 client of a stream learns that clock from the stream's initial metadata. What it takes the clock to be is late by the
 time that the metadata took to arrive, so the time t1 that it computes on that clock is before the true t1. A virtual
-machine whose clock is stopped and not told of it afterwards is not covered: there an instance has to be ended first.
+machine whose clock is stopped and not corrected afterwards is not covered: there an instance has to be ended first.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _not_withdrawn() -> bool:
 
 
 class Permit:
-    """Of one request. ``expires_s`` is on :func:`clock_s`; ``withdrawn`` says whether nobody waits any more."""
+    """Of one request. ``expires_s`` is on :func:`clock_s`; ``withdrawn``: whether no call waits any more."""
 
     __slots__ = ("expires_s", "withdrawn")
 

@@ -1,4 +1,4 @@
-"""What an instance can do now, asked every second: read, write, and talk to the bus."""
+"""What an instance can do now, checked every second: read, write, and reach the bus."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Readiness:
     """Keeps health and metrics true.
 
     Health knows ``ringcast.config.v1.ConfigService/reads``, ``…/writes`` and ``…/bus``. The service by its own name and
-    the empty name that load balancers ask for, stands for what the gRPC port is for: reads and writes. The bus is no
-    part of it: while NATS is away writes are taken, and their events wait in the outbox.
+    the empty name that load balancers use, stands for what the gRPC port is for: reads and writes. The bus is no
+    part of it: while NATS is away writes are accepted, and their events wait in the outbox.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Readiness:
         self._publish()
 
     async def run(self) -> None:
-        """Looks again and again, at each part by itself: one that does not answer holds up no other."""
+        """Checks each part every second, independently: one that does not answer holds up no other."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._repeat(self._look_at_reads))
             tasks.create_task(self._repeat(self._look_at_writes))

@@ -17,7 +17,7 @@ log = EventLog(logging.getLogger(__name__))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """Files; without any, everybody who reaches the port may read and write.
+    """Files; without any, every client that reaches the port may read and write.
 
     All may be replaced while the service runs: certificates hold for the next connection, tokens for the next call. One
     that can't be used then is logged, and what was before stays.
@@ -100,7 +100,7 @@ class Tokens:
         """Whether this is one of them now."""
         token = text.encode()
         found = False
-        for known in self._now():  # all of them, so that the time it takes tells nothing
+        for known in self._now():  # all of them, so that the time reveals nothing
             found |= hmac.compare_digest(known, token)
         return found
 

@@ -28,7 +28,7 @@ def _histogram(name: str) -> Histogram:
 class Measures:
     """Counters and histograms of one instance, by the names of :mod:`ringcast_wire.metrics` without their prefix.
 
-    ``gauges`` are asked at each scrape, by the thread that serves it: they only read numbers.
+    ``gauges`` are called at each scrape, in the thread that serves it: they only read numbers.
     """
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class Telemetry:
 
 
 def fetch_kind(subject: str) -> str:
-    """What a fetch asks for, as a label: few values, whatever the subject says."""
+    """What a fetch is for, as a label: few values, whatever its subject is."""
     last = subject.rpartition(".")[2]
     if last in _FETCH_KINDS:
         return last

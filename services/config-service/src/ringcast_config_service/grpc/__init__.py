@@ -1,1 +1,1 @@
-"""The gRPC API: who may call, and what goes in and out."""
+"""The gRPC API: admission of callers, requests and answers."""

@@ -1,4 +1,4 @@
-"""Which calls are let in, decided before a message of theirs is read: who calls, and how much is open already."""
+"""Which calls are admitted. It is decided before a message is read, by the caller and by how much is open already."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ LIMITS: Final[dict[CallKind, Limit]] = {
     CallKind.HEALTH_CHECK: Limit(64, 16, 16),
     CallKind.HEALTH_WATCH: Limit(128, 32, 32),
 }
-"""No principal and no host can have all of a kind, and no kind takes anything from another."""
+"""No principal and no host can use up a kind, and no kind uses up another."""
 
 _NAMES: Final = {
     CallKind.UNARY: "calls",

@@ -33,7 +33,7 @@ class BulkStream:
     """One bulk stream: batches are checked and committed while the answers of earlier ones are on their way.
 
     The first batch that fails ends the stream, and none after it is written. So does :meth:`end`: every batch that was
-    read is answered, then the client is told that no other was, and sends those again over another stream.
+    read is answered, then the client gets the answer that no other was, and sends those again over another stream.
     """
 
     def __init__(self, handlers: Handlers, writer: GroupWriter, context: Context, traceparent: str | None) -> None:
@@ -158,7 +158,7 @@ class _BatchAnswer:
     def failed(cls, error: RingcastError) -> _BatchAnswer:
         outcome: asyncio.Future[WriteOutcome] = asyncio.get_running_loop().create_future()
         outcome.set_exception(error)
-        outcome.exception()  # looked at, so that asyncio does not complain when nobody waits for it any more
+        outcome.exception()  # read, so that asyncio does not log it when no call waits for it any more
         return cls(0, CheckedBatch(None, 0, []), outcome)
 
     async def result(self) -> pb.WriteResult:
@@ -179,4 +179,4 @@ class _BatchAnswer:
     def drop(self) -> None:
         """Nobody waits for it any more; what has not begun is not written."""
         if self.outcome is not None and not self.outcome.cancel() and not self.outcome.cancelled():
-            self.outcome.exception()  # looked at, so that asyncio does not complain of it
+            self.outcome.exception()  # read, so that asyncio does not log it

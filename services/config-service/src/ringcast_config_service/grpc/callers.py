@@ -1,4 +1,4 @@
-"""Who makes a call, as far as its connection tells."""
+"""The caller of a call, as far as its connection shows."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _ADMITTED: ContextVar[Caller] = ContextVar("ringcast_caller")
 
 
 def caller_of(context: Context) -> Caller:
-    """The caller of a gRPC call that was admitted; of any other, what its connection alone tells."""
+    """The caller of a gRPC call that was admitted; of any other, what its connection alone shows."""
     return _ADMITTED.get(None) or connection_of(context)
 
 
 def admitted(caller: Caller) -> None:
-    """Remembers who makes the call that the running task serves."""
+    """Remembers the caller of the call that the running task serves."""
     _ADMITTED.set(caller)
 
 
 def connection_of(context: Context) -> Caller:
-    """The caller by the connection alone: a token that was not checked says nothing, and may change with each call."""
+    """The caller by the connection alone: an unchecked token proves nothing, and may change with each call."""
     connection = str(context.peer())
     host = host_of(connection)
     for name in context.auth_context().get("x509_common_name") or ():

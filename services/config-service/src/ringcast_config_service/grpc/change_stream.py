@@ -1,4 +1,4 @@
-"""Single changes over one stream: each is committed and answered by itself."""
+"""Single changes over one stream: each is committed and answered alone."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ChangeStream:
         finally:
             reading.cancel()
             for future in self._waiting:
-                future.cancel()  # nobody waits for it any more: what has not begun is not written
+                future.cancel()  # no call waits for it any more: what has not begun is not written
 
     async def _answer(self, reading: asyncio.Task[None]) -> None:
         """Sends what is done, until everything that was read is answered and nothing more is to be read."""
@@ -133,7 +133,7 @@ class ChangeStream:
             self._results.append(pb.ChangeResult(number=number, partition=partition, version=version))
             self._news.set()
         else:
-            assert isinstance(error, RingcastError)  # the writer knows no others
+            assert isinstance(error, RingcastError)  # the writer raises no others
             self._refuse(number, error)
 
     def _refuse(self, number: int, error: RingcastError) -> None:

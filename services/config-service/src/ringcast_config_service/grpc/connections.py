@@ -25,7 +25,7 @@ class ConnectionSettings:
 
     age_s: float = duration_s(
         "30m",
-        "When a client is asked to connect again, and so finds new instances; give or take a tenth.",
+        "When a client has to connect again, and so finds new instances; give or take a tenth.",
         flag="connection-age",
         allowed=above(0),
     )
@@ -35,14 +35,14 @@ class ConnectionSettings:
     idle_s: float = duration_s(
         "5m", "When a connection without calls is closed.", flag="connection-idle", allowed=above(0)
     )
-    keepalive_s: float = duration_s("30s", "When a silent connection is asked for an answer.", allowed=above(0))
+    keepalive_s: float = duration_s("30s", "After how much silence a connection is pinged.", allowed=above(0))
     keepalive_timeout_s: float = duration_s(
         "10s", "How long the answer may take; then the calls on the connection end.", allowed=above(0)
     )
 
 
 def channel_options(settings: ConnectionSettings) -> tuple[tuple[str, int], ...]:
-    """What bounds a connection, whoever has opened it. Times are in ms."""
+    """What bounds a connection, of any client. Times are in ms."""
     return (
         ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
         ("grpc.so_reuseport", 0),  # a port that another instance has is an error, not a share

@@ -1,4 +1,4 @@
-"""What may be asked of dead letters: checks, limits, and how many read at once."""
+"""Calls about dead letters: checks, limits, and how many read at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ringcast_config_service.telemetry import Telemetry
 log = EventLog(logging.getLogger(__name__))
 
 _READ_AT_ONCE: Final = 4
-"""Pages that are read at once; the others wait, and their number is bounded by the calls that may be open."""
+"""Pages that are read at once; more calls wait, and their number is bounded by the calls that may be open."""
 
 _PATIENCE_MS: Final = 10_000
 _OUTCOMES: Final = {

@@ -40,7 +40,7 @@ class GuardedServer:
         self._kinds = kinds
 
     def add_generic_rpc_handlers(self, _handlers: Sequence[grpc.GenericRpcHandler]) -> None:
-        """The same methods by another way; the server is told of them in the other call."""
+        """The same methods in another form; :meth:`add_registered_method_handlers` registers them."""
 
     def add_registered_method_handlers(self, service: str, methods: Mapping[str, Any]) -> None:
         """Registers the methods of a service; those without a kind are single calls."""

@@ -1,4 +1,4 @@
-"""``grpc.health.v1``: what probes and load balancers are told."""
+"""``grpc.health.v1``, for probes and load balancers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNKNOWN: Final = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
 
 class Health(health_pb2_grpc.HealthServicer):
-    """The state of each name. A watcher that does not read holds up nobody else, as it would in gRPC's own servicer."""
+    """The state of each name. A watcher that does not read holds up no other, as it would in gRPC's own servicer."""
 
     def __init__(self) -> None:
         self._states: dict[str, bool] = {}
@@ -37,12 +37,12 @@ class Health(health_pb2_grpc.HealthServicer):
         return health_pb2.HealthCheckResponse(status=_SERVING if serving else _NOT_SERVING)
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:
-        told = None
+        sent = None
         while True:
             changed = self._changed
             serving = self._states.get(request.service)
             status = _UNKNOWN if serving is None else _SERVING if serving else _NOT_SERVING
-            if status != told:
+            if status != sent:
                 await send(context, health_pb2.HealthCheckResponse(status=status))
-                told = status
+                sent = status
             await changed.wait()

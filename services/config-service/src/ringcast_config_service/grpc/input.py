@@ -42,7 +42,7 @@ async def send(context: Context, message: object) -> None:
 
 
 async def abort(context: Context, error: Exception, cause: Exception | None = None) -> NoReturn:
-    """Ends a call with the status of an error; one that nobody foresaw is logged and told by its name only."""
+    """Ends a call with the status of an error; an unforeseen one is logged, and the client gets its name only."""
     if isinstance(error, grpc.aio.AbortError | grpc.RpcError):
         raise error
     if not isinstance(error, RingcastError):
@@ -52,7 +52,7 @@ async def abort(context: Context, error: Exception, cause: Exception | None = No
 
 
 def unforeseen(error: Exception) -> InternalError:
-    """What a client is told of a bug: no details, they are in the log."""
+    """What a client gets of a bug: no details, they are in the log."""
     return InternalError(f"the call failed: {type(error).__name__}")
 
 

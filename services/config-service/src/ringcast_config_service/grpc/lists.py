@@ -34,7 +34,7 @@ _TURN_TIMEOUT_S: Final = 30.0
 
 
 class Lists:
-    """Reads and sends lists, each from a snapshot that is held for ``snapshot_s`` at the most.
+    """Reads and sends lists, each from a snapshot that is kept for ``snapshot_s`` at most.
 
     A list that takes longer, or whose client is slow, goes on behind its last row in another snapshot. So a row that is
     there all the time is listed once, whatever happens; what was listed before shows what was there then. Callers take
@@ -85,7 +85,7 @@ class Lists:
         finally:
             if sending is not None:
                 sending.cancel()
-                # What a client that has gone makes of the call is nobody's error, and asyncio would log it as one.
+                # The call of a client that has gone fails: no error of the service, and asyncio would log it as one.
                 await asyncio.gather(sending, return_exceptions=True)
 
     @asynccontextmanager

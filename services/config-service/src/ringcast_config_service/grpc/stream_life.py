@@ -9,18 +9,18 @@ from contextlib import contextmanager
 from typing import Final, Protocol
 
 GOODBYE_S: Final = 5.0
-"""How long a client may go on sending after it was told that nothing more is read."""
+"""How long a client may go on sending after the answer that nothing more is read."""
 
 
 class Ending(Protocol):
-    """A stream that can be asked to end."""
+    """A stream that can be ended."""
 
     def end(self) -> None:
         """What was read is answered, and nothing that comes after it is written."""
 
 
 class StreamLives:
-    """The open streams of one kind. Each is asked to end after ``life_s`` at the latest: by then a token that was
+    """The open streams of one kind. Each is ended after ``life_s`` at the latest: by then a token that was
     withdrawn counts, a client finds another instance, and one that only keeps its place has lost it."""
 
     def __init__(self, life_s: float) -> None:

@@ -106,7 +106,7 @@ class GrpcServer:
             else:
                 self.port = self._server.add_secure_port(self._listen, credentials)
         except RuntimeError as error:
-            raise OSError(f"the gRPC address {self._listen} can't be used: is it taken?") from error
+            raise OSError(f"the gRPC address {self._listen} can't be used: is it in use?") from error
         await self._server.start()
 
     async def stop(self, grace_s: float) -> None:

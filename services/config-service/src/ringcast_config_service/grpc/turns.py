@@ -1,4 +1,4 @@
-"""Turns that are counted by who takes them."""
+"""A bound for each owner on what runs at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 
 class Turns:
-    """So many at once of each owner; whoever comes later waits. An owner is forgotten with its last turn."""
+    """So many at once of each owner; what comes later waits. An owner is forgotten with its last turn."""
 
     def __init__(self, at_once: int) -> None:
         self._at_once = at_once

@@ -14,7 +14,7 @@ from ringcast_wire import EventLog
 log = EventLog(logging.getLogger(__name__))
 
 _HANDLED: Final = ("stale connection", "permissions violation")
-"""What the client library itself treats rightly: it reconnects, or goes on."""
+"""Errors that the client library treats rightly: it reconnects, or goes on."""
 _LOGIN: Final = ("authorization violation", "authentication")
 """The login is no good any more, or not just now: no message is to blame."""
 _PAUSE_S: Final = 1.0
@@ -24,7 +24,7 @@ class BusClient(Client):
     """The library's client, which connects again whatever a server has ended the connection for.
 
     The library closes for good on any error line that it does not know: one message that a server does not take (too
-    large, say) would end the service, and end it again after each restart. ``on_protocol_error`` hears of it before the
+    large, say) would end the service, and end it again after each restart. ``on_protocol_error`` is called before the
     connection is given up, while what was on its way is still known. A login that was changed, or has expired, ends it
     too, and so would a file of credentials that can't be read while it connects again: it tries with what it has until
     that is taken again, or the file has another one.

@@ -1,4 +1,4 @@
-"""What becomes of a deleted store on NATS: its metadata says that it is deleted, and a purge removes all of it."""
+"""A deleted store on NATS: its metadata marks it as deleted, and a purge removes all of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def mark_deletion(js: JetStreamContext, store: StoreRecord) -> None:
     try:
         bucket = await js.key_value(names.meta_bucket(store.name))
     except NotFoundError:
-        return  # workers are told that there is no such store
+        return  # workers get the error that there is no such store
     if await _marked(bucket) != sentence:
         await bucket.put(names.META_DELETED, sentence)
 

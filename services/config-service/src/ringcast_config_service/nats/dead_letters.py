@@ -33,7 +33,7 @@ _GET_BYTES: Final = 4 * limits.MIB
 _PAGE_BYTES: Final = 2 * limits.MIB
 """What the dead letters of a page have together, unless one alone has more."""
 _SCAN_BYTES: Final = 32 * limits.MIB
-"""What one page looks through; where nothing fits it ends with fewer dead letters, or none."""
+"""What one page searches; where nothing fits it ends with fewer dead letters, or none."""
 _SCAN_MESSAGES: Final = 20_000
 _REMOVE_AT_ONCE: Final = 32
 _NOT_DELETED: Final = frozenset({10043, 10057})
@@ -56,7 +56,7 @@ class DeadLetterFilter(NamedTuple):
     since_ms: int = 0
 
     def subject(self, store: str) -> str:
-        """Where they are, as narrow as subjects tell."""
+        """Where they are, as narrow as subjects can say."""
         return f"config.dead.{store}.{self.key or '*'}.{'*' if self.partition is None else self.partition}"
 
     def wants(self, stored: StoredLetter) -> bool:
@@ -323,7 +323,7 @@ async def asking(nc: Client, store: str) -> AsyncIterator[None]:
 
 
 def _cut(letter: DeadLetter) -> DeadLetter:
-    """As it may be shown, whoever wrote it."""
+    """As it may be shown, from any writer."""
     if len(letter.error) <= _MOST_ERROR_CHARS and max(len(letter.worker_id), len(letter.group)) <= _MOST_NAME_CHARS:
         return letter
     return msgspec.structs.replace(

@@ -1,6 +1,6 @@
-"""Which fetch is answered next: fairly between those who ask, small ones apart from whole keys, within a budget.
+"""Which fetch is answered next: fairly between requesters, small ones apart from whole keys, within a budget.
 
-No I/O: the transport says what came and what has ended.
+No I/O: the transport reports what arrived and what has ended.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _read_info = msgspec.json.Decoder(_ClientInfo).decode
 
 
 def requester_of(reply: str, headers: dict[str, str] | None) -> str:
-    """Who asks, as far as the bus tells.
+    """The requester, as far as the bus shows it.
 
     A worker has its answers sent below ``_INBOX_<worker id>``, others below ``_INBOX.<a name of the connection>``. An
-    answer to another account goes to a subject that the server makes up; the server then says in a header whose it is.
+    answer to another account goes to a subject that the server makes up; the server then names the account in a header.
     """
     if reply.startswith("_R_."):
         try:
@@ -59,7 +59,7 @@ class Request(Generic[T]):
     arrived_at: float
     patience_s: float
     cancelled: bool = False
-    """Whether the requester has said that it waits no longer."""
+    """Whether the requester has cancelled it."""
 
     def is_abandoned(self, now: float) -> bool:
         """Whether the requester has stopped waiting."""
@@ -135,7 +135,7 @@ class FetchLane(Generic[T]):
         request.weight = weight
 
     def done(self, request: Request[T]) -> None:
-        """A request that was taken has ended."""
+        """A request that had begun has ended."""
         self._hands -= 1
         self._bytes -= request.weight
         self._under_way[request.requester] -= 1

@@ -36,15 +36,14 @@ class FetchHandlers(Protocol):
     """Answers fetches."""
 
     async def fetch(self, subject: str, payload: bytes) -> bytes:
-        """The encoded answer; raises an error of :mod:`ringcast_wire` that goes back to whoever asked."""
+        """The encoded answer; raises an error of :mod:`ringcast_wire`, which is sent to the requester."""
 
 
 class FetchServer:
-    """A bounded number of fetches at once, a bounded number that wait; one more is told to try again.
+    """A bounded number of fetches at once, a bounded number that wait; one more gets the error to try again.
 
     Whole keys have a lane of their own, so that they keep no small fetch waiting, and requesters take turns in each.
-    What the requester has stopped waiting for is dropped. Nothing else ends in silence: whoever asked gets rows or an
-    error.
+    What the requester has stopped waiting for is dropped. For all else the requester gets rows or an error.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class FetchServer:
         self._inbox = ""
         self._number = 0
         self._sending: dict[str, asyncio.Event] = {}
-        """Large answers on their way, each with an event for that nobody takes it."""
+        """Large answers on their way, each with an event that is set when it has no receiver."""
         self._by_id: dict[str, Request[Msg]] = {}
         """Fetches that wait or are under way, by the id that they are cancelled with."""
 
@@ -96,7 +95,7 @@ class FetchServer:
         return self._small.waiting + self._whole.waiting
 
     async def drain(self) -> None:
-        """Returns when every fetch that was taken is answered."""
+        """Returns when every fetch that was accepted is answered."""
         await self._idle.wait()
 
     async def run(self) -> None:
@@ -110,10 +109,10 @@ class FetchServer:
 
     async def _take(self, msg: Msg) -> None:
         if not names.is_inbox(msg.reply):
-            return  # nobody waits, or somebody wants us to publish where only we may
+            return  # no requester waits, or one wants an answer where only the service may publish
         what = msg.subject.rpartition(".")[2]
         if what == names.FETCH_CANCEL:
-            return  # each service hears of these beside its share of fetches
+            return  # each instance gets all of these, beside its share of fetches
         request = Request(msg, requester_of(msg.reply, msg.headers), weight_of(what), _now(), _patience_s(msg))
         if self.waiting < self._most_waiting and self._lane(what).add(request):
             if fetch_id := _fetch_id(msg):
@@ -194,8 +193,8 @@ class FetchServer:
 
     async def _send_large(self, request: Request[Msg], chunks: Iterable[Chunk]) -> str:
         """Sends one chunk after the other, each once the server has the one before it, so that small answers are not
-        behind all of them. The first has the server say if nobody takes it: then the others stay here, as they do when
-        the fetch is cancelled."""
+        behind all of them. For the first the server reports if it has no receiver: then the rest is not sent, nor is it
+        when the fetch is cancelled."""
         self._number += 1
         token = str(self._number)
         gone = self._sending[token] = asyncio.Event()

@@ -1,6 +1,6 @@
 """What a store needs on NATS: its streams and buckets, as :mod:`streams` says.
 
-Made when the store is created, at start, and looked after every half minute, because a NATS server may have lost its
+Made when the store is created and at start, and checked every half minute, because a NATS server may have lost its
 disk, or have them from another version. The settings come last: a store exists for workers once its bucket holds all.
 """
 
@@ -73,7 +73,7 @@ class Provisioner:
 
         Raises:
             MismatchError: NATS holds other settings for this store, as another database would have left them.
-            UnavailableError: NATS can't be reached or refuses; the next look makes up for it.
+            UnavailableError: NATS can't be reached or refuses; the next check repairs it.
         """
         self._measures.provision_failures[store.name] += 0  # so that the counter is there before the first failure
         async with _nats_calls(store.name):
@@ -87,7 +87,7 @@ class Provisioner:
             await clear_deletion(settings)
 
     async def mark_deleted(self, store: StoreRecord) -> None:
-        """Has workers that start be refused with a sentence that says what became of the store."""
+        """Workers that start are refused from now on, with a sentence that the store is deleted."""
         async with _nats_calls(store.name):
             await mark_deletion(self._js, store)
 
@@ -177,7 +177,7 @@ class Provisioner:
                 await self._js.add_stream(config.evolve(max_bytes=size))
             except APIError as error:
                 if error.err_code == _NAME_IN_USE:
-                    return  # another instance was faster, or the next look changes it
+                    return  # another instance was faster, or the next check changes it
                 if error.err_code not in _NO_ROOM or size <= streams.SMALLEST_BYTES:
                     raise
                 size = max(streams.SMALLEST_BYTES, size // 2)
@@ -263,5 +263,5 @@ async def _nats_calls(store: str) -> AsyncIterator[None]:
     except (nats.errors.Error, APIError, TimeoutError, OSError) as error:
         raise UnavailableError(
             f"store {store!r} is recorded, but NATS can't prepare it for workers now "
-            f"({str(error) or type(error).__name__}): this goes on by itself once NATS answers"
+            f"({str(error) or type(error).__name__}): it is tried again once NATS answers"
         ) from error

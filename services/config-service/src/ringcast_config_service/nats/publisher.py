@@ -57,7 +57,7 @@ class EventPublisher:
     """Publishes over one connection. Whoever calls bounds how many messages are not answered.
 
     ``reached``: the highest number that was answered, so the connection has carried all up to it; ``reached_at``: when
-    that last rose (the loop's clock). So a slow connection is told apart from a stream that does not answer.
+    that last rose (the loop's clock). So a slow connection is distinguished from a stream that does not answer.
     """
 
     def __init__(self, nc: Client) -> None:

@@ -1,7 +1,7 @@
-"""Has rows of dead letters handed over again by whoever owns them, and removes the dead letters once that is done.
+"""Has the owners of partitions deliver rows of dead letters again, and removes the dead letters once that is done.
 
 The request goes to the workers of the key, without JetStream: nothing of it is left anywhere. Only the owner answers,
-twice: when it is at it, and when it is done. A dead letter is removed after the second answer, never before; whatever
+twice: when it begins, and when it is done. A dead letter is removed after the second answer, never before; whatever
 else happens, it is kept.
 """
 
@@ -41,7 +41,7 @@ from ringcast_config_service.telemetry import Telemetry
 log = EventLog(logging.getLogger(__name__))
 
 _ACCEPT_TIMEOUT_S: Final = 3.0
-"""How long the owner may take at least to say that it is there: more for who waits long,"""
+"""How long the owner may take at least for its first answer: more where the caller waits long,"""
 _ACCEPT_PART: Final = 3
 """one part in so many of the patience."""
 _CALLS_AT_ONCE: Final = 4
@@ -50,7 +50,7 @@ _ROWS_AT_ONCE: Final = 8
 _MOST_ANSWERS: Final = 16
 """Answers to one request that wait to be read; a worker may send any number."""
 TELL_EVERY_S: Final = 2.0
-"""How often it is told that there is nothing to tell."""
+"""How often a call without news says that it still runs."""
 
 
 class Replayed(NamedTuple):
@@ -65,14 +65,14 @@ class Replayed(NamedTuple):
 
 
 class _Target(NamedTuple):
-    """A row, and whose it is."""
+    """A row, and its owner."""
 
     key: str
     partition: int
     row_id: str
     group: str
     worker_id: str
-    """Only this one may hand it over; empty: who owns the partition."""
+    """Only this worker may deliver it; empty: the owner of the partition."""
 
 
 class _Asked:
@@ -200,10 +200,10 @@ class Replays:
         heads: HeadsReply,
         patience_s: float,
     ) -> tuple[str, ReplayAnswer]:
-        """Who did it, and what came of it.
+        """The owner, and its last answer.
 
         Raises:
-            UnavailableError: nobody is there, or did not say in time what came of it.
+            UnavailableError: no owner answers, or its last answer does not come in time.
         """
         request = ReplayRequest(
             WIRE_VERSION,
@@ -220,7 +220,7 @@ class Replays:
         asked = self._asked[request.id] = _Asked(store.name, target)
         try:
             if not self._nc.is_connected:
-                raise UnavailableError("NATS can't be reached, where the owner is asked: try again later")
+                raise UnavailableError("NATS can't be reached, and so neither can the owner: try again later")
             async with asking(self._nc, store.name):
                 await self._nc.publish(names.replay_subject(store.name, target.key), encode_replay(request))
             return await _answer(asked, target, patience_s)
@@ -228,7 +228,7 @@ class Replays:
             del self._asked[request.id]
 
     async def _on_answer(self, msg: Msg) -> None:
-        """Takes an answer in, if somebody waits for it and it comes from who may give it."""
+        """Queues an answer, if a call waits for it and it comes from the owner."""
         try:
             store, key, worker_id = names.parse_replayed_subject(msg.subject)
             answer = decode_replay_answer(msg.data)
@@ -243,23 +243,21 @@ class Replays:
 
 
 async def _answer(asked: _Asked, target: _Target, patience_s: float) -> tuple[str, ReplayAnswer]:
-    """The owner and its last answer; who answers first is the owner."""
+    """The owner and its last answer; the first worker that answers is the owner."""
     try:
         async with asyncio.timeout(max(_ACCEPT_TIMEOUT_S, patience_s / _ACCEPT_PART)):
             owner, answer = await asked.answers.get()
     except TimeoutError:
         who = f"worker {target.worker_id}" if target.worker_id else f"a worker that owns partition {target.partition}"
-        raise UnavailableError(f"{who} of key {target.key} is not there, or does not hear: it is kept") from None
+        raise UnavailableError(f"{who} of key {target.key} does not answer: it is kept") from None
     asked.only = owner
     try:
-        async with asyncio.timeout(patience_s + _ACCEPT_TIMEOUT_S):  # at the end it says what it waited for in vain
+        async with asyncio.timeout(patience_s + _ACCEPT_TIMEOUT_S):  # at the end the owner answers that it gave up
             worker_id = owner
             while worker_id != owner or answer.outcome is ReplayOutcome.ACCEPTED:
-                worker_id, answer = await asked.answers.get()  # what was there before may be others'
+                worker_id, answer = await asked.answers.get()  # an answer that came before may be of another worker
     except TimeoutError:
-        raise UnavailableError(
-            f"worker {owner} did not say within {patience_s:g} s what came of it: it is kept"
-        ) from None
+        raise UnavailableError(f"worker {owner} has not finished within {patience_s:g} s: it is kept") from None
     return owner, answer
 
 

@@ -1,11 +1,11 @@
-"""What the streams and buckets of a store are like: the one place that says so.
+"""The configuration of the streams and buckets of a store, in one place.
 
 Every stream has ``max_bytes``. JetStream reserves that room when a stream is made, and refuses a stream that does not
 fit: so events and dead letters, which throw their oldest away, can't take the room of leases and members, which refuse
 what is too much. Records of members have a limit and known names: what has another name is not stored, so that no
-worker can fill the bucket, or the memory of its peers, with records that nobody needs. Nothing may be rolled up: one
+worker can fill the bucket, or the memory of its peers, with records that no worker needs. Nothing may be rolled up: one
 message of one worker would empty a bucket. That leaves no markers of expired entries (a server with markers allows
-roll-ups): watchers tell by time that a lease was not refreshed.
+roll-ups): watchers see by time that a lease was not refreshed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ META_BYTES: Final = limits.MIB
 SMALLEST_BYTES: Final = limits.MIB
 """What a stream gets at least where there is less room than it should have."""
 _RAISED_ONLY: Final = frozenset({"deny_delete", "deny_purge", "allow_msg_ttl"})
-"""What a server does not let be taken back."""
+"""What a server does not let be undone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,9 +54,9 @@ class CheckedBatch:
 
 
 def plain_writes(rows: PlainRows, partition_count: int) -> PlainWrites | None:
-    """The writes, or ``None`` where one by one has to be looked at: something is wrong, or an id comes twice.
+    """The writes, or ``None`` where each has to be checked alone: something is wrong, or an id comes twice.
 
-    For the text that protobuf decoded, which has no lone surrogates. What is right takes a few looks at whole columns.
+    For the text that protobuf decoded, which has no lone surrogates. What is valid takes a few checks of whole columns.
     """
     row_ids, values = rows
     if len(set(row_ids)) < len(row_ids):

@@ -75,7 +75,7 @@ class GroupWriter:
         return await self._submit(requests, caller)
 
     async def room(self, request: WriteRequest, caller: Caller = LOCAL) -> None:
-        """Returns when :meth:`submit` would take the request, for those who would rather wait than be refused."""
+        """Returns when :meth:`submit` would take the request, for callers that would rather wait than be refused."""
         while self._queues.refusal(request.bytes, caller) is not None:
             self._freed.clear()
             await self._freed.wait()

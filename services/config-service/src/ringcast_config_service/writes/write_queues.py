@@ -95,8 +95,8 @@ class WriteQueues:
 
     A principal that has something waiting may add to it while that is less than what is free, an eighth of it all left
     aside, and one of its connections while it holds less than its principal may still add. So one connection alone
-    fills less than a third, a principal with many of them less than a half, and the eighth is left for those who had
-    nothing waiting, whoever else has filled a share.
+    fills less than a third, a principal with many of them less than a half, and the eighth is left for principals
+    that had nothing waiting, whatever shares the others have filled.
     """
 
     def __init__(self, max_writes: int, max_bytes: int) -> None:
@@ -123,19 +123,19 @@ class WriteQueues:
         free_writes, free_bytes = free_writes - self._max_writes // 8, free_bytes - self._max_bytes // 8
         connection = principal.connections.get(caller.connection)
         if connection is not None:
-            who, writes, held = "connection", connection.writes, connection.bytes
+            what, writes, size_now = "connection", connection.writes, connection.bytes
             free_writes, free_bytes = free_writes - principal.writes, free_bytes - principal.bytes
         else:
-            who, writes, held = "principal", principal.writes, principal.bytes
-        if writes < free_writes and held + size <= free_bytes:
+            what, writes, size_now = "principal", principal.writes, principal.bytes
+        if writes < free_writes and size_now + size <= free_bytes:
             return None
         return (
-            f"{writes} writes of {held} bytes of this {who} wait for the database, of {self.writes} in all: "
+            f"{writes} writes of {size_now} bytes of this {what} wait for the database, of {self.writes} in all: "
             "try again later"
         )
 
     def add(self, waiting: Waiting) -> None:
-        """Puts a request at the end of its lane; the caller has asked :meth:`refusal`."""
+        """Puts a request at the end of its lane; the caller has checked :meth:`refusal`."""
         self._lane(waiting).waiting.append(waiting)
 
     def put_back(self, taken: Sequence[Waiting]) -> None:

@@ -51,7 +51,7 @@ async def test_instances_that_miss_a_stream_at_the_same_time_begin_one_history(s
     """Each new history has workers fetch everything."""
     repo, store = sqlite_bench.repo, sqlite_bench.store
     await sqlite_bench.group([sqlite_bench.request({"r": "1"})])
-    provisioner: Any = SimpleNamespace(look_again=lambda: None)
+    provisioner: Any = SimpleNamespace(check_now=lambda: None)
     instances = [Histories(SimpleNamespace(), repo, provisioner, Telemetry()) for _ in range(2)]  # type: ignore[arg-type]
     records = [await each.before_events(store) for each in instances]
     assert records[0].history_id != store.history_id

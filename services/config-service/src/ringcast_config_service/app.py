@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = EventLog(logging.getLogger(__name__))
 
 
-_OUTBOX_LOOK_S = 2.0
+_OUTBOX_MEASURED_EVERY_S = 2.0
 _RETRY_S = 0.2
 
 
@@ -84,7 +84,7 @@ class App(Lifetime):
         self._readiness = readiness
         self._measure(repository, nc, core)
         async with self._metrics_server(), asyncio.TaskGroup() as tasks:
-            work = core.work() | {"readiness": self._follow(readiness), "outbox": self._look_at_outbox(repository)}
+            work = core.work() | {"readiness": self._follow(readiness), "outbox": self._measure_outbox(repository)}
             running = [tasks.create_task(each, name=name) for name, each in work.items()]
             try:
                 await replays.start()
@@ -102,7 +102,7 @@ class App(Lifetime):
         except OSError as error:
             raise ConfigError(str(error)) from error
         await fetches.start()
-        await readiness.look()
+        await readiness.check()
         host = self._config.listen.rpartition(":")[0]
         self.grpc_address = f"{host}:{server.port}"
         log.info(
@@ -149,14 +149,14 @@ class App(Lifetime):
         async with serving_metrics(self._config.metrics_listen, process_registry(collector)) as self.metrics_address:
             yield
 
-    async def _look_at_outbox(self, repository: Repository) -> None:
+    async def _measure_outbox(self, repository: Repository) -> None:
         """Keeps the depth and age of the outbox for the scrapes; while the database is away they stay, and age."""
         if self._config.metrics_listen == OFF:
             return
         while True:
             with contextlib.suppress(RingcastError):
                 self._telemetry.measures.outbox = await repository.outbox_state()
-            await asyncio.sleep(_OUTBOX_LOOK_S)
+            await asyncio.sleep(_OUTBOX_MEASURED_EVERY_S)
 
     async def _follow(self, readiness: Readiness) -> None:
         await self.ready.wait()

@@ -83,7 +83,7 @@ class Core:
     def reconnected(self) -> None:
         """It is back."""
         self.relay.reconnected()
-        self.provisioner.look_again()  # the server may have come back without its disk
+        self.provisioner.check_now()  # the server may have come back without its disk
 
     def _forget(self, store: str) -> None:
         self.handlers.forget(store)

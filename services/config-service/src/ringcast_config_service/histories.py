@@ -122,7 +122,7 @@ class Histories:
         history = await self._repository.new_history(store, instead_of=instead_of)
         self._measures.histories[reason] += 1
         log.warning("history.began", store=store, reason=reason, before=instead_of, after=history)
-        self._provisioner.look_again()  # the settings on the bus name it
+        self._provisioner.check_now()  # the settings on the bus name it
         return history
 
     def duplicate(self, record: OutboxRecord, seq: int) -> None:
@@ -139,9 +139,9 @@ class Histories:
                 store, waiting = self._duplicates.popitem()
                 for record, seq in waiting:
                     with contextlib.suppress(RingcastError):  # the heads show it when the service starts again
-                        await self._look_at_duplicate(store, record, seq)
+                        await self._check_duplicate(store, record, seq)
 
-    async def _look_at_duplicate(self, store: str, record: OutboxRecord, seq: int) -> None:
+    async def _check_duplicate(self, store: str, record: OutboxRecord, seq: int) -> None:
         current = (await self._repository.get_record(store)).history_id
         async with _nats_calls(store):
             try:

@@ -22,7 +22,7 @@ WRITES: Final = "writes"
 BUS: Final = "bus"
 PARTS: Final = (READS, WRITES, BUS)
 
-_LOOK_S: Final = 1.0
+_CHECK_S: Final = 1.0
 _READ_TIMEOUT_S: Final = 3.0
 _WRITE_TIMEOUT_S: Final = 10.0
 """On SQLite a check waits behind the write that is under way."""
@@ -52,10 +52,10 @@ class Readiness:
         """The connection to NATS has come or gone."""
         self._bus_changed.set()
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Finds out what can be done now, for the first time."""
-        await asyncio.gather(self._look_at_reads(), self._look_at_writes())
-        self._look_at_bus()
+        await asyncio.gather(self._check_reads(), self._check_writes())
+        self._check_bus()
 
     def stop(self) -> None:
         """From now on nothing is served."""
@@ -65,32 +65,32 @@ class Readiness:
     async def run(self) -> None:
         """Checks each part every second, independently: one that does not answer holds up no other."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._repeat(self._look_at_reads))
-            tasks.create_task(self._repeat(self._look_at_writes))
+            tasks.create_task(self._repeat(self._check_reads))
+            tasks.create_task(self._repeat(self._check_writes))
             tasks.create_task(self._follow_bus())
 
-    async def _repeat(self, look: Callable[[], Awaitable[None]]) -> None:
+    async def _repeat(self, check: Callable[[], Awaitable[None]]) -> None:
         while True:
-            await asyncio.sleep(_LOOK_S)
-            await look()
+            await asyncio.sleep(_CHECK_S)
+            await check()
 
     async def _follow_bus(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
+                async with asyncio.timeout(_CHECK_S):
                     await self._bus_changed.wait()
             self._bus_changed.clear()
-            self._look_at_bus()
+            self._check_bus()
 
-    async def _look_at_reads(self) -> None:
+    async def _check_reads(self) -> None:
         why = await _why_not(self._repository.ping(), _READ_TIMEOUT_S)
         self._measures.database_connected = not why
         self._set(READS, why)
 
-    async def _look_at_writes(self) -> None:
+    async def _check_writes(self) -> None:
         self._set(WRITES, await _why_not(self._repository.check_writable(), _WRITE_TIMEOUT_S))
 
-    def _look_at_bus(self) -> None:
+    def _check_bus(self) -> None:
         self._set(BUS, "" if self._connected() else "NATS can't be reached")
 
     def _set(self, part: str, why_not: str) -> None:

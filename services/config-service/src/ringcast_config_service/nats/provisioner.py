@@ -53,7 +53,7 @@ class Provisioner:
         self._interval_s = interval_s
         self._sizes = sizes or StreamSizes()
         self._measures = telemetry.measures
-        self._look = asyncio.Event()
+        self._check = asyncio.Event()
         self._failing: dict[str, str] = {}
         """Why each store that is not provided for is not."""
         self._smaller: dict[str, int] = {}
@@ -119,21 +119,21 @@ class Provisioner:
             if self._failing.pop(record.name, None) is not None:
                 log.info("provision.recovered", store=record.name)
 
-    def look_again(self) -> None:
+    def check_now(self) -> None:
         """Wakes :meth:`run`: a stream was missing, or NATS is back."""
-        self._look.set()
+        self._check.set()
 
     async def run(self) -> None:
-        """Looks after every store at once, then at intervals or when woken."""
+        """Checks every store at once, then at intervals or when woken."""
         while True:
-            self._look.clear()
+            self._check.clear()
             try:
                 await self.ensure_all()
             except RingcastError as error:
                 log.warning("provision.put_off", error=error)
             try:
                 async with asyncio.timeout(self._interval_s):
-                    await self._look.wait()
+                    await self._check.wait()
                 await asyncio.sleep(0.1)  # many may call at once
             except TimeoutError:
                 pass

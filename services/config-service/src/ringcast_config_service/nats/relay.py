@@ -282,7 +282,7 @@ class Relay:
         return True
 
     def missing_stream(self) -> None:
-        self._provisioner.look_again()
+        self._provisioner.check_now()
 
 
 def _now() -> float:

@@ -49,7 +49,7 @@ _ROWS_AT_ONCE: Final = 8
 """Rows of one call that are under way."""
 _MOST_ANSWERS: Final = 16
 """Answers to one request that wait to be read; a worker may send any number."""
-TELL_EVERY_S: Final = 2.0
+PROGRESS_EVERY_S: Final = 2.0
 """How often a call without news says that it still runs."""
 
 
@@ -75,7 +75,7 @@ class _Target(NamedTuple):
     """Only this worker may deliver it; empty: the owner of the partition."""
 
 
-class _Asked:
+class _OpenRequest:
     """A request that is under way, and what was answered."""
 
     def __init__(self, store: str, target: _Target) -> None:
@@ -92,11 +92,11 @@ class Replays:
         self._repository = repository
         self._box = box
         self._measures = telemetry.measures
-        self._asked: dict[str, _Asked] = {}
+        self._open: dict[str, _OpenRequest] = {}
         self._calls = 0
 
     async def start(self) -> None:
-        """Hears answers from now on."""
+        """Receives answers from now on."""
         await self._nc.subscribe(names.REPLAYED_SUBJECTS, cb=self._on_answer)
 
     async def replay(
@@ -125,7 +125,7 @@ class Replays:
                 for target, letters in targets.items()
             }
             while tasks:
-                ready, tasks = await asyncio.wait(tasks, timeout=TELL_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+                ready, tasks = await asyncio.wait(tasks, timeout=PROGRESS_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
                 yield [each for task in ready for each in task.result()]
         finally:
             self._calls -= 1
@@ -217,15 +217,15 @@ class Replays:
             max(each.letter.replays for each in letters if each.letter is not None),
             int(patience_s * 1000),
         )
-        asked = self._asked[request.id] = _Asked(store.name, target)
+        opened = self._open[request.id] = _OpenRequest(store.name, target)
         try:
             if not self._nc.is_connected:
                 raise UnavailableError("NATS can't be reached, and so neither can the owner: try again later")
             async with asking(self._nc, store.name):
                 await self._nc.publish(names.replay_subject(store.name, target.key), encode_replay(request))
-            return await _answer(asked, target, patience_s)
+            return await _answer(opened, target, patience_s)
         finally:
-            del self._asked[request.id]
+            del self._open[request.id]
 
     async def _on_answer(self, msg: Msg) -> None:
         """Queues an answer, if a call waits for it and it comes from the owner."""
@@ -235,27 +235,27 @@ class Replays:
         except ProtocolError as error:
             log.warning("replay.unreadable", subject=msg.subject, error=error)
             return
-        asked = self._asked.get(answer.id)
-        if asked is None or asked.place != (store, key) or asked.only not in ("", worker_id):
+        opened = self._open.get(answer.id)
+        if opened is None or opened.place != (store, key) or opened.only not in ("", worker_id):
             return
-        if not asked.answers.full():
-            asked.answers.put_nowait((worker_id, answer))
+        if not opened.answers.full():
+            opened.answers.put_nowait((worker_id, answer))
 
 
-async def _answer(asked: _Asked, target: _Target, patience_s: float) -> tuple[str, ReplayAnswer]:
+async def _answer(opened: _OpenRequest, target: _Target, patience_s: float) -> tuple[str, ReplayAnswer]:
     """The owner and its last answer; the first worker that answers is the owner."""
     try:
         async with asyncio.timeout(max(_ACCEPT_TIMEOUT_S, patience_s / _ACCEPT_PART)):
-            owner, answer = await asked.answers.get()
+            owner, answer = await opened.answers.get()
     except TimeoutError:
         who = f"worker {target.worker_id}" if target.worker_id else f"a worker that owns partition {target.partition}"
         raise UnavailableError(f"{who} of key {target.key} does not answer: it is kept") from None
-    asked.only = owner
+    opened.only = owner
     try:
         async with asyncio.timeout(patience_s + _ACCEPT_TIMEOUT_S):  # at the end the owner answers that it gave up
             worker_id = owner
             while worker_id != owner or answer.outcome is ReplayOutcome.ACCEPTED:
-                worker_id, answer = await asked.answers.get()  # an answer that came before may be of another worker
+                worker_id, answer = await opened.answers.get()  # an answer that came before may be of another worker
     except TimeoutError:
         raise UnavailableError(f"worker {owner} has not finished within {patience_s:g} s: it is kept") from None
     return owner, answer

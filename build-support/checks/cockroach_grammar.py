@@ -31,9 +31,8 @@ _CONTROL: Final = {"name": "control", "sql": "SELECT 1 FROM stores TABLESAMPLE S
 def statements() -> list[dict[str, str]]:
     """Every statement, by its name."""
     found = []
-    for name in dir(Postgres):
-        value = getattr(Postgres, name)
-        if name.startswith("_") or name.endswith("_COLUMNS") or name in NOT_FOR_COCKROACHDB:
+    for name, value in sorted(vars(Postgres).items()):
+        if name in NOT_FOR_COCKROACHDB:
             continue
         parts = [value] if isinstance(value, str) else value
         found += [

@@ -15,6 +15,11 @@ from typing import Final, TypeAlias
 from ringcast_config_service.repository.postgres.new_rows import NewRows
 from ringcast_config_service.repository.writes import KeyRef, PlannedRow, pack_metadata
 
+_COMMON_COLUMNS: Final = ("key_id", "partition", "row_id", "value")
+ROW_COLUMNS: Final = (*_COMMON_COLUMNS, "version", "deleted", "metadata", "written_at_ms", "size")
+HISTORY_COLUMNS: Final = (*_COMMON_COLUMNS, "revision", "deleted", "metadata", "written_at_ms", "prev")
+"""What is new in great numbers is copied, where the database takes that, at half the cost of an insert."""
+
 _PIECE_ROWS: Final = 500
 _KEY: Final = attrgetter("key")
 _NULL: Final = r"\N"

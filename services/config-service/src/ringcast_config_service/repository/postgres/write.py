@@ -164,13 +164,13 @@ async def _store_many(
         await _upsert_rows(db, plan.rows.values(), key_ids)
     else:
         pieces = copying.planned_pieces(new, key_ids)
-        await _copy(db, "rows", Sql.ROW_COLUMNS, copying.row_lines(pieces, now_ms, common))
+        await _copy(db, "rows", copying.ROW_COLUMNS, copying.row_lines(pieces, now_ms, common))
         if len(new) < len(plan.rows):
             await _upsert_rows(db, [row for ref, row in plan.rows.items() if ref in stored], key_ids)
     if len(common) < len(plan.history):  # otherwise each row was written once and none was stored: they are its history
         common = copying.common_columns(plan.history, key_ids)
     prevs = [row.prev for row in plan.history]
-    await _copy(db, "history", Sql.HISTORY_COLUMNS, copying.history_lines(prevs, common, now_ms))
+    await _copy(db, "history", copying.HISTORY_COLUMNS, copying.history_lines(prevs, common, now_ms))
 
 
 async def _store_new(db: Connection, new: Sequence[new_rows.NewRows], key_ids: dict[writes.KeyRef, int]) -> None:
@@ -178,8 +178,8 @@ async def _store_new(db: Connection, new: Sequence[new_rows.NewRows], key_ids: d
     now_ms = await db.fetchval(Sql.STAMP_MS)
     common: list[str] = []
     pieces = copying.new_pieces(new, key_ids)
-    await _copy(db, "rows", Sql.ROW_COLUMNS, copying.row_lines(pieces, now_ms, common))
-    await _copy(db, "history", Sql.HISTORY_COLUMNS, copying.history_lines([0] * len(common), common, now_ms))
+    await _copy(db, "rows", copying.ROW_COLUMNS, copying.row_lines(pieces, now_ms, common))
+    await _copy(db, "history", copying.HISTORY_COLUMNS, copying.history_lines([0] * len(common), common, now_ms))
 
 
 async def _copy(db: Connection, table: str, columns: Sequence[str], lines: AsyncIterator[bytes]) -> None:

@@ -1,1 +1,1 @@
-"""The statements of both databases."""
+"""The SQL statements of both databases, and how they are read."""

@@ -1,0 +1,350 @@
+-- The statements whose text is the same for PostgreSQL, CockroachDB and SQLite, but for the mechanical changes that
+-- statements.py names: a parameter is $1 or ?1, its cast ($1::TEXT) is PostgreSQL's alone, and {name} is the fragment
+-- of that name, here or in the database's own file. loader.py describes the format.
+
+---- Fragments ----
+
+-- store_columns --
+-- What is locked at the creation of a store, and its history.
+name, partition_count, mode, hash, strategy, load_factor, wire_version, inline_max_bytes, created_at_ms, history_id
+
+-- deletions --
+-- The deletion of a store and that of a key, as mapping.deleted reads them.
+s.deleted_at_ms, s.expires_at_ms, k.deleted_at_ms, k.expires_at_ms
+
+-- row_columns --
+-- A row as mapping.to_rows reads it.
+row_id, value, version, deleted, metadata
+
+-- horizon --
+-- Unix time up to which revisions may be removed: each that is gone was replaced by a write older than this.
+coalesce((SELECT done_ms FROM maintenance WHERE duty = 'history-horizon'), 0)
+
+---- Schema and stores ----
+
+-- PING --
+-- Any answer of the database.
+SELECT 1
+
+-- GET_SCHEMA --
+-- The version of the schema.
+SELECT version FROM schema_version WHERE one = 1
+
+-- GET_STORE --
+-- The store named $1, deleted or not.
+SELECT {store_columns}, deleted_at_ms, expires_at_ms FROM stores WHERE name = $1
+
+-- LIST_STORES --
+-- Every store by name, deleted or not.
+SELECT {store_columns}, deleted_at_ms, expires_at_ms FROM stores ORDER BY name
+
+-- COUNT_STORES --
+-- How many stores there are that are not deleted.
+SELECT count(*) FROM stores WHERE deleted_at_ms IS NULL
+
+-- INSERT_STORE --
+-- Creates a store from the columns of a record (mapping.from_store).
+INSERT INTO stores ({store_columns}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+
+-- SET_INLINE --
+-- Changes what is not locked of the store $1: its limit for inline values.
+UPDATE stores SET inline_max_bytes = $2 WHERE name = $1
+
+-- KEY_STATS --
+-- Live rows, bytes and deletion of each key of the store $1, or of all stores where it is ''.
+-- sum() is NUMERIC in PostgreSQL, hence the casts.
+SELECT
+    k.store, k.name,
+    CAST(coalesce(sum(p.live_rows), 0) AS BIGINT), CAST(coalesce(sum(p.live_bytes), 0) AS BIGINT),
+    k.deleted_at_ms, k.expires_at_ms
+FROM config_keys k LEFT JOIN partitions p ON p.key_id = k.key_id
+WHERE $1::TEXT = '' OR k.store = $1::TEXT
+GROUP BY k.store, k.name, k.deleted_at_ms, k.expires_at_ms ORDER BY k.store, k.name
+
+---- Reads ----
+
+-- LOCATE --
+-- The key $2 of the store $1: partition count, id, history and deletions; the id is null where there is no such key.
+SELECT s.partition_count, k.key_id, k.history_id, {deletions}
+FROM stores s LEFT JOIN config_keys k ON k.store = s.name AND k.name = $2
+WHERE s.name = $1
+
+-- LOCATE_PARTITION --
+-- The same with the head of the partition $3, null where it was never written.
+SELECT s.partition_count, k.key_id, k.history_id, p.head, p.floor, p.live_rows, {deletions}
+FROM stores s
+LEFT JOIN config_keys k ON k.store = s.name AND k.name = $2
+LEFT JOIN partitions p ON p.key_id = k.key_id AND p.partition = $3
+WHERE s.name = $1
+
+-- READ_WHOLE --
+-- The live rows of the partition $2 of the key with the id $1.
+SELECT {row_columns} FROM rows WHERE key_id = $1 AND partition = $2 AND NOT deleted
+
+-- READ_SINCE --
+-- The rows of a partition, tombstones too, that were written after the revision $3.
+-- partition + 0: the expression of the index rows_by_version.
+SELECT {row_columns} FROM rows WHERE key_id = $1 AND partition + 0 = $2 AND version > $3 ORDER BY version
+
+-- READ_FULL --
+-- The live rows of all partitions of a key.
+SELECT partition, {row_columns} FROM rows WHERE key_id = $1 AND NOT deleted
+
+-- HEADS --
+-- The heads of all partitions of a key that were ever written.
+-- A head of 0 was created for a write that has not come.
+SELECT partition, head, live_bytes, live_rows FROM partitions WHERE key_id = $1 AND head > 0 ORDER BY partition
+
+-- LIST_PAGE --
+-- Up to $6 rows of the partitions $2 to $3, behind the row $4 of the first; tombstones too where $5.
+-- Keyset paging: a page goes on behind the last row of the one before. The bounds on the first column alone let an
+-- index be used where the planner does not see through the comparison of pairs.
+SELECT partition, {row_columns} FROM rows
+WHERE key_id = $1 AND partition BETWEEN $2 AND $3 AND (partition, row_id) > ($2, $4) AND (NOT deleted OR $5::BOOLEAN)
+ORDER BY partition, row_id LIMIT $6
+
+-- HISTORY_PAGE --
+-- Up to $7 revisions above $5 of the partitions $2 to $3, behind the revision $4 of the first; of the row $6 alone
+-- unless it is ''; each with the row before it where $8.
+SELECT h.partition, h.revision, h.row_id, h.value, h.deleted, h.metadata, h.written_at_ms,
+    h.prev, p.value, p.deleted, p.metadata
+FROM history h
+LEFT JOIN history p ON $8::BOOLEAN AND p.key_id = h.key_id AND p.partition = h.partition AND p.revision = h.prev
+WHERE h.key_id = $1 AND h.partition BETWEEN $2 AND $3 AND (h.partition, h.revision) > ($2, $4) AND h.revision > $5
+    AND ($6::TEXT = '' OR h.row_id = $6::TEXT)
+ORDER BY h.partition, h.revision LIMIT $7
+
+---- Reads of an earlier revision ----
+
+-- HORIZON --
+-- The horizon alone.
+SELECT {horizon}
+
+-- RAISE_HORIZON --
+-- Raises the horizon to $1.
+-- In the transactions that remove revisions, so that a snapshot without them has the horizon that they were behind.
+INSERT INTO maintenance (duty, holder, token, until_ms, done_ms) VALUES ('history-horizon', '', 1, 0, $1::BIGINT)
+ON CONFLICT (duty) DO UPDATE SET done_ms = excluded.done_ms WHERE maintenance.done_ms < excluded.done_ms
+
+-- KEPT_REVISIONS --
+-- How many revisions above $3 a partition has in the history, and the horizon.
+SELECT (SELECT count(*) FROM history WHERE key_id = $1 AND partition = $2 AND revision > $3), {horizon}
+
+-- READ_AS_OF --
+-- The rows of a partition as of the revision $3, written after $5; $4 is the horizon; tombstones too where $6.
+-- Rows that were not written since, and what the others were before their first write since (prev). No value comes for
+-- a write before the horizon whose row is not known any more; after the horizon only a deletion can be gone, which goes
+-- by its own age, and then the row was not there.
+SELECT row_id, value, version, deleted, metadata FROM rows
+WHERE key_id = $1 AND partition = $2 AND version > $5 AND version <= $3 AND (NOT deleted OR $6::BOOLEAN)
+UNION ALL
+SELECT h.row_id, b.value, coalesce(b.revision, 0), coalesce(b.deleted, false), b.metadata
+FROM history h
+LEFT JOIN history b ON b.key_id = h.key_id AND b.partition = h.partition AND b.revision = h.prev
+WHERE h.key_id = $1 AND h.partition = $2 AND h.revision > $3 AND h.prev > $5 AND h.prev <= $3
+    AND ((b.revision IS NULL AND h.written_at_ms < $4) OR (b.revision IS NOT NULL AND (NOT b.deleted OR $6::BOOLEAN)))
+
+-- REVISIONS_AT --
+-- The revision of each partition of a key at the moment $2, where it was written since.
+-- Nothing that was written after the moment is in it, and no partition has a revision without those before it.
+SELECT partition, min(revision) - 1 FROM history
+WHERE {key_id_beside_time} = $1 AND written_at_ms > $2 GROUP BY partition
+
+---- Writes and histories ----
+
+-- COUNT_KEYS --
+-- How many keys of the store $1 are not deleted.
+SELECT count(*) FROM config_keys WHERE store = $1 AND deleted_at_ms IS NULL
+
+-- INSERT_KEY --
+-- Creates the key $2 of the store $1 with the history $3; returns its id.
+INSERT INTO config_keys (store, name, history_id) VALUES ($1, $2, $3) RETURNING key_id
+
+-- SET_STORE_HISTORY --
+-- Gives the store $1 the history $2 in place of $3.
+UPDATE stores SET history_id = $2 WHERE name = $1 AND history_id = $3
+
+-- KEY_IDS --
+-- The ids of all keys of the store $1.
+SELECT key_id FROM config_keys WHERE store = $1
+
+-- SET_KEY_HISTORY --
+-- Gives a key the history $2.
+UPDATE config_keys SET history_id = $2 WHERE key_id = $1
+
+---- Deletion and purge ----
+
+-- COUNT_DELETED_STORES --
+-- How many stores are deleted.
+SELECT count(*) FROM stores WHERE deleted_at_ms IS NOT NULL
+
+-- COUNT_DELETED_KEYS --
+-- How many keys of the store $1 are deleted.
+SELECT count(*) FROM config_keys WHERE store = $1 AND deleted_at_ms IS NOT NULL
+
+-- MARK_STORE --
+-- Deletes the store $1, or restores it with nulls.
+UPDATE stores SET deleted_at_ms = $2, expires_at_ms = $3 WHERE name = $1
+
+-- MARK_KEY --
+-- Deletes the key $2 of the store $1, or restores it with nulls.
+UPDATE config_keys SET deleted_at_ms = $3, expires_at_ms = $4 WHERE store = $1 AND name = $2
+
+-- GET_KEY --
+-- Id and deletion of the key $2 of the store $1, locked where rows can be.
+SELECT key_id, deleted_at_ms, expires_at_ms FROM config_keys WHERE store = $1 AND name = $2 {for_update}
+
+-- EXPIRE_STORES --
+-- Ends the restoring of stores whose retention is over at $1.
+UPDATE stores SET expires_at_ms = 0 WHERE expires_at_ms > 0 AND expires_at_ms <= $1
+
+-- EXPIRE_KEYS --
+-- The same for keys.
+UPDATE config_keys SET expires_at_ms = 0 WHERE expires_at_ms > 0 AND expires_at_ms <= $1
+
+-- EXPIRED_STORES --
+-- Stores that are to be purged.
+SELECT name FROM stores WHERE expires_at_ms = 0 ORDER BY name
+
+-- EXPIRED_KEYS --
+-- Keys that are to be purged.
+SELECT store, name FROM config_keys WHERE expires_at_ms = 0 ORDER BY store, name
+
+-- EXPIRED_KEY_IDS --
+-- The id of the expired key $2 of the store $1; where $2 is '', of all keys of an expired store.
+SELECT k.key_id FROM config_keys k JOIN stores s ON s.name = k.store
+WHERE k.store = $1 AND (($2::TEXT = '' AND s.expires_at_ms = 0) OR (k.name = $2 AND k.expires_at_ms = 0))
+ORDER BY k.key_id
+
+-- FIRST_ROW --
+-- A partition of a key that has rows.
+SELECT partition FROM rows WHERE key_id = $1 ORDER BY partition LIMIT 1
+
+-- FIRST_REVISION --
+-- A partition of a key that has revisions.
+SELECT partition FROM history WHERE key_id = $1 ORDER BY partition LIMIT 1
+
+-- PURGE_ROWS --
+-- Removes up to $3 rows of a partition, in the order of the primary key.
+DELETE FROM rows WHERE key_id = $1 AND partition = $2 AND row_id IN (
+    SELECT row_id FROM rows WHERE key_id = $1 AND partition = $2 ORDER BY row_id LIMIT $3
+)
+
+-- PURGE_HISTORY --
+-- Removes up to $3 revisions of a partition, in the order of the primary key.
+DELETE FROM history WHERE key_id = $1 AND partition = $2 AND revision IN (
+    SELECT revision FROM history WHERE key_id = $1 AND partition = $2 ORDER BY revision LIMIT $3
+)
+
+-- DROP_PARTITIONS --
+-- Removes the heads of a key.
+DELETE FROM partitions WHERE key_id = $1
+
+-- DROP_KEY --
+-- Removes a key.
+DELETE FROM config_keys WHERE key_id = $1
+
+-- DROP_STORE --
+-- Removes the store $1, if it is expired.
+DELETE FROM stores WHERE name = $1 AND expires_at_ms = 0
+
+-- DROP_MARKS --
+-- Removes the idempotency keys of the store $1.
+DELETE FROM idempotency_keys WHERE store = $1
+
+-- DROP_EVENTS --
+-- Removes the events whose subjects begin with $1.
+DELETE FROM outbox WHERE substr(subject, 1, length($1::TEXT)) = $1
+
+---- Outbox ----
+
+-- OUTBOX_SPANS --
+-- The lowest and the highest id that wait, for each store that has any.
+-- Two look-ups in the index for each store, however much waits.
+SELECT name, oldest, newest FROM (
+    SELECT s.name, (SELECT min(o.id) FROM outbox o WHERE o.store = s.name) AS oldest,
+        (SELECT max(o.id) FROM outbox o WHERE o.store = s.name) AS newest
+    FROM stores s
+) AS spans WHERE oldest IS NOT NULL ORDER BY name
+
+-- OUTBOX_STATE --
+-- How many events wait, and when the oldest was written: in SQLite as Unix time, in PostgreSQL as its age.
+-- Bounded, so that looking at a long outbox does not add to the trouble.
+SELECT count(*), {oldest_event}
+FROM (SELECT created_at_ms FROM outbox ORDER BY id LIMIT 100000) AS oldest
+
+-- READ_OUTBOX --
+-- Up to $3 events of the store $1 above the id $2, with payloads of up to $4 bytes together, and always the first.
+-- The sizes first: payloads that are too many are not read.
+SELECT o.id, o.subject, o.msg_id, o.payload, o.traceparent
+FROM (
+    SELECT id, size, sum(size) OVER (ORDER BY id) AS total FROM (
+        SELECT id, length(payload) AS size FROM outbox WHERE store = $1 AND id > $2 ORDER BY id LIMIT $3
+    ) AS page
+) AS counted
+JOIN outbox o ON o.id = counted.id
+WHERE counted.total <= $4 OR counted.total = counted.size
+ORDER BY o.id
+
+-- CLAIM_OUTBOX --
+-- Lets $2 publish the leftover events of the store $1 for $3 ms, unless another instance does; a row if it may.
+INSERT INTO relay_leases (store, holder, until_ms) VALUES ($1, $2, {now_ms} + $3::BIGINT)
+ON CONFLICT (store) DO UPDATE SET holder = excluded.holder, until_ms = excluded.until_ms
+WHERE relay_leases.holder = excluded.holder OR relay_leases.until_ms <= {now_ms}
+RETURNING holder
+
+-- RELEASE_OUTBOX --
+-- Ends the claims of $1.
+DELETE FROM relay_leases WHERE holder = $1
+
+-- REFUSE_OUTBOX --
+-- Copies the event $1 to those that can't be published, with the reason $2.
+INSERT INTO outbox_refused (id, subject, msg_id, payload, traceparent, created_at_ms, refused_at_ms, reason)
+SELECT id, subject, msg_id, payload, traceparent, created_at_ms, {now_ms}, $2 FROM outbox WHERE id = $1
+ON CONFLICT (id) DO NOTHING
+
+-- FORGET_REFUSED --
+-- Keeps the newest 10,000 events that can't be published.
+DELETE FROM outbox_refused WHERE id <= (SELECT id FROM outbox_refused ORDER BY id DESC LIMIT 1 OFFSET 10000)
+
+-- READ_REFUSED --
+-- Up to $2 events that can't be published, above the id $1.
+SELECT id, subject, msg_id, payload, traceparent, reason FROM outbox_refused WHERE id > $1 ORDER BY id LIMIT $2
+
+---- Maintenance ----
+
+-- TAKE_DUTY --
+-- Gives the duty $1 to the instance $2 for $3 ms, unless another has it; its token, how far it was done, and the time.
+-- One instance at a time: the duty is taken by compare-and-set, and its token is checked by each transaction that does
+-- something for it. done_ms says up to which time it was done.
+INSERT INTO maintenance (duty, holder, token, until_ms, done_ms) VALUES ($1, $2, 1, {now_ms} + $3::BIGINT, 0)
+ON CONFLICT (duty) DO UPDATE
+SET holder = excluded.holder, token = maintenance.token + 1, until_ms = excluded.until_ms
+WHERE maintenance.until_ms <= {now_ms} OR maintenance.holder = excluded.holder
+RETURNING token, done_ms, {now_ms}
+
+-- KEEP_DUTY --
+-- Keeps the duty $1 with the token $2 for $3 ms, and notes that it is done up to $4; no row if the token is another.
+UPDATE maintenance SET until_ms = {now_ms} + $3::BIGINT, done_ms = $4 WHERE duty = $1 AND token = $2 RETURNING token
+
+-- OLD_TOMBSTONES --
+-- Up to $4 tombstones from the moment ($1, $2) on that were written before $3, the oldest first.
+-- By version too: of a million of one moment, a piece would else begin with all that the pieces before it have removed.
+SELECT key_id, partition, row_id, version, written_at_ms FROM rows
+WHERE deleted AND (written_at_ms, version) >= ($1, $2) AND written_at_ms < $3 ORDER BY written_at_ms, version LIMIT $4
+
+-- END_OF_PIECE --
+-- When the first revision beyond a piece of $3 was written, of those from $1 on and before $2.
+SELECT written_at_ms FROM history WHERE written_at_ms >= $1 AND written_at_ms < $2
+ORDER BY written_at_ms LIMIT 1 OFFSET $3
+
+-- OLD_HISTORY --
+-- The revisions that were written from $1 on and before $2, with those that they replaced.
+SELECT key_id, partition, revision, prev, deleted FROM history WHERE written_at_ms >= $1 AND written_at_ms < $2
+
+-- FORGET_MARKS --
+-- Removes up to $2 idempotency keys that are older than $1 ms, the oldest first.
+DELETE FROM idempotency_keys WHERE (store, idempotency_key) IN (
+    SELECT store, idempotency_key FROM idempotency_keys
+    WHERE written_at_ms < {stamp_ms} - $1::BIGINT ORDER BY written_at_ms LIMIT $2
+)

@@ -1,0 +1,100 @@
+-- The statements that SQLite has for itself. It has no arrays: sets are written row by row (executemany) in the one
+-- transaction. ../sql/loader.py describes the format.
+
+---- Fragments ----
+
+-- now_ms --
+-- The time, by this machine's clock.
+CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
+
+-- stamp_ms --
+-- SQLite has no time of a transaction.
+{now_ms}
+
+-- for_update --
+-- Nothing: a write transaction is alone.
+
+-- oldest_event --
+-- When the oldest event was written: one file, one clock.
+min(created_at_ms)
+
+-- key_id_beside_time --
+-- By the index of times (+): without statistics SQLite would read all that the key ever had.
++key_id
+
+---- Schema ----
+
+-- HAS_SCHEMA --
+-- Whether the tables are there: 0 if not.
+SELECT count(*) FROM sqlite_schema WHERE name = 'schema_version'
+
+---- Reads ----
+
+-- READ_ROW --
+-- One row, by key id, partition and row id.
+SELECT partition, {row_columns} FROM rows WHERE key_id = ?1 AND partition = ?2 AND row_id = ?3
+
+-- GET_HEAD --
+-- The head of the partition ?2 of the key with the id ?1.
+SELECT head, live_rows, live_bytes FROM partitions WHERE key_id = ?1 AND partition = ?2
+
+-- STORED_SIZE --
+-- Size and version of a row, by key id, partition and row id.
+SELECT deleted, version, size FROM rows WHERE key_id = ?1 AND partition = ?2 AND row_id = ?3
+
+-- STORED_CONTENT --
+-- The same with what the row holds.
+SELECT deleted, version, size, value, metadata FROM rows WHERE key_id = ?1 AND partition = ?2 AND row_id = ?3
+
+-- READ_MARK --
+-- What is stored of the idempotency key ?2 of the store ?1.
+SELECT digest, outcomes FROM idempotency_keys WHERE store = ?1 AND idempotency_key = ?2
+
+---- Writes ----
+
+-- UPSERT_HEAD --
+-- Stores the head of a partition.
+INSERT INTO partitions (key_id, partition, head, floor, live_rows, live_bytes) VALUES (?1, ?2, ?3, 0, ?4, ?5)
+ON CONFLICT (key_id, partition) DO UPDATE
+SET head = excluded.head, live_rows = excluded.live_rows, live_bytes = excluded.live_bytes
+
+-- UPSERT_ROW --
+-- Stores a row.
+INSERT INTO rows (key_id, partition, row_id, value, version, deleted, metadata, size, written_at_ms)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+ON CONFLICT (key_id, partition, row_id) DO UPDATE
+SET value = excluded.value, version = excluded.version, deleted = excluded.deleted, metadata = excluded.metadata,
+    size = excluded.size, written_at_ms = excluded.written_at_ms
+
+-- INSERT_HISTORY --
+-- Stores a revision.
+INSERT INTO history (key_id, partition, row_id, value, revision, deleted, metadata, prev, written_at_ms)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+
+-- INSERT_OUTBOX --
+-- Stores an event.
+-- The store is the third token of config.notify.<store>.<key>.<partition>.
+INSERT INTO outbox (store, subject, msg_id, payload, traceparent, created_at_ms)
+VALUES (substr(?1, 15, instr(substr(?1, 15), '.') - 1), ?1, ?2, ?3, ?4, ?5)
+
+-- INSERT_MARK --
+-- Stores an idempotency key.
+INSERT INTO idempotency_keys (store, idempotency_key, digest, outcomes, written_at_ms) VALUES (?1, ?2, ?3, ?4, ?5)
+
+---- Outbox and maintenance ----
+
+-- DELETE_OUTBOX --
+-- Removes an event.
+DELETE FROM outbox WHERE id = ?1
+
+-- RAISE_FLOOR --
+-- Raises the floor of a partition to ?3.
+UPDATE partitions SET floor = ?3 WHERE key_id = ?1 AND partition = ?2 AND floor < ?3
+
+-- DELETE_TOMBSTONE --
+-- Removes a tombstone, by key id, partition, row id and version.
+DELETE FROM rows WHERE key_id = ?1 AND partition = ?2 AND row_id = ?3 AND version = ?4
+
+-- DELETE_HISTORY --
+-- Removes a revision, by key id, partition and revision.
+DELETE FROM history WHERE key_id = ?1 AND partition = ?2 AND revision = ?3

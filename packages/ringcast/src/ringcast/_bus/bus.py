@@ -129,7 +129,7 @@ class Acknowledgements(Protocol):
         """Sends the acknowledgements that wait."""
 
     async def report_progress(self, tokens: Sequence[str]) -> None:
-        """Tells the server that these deliveries are being worked on: it restarts their acknowledgement timeout."""
+        """Reports that these deliveries are being worked on: the server restarts their acknowledgement timeout."""
 
 
 class Bus(Protocol):

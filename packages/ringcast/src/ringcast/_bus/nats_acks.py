@@ -56,7 +56,7 @@ class NatsAcks:
             self._log.debug("nats.acks_lost", error=str(error))
 
     async def report_progress(self, tokens: Sequence[str]) -> None:
-        """Tells the server that these deliveries are being worked on: it restarts their acknowledgement timeout."""
+        """Reports that these deliveries are being worked on: the server restarts their acknowledgement timeout."""
         if not self._client().is_connected:
             return
         try:

@@ -77,7 +77,7 @@ def _take_any_attempt(
 
 
 def _take_beside(self: Intake, change: Change) -> None:
-    offset = self._open.get(change.row_id)
+    offset = self.window.offsets.get(change.row_id)
     if offset is not None and self.messages[offset].delivered:
         self._arrived[change.row_id] = change
     else:
@@ -93,7 +93,7 @@ def _settle_all(self: Intake, offset: int) -> Change | None:
 
 def _batch_of_strangers(self: Intake) -> list[str]:
     keys = _intake_batch(self)
-    return [f"{key}-{number}" for number, key in enumerate(keys, self.last)]
+    return [f"{key}-{number}" for number, key in enumerate(keys, self.window.last)]
 
 
 VARIANTS: Final = {

@@ -211,7 +211,7 @@ class KeySharedGroup(Group):
             # What was missed comes no faster than it is delivered: it alone never puts the group too far behind.
             self._progress.has_room(min(window, max(1, most // 2)) - self.behind)
         if keys:
-            last = self._intake.last
+            last = self._intake.window.last
             taken, actions = self._dispatcher.offer(range(last - len(keys) + 1, last + 1), keys, self._now())
             assert taken == len(keys), "no more come than there is room for"
             self._do(actions)
@@ -226,7 +226,7 @@ class KeySharedGroup(Group):
         for start in range(0, len(row_ids), AT_ONCE):
             some = row_ids[start : start + AT_ONCE]
             theirs = (row_id for row_id, owner in zip(some, shares.owners(some), strict=True) if owner == name)
-            self._intake.tell(theirs, name)
+            self._intake.deliver_present(theirs, name)
             self._offer_soon()
             await asyncio.sleep(0)
 
@@ -279,10 +279,10 @@ class KeySharedGroup(Group):
             "poison_policy": self.policy,
             "routing_key": self.routing.setting,
             "cursor": dispatcher.cursor,
-            "last": self._intake.last,
+            "last": self._intake.window.last,
             "in_flight": dispatcher.in_flight,
             "lag": self.lag,
-            "bytes": self._intake.bytes,
+            "bytes": self._intake.window.bytes,
             "behind": self._intake.behind,
             "kept": len(self._absent),
             "blocked": blocked,

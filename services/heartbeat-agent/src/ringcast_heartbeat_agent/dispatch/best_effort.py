@@ -40,10 +40,10 @@ class BestEffortGroup(Group):
         self.seen(consumer)
 
     def seen(self, consumer: ConsumerSession) -> None:
-        self._router.heartbeat(consumer.number, self._now())
+        self._router.heartbeat(consumer.number, self._timer.now_ms())
 
     def sent(self, consumer: ConsumerSession, count: int) -> None:
-        self._router.taken(consumer.number, count, self._now())
+        self._router.taken(consumer.number, count, self._timer.now_ms())
 
     def take(self, change: Change) -> None:
         (number,) = self._router.route([self.routing.note(change)])
@@ -89,9 +89,9 @@ class BestEffortGroup(Group):
         return self._router.counts()
 
     def _add(self, name: str, filters: Sequence[str], capacity: int, api: str) -> ConsumerSession:
-        number = self._router.join(name, filters, capacity=capacity, now_ms=self._now())
+        number = self._router.join(name, filters, capacity=capacity, now_ms=self._timer.now_ms())
         consumer = self.sessions[number] = ConsumerSession(number, name, filters, capacity, api)
-        self._arm(self._router.next_deadline_ms)
+        self._timer.arm(self._router.next_deadline_ms)
         return consumer
 
     def _evict(self, consumer: ConsumerSession) -> None:
@@ -99,6 +99,6 @@ class BestEffortGroup(Group):
         self._forget(consumer.number, self._evicted())
 
     def _tick(self) -> None:
-        for number in self._router.tick(self._now()):
+        for number in self._router.tick(self._timer.now_ms()):
             self._forget(number, self._evicted())
-        self._arm(self._router.next_deadline_ms)
+        self._timer.arm(self._router.next_deadline_ms)

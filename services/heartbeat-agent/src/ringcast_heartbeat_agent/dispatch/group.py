@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
@@ -18,6 +17,7 @@ from ringcast_heartbeat_agent.dispatch.dead_letters import DeadLetterPublisher
 from ringcast_heartbeat_agent.dispatch.progress import History
 from ringcast_heartbeat_agent.dispatch.replays import nothing, tell
 from ringcast_heartbeat_agent.dispatch.routing import Routing, RowMetadata
+from ringcast_heartbeat_agent.dispatch.timer import DeadlineTimer
 from ringcast_heartbeat_agent.errors import EvictedError, StoppedError, StoppingError
 
 log = EventLog(logging.getLogger(__name__))
@@ -106,7 +106,10 @@ class Group:
         """Since when it has no consumer."""
         self.closed = False
         self._context = context
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = DeadlineTimer(self._tick)
+        self._title = f"group {name} of {source.store}/{source.key}"
+        self.evict_after_s = context.config.evict_after_s
+        """After how much silence a consumer is evicted."""
 
     # ---- for consumers
 
@@ -155,11 +158,6 @@ class Group:
     def drain(self, why: str) -> None:
         """Delivers nothing new; each stream ends with an error once its consumer has answered everything."""
         self.close(StoppingError(why))
-
-    @property
-    def evict_after_s(self) -> float:
-        """After how much silence a consumer is evicted."""
-        return self._context.config.evict_after_s
 
     @property
     def consumers(self) -> int:
@@ -222,7 +220,7 @@ class Group:
 
         What it returns is to be called when nobody waits for that any more.
         """
-        tell(request, say, ReplayOutcome.KEPT, 0, f"{self._shown} is {self.mode}: it has no dead letters")
+        tell(request, say, ReplayOutcome.KEPT, 0, f"{self._title} is {self.mode}: it has no dead letters")
         return nothing
 
     # ---- for people
@@ -242,8 +240,7 @@ class Group:
     def close(self, error: StoppedError | None = None) -> None:
         """Ends it with all its consumers. Calling it again changes nothing."""
         self.closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.close()
         for consumer in list(self.sessions.values()):
             self._forget(consumer.number, error)
 
@@ -268,36 +265,12 @@ class Group:
         if consumer is not None:
             consumer.end(error)
             if error is not None:
-                log.warning("consumer.ended", consumer=consumer.name, group=self._shown, error=error)
+                log.warning("consumer.ended", consumer=consumer.name, group=self._title, error=error)
         if not self.sessions:
             self.empty_since = asyncio.get_running_loop().time()
 
     def _evicted(self) -> EvictedError:
         return EvictedError(f"no sign of life for {self.evict_after_s:g} s: others have its messages; register again")
-
-    @property
-    def _shown(self) -> str:
-        return f"group {self.name} of {self.source.store}/{self.source.key}"
-
-    def _arm(self, due_ms: int | None) -> None:
-        """Has :meth:`_tick` called when it is due."""
-        if self.closed or due_ms is None:
-            return
-        due = due_ms / 1000
-        if self._timer is not None:
-            if self._timer.when() <= due:
-                return  # it looks again when it goes off
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(due, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        self._tick()
-
-    @staticmethod
-    def _now() -> int:
-        """Milliseconds, rounded up: a timer that goes off finds what is due."""
-        return math.ceil(asyncio.get_running_loop().time() * 1000)
 
 
 def total(counts: Iterable[dict[str, int]]) -> Counter[str]:

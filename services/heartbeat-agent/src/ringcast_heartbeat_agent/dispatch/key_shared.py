@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
@@ -12,10 +11,11 @@ from typing import Any, Final
 
 from ringcast import Change
 from ringcast_core import Action, Dispatcher
-from ringcast_wire import EventLog, ReplayAnswer, ReplayOutcome, ReplayRequest
+from ringcast_wire import ReplayAnswer, ReplayOutcome, ReplayRequest
 
 from ringcast_heartbeat_agent.dispatch.absent import Absent
 from ringcast_heartbeat_agent.dispatch.consumer_session import ConsumerSession, Delivery
+from ringcast_heartbeat_agent.dispatch.failures import Failures
 from ringcast_heartbeat_agent.dispatch.group import RELIABLE, Group, GroupContext, Rejected, Source, milliseconds
 from ringcast_heartbeat_agent.dispatch.intake import AT_ONCE, Intake
 from ringcast_heartbeat_agent.dispatch.positions import Away
@@ -25,10 +25,6 @@ from ringcast_heartbeat_agent.dispatch.routing import ROWS, Routing
 from ringcast_heartbeat_agent.dispatch.shares import Shares
 from ringcast_heartbeat_agent.errors import BehindError, StoppedError, StoppingError
 
-log = EventLog(logging.getLogger(__name__))
-
-_REASON_CHARS: Final = 512
-_LETTERS_AT_ONCE: Final = 8
 _SAVE_S: Final = 1.0
 _MOST_LOOKED_AT: Final = 50_000
 """With more rows that wait it is not looked how far the group has come: what was known holds."""
@@ -58,13 +54,12 @@ class KeySharedGroup(Group):
         )
         self._intake = Intake(source, window=config.window, window_bytes=config.window_bytes, routing=routing)
         self._absent = Absent(config.linger_s, config.max_consumers, routing)
-        self._reasons: dict[int, str] = {}
         self._save_at = 0.0
         self._offering = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._left_with: StoppingError | None = None
         self._replays = GroupReplays()
-        self._letter_turns = asyncio.Semaphore(_LETTERS_AT_ONCE)
+        self._failures = Failures(name, self._title, source.worker_id, context.dead_letters, self._replays)
         self._progress = self._begun()
 
     # ---- for consumers
@@ -82,7 +77,7 @@ class KeySharedGroup(Group):
     def leave(self, consumer: ConsumerSession) -> None:
         consumer.leaving = True
         self._absent.gone(consumer.name, consumer.filters, asyncio.get_running_loop().time())
-        self._do(self._dispatcher.drain(consumer.number, self._now()) or [])
+        self._do(self._dispatcher.drain(consumer.number, self._timer.now_ms()) or [])
 
     def answer(
         self,
@@ -91,7 +86,7 @@ class KeySharedGroup(Group):
         attempts: Sequence[int],
         rejected: Sequence[Rejected] = (),
     ) -> None:
-        now = self._now()
+        now = self._timer.now_ms()
         if offsets:
             counted, actions = self._dispatcher.acknowledge(consumer.number, offsets, attempts, now)
             for offset in compress(offsets, counted):
@@ -104,22 +99,18 @@ class KeySharedGroup(Group):
             self._reject(consumer, rejected, now)
 
     def _reject(self, consumer: ConsumerSession, rejected: Sequence[Rejected], now: int) -> None:
-        before = {offset: self._reasons.get(offset, "") for offset, _, _ in rejected}
-        for offset, _, reason in rejected:
-            self._reasons[offset] = f"rejected by {consumer.name}: {reason[:_REASON_CHARS]}"
+        before = self._failures.reject(consumer.name, [(offset, reason) for offset, _, reason in rejected])
         offsets, attempts = [offset for offset, _, _ in rejected], [attempt for _, attempt, _ in rejected]
         counted, actions = self._dispatcher.reject(consumer.number, offsets, attempts, now)
         for offset, counts in zip(offsets, counted, strict=True):
             if counts:
                 consumer.answered(offset)
-            elif before[offset]:
-                self._reasons[offset] = before[offset]
             else:
-                self._reasons.pop(offset, None)
+                self._failures.restore(offset, before[offset])
         self._do(actions)
 
     def seen(self, consumer: ConsumerSession) -> None:
-        self._dispatcher.heartbeat(consumer.number, self._now())
+        self._dispatcher.heartbeat(consumer.number, self._timer.now_ms())
 
     # ---- for the source
 
@@ -180,9 +171,9 @@ class KeySharedGroup(Group):
     def replay(self, request: ReplayRequest, change: Change, say: Callable[[ReplayAnswer], None]) -> Callable[[], None]:
         history, applied = self.source.history, self.source.applied()
         if self.closed:
-            tell(request, say, ReplayOutcome.KEPT, 0, f"{self._shown} has ended")
+            tell(request, say, ReplayOutcome.KEPT, 0, f"{self._title} has ended")
         elif self._progress is not None and self._progress.is_ahead(change.partition, applied, history):
-            why = f"{self._shown} was told of newer changes than the agent's worker has: try again later"
+            why = f"{self._title} was told of newer changes than the agent's worker has: try again later"
             tell(request, say, ReplayOutcome.KEPT, 0, why)
         elif self._replays.add(request, change, say):
             self._intake.forgive(change.row_id)
@@ -205,14 +196,14 @@ class KeySharedGroup(Group):
         keys = self._intake.batch()
         window, most = self._context.config.window, self._context.config.max_behind
         if (held := self.behind + len(self._absent)) > most:
-            self.close(BehindError(f"{self._shown} is {held} rows behind: register again, and begin with the rows"))
+            self.close(BehindError(f"{self._title} is {held} rows behind: register again, and begin with the rows"))
             return
         if self._progress is not None:
             # What was missed comes no faster than it is delivered: it alone never puts the group too far behind.
             self._progress.has_room(min(window, max(1, most // 2)) - self.behind)
         if keys:
             last = self._intake.window.last
-            taken, actions = self._dispatcher.offer(range(last - len(keys) + 1, last + 1), keys, self._now())
+            taken, actions = self._dispatcher.offer(range(last - len(keys) + 1, last + 1), keys, self._timer.now_ms())
             assert taken == len(keys), "no more come than there is room for"
             self._do(actions)
         if self._intake.goes_on:
@@ -240,11 +231,11 @@ class KeySharedGroup(Group):
         for offset, row_id in blocked:
             if row_ids is not None and row_id not in row_ids:
                 continue
-            actions = decide(offset, self._now())
+            actions = decide(offset, self._timer.now_ms())
             if actions is None:
                 continue
             if discard:
-                self._tell_replayed(offset, "it was discarded")
+                self._replays.tell(messages[offset].change, ReplayOutcome.KEPT, "it was discarded")
                 self._give_up(offset)
             self._do(actions)
             decided.append(row_id)
@@ -268,7 +259,7 @@ class KeySharedGroup(Group):
         ]
         messages = self._intake.messages
         blocked = [
-            {"row_id": messages[offset].change.row_id, "offset": offset, "reason": self._reasons.get(offset, "")}
+            {"row_id": messages[offset].change.row_id, "offset": offset, "reason": self._failures.reason(offset)}
             for offset in dispatcher.blocked()
         ]
         return {
@@ -317,13 +308,13 @@ class KeySharedGroup(Group):
             task.cancel()
         self._intake.clear()
         self._absent.clear()
-        self._reasons.clear()
-        self._replays.end(f"{self._shown} has ended")
+        self._failures.clear()
+        self._replays.end(f"{self._title} has ended")
 
     # ---- what the dispatcher wants done
 
     def _add(self, name: str, filters: Sequence[str], capacity: int, api: str) -> ConsumerSession:
-        number, actions = self._dispatcher.join(name, filters, now_ms=self._now(), capacity=capacity)
+        number, actions = self._dispatcher.join(name, filters, now_ms=self._timer.now_ms(), capacity=capacity)
         consumer = self.sessions[number] = ConsumerSession(number, name, filters, capacity, api)
         self._share()
         for change in self._absent.back(name, filters):
@@ -349,11 +340,11 @@ class KeySharedGroup(Group):
         return Shares((one for one in self.sessions.values() if not one.leaving), self.routing)
 
     def _evict(self, consumer: ConsumerSession) -> None:
-        self._do(self._dispatcher.evict(consumer.number, self._now()) or [])
+        self._do(self._dispatcher.evict(consumer.number, self._timer.now_ms()) or [])
 
     def _tick(self) -> None:
         self._absent.expire(asyncio.get_running_loop().time())
-        self._do(self._dispatcher.tick(self._now()))
+        self._do(self._dispatcher.tick(self._timer.now_ms()))
 
     def _do(self, actions: list[Action]) -> None:
         if self.closed:
@@ -367,15 +358,15 @@ class KeySharedGroup(Group):
                     self._do_one(action)
             actions = []
             for number, offset, attempt in revoked:
-                actions += self._dispatcher.acknowledge(number, [offset], [attempt], self._now())[1]
+                actions += self._dispatcher.acknowledge(number, [offset], [attempt], self._timer.now_ms())[1]
                 change = self._settle(offset)
                 if change is not None:
                     self._replays.tell(change, ReplayOutcome.KEPT, "the partition has gone to another host")
         if self._intake.waiting:
             self._offer_soon()
-        self._arm(self._dispatcher.next_deadline_ms)
+        self._timer.arm(self._dispatcher.next_deadline_ms)
         if (due := self._absent.due) is not None:
-            self._arm(math.ceil(due * 1000))
+            self._timer.arm(math.ceil(due * 1000))
 
     def _deliver(self, number: int, offset: int, attempt: int, revoked: list[tuple[int, int, int]]) -> None:
         message = self._intake.messages[offset]
@@ -388,19 +379,15 @@ class KeySharedGroup(Group):
     def _do_one(self, action: Action) -> None:
         match action:
             case Action.TimedOut(number, offset, _):
-                self._reasons[offset] = f"not answered within {self._context.config.ack_timeout_s:g} s"
+                self._failures.time_out(offset, self._context.config.ack_timeout_s)
                 self.sessions[number].answered(offset)
             case Action.DeadLetter(offset, deliveries, reason):
-                self._spawn(self._send_letter(offset, deliveries, reason))
+                self._spawn(self._publish_dead_letter(offset, deliveries, reason))
             case Action.Drop(offset, deliveries, reason):
-                log.error("message.dropped", **self._facts(offset, deliveries, reason))
-                self._tell_replayed(offset, f"it failed again, and was dropped: {self._reasons.get(offset, reason)}")
+                self._failures.drop(offset, self._intake.messages[offset].change, deliveries, reason)
                 self._give_up(offset)
             case Action.Block(offset, deliveries, reason):
-                log.error("message.blocked", **self._facts(offset, deliveries, reason))
-                self._tell_replayed(
-                    offset, f"it failed again, and its row is blocked: {self._reasons.get(offset, reason)}"
-                )
+                self._failures.block(offset, self._intake.messages[offset].change, deliveries, reason)
             case Action.Skip(offset, _):
                 change = self._settle(offset)
                 if change is not None:
@@ -412,44 +399,18 @@ class KeySharedGroup(Group):
             case Action.Left(number):
                 self._forget(number, self._left_with)
 
-    def _tell_replayed(self, offset: int, why: str) -> None:
-        self._replays.tell(self._intake.messages[offset].change, ReplayOutcome.KEPT, why)
-
     def _settle(self, offset: int) -> Change | None:
-        if self._reasons:
-            self._reasons.pop(offset, None)
+        if self._failures.reasons:  # hardly ever, and this runs for each message
+            self._failures.forget(offset)
         return self._intake.settle(offset)
 
     def _give_up(self, offset: int) -> None:
-        self._reasons.pop(offset, None)
+        self._failures.forget(offset)
         self._intake.give_up(offset)
 
-    def _facts(self, offset: int, deliveries: int, reason: str) -> dict[str, object]:
-        """The fields of a log line about a message that failed for good: not the row id, which may be a secret."""
-        change = self._intake.messages[offset].change
-        return {
-            "group": self._shown,
-            "partition": change.partition,
-            "version": change.version,
-            "deliveries": deliveries,
-            "reason": self._reasons.get(offset, reason),
-        }
-
-    async def _send_letter(self, offset: int, deliveries: int, reason: str) -> None:
-        log.error("message.dead_lettered", **self._facts(offset, deliveries, reason))
-        change = self._intake.messages[offset].change
-        why = self._reasons.get(offset, reason)
-        async with self._letter_turns:
-            await self._context.dead_letters.publish(
-                change,
-                group=self.name,
-                worker_id=self.source.worker_id,
-                why=f"{self._shown}: {why}",
-                tries=deliveries,
-                replayed=self._replays.of(change),
-            )
-        self._replays.tell(change, ReplayOutcome.FAILED_AGAIN, why)
-        actions = self._dispatcher.dead_lettered(offset, self._now())
+    async def _publish_dead_letter(self, offset: int, deliveries: int, reason: str) -> None:
+        await self._failures.publish(offset, self._intake.messages[offset].change, deliveries, reason)
+        actions = self._dispatcher.dead_lettered(offset, self._timer.now_ms())
         self._give_up(offset)
         self._do(actions or [])
 

@@ -43,20 +43,20 @@ class Left:
 class _Consumer:
     """Takes everything and acknowledges it. Its own part of the time is not the agent's."""
 
-    def __init__(self, group: Group, member: ConsumerSession, left: Left) -> None:
+    def __init__(self, group: Group, consumer: ConsumerSession, left: Left) -> None:
         self._group = group
-        self._member = member
+        self._consumer = consumer
         self._left = left
         self.own_s = 0.0
 
     async def run(self) -> None:
-        async for frame in self._member.frames():
+        async for frame in self._consumer.frames():
             for response in responses(frame, self._group):
                 sent = response.SerializeToString()
                 answers = self._answers(sent)
                 await asyncio.sleep(0)
-                requested(pb.ConsumeRequest.FromString(answers), self._group, self._member)
-            self._group.sent(self._member, len(frame.deliveries))
+                requested(pb.ConsumeRequest.FromString(answers), self._group, self._consumer)
+            self._group.sent(self._consumer, len(frame.deliveries))
             self._left.less(len(frame.deliveries))
 
     def _answers(self, sent: bytes) -> bytes:
@@ -81,8 +81,8 @@ async def measure(messages: int, at_once: int) -> float:
         group = KeySharedGroup(OwnsAll("k"), "g", around, "drop")
         consumers, left = [], Left(messages)
         for number in range(CONSUMERS):
-            member, _ = group.join(f"c{number}", (), capacity=0, changes_only=True, session="", api="stream")
-            consumers.append(_Consumer(group, member, left))
+            consumer, _ = group.join(f"c{number}", (), capacity=0, changes_only=True, session="", api="stream")
+            consumers.append(_Consumer(group, consumer, left))
         running = [tasks.create_task(each.run()) for each in consumers]
         began_s = time.process_time()
         for start in range(0, messages, at_once):

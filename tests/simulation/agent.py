@@ -65,7 +65,7 @@ class Host:
         agent = self.agent
         end = WorkerEnd(worker)
         if agent is None or not agent.listens:
-            end.ended(_nobody())
+            end.ended(_refused())
         else:
             agent.connect(end)
         try:
@@ -244,7 +244,7 @@ class Agent(SimProcess):
         self.listens = False
         for stream in self.streams:
             if stream.far.far is stream:
-                stream.far.ended(_nobody())
+                stream.far.ended(_refused())
 
     # ---- streams
 
@@ -272,7 +272,7 @@ class Agent(SimProcess):
                 stream.far.ended(error)
 
 
-def _nobody() -> RingcastError:
+def _refused() -> RingcastError:
     return UnavailableError("the agent did not answer: nobody listens")
 
 

@@ -51,7 +51,7 @@ def _never(*_: Any) -> bool:
     return False
 
 
-def _wait_for_no_one(self: WorkerRegistry, registrations: list[Registration], *users: Any) -> None:
+def _restore_no_worker(self: WorkerRegistry, registrations: list[Registration], *users: Any) -> None:
     _registry_restore(self, [], *users)
     self._grace_ticks = 0
 
@@ -60,20 +60,20 @@ def _alive_unread(self: Membership, lease: str) -> bool:
     return "." in lease or _membership_alive(self, lease)
 
 
-def _settle_what_it_had(self: KeySharedGroup, member: ConsumerSession) -> None:
-    flight = list(member._flight.values())
-    self.answer(member, [one.offset for one in flight], [one.attempt for one in flight])
-    _group_detach(self, member)
+def _settle_what_it_had(self: KeySharedGroup, consumer: ConsumerSession) -> None:
+    flight = list(consumer._flight.values())
+    self.answer(consumer, [one.offset for one in flight], [one.attempt for one in flight])
+    _group_detach(self, consumer)
 
 
 def _take_any_attempt(
-    self: KeySharedGroup, member: ConsumerSession, offsets: Sequence[int], attempts: Sequence[int], *words: Any
+    self: KeySharedGroup, consumer: ConsumerSession, offsets: Sequence[int], attempts: Sequence[int], *words: Any
 ) -> None:
-    flight = member._flight
+    flight = consumer._flight
     newest = [
         flight[offset].attempt if offset in flight else old for offset, old in zip(offsets, attempts, strict=True)
     ]
-    _group_answer(self, member, offsets, newest, *words)
+    _group_answer(self, consumer, offsets, newest, *words)
 
 
 def _take_beside(self: Intake, change: Change) -> None:
@@ -91,7 +91,7 @@ def _settle_all(self: Intake, offset: int) -> Change | None:
     return change
 
 
-def _batch_of_strangers(self: Intake) -> list[str]:
+def _batch_of_distinct_keys(self: Intake) -> list[str]:
     keys = _intake_batch(self)
     return [f"{key}-{number}" for number, key in enumerate(keys, self.window.last)]
 
@@ -107,7 +107,7 @@ VARIANTS: Final = {
     "waits_for_no_worker": Variant(
         "takes workers for dead that have not come back to it when it starts",
         200,
-        ((WorkerRegistry, "restore", _wait_for_no_one),),
+        ((WorkerRegistry, "restore", _restore_no_worker),),
     ),
     "unread_lease": Variant(
         "trusts the lease of a host without having read it", 300, ((Membership, "alive", _alive_unread),)
@@ -126,7 +126,7 @@ VARIANTS: Final = {
     "two_at_once": Variant(
         "gives a newer version of a row out while a consumer still has the one before",
         100,
-        ((Intake, "take", _take_beside), (Intake, "batch", _batch_of_strangers)),
+        ((Intake, "take", _take_beside), (Intake, "batch", _batch_of_distinct_keys)),
     ),
     "lapsed_row": Variant(
         "gives a row up of which something newer came while a consumer had it",

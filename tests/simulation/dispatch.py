@@ -160,7 +160,7 @@ class Dispatching:
     def start(self) -> None:
         """Makes the groups, and has consumers come."""
         random = self._process.random
-        around = GroupContext(self._settings.config(), self._process.loop.create_task, cast(Any, Letters(random)))
+        around = GroupContext(self._settings.config(), self._process.loop.create_task, cast(Any, DeadLetters(random)))
         for key in self._keys:
             source = self._sources[key] = Source(self._host, key, self._partitions)
             group = self._groups[key] = ObservedGroup(source, "g", around, self._settings.policy)
@@ -191,7 +191,7 @@ class Dispatching:
             group.close()
 
 
-class Letters:
+class DeadLetters:
     """Publishes dead letters, after a time."""
 
     def __init__(self, random: Random) -> None:
@@ -216,7 +216,7 @@ class ObservedGroup(KeySharedGroup):
         super()._do_one(action)
 
 
-class ObservedMember(ConsumerSession):
+class ObservedSession(ConsumerSession):
     """Tells what it is given, and when it is over."""
 
     def title(self) -> str:
@@ -245,7 +245,7 @@ class Consumer:
     settings: DispatchSettings
     random: Random
     _session: str = ""
-    _member: ObservedMember | None = None
+    _current: ObservedSession | None = None
     """The registration, while it is connected."""
     _handling: dict[tuple[int, int], asyncio.Task[None]] = field(default_factory=dict)
 
@@ -261,26 +261,26 @@ class Consumer:
                 continue
             if not resumed:
                 self._drop_all()
-            self._member = cast(ObservedMember, found)
+            self._current = cast(ObservedSession, found)
             self._session = found.session
-            await self._connected(self._member)
+            await self._connected(self._current)
 
-    async def _connected(self, member: ObservedMember) -> None:
+    async def _connected(self, consumer: ObservedSession) -> None:
         trouble = asyncio.ensure_future(self._until_trouble())
-        tasks = [asyncio.ensure_future(self._read(member)), asyncio.ensure_future(self._seen(member))]
+        tasks = [asyncio.ensure_future(self._read(consumer)), asyncio.ensure_future(self._seen(consumer))]
         await asyncio.wait([*tasks, trouble], return_when=asyncio.FIRST_COMPLETED)
         comes = trouble.result() if trouble.done() else self._nothing
         for task in (*tasks, trouble):
             task.cancel()
         await asyncio.wait([*tasks, trouble])
-        await comes(member)
-        self._member = None
+        await comes(consumer)
+        self._current = None
 
-    async def _nothing(self, member: ObservedMember) -> None:
+    async def _nothing(self, consumer: ObservedSession) -> None:
         """The group has ended the session: another follows."""
         await asyncio.sleep(_AGAIN_S)
 
-    async def _until_trouble(self) -> Callable[[ObservedMember], Any]:
+    async def _until_trouble(self) -> Callable[[ObservedSession], Any]:
         while True:
             await asyncio.sleep(self.random.expovariate(1.0 / self.settings.restless_s))
             if not self.settings.well:
@@ -288,40 +288,40 @@ class Consumer:
 
     # ---- what becomes of it
 
-    async def _disconnect(self, member: ObservedMember) -> None:
+    async def _disconnect(self, consumer: ObservedSession) -> None:
         """The connection is gone, and comes back: mostly before the eviction."""
-        self._gone(member)
+        self._gone(consumer)
         await asyncio.sleep(self.random.uniform(0.0, 4.0))
 
-    async def _die(self, member: ObservedMember) -> None:
+    async def _die(self, consumer: ObservedSession) -> None:
         """The process is gone, and another starts under the same name."""
-        _note("consumer_over", member.title())
+        _note("consumer_over", consumer.title())
         self._drop_all()
         self._session = ""
-        self._gone(member)
+        self._gone(consumer)
         await asyncio.sleep(self.random.uniform(0.0, 6.0))
 
-    async def _leave(self, member: ObservedMember) -> None:
+    async def _leave(self, consumer: ObservedSession) -> None:
         """It takes nothing new, answers what it has, and comes back later."""
-        if not member.ended:
-            self.group.leave(member)
-        reading = [asyncio.ensure_future(self._read(member)), asyncio.ensure_future(self._seen(member))]
-        await asyncio.wait({asyncio.ensure_future(member.over.wait())}, timeout=2.0 * ACK_TIMEOUT_S)
+        if not consumer.ended:
+            self.group.leave(consumer)
+        reading = [asyncio.ensure_future(self._read(consumer)), asyncio.ensure_future(self._seen(consumer))]
+        await asyncio.wait({asyncio.ensure_future(consumer.over.wait())}, timeout=2.0 * ACK_TIMEOUT_S)
         for task in reading:
             task.cancel()
         await asyncio.wait(reading)
         self._session = ""
-        self._gone(member)
+        self._gone(consumer)
         await asyncio.sleep(self.random.uniform(0.0, 3.0))
 
-    async def _fall_silent(self, member: ObservedMember) -> None:
+    async def _fall_silent(self, consumer: ObservedSession) -> None:
         """It hangs: nothing is read or said for a time, and the connection stays."""
         await asyncio.sleep(self.random.uniform(0.0, 6.0))
-        self._gone(member)
+        self._gone(consumer)
 
-    def _gone(self, member: ObservedMember) -> None:
-        if not member.ended:
-            self.group.detach(member)
+    def _gone(self, consumer: ObservedSession) -> None:
+        if not consumer.ended:
+            self.group.detach(consumer)
 
     def _drop_all(self) -> None:
         handling, self._handling = self._handling, {}
@@ -330,37 +330,37 @@ class Consumer:
 
     # ---- what it does
 
-    async def _read(self, member: ObservedMember) -> None:
+    async def _read(self, consumer: ObservedSession) -> None:
         try:
-            async for frame in member.frames():
+            async for frame in consumer.frames():
                 for delivery in frame.deliveries:
                     place = delivery.offset, delivery.attempt
                     if place not in self._handling:
-                        self._handling[place] = asyncio.ensure_future(self._handle(member, delivery))
+                        self._handling[place] = asyncio.ensure_future(self._handle(consumer, delivery))
         except StoppedError:
             return
 
-    async def _seen(self, member: ObservedMember) -> None:
-        while not member.ended:
-            self.group.seen(member)
+    async def _seen(self, consumer: ObservedSession) -> None:
+        while not consumer.ended:
+            self.group.seen(consumer)
             await asyncio.sleep(_SEEN_S)
 
-    async def _handle(self, member: ObservedMember, delivery: Delivery) -> None:
+    async def _handle(self, consumer: ObservedSession, delivery: Delivery) -> None:
         random, settings = self.random, self.settings
         slow = not settings.well and random.random() < settings.slow
         await asyncio.sleep(ACK_TIMEOUT_S * random.uniform(0.9, 2.0) if slow else settings.handler_s * random.random())
-        while self._member is None and not member.ended:  # noqa: ASYNC110  # either may change first
+        while self._current is None and not consumer.ended:  # noqa: ASYNC110  # either may change first
             await asyncio.sleep(_AGAIN_S)  # it says so when it is connected again
         self._handling.pop((delivery.offset, delivery.attempt), None)
-        if member.ended:
+        if consumer.ended:
             return
         change = delivery.change
-        _note("answered", change.key, change.row_id, member.title(), delivery.offset, delivery.attempt)
+        _note("answered", change.key, change.row_id, consumer.title(), delivery.offset, delivery.attempt)
         if not settings.well and random.random() < settings.rejects:
-            self.group.answer(member, [], [], [(delivery.offset, delivery.attempt, "on purpose")])
+            self.group.answer(consumer, [], [], [(delivery.offset, delivery.attempt, "on purpose")])
         else:
             _note("settled", change.key, change.row_id, change.version)
-            self.group.answer(member, [delivery.offset], [delivery.attempt])
+            self.group.answer(consumer, [delivery.offset], [delivery.attempt])
 
 
 def _note(kind: str, *words: Any) -> None:
@@ -374,5 +374,5 @@ def simulated_dispatch(seed: int) -> Iterator[None]:
     secrets = SimpleNamespace(token_hex=lambda count: random.randbytes(count).hex())
     with ExitStack() as stack:
         stack.enter_context(patch.object(consumer_session, "secrets", secrets))
-        stack.enter_context(patch.object(key_shared, "ConsumerSession", ObservedMember))
+        stack.enter_context(patch.object(key_shared, "ConsumerSession", ObservedSession))
         yield

@@ -212,7 +212,7 @@ class Reading:
 
 
 class Ears:
-    """A member of a group, that answers what it hears."""
+    """A consumer of a group, that answers what it hears."""
 
     def __init__(self, group: KeySharedGroup) -> None:
         self._group = group

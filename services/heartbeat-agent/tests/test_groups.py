@@ -50,9 +50,9 @@ async def make() -> AsyncIterator[Make]:
 def join(
     group: KeySharedGroup, name: str = "one", *filters: str, capacity: int = 0, session: str = ""
 ) -> ConsumerSession:
-    member, resumed = group.join(name, filters, capacity=capacity, changes_only=True, session=session, api="stream")
+    consumer, resumed = group.join(name, filters, capacity=capacity, changes_only=True, session=session, api="stream")
     assert resumed == bool(session)
-    return member
+    return consumer
 
 
 def put(
@@ -62,11 +62,11 @@ def put(
         group.take(Change("s", "list", 0, row_id, None if deleted else value, version, deleted=deleted))
 
 
-async def given(member: ConsumerSession, count: int) -> list[Delivery]:
+async def given(consumer: ConsumerSession, count: int) -> list[Delivery]:
     """The next deliveries of a consumer, so many of them."""
     found: list[Delivery] = []
     async with asyncio.timeout(PATIENCE_S):
-        async for frame in member.frames():
+        async for frame in consumer.frames():
             found += frame.deliveries
             if len(found) >= count:
                 break
@@ -74,8 +74,8 @@ async def given(member: ConsumerSession, count: int) -> list[Delivery]:
     return found
 
 
-def ack(group: KeySharedGroup, member: ConsumerSession, deliveries: Sequence[Delivery]) -> None:
-    group.answer(member, [each.offset for each in deliveries], [each.attempt for each in deliveries])
+def ack(group: KeySharedGroup, consumer: ConsumerSession, deliveries: Sequence[Delivery]) -> None:
+    group.answer(consumer, [each.offset for each in deliveries], [each.attempt for each in deliveries])
 
 
 async def until(condition: Callable[[], object], alive: Callable[[], None] = lambda: None) -> None:
@@ -100,13 +100,13 @@ async def test_what_kills_its_consumer_is_poison_though_a_supervisor_is_quick(ma
     put(group, [1], "killer")
     attempts = []
     for _ in range(5):
-        member = join(group)
-        (delivery,) = await given(member, 1)
+        consumer = join(group)
+        (delivery,) = await given(consumer, 1)
         attempts.append(delivery.attempt)
-        group.detach(member)
-    member = join(group)
+        group.detach(consumer)
+    consumer = join(group)
     put(group, [2], "killer")
-    (delivery,) = await given(member, 1)
+    (delivery,) = await given(consumer, 1)
     assert attempts == [1, 2, 3, 4, 5]
     assert (delivery.change.version, delivery.attempt) == (2, 1)
     assert (group.counts()["dropped"], group.counts()["evicted"]) == (1, 5)
@@ -118,59 +118,59 @@ async def test_what_was_given_up_is_not_told_to_who_comes_later(make: Make) -> N
     source.changes["killer"] = Change("s", "list", 0, "killer", "v", 1)
     group = make(source=source, max_deliveries=2, max_tries=2)
     for attempt in (1, 2):
-        member, _ = group.join("one", (), capacity=0, changes_only=False, session="", api="stream")
-        assert [each.attempt for each in await given(member, 1)] == [attempt]
-        group.detach(member)
-    member, _ = group.join("one", (), capacity=0, changes_only=False, session="", api="stream")
+        consumer, _ = group.join("one", (), capacity=0, changes_only=False, session="", api="stream")
+        assert [each.attempt for each in await given(consumer, 1)] == [attempt]
+        group.detach(consumer)
+    consumer, _ = group.join("one", (), capacity=0, changes_only=False, session="", api="stream")
     other, _ = group.join("two", (), capacity=0, changes_only=False, session="", api="stream")
     await until(lambda: group.counts()["dropped"] and not group.lag)
     await turns()
-    assert (group.counts()["deliveries"], member.unsent, other.unsent) == (2, 0, 0)
+    assert (group.counts()["deliveries"], consumer.unsent, other.unsent) == (2, 0, 0)
     group.leave(other)
     put(group, [2], "killer")
-    assert [each.change.version for each in await given(member, 1)] == [2]
+    assert [each.change.version for each in await given(consumer, 1)] == [2]
 
 
 async def test_the_same_session_goes_on_where_it_was(make: Make) -> None:
     group = make()
     put(group, [1])
-    member = join(group)
-    (before,) = await given(member, 1)
-    group.detach(member)
-    assert join(group, session=member.session) is member
-    assert await given(member, 1) == [before]
+    consumer = join(group)
+    (before,) = await given(consumer, 1)
+    group.detach(consumer)
+    assert join(group, session=consumer.session) is consumer
+    assert await given(consumer, 1) == [before]
     assert group.counts()["evicted"] == 0
 
 
 async def test_of_a_row_that_waits_the_newest_change_is_delivered(make: Make) -> None:
     group = make(window=4)
-    member = join(group, capacity=1)
+    consumer = join(group, capacity=1)
     put(group, [1])
-    (first,) = await given(member, 1)
+    (first,) = await given(consumer, 1)
     put(group, range(2, 100))
     put(group, range(100, 200), "b")  # not delivered: the consumer has no room
     assert group.lag == 3
-    ack(group, member, [first])
+    ack(group, consumer, [first])
     for row_id, version in (("b", 199), ("a", 99)):
-        (delivery,) = await given(member, 1)
+        (delivery,) = await given(consumer, 1)
         assert (delivery.change.row_id, delivery.change.version, delivery.attempt) == (row_id, version, 1)
-        ack(group, member, [delivery])
+        ack(group, consumer, [delivery])
     assert (group.lag, group.counts()["coalesced"]) == (0, 97 + 99)
 
 
 async def test_a_blocked_row_takes_one_place_of_the_window(make: Make) -> None:
     group = make("block", window=8, max_tries=1)
-    member = join(group)
+    consumer = join(group)
     put(group, [1], "hot")
-    (hot,) = await given(member, 1)
-    group.answer(member, [], [], [(hot.offset, 1, "no")])
+    (hot,) = await given(consumer, 1)
+    group.answer(consumer, [], [], [(hot.offset, 1, "no")])
     for number in range(100):
         put(group, [2 + number], "hot")
         put(group, [1], f"cold{number}")
-        ack(group, member, await given(member, 1))
+        ack(group, consumer, await given(consumer, 1))
     assert (group.blocked_rows, group.lag, group.counts()["acked"]) == (1, 2, 100)
     assert group.resolve(["hot"], discard=True) == ["hot"]
-    (newest,) = await given(member, 1)
+    (newest,) = await given(consumer, 1)
     assert (newest.change.row_id, newest.change.version) == ("hot", 101)
 
 
@@ -179,30 +179,30 @@ async def test_what_a_window_has_no_room_for_waits_and_holds_nobody_up(
     make: Make, limit: dict[str, int], fits: int
 ) -> None:
     group = make(**limit)
-    member = join(group)
+    consumer = join(group)
     for number in range(fits + 2):
         put(group, [1, 2], f"row{number}", "1")
-    first = await given(member, fits)
+    first = await given(consumer, fits)
     assert [delivery.change.row_id for delivery in first] == [f"row{number}" for number in range(fits)]
     assert {delivery.change.version for delivery in first} == {2}
     assert (group.lag, group.behind) == (fits + 2, 2)
     put(group, [3], f"row{fits}", "1")
-    ack(group, member, first[:1])
-    (late,) = await given(member, 1)
+    ack(group, consumer, first[:1])
+    (late,) = await given(consumer, 1)
     assert (late.change.row_id, late.change.version, late.offset) == (f"row{fits}", 3, fits + 1)
 
 
 async def test_a_slow_consumer_does_not_take_the_window_from_the_others(make: Make) -> None:
     group = make(window=60)
     names = ("slow", "quick", "quicker")
-    members = {name: join(group, name) for name in names}
+    consumers = {name: join(group, name) for name in names}
     done: dict[str, set[str]] = {name: set() for name in names}
 
     async def work(name: str) -> None:
-        async for frame in members[name].frames():
+        async for frame in consumers[name].frames():
             done[name] |= {delivery.change.row_id for delivery in frame.deliveries}
             if name != "slow":
-                ack(group, members[name], frame.deliveries)
+                ack(group, consumers[name], frame.deliveries)
 
     tasks = [asyncio.create_task(work(name)) for name in names]
     for number in range(3_000):
@@ -216,9 +216,9 @@ async def test_a_slow_consumer_does_not_take_the_window_from_the_others(make: Ma
     assert 10 <= group.in_flight <= 40
     assert group.lag == group.in_flight + group.behind
     # It is evicted: the others get what it had, too.
-    group.detach(members["slow"])
-    group.leave(members["slow"])
-    group.detach(members["slow"])
+    group.detach(consumers["slow"])
+    group.leave(consumers["slow"])
+    group.detach(consumers["slow"])
     await until(lambda: not group.lag)
     assert len(done["quick"] | done["quicker"]) == 3_000
     for task in tasks:
@@ -269,16 +269,16 @@ async def test_rows_that_are_there_are_told_once_and_as_they_are(make: Make) -> 
     for number in range(3_000):
         source.changes[f"row{number}"] = Change("s", "list", 0, f"row{number}", "old", 1)
     group = make(window=16, source=source)
-    member, _ = group.join("one", (), capacity=0, changes_only=False, session="", api="stream")
-    first = await given(member, 9)
+    consumer, _ = group.join("one", (), capacity=0, changes_only=False, session="", api="stream")
+    first = await given(consumer, 9)
     put(group, [2], "row5", "new")
     source.changes["row7"] = Change("s", "list", 0, "row7", "new", 2)
     told = {delivery.change.row_id: delivery.change.value for delivery in first}
-    ack(group, member, first)
+    ack(group, consumer, first)
     async with asyncio.timeout(PATIENCE_S):
-        async for frame in member.frames():
+        async for frame in consumer.frames():
             told |= {delivery.change.row_id: delivery.change.value for delivery in frame.deliveries}
-            ack(group, member, frame.deliveries)
+            ack(group, consumer, frame.deliveries)
             if not group.lag:
                 break
     assert len(told) == 3_000
@@ -288,7 +288,7 @@ async def test_rows_that_are_there_are_told_once_and_as_they_are(make: Make) -> 
 
 async def test_a_group_that_is_too_far_behind_begins_anew(make: Make) -> None:
     group = make(window=2, max_behind=10)
-    member = join(group)
+    consumer = join(group)
     for number in range(12):
         put(group, [1], f"row{number}")
     await turns()
@@ -296,5 +296,5 @@ async def test_a_group_that_is_too_far_behind_begins_anew(make: Make) -> None:
     put(group, [1], "one-more")
     await turns()
     assert group.closed
-    assert isinstance(member.error, BehindError)
-    assert str(member.error) == "group g of s/list is 11 rows behind: register again, and begin with the rows"
+    assert isinstance(consumer.error, BehindError)
+    assert str(consumer.error) == "group g of s/list is 11 rows behind: register again, and begin with the rows"

@@ -68,18 +68,18 @@ def delete(group: KeySharedGroup, row_id: str, version: int) -> None:
     group.take(Change("s", "list", 0, row_id, None, version, deleted=True))
 
 
-async def given(members: dict[str, ConsumerSession], count: int) -> list[tuple[str, Given]]:
+async def given(consumers: dict[str, ConsumerSession], count: int) -> list[tuple[str, Given]]:
     """The next deliveries of all consumers, so many of them, each with whose it is."""
     found: list[tuple[str, Given]] = []
 
-    async def take(name: str, member: ConsumerSession) -> None:
-        async for frame in member.frames():
+    async def take(name: str, consumer: ConsumerSession) -> None:
+        async for frame in consumer.frames():
             found.extend((name, delivery) for delivery in frame.deliveries)
             if len(found) >= count:
                 return
 
     async with asyncio.timeout(PATIENCE_S):
-        tasks = [asyncio.create_task(take(name, member)) for name, member in members.items()]
+        tasks = [asyncio.create_task(take(name, consumer)) for name, consumer in consumers.items()]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         task.cancel()
@@ -87,28 +87,28 @@ async def given(members: dict[str, ConsumerSession], count: int) -> list[tuple[s
     for _ in range(8):
         await asyncio.sleep(0)
     assert len(found) == count
-    assert not any(member.unsent for member in members.values())
+    assert not any(consumer.unsent for consumer in consumers.values())
     return found
 
 
-def answer(group: KeySharedGroup, members: dict[str, ConsumerSession], found: list[tuple[str, Given]]) -> None:
+def answer(group: KeySharedGroup, consumers: dict[str, ConsumerSession], found: list[tuple[str, Given]]) -> None:
     for name, delivery in found:
-        group.answer(members[name], [delivery.offset], [delivery.attempt])
+        group.answer(consumers[name], [delivery.offset], [delivery.attempt])
 
 
 async def test_rows_of_a_routing_key_come_one_at_a_time_and_to_one_consumer(make: Make) -> None:
     group = make("prefix:/")
-    members = join(group, "one", "two", "three")
+    consumers = join(group, "one", "two", "three")
     for number in range(3):
         for tenant in TENANTS:
             put(group, f"{tenant}/{number}", number + 1)
     owners: dict[str, set[str]] = defaultdict(set)
     for number in range(3):
-        found = await given(members, len(TENANTS))
+        found = await given(consumers, len(TENANTS))
         assert {delivery.change.row_id for _, delivery in found} == {f"{tenant}/{number}" for tenant in TENANTS}
         for name, delivery in found:
             owners[delivery.change.row_id.partition("/")[0]].add(name)
-        answer(group, members, found)
+        answer(group, consumers, found)
     assert all(len(names) == 1 for names in owners.values())
     assert set.union(*owners.values()) == {"one", "two", "three"}
     assert group.lag == 0
@@ -118,23 +118,23 @@ async def test_a_deletion_goes_the_way_of_the_change_before_it(make: Make) -> No
     """It carries no metadata; the rows that were there when the group began are known as well."""
     rows = [Row(f"old-{number}", "v", 1, metadata={"tenant": TENANTS[number]}) for number in range(12)]
     group = make("metadata:tenant", RegisteredWorker(*rows))
-    members = join(group, "one", "two", "three")
+    consumers = join(group, "one", "two", "three")
     for number, tenant in enumerate(TENANTS):
         put(group, f"new-{number}", 2, tenant=tenant)
     owner = {}
-    found = await given(members, len(TENANTS))
+    found = await given(consumers, len(TENANTS))
     for name, delivery in found:
         owner[(delivery.change.metadata or {})["tenant"]] = name
-    answer(group, members, found)
+    answer(group, consumers, found)
     for number in range(12):
         delete(group, f"old-{number}", 3)
         delete(group, f"new-{number}", 4)
     for _ in range(2):
-        found = await given(members, len(TENANTS))
+        found = await given(consumers, len(TENANTS))
         for name, delivery in found:
             assert delivery.change.deleted
             assert name == owner[TENANTS[int(delivery.change.row_id.partition("-")[2])]]
-        answer(group, members, found)
+        answer(group, consumers, found)
     assert group.lag == 0
 
 
@@ -142,46 +142,46 @@ async def test_a_row_without_the_field_goes_by_its_id(make: Make) -> None:
     by_field, by_row = make("metadata:tenant"), make("row")
     found = []
     for group in (by_field, by_row):
-        members = join(group, "one", "two", "three")
+        consumers = join(group, "one", "two", "three")
         for number in range(20):
             put(group, f"r{number}", number + 1, **({"tenant": ""} if number % 2 else {}))
-        found.append({delivery.change.row_id: name for name, delivery in await given(members, 20)})
+        found.append({delivery.change.row_id: name for name, delivery in await given(consumers, 20)})
     assert found[0] == found[1]
 
 
 async def test_a_row_that_changes_its_routing_key_is_with_one_consumer_at_a_time(make: Make) -> None:
     group = make("metadata:tenant")
-    members = join(group, "one", "two", "three", capacity=1)
+    consumers = join(group, "one", "two", "three", capacity=1)
     moved = set()
     for number, tenant in enumerate(TENANTS):
         put(group, "row", 2 * number + 1, tenant=tenant)
-        ((name, delivery),) = found = await given(members, 1)
+        ((name, delivery),) = found = await given(consumers, 1)
         assert delivery.change.version == 2 * number + 1
         put(group, "row", 2 * number + 2, tenant="another")  # it waits, however free the other consumer is
         for _ in range(8):
             await asyncio.sleep(0)
-        assert not any(member.unsent for member in members.values())
-        answer(group, members, found)
-        ((other, delivery),) = found = await given(members, 1)
+        assert not any(consumer.unsent for consumer in consumers.values())
+        answer(group, consumers, found)
+        ((other, delivery),) = found = await given(consumers, 1)
         assert delivery.change.version == 2 * number + 2
         moved.add(name == other)
-        answer(group, members, found)
+        answer(group, consumers, found)
     assert moved == {True, False}
 
 
 async def test_a_row_that_goes_to_and_fro_ends_with_its_newest_change(make: Make) -> None:
     group = make("metadata:tenant")
-    members = join(group, "one", capacity=1)
+    consumers = join(group, "one", capacity=1)
     put(group, "before", 1, tenant="z")
-    found = await given(members, 1)
+    found = await given(consumers, 1)
     for version, tenant in ((2, "x"), (3, "y"), (4, "x")):
         put(group, "row", version, tenant=tenant)
         for _ in range(8):
             await asyncio.sleep(0)
-    answer(group, members, found)
-    ((_, delivery),) = found = await given(members, 1)
+    answer(group, consumers, found)
+    ((_, delivery),) = found = await given(consumers, 1)
     assert delivery.change.version == 4
-    answer(group, members, found)
+    answer(group, consumers, found)
     for _ in range(8):
         await asyncio.sleep(0)
     assert group.lag == 0
@@ -189,41 +189,41 @@ async def test_a_row_that_goes_to_and_fro_ends_with_its_newest_change(make: Make
 
 async def test_nothing_overtakes_what_the_window_has_no_room_for(make: Make) -> None:
     group = make("prefix:/", window=2)
-    members = join(group, "one")
+    consumers = join(group, "one")
     put(group, "x/0", 1)
     put(group, "y/0", 2)
-    first = await given(members, 2)
+    first = await given(consumers, 2)
     put(group, "t/0", 3)
     for _ in range(8):
         await asyncio.sleep(0)
     assert group.behind == 1
-    answer(group, members, first[:1])
+    answer(group, consumers, first[:1])
     put(group, "t/1", 4)  # as there is room for one again
     for expected in ("t/0", "t/1"):
-        ((_, delivery),) = found = await given(members, 1)
+        ((_, delivery),) = found = await given(consumers, 1)
         assert delivery.change.row_id == expected
-        answer(group, members, found)
+        answer(group, consumers, found)
 
 
 async def test_a_routing_key_that_is_blocked_holds_up_no_other(make: Make) -> None:
     """However many of its rows change: it has one place in the window."""
     group = make("prefix:/", window=8, max_tries=1, policy="block")
-    members = join(group, "one")
+    consumers = join(group, "one")
     put(group, "bad/0", 1)
-    ((_, delivery),) = await given(members, 1)
-    group.answer(members["one"], [], [], [(delivery.offset, delivery.attempt, "no")])
+    ((_, delivery),) = await given(consumers, 1)
+    group.answer(consumers["one"], [], [], [(delivery.offset, delivery.attempt, "no")])
     for number in range(1, 100):
         put(group, f"bad/{number}", number + 1)
         put(group, f"good-{number}/x", 200 + number)
-        ((_, delivery),) = found = await given(members, 1)
+        ((_, delivery),) = found = await given(consumers, 1)
         assert delivery.change.row_id == f"good-{number}/x"
-        answer(group, members, found)
+        answer(group, consumers, found)
     assert (group.behind, group.blocked_rows, len(list(group._intake.messages))) == (99, 1, 1)
     assert group.resolve(None, discard=True) == ["bad/0"]
     for number in range(1, 100):
-        ((_, delivery),) = found = await given(members, 1)
+        ((_, delivery),) = found = await given(consumers, 1)
         assert delivery.change.row_id == f"bad/{number}"
-        answer(group, members, found)
+        answer(group, consumers, found)
     assert (group.lag, group.behind) == (0, 0)
 
 
@@ -238,18 +238,18 @@ async def test_whatever_happens_each_row_ends_with_its_newest_change(make: Make,
     newest: dict[str, int] = {}
     last: dict[str, int] = {}
     held: dict[tuple[str, int], tuple[ConsumerSession, Given, str]] = {}
-    members: dict[str, ConsumerSession] = {}
+    consumers: dict[str, ConsumerSession] = {}
 
     def look() -> None:
-        for name, member in members.items():
-            while member._outbox:
-                for delivery in member._take():
+        for name, consumer in consumers.items():
+            while consumer._outbox:
+                for delivery in consumer._take():
                     row_id, version = delivery.change.row_id, delivery.change.version
                     assert version >= last.get(row_id, 0), "a row went back"
                     last[row_id] = version
                     key = group._intake.messages[delivery.offset].key
                     assert key not in {each for _, _, each in held.values()}, "two of a routing key at once"
-                    held[name, delivery.offset] = member, delivery, key
+                    held[name, delivery.offset] = consumer, delivery, key
 
     async def step() -> None:
         await asyncio.sleep(0.002 if draw.random() < 0.1 else 0)
@@ -265,29 +265,29 @@ async def test_whatever_happens_each_row_ends_with_its_newest_change(make: Make,
                 row_id = draw.choice(rows)
                 delete(group, row_id, version)
                 newest[row_id] = version
-            case "join" if len(members) < 3:
-                members |= join(group, f"c{version}", capacity=draw.choice([1, 3]))
-            case "leave" if members:
-                name = draw.choice(list(members))
-                group.detach(members[name])
-                group._evict(members.pop(name))
+            case "join" if len(consumers) < 3:
+                consumers |= join(group, f"c{version}", capacity=draw.choice([1, 3]))
+            case "leave" if consumers:
+                name = draw.choice(list(consumers))
+                group.detach(consumers[name])
+                group._evict(consumers.pop(name))
                 for at in [at for at in held if at[0] == name]:
                     del held[at]
             case "answer" | "reject" as what if held:
-                member, delivery, _ = held.pop(draw.choice(list(held)))
+                consumer, delivery, _ = held.pop(draw.choice(list(held)))
                 if what == "answer":
-                    group.answer(member, [delivery.offset], [delivery.attempt])
+                    group.answer(consumer, [delivery.offset], [delivery.attempt])
                 else:
-                    group.answer(member, [], [], [(delivery.offset, delivery.attempt, "no")])
+                    group.answer(consumer, [], [], [(delivery.offset, delivery.attempt, "no")])
         await step()
-    members |= join(group, "end")
+    consumers |= join(group, "end")
     async with asyncio.timeout(PATIENCE_S):
         while group.lag:
             for name, offset in list(held):
-                member, delivery, _ = held.pop((name, offset))
-                group.answer(member, [delivery.offset], [delivery.attempt])
-            for member in members.values():
-                group.seen(member)
+                consumer, delivery, _ = held.pop((name, offset))
+                group.answer(consumer, [delivery.offset], [delivery.attempt])
+            for consumer in consumers.values():
+                group.seen(consumer)
             await step()
     assert last == newest
     assert group.behind == 0
@@ -295,10 +295,10 @@ async def test_whatever_happens_each_row_ends_with_its_newest_change(make: Make,
 
 async def test_of_rows_that_are_gone_nothing_is_remembered_for_ever(make: Make) -> None:
     group = make("metadata:tenant")
-    members = join(group, "one")
+    consumers = join(group, "one")
     for version in range(1, 3_001):
         put(group, f"r{version}", version, tenant="t")
-        answer(group, members, await given(members, 1))
+        answer(group, consumers, await given(consumers, 1))
     assert isinstance(group.routing, ByMetadata)
     assert len(group.routing._keys) <= 1_025
 

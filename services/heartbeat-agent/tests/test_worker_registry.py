@@ -68,9 +68,9 @@ def test_silence_is_counted_in_ticks_of_the_agent() -> None:
     registry = WorkerRegistry(10)
     quiet, loud = registry.register(of("quiet"), 1), registry.register(of("loud"), 2)
     for _ in range(SILENCE_TICKS - 1):
-        registry.heard(loud)
+        registry.seen(loud)
         assert registry.tick() == []
-    registry.heard(loud)
+    registry.seen(loud)
     assert registry.tick() == [quiet]
     assert not registry.closed(quiet)
     assert registry.given_up == {CLOSED: 0, SILENT: 1, NOT_BACK: 0}
@@ -88,7 +88,7 @@ def test_workers_of_the_agent_before_are_waited_for() -> None:
     worker = registry.register(of("back", pid=7), 1)
     gone = []
     for _ in range(RETURN_TICKS):
-        registry.heard(worker)
+        registry.seen(worker)
         gone += [one.registration.worker_id for one in registry.tick()]
     assert gone == ["lost"]
     assert not registry.waiting

@@ -1,4 +1,4 @@
-"""Who calls: the user that a connection over this host's own network belongs to."""
+"""Clients: the user that a connection over this host's own network belongs to."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _NOBODYS: Final = "0"
 
 UID: Final = "uid "
 UNKNOWN: Final = "unknown of this host"
-"""Whoever calls over the loopback interface, and the kernel does not say which user it is."""
+"""A client on the loopback interface whose user the kernel does not give."""
 
 
 current: Final[ContextVar[str]] = ContextVar("ringcast_agent_client", default="")
-"""Who makes the call that is being answered; nothing where nobody does."""
+"""The client of the call that is being answered; nothing outside of calls."""
 
 
 @dataclass(slots=True)
@@ -44,12 +44,12 @@ class Here:
 
 
 async def enter(peer: str, here: Here) -> None:
-    """Notes for the rest of a call who makes it. ``peer``: its address, as gRPC writes it."""
+    """Notes the client of a call for the rest of it. ``peer``: its address, as gRPC writes it."""
     current.set(await asyncio.to_thread(client_of, peer, here))
 
 
 def check_share(what: str, clients: Iterable[str], most: int, share: float) -> None:
-    """Refuses the one who calls one more of something: ``clients`` are those who have it, ``most`` is for all of them.
+    """Refuses the caller one more of something: ``clients`` are those that have it, ``most`` is for all of them.
 
     Raises:
         LimitExceededError: the caller has its share already.

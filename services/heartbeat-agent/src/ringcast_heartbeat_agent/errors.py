@@ -78,7 +78,7 @@ def subscribe_failed(keys: Sequence[str], store: str, why: object) -> DaprError:
 
 
 def unsubscribe_message(subscription_id: str) -> str:
-    """What is said of a subscription that does not exist; Dapr answers it, and does not fail."""
+    """The message for a subscription that does not exist; Dapr answers it, and does not fail."""
     return f"failed to unsubscribe to configuration request {_cut(subscription_id)}: subscription does not exist"
 
 

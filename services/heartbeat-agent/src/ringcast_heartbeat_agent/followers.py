@@ -24,15 +24,15 @@ class Follower(ABC):
         self.store = store
         self.key = key
         self.client = current.get()
-        """Who was the first to want it."""
+        """The client that followed it first."""
         self.leaving = False
-        """Whether it takes nobody more: the next one who wants the key gets another follower."""
+        """Whether it is full: the next client that wants the key gets another follower."""
         self.idle_since: float | None = None
 
     @property
     @abstractmethod
     def idle(self) -> bool:
-        """Whether nobody needs it."""
+        """Whether no client needs it."""
 
     @property
     @abstractmethod
@@ -75,7 +75,7 @@ class Followers:
 
     @property
     def keys(self) -> dict[tuple[str, str], str]:
-        """The keys that are followed, and who wanted each first. One of two kinds is one key."""
+        """The keys that are followed, and the client that followed each first. One of two kinds is one key."""
         return {(follower.store, follower.key): follower.client for follower in reversed(list(self))}
 
     @property
@@ -121,7 +121,7 @@ class Followers:
         task.add_done_callback(self._stops.discard)
 
     async def run(self) -> None:
-        """Looks after the followers until cancelled: ends those that nobody needs."""
+        """Looks after the followers until cancelled: ends those that no client needs."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_WATCH_S)
@@ -138,7 +138,7 @@ class Followers:
             if tasks:
                 await asyncio.wait(tasks)
         finally:
-            for task in tasks:  # whoever waits has waited long enough
+            for task in tasks:  # callers that wait have waited long enough
                 task.cancel()
 
     async def _run(self, kind: type[Follower], follower: Follower, ending: asyncio.Task[None] | None) -> None:
@@ -148,7 +148,7 @@ class Followers:
             if not follower.leaving:
                 await follower.run()
         finally:
-            follower.end("the agent no longer follows it")  # whoever is left, whatever it ended with
+            follower.end("the agent no longer follows it")  # for the clients that are left, whatever it ended with
             self._running.pop(follower, None)
             place = kind, follower.store, follower.key
             if self._followers.get(place) is follower:

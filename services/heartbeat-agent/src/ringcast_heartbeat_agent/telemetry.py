@@ -14,7 +14,7 @@ _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 _CALL: Final = ("api", "method")
 _GROUP: Final = ("store", "key", "group")
 OF_GROUP: Final = ("consumers", "in_flight", "lag", "behind", "blocked_rows")
-"""What is told of each group, by its name in a group."""
+"""What is measured of each group, by its name in a group."""
 
 
 def _metric(
@@ -82,7 +82,7 @@ class KeyPlace(Protocol):
 
 
 class GroupNumbers(Protocol):
-    """What is told of a group: numbers, beside its name."""
+    """What is measured of a group: numbers, beside its name."""
 
     name: str
 

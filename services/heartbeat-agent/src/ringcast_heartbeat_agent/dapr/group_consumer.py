@@ -30,36 +30,36 @@ class DaprConsumer:
     def __init__(self, subscription: Subscription, group: Group, consumer: ConsumerSession) -> None:
         self._subscription = subscription
         self._group = group
-        self._member = consumer
+        self._consumer = consumer
 
     async def run(self) -> None:
         """Hands deliveries over until either ends, or until cancelled, when the subscriber has gone."""
         alive = asyncio.create_task(self._stay_alive())
         try:
-            async for frame in self._member.frames():
+            async for frame in self._consumer.frames():
                 for delivery in frame.deliveries:
                     change = delivery.change
                     answer = partial(self._answer, delivery)
                     self._subscription.offer(change.key, change.row_id, item_of(change), answer=answer)
-                self._group.sent(self._member, len(frame.deliveries))
+                self._group.sent(self._consumer, len(frame.deliveries))
         except StoppedError as error:
             self._subscription.end(error)
         finally:
             alive.cancel()
-            if not self._member.ended:
-                self._group.leave(self._member)
-            if not self._member.ended:  # it has not answered everything, and will not: others get that now
-                self._group.detach(self._member)
+            if not self._consumer.ended:
+                self._group.leave(self._consumer)
+            if not self._consumer.ended:  # it has not answered everything, and will not: others get that now
+                self._group.detach(self._consumer)
 
     async def _stay_alive(self) -> None:
         """While the connection or the patience with callbacks lasts, the subscriber lives: it can't say so itself."""
         while True:
-            self._group.seen(self._member)
+            self._group.seen(self._consumer)
             await asyncio.sleep(self._group.evict_after_s / 4)
 
     def _answer(self, delivery: Delivery, why_not: str) -> None:
         offset, attempt = delivery.offset, delivery.attempt
         if why_not:
-            self._group.answer(self._member, [], [], [(offset, attempt, why_not)])
+            self._group.answer(self._consumer, [], [], [(offset, attempt, why_not)])
         else:
-            self._group.answer(self._member, [offset], [attempt])
+            self._group.answer(self._consumer, [offset], [attempt])

@@ -117,7 +117,7 @@ class Handlers:
     ) -> Subscription:
         """Follows what ``keys`` names, from now on, without waiting until it is held here.
 
-        Whoever calls this must give the subscription to :meth:`drop` in the end.
+        The caller must give the subscription to :meth:`drop` in the end.
 
         Raises:
             DaprError: the store is not there, or why its keys can't be followed.
@@ -317,9 +317,11 @@ class Handlers:
             routing_key=subscription.routing_key,
             api=f"dapr-{subscription.api}",
         )
-        group, member, _ = await self._dispatch.join(asked)
-        task = self._tasks.create_task(DaprConsumer(subscription, group, member).run(), name=f"dapr-{asked.name}-{key}")
-        subscription.members.add(task)
+        group, consumer, _ = await self._dispatch.join(asked)
+        task = self._tasks.create_task(
+            DaprConsumer(subscription, group, consumer).run(), name=f"dapr-{asked.name}-{key}"
+        )
+        subscription.consumers.add(task)
         subscription.followed.add(key)
         if subscription.ended:
             task.cancel()
@@ -346,7 +348,7 @@ class Handlers:
 
     def _forget(self, subscription: Subscription) -> bool:
         self._observers.detach(subscription)
-        for task in subscription.members:
+        for task in subscription.consumers:
             task.cancel()
         return self.subscriptions.pop(subscription.id, None) is not None
 

@@ -14,9 +14,9 @@ from ringcast_wire import limits
 
 def wire_size(name: str, item: ConfigurationItem) -> int:
     """How many bytes an item takes in a message of gRPC, to the byte."""
-    told = sum(_field(_field(len(key.encode())) + _field(len(text.encode()))) for key, text in item.metadata.items())
+    fields = sum(_field(_field(len(key.encode())) + _field(len(text.encode()))) for key, text in item.metadata.items())
     made = sum(_field(len(text.encode())) for text in (item.value, item.version) if text)
-    return _field(_field(len(name.encode())) + _field(made + told))
+    return _field(_field(len(name.encode())) + _field(made + fields))
 
 
 def _field(size: int) -> int:

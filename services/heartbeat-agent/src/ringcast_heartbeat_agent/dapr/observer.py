@@ -80,7 +80,7 @@ class KeyObserver(Follower):
         self._live = False
         self._not_live_since = self._loop.time()
         self._stopping = asyncio.Event()
-        self._told_stale = False
+        self._reported_stale = False
 
     @property
     def live(self) -> bool:
@@ -164,8 +164,8 @@ class KeyObserver(Follower):
     def look(self, now: float) -> None:
         """Logs the begin of an outage that is longer than ``stale_after``, and its end."""
         stale_s = self.staleness_s
-        if stale_s > self._config.stale_after_s and not self._told_stale:
-            self._told_stale = True
+        if stale_s > self._config.stale_after_s and not self._reported_stale:
+            self._reported_stale = True
             log.warning(
                 "observer.stale",
                 store=self.store,
@@ -173,8 +173,8 @@ class KeyObserver(Follower):
                 staleness_s=stale_s,
                 subscriptions=len(self.subscribers),
             )
-        elif not stale_s and self._told_stale:
-            self._told_stale = False
+        elif not stale_s and self._reported_stale:
+            self._reported_stale = False
             log.info("observer.current", store=self.store, key=self.key)
 
     def status(self) -> dict[str, Any]:
@@ -202,7 +202,7 @@ class KeyObserver(Follower):
             worker_id=self.worker_id,
             observe=True,
             handler=self._on_change,
-            # Said here, so that no variable of the surroundings says otherwise.
+            # Set here, so that no environment variable sets it otherwise.
             cache_dir=config.cache_dir,
             jetstream_api=config.jetstream_api,
             agent="",

@@ -55,7 +55,7 @@ class Observers:
         ``with_rows``: first of every row that is there. It does not wait until the key is held.
 
         Raises:
-            UnavailableError: nobody says from which revisions on, since the key is not held yet.
+            UnavailableError: the revisions to start from are not known, since the key is not loaded yet.
             LimitExceededError: so many keys are followed already.
             RingcastError: what the config service refused with.
         """

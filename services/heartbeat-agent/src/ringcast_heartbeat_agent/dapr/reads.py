@@ -191,8 +191,8 @@ def page_of(metadata: Mapping[str, str]) -> Page | None:
 
 
 def _with_next(item: ConfigurationItem, cursor: _Cursor) -> ConfigurationItem:
-    told = base64.urlsafe_b64encode(msgspec.json.encode(cursor)).decode()
-    return ConfigurationItem(item.value, item.version, {**item.metadata, NEXT: told})
+    encoded = base64.urlsafe_b64encode(msgspec.json.encode(cursor)).decode()
+    return ConfigurationItem(item.value, item.version, {**item.metadata, NEXT: encoded})
 
 
 def _chunk(numbers: Sequence[int], counts: Sequence[int], limit: int) -> list[int]:

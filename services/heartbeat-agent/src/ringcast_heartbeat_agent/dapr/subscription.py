@@ -97,7 +97,7 @@ class Subscription:
         self.api = api
         self.callback_url = callback_url
         self.client = current.get()
-        """Who subscribes."""
+        """The client that subscribes."""
         self.followed: set[str] = set()
         """The config keys that it hears of now."""
         self.begun = False
@@ -111,7 +111,7 @@ class Subscription:
         """Its name there."""
         self.routing_key = ""
         """What the group stays in order by."""
-        self.members: set[asyncio.Task[None]] = set()
+        self.consumers: set[asyncio.Task[None]] = set()
         """What takes part there for it, one for each key."""
         self._answers: dict[str, Answer] = {}
         self._waiting: dict[str, tuple[ConfigurationItem, int]] = {}
@@ -156,7 +156,7 @@ class Subscription:
     ) -> None:  # fmt: skip
         """Takes an update of a row in, if it is one of the wanted rows. ``answer`` is told when it was delivered.
 
-        ``place`` is where the row lies; without one, which is so in groups, whoever offers looks to the bounds.
+        ``place`` is where the row lies; without one, which is so in groups, the caller sees to the bounds.
         """
         name = self.wanted.name_of(key, row_id)
         if self._ended:

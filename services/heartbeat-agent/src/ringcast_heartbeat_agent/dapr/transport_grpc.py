@@ -48,7 +48,7 @@ class GrpcServer:
                 ("grpc.max_receive_message_length", limits.MIB),
                 ("grpc.so_reuseport", 0),
                 ("grpc.keepalive_time_ms", 30_000),  # a client whose host has gone does not say so
-                # Dapr's SDK for Java pings every 10 s, and whoever pings more often than the server likes is sent away.
+                # Dapr's SDK for Java pings every 10 s, and a client that pings more often than allowed is disconnected.
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.min_ping_interval_without_data_ms", _LEAST_PING_MS),
                 ("grpc.keepalive_timeout_ms", 10_000),
@@ -146,12 +146,12 @@ class GrpcServer:
 
     async def _metadata(self, _request: pb.GetMetadataRequest, _context: Context) -> pb.GetMetadataResponse:
         with self._timed("metadata"):
-            told: dict[str, Any] = self._handlers.metadata()
+            described: dict[str, Any] = self._handlers.metadata()
             return pb.GetMetadataResponse(
-                id=told["id"],
-                runtime_version=told["runtimeVersion"],
-                extended_metadata=told["extended"],
-                registered_components=[pb.RegisteredComponents(**component) for component in told["components"]],
+                id=described["id"],
+                runtime_version=described["runtimeVersion"],
+                extended_metadata=described["extended"],
+                registered_components=[pb.RegisteredComponents(**component) for component in described["components"]],
             )
 
     async def _set_metadata(self, request: pb.SetMetadataRequest, context: Context) -> pb.Empty:
@@ -197,7 +197,7 @@ class _Unserved(grpc.GenericRpcHandler):
 
 
 class _RequireToken(grpc.aio.ServerInterceptor):
-    """Lets in who sends the token, in Dapr's words, and users that need none."""
+    """Lets in clients that send the token, in Dapr's words, and users that need none."""
 
     def __init__(self, config: Config, here: Here) -> None:
         self._here = here

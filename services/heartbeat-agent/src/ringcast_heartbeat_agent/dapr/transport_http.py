@@ -203,12 +203,12 @@ class HttpServer:
         except msgspec.MsgspecError as error:
             return _error(400, "ERR_MALFORMED_REQUEST", f"the body is no decision about blocked rows: {error}")
         if asked.row_ids is not None and not 1 <= len(asked.row_ids) <= limits.MAX_BATCH_ROWS:
-            told = f"row_ids has {len(asked.row_ids)} entries: 1 to {limits.MAX_BATCH_ROWS} are allowed"
-            return _error(400, "ERR_MALFORMED_REQUEST", told)
+            message = f"row_ids has {len(asked.row_ids)} entries: 1 to {limits.MAX_BATCH_ROWS} are allowed"
+            return _error(400, "ERR_MALFORMED_REQUEST", message)
         group = self._dispatch.group(asked.store, asked.key, asked.group)
         if group is None:
-            told = f"there is no group {shown(asked.group)} of {shown(asked.store)}/{shown(asked.key)} on this host"
-            return _error(404, "ERR_GROUP_NOT_FOUND", told)
+            message = f"there is no group {shown(asked.group)} of {shown(asked.store)}/{shown(asked.key)} on this host"
+            return _error(404, "ERR_GROUP_NOT_FOUND", message)
         wanted = None if asked.row_ids is None else dict.fromkeys(asked.row_ids)
         resolved = dict.fromkeys(group.resolve(wanted, discard=asked.discard))
         not_blocked = [row_id for row_id in wanted or () if row_id not in resolved]

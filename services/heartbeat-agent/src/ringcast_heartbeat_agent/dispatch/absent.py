@@ -18,7 +18,7 @@ class _Away(NamedTuple):
 
 
 class Absent:
-    """Keeps what nobody else wants of the changes that a consumer would have been given, one change a row."""
+    """Keeps the changes for consumers that are away which no other consumer wants, one change a row."""
 
     def __init__(self, linger_s: float, most: int, routing: Routing = ROWS) -> None:
         self._routing = routing
@@ -35,7 +35,7 @@ class Absent:
 
     @property
     def away(self) -> dict[str, Sequence[str]]:
-        """The filters of those who are away, by name."""
+        """The filters of the consumers that are away, by name."""
         return {name: away.patterns for name, away in self._away.items()}
 
     def changes(self) -> Iterable[Change]:
@@ -53,7 +53,7 @@ class Absent:
             self._away[name] = _Away(patterns, Filters(patterns), now + self._linger_s)
 
     def keep(self, change: Change) -> bool:
-        """Keeps a change that nobody wants if one who is away does; says whether."""
+        """Keeps a change if a consumer that is away wants it; returns whether."""
         key = self._routing.key(change.row_id)
         if not any(away.filters.accept(key) for away in self._away.values()):
             return False

@@ -12,7 +12,7 @@ from ringcast_heartbeat_agent.dispatch.shares import Shares
 
 
 class Backlog:
-    """Rows that wait, each with its newest change, or with ``None``: it is to be told as it is by then.
+    """Rows that wait, each with its newest change, or with ``None``: it is delivered as it is by then.
 
     They stand under their owners, so that one whose owner has room is found among many whose owners have none. When
     owners change, :meth:`unsort` and then :meth:`sort`, which takes some of them at a time.

@@ -51,7 +51,7 @@ class Frame(NamedTuple):
 class ConsumerSession:
     """A consumer, from its registration until it has left or is evicted; connections may come and go meanwhile.
 
-    What waits to be sent is bounded by the capacity: whoever gives looks to that.
+    What waits to be sent is bounded by the capacity: the caller of :meth:`give` sees to that.
     """
 
     def __init__(self, number: int, name: str, filters: Sequence[str], capacity: int, api: str) -> None:

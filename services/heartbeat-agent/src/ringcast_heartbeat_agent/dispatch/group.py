@@ -87,7 +87,7 @@ class GroupContext(NamedTuple):
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
     dead_letters: DeadLetterPublisher
     history: History | None = None
-    """Nothing: groups that begin anew know nothing of what was before."""
+    """``None``: groups that start again know nothing of what was before."""
 
 
 class Group:
@@ -133,7 +133,7 @@ class Group:
                 held.resume()
                 self.seen(held)
                 return held, True
-            # Another process: what the one before it had is delivered anew, so that its crashes count.
+            # Another process: what the one before it had is delivered again, so that its crashes count.
             self.leave(held)
         try:
             consumer = self._add(name, filters, capacity, api)
@@ -218,7 +218,7 @@ class Group:
     def replay(self, request: ReplayRequest, change: Change, say: Callable[[ReplayAnswer], None]) -> Callable[[], None]:
         """Hands a row over again, as it is now, because of a dead letter; says what came of it once it is known.
 
-        What it returns is to be called when nobody waits for that any more.
+        What it returns is to be called when the request no longer waits for that.
         """
         tell(request, say, ReplayOutcome.KEPT, 0, f"{self._title} is {self.mode}: it has no dead letters")
         return nothing
@@ -255,7 +255,7 @@ class Group:
         raise NotImplementedError
 
     def _tell_present(self, consumer: ConsumerSession) -> None:
-        """Has a consumer told of the rows that are there."""
+        """Has the rows that are there delivered to a consumer."""
 
     def _tick(self) -> None:
         raise NotImplementedError

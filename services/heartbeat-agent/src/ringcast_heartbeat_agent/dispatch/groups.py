@@ -1,4 +1,4 @@
-"""Key-shared dispatch: who registers, with which group of which config key."""
+"""Key-shared dispatch: registers consumers with groups of config keys."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Dispatch:
             raise InvalidInputError(f"group {asked.group} may not be joined here: {allowed} may", field="group")
         policy, routing = self._policy(asked), routing_of(asked.routing_key)
         async with self._followers.ready(asked.store, asked.key) as follower:
-            # Nothing is waited for from here on: whoever joins misses no change.
+            # Nothing is waited for from here on: a consumer that joins misses no change.
             self._check_room()
             group = follower.groups.get(asked.group)
             if group is None or group.closed:

@@ -52,8 +52,8 @@ class KeyFollower(Follower):
             on_assigned=lambda _, partitions: self._revoked.difference_update(partitions),
             on_revoked=lambda _, partitions: self._revoked.update(partitions),
             handler_timeout_s=0.0,  # it waits while a group's window is full
-            stabilisation_s=0.0,  # an agent that stops has ended its groups by then: nobody would be served meanwhile
-            # Said here, so that no variable of the surroundings says otherwise: what was handed over and not settled
+            stabilisation_s=0.0,  # an agent that stops has ended its groups by then: no consumer is served meanwhile
+            # Set here, so that no environment variable sets it otherwise: what was handed over and not settled
             # when the agent died is to come again, and so is every row.
             cache_dir=config.cache_dir,
             jetstream_api=config.jetstream_api,
@@ -64,7 +64,7 @@ class KeyFollower(Follower):
         take_replays(self._worker, self._on_replay)
 
     async def run(self) -> None:
-        """Follows the key until :meth:`stop`; what goes wrong is told to the consumers."""
+        """Follows the key until :meth:`stop`; consumers get an error that ends it."""
         try:
             await self._worker.start()
             await self._worker.wait_ready()
@@ -79,7 +79,7 @@ class KeyFollower(Follower):
         why = "the agent no longer follows it"
         try:
             await self._worker.wait_closed()
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is told to the consumers
+        except Exception as error:  # noqa: BLE001  # whatever it is, the consumers get it
             why = str(error)
         self.end(why)
 
@@ -138,7 +138,7 @@ class KeyFollower(Follower):
             group.close(error)
 
     def look(self, now: float) -> None:
-        """Forgets groups that nobody belongs to any more."""
+        """Forgets groups without consumers after a time."""
         for group in list(self.groups.values()):
             group.look(now)
             if group.empty_since is not None and now - group.empty_since >= self._linger_s:
@@ -156,11 +156,11 @@ class KeyFollower(Follower):
         return self.ready.done() and self.ready.exception() is None
 
     def _fail(self, error: BaseException) -> None:
-        """Tells whoever waits for the start; a worker that was stopped meanwhile looks cancelled."""
+        """Fails the calls that wait for the start; a worker that was stopped meanwhile looks cancelled."""
         if not self.ready.done():
-            told = error if isinstance(error, Exception) else UnavailableError("the agent no longer follows it")
-            self.ready.set_exception(told)
-            self.ready.exception()  # it may be that nobody waits any more
+            failed_with = error if isinstance(error, Exception) else UnavailableError("the agent no longer follows it")
+            self.ready.set_exception(failed_with)
+            self.ready.exception()  # perhaps no call waits any more
 
     def _change(self, row: Row) -> Change:
         number = row_partition(row.row_id, self._worker.settings.partition_count)

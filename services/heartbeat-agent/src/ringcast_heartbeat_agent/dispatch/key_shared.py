@@ -145,7 +145,7 @@ class KeySharedGroup(Group):
         return progress
 
     def _save(self) -> None:
-        """Remembers how far it has come, and who wanted some rows only."""
+        """Saves how far it has come, and the consumers with filters."""
         if self._progress is None:
             return
         filters = {consumer.name: consumer.filters for consumer in self.sessions.values() if consumer.filters}
@@ -213,7 +213,7 @@ class KeySharedGroup(Group):
         self._spawn(self._look_for(consumer.name, self._shares(), self.source.row_ids()))
 
     async def _look_for(self, name: str, shares: Shares, row_ids: list[str]) -> None:
-        """Notes which rows are to be told of. They are told even when the consumer has gone: others have them then."""
+        """Notes the rows to deliver as they are. If the consumer has gone meanwhile, others get them."""
         for start in range(0, len(row_ids), AT_ONCE):
             some = row_ids[start : start + AT_ONCE]
             theirs = (row_id for row_id, owner in zip(some, shares.owners(some), strict=True) if owner == name)

@@ -11,8 +11,8 @@ class Lines:
     """One line for each routing key that is busy: with a message of one of its rows, or with a row whose turn it is.
 
     So a routing key has one place in the window, however many of its rows have changed: one that is blocked, or busy,
-    leaves the others of its consumer theirs. A row waits with its newest change, or with ``None``: it is to be told as
-    it is by then.
+    leaves the others of its consumer theirs. A row waits with its newest change, or with ``None``: it is
+    delivered as it is by then.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""How far groups have come: kept for those that begin anew, in memory, and on disk where the agent is told to."""
+"""How far groups have come: kept for those that start again, in memory, and on disk where the agent is set up so."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Reader(Protocol):
 
 
 class History:
-    """What groups remember, and read when they begin anew."""
+    """What groups remember, and read when they start again."""
 
     def __init__(self, reader: Reader, positions: Positions) -> None:
         self.reader = reader
@@ -39,11 +39,11 @@ class History:
         self.turns = asyncio.Semaphore(_READS_AT_ONCE)
 
 
-class _Told(NamedTuple):
+class _ReadAhead(NamedTuple):
     history: str
     revision: int
     live: frozenset[str] | None
-    """The rows that are there, where nothing was said of deleted ones."""
+    """The live rows, where the reply does not list deleted ones."""
 
 
 class Progress:
@@ -67,8 +67,8 @@ class Progress:
         """The partitions that were compared with what was saved."""
         self._fresh: dict[str, int] = {}
         """The versions that came while partitions are unread: what is read must not lead a row back."""
-        self._told: dict[int, _Told] = {}
-        """What was read, until the worker is as far: its changes up to there have been told."""
+        self._read_ahead: dict[int, _ReadAhead] = {}
+        """What was read, until the worker is as far: the changes up to there were delivered."""
         self._failing_since: float | None = None
 
     @property
@@ -83,18 +83,18 @@ class Progress:
         return 0.0 if since is None else time.monotonic() - since
 
     def is_new(self, change: Change, history: str) -> bool:
-        """Notes a change that comes by itself; says whether it is to be taken: a read may have been ahead of it."""
-        told = self._told.get(change.partition)
-        if told is not None and told.history == history and change.version <= told.revision:
-            return change.deleted and told.live is not None and change.row_id not in told.live
+        """Notes a change from the worker; returns whether it is to be taken: a read may have been ahead of it."""
+        read = self._read_ahead.get(change.partition)
+        if read is not None and read.history == history and change.version <= read.revision:
+            return change.deleted and read.live is not None and change.row_id not in read.live
         if self._unread:
             self._fresh[change.row_id] = max(change.version, self._fresh.get(change.row_id, 0))
         return True
 
     def is_ahead(self, partition: int, applied: Mapping[int, int], history: str) -> bool:
-        """Whether the group may have been told of changes of a partition that the worker does not have yet."""
-        told = self._told.get(partition)
-        return told is not None and told.history == history and applied.get(partition, 0) < told.revision
+        """Whether the group may have had changes of a partition that the worker does not have yet."""
+        read = self._read_ahead.get(partition)
+        return read is not None and read.history == history and applied.get(partition, 0) < read.revision
 
     def has_room(self, rows: int) -> None:
         """For how many more of the rows that it missed the group has room."""
@@ -108,9 +108,9 @@ class Progress:
         """These partitions are the host's now; says whether something is to be read, and nothing was before."""
         if self._saved is None:
             return False
-        for partition, told in list(self._told.items()):
-            if told.history != history or applied.get(partition, 0) >= told.revision:
-                del self._told[partition]
+        for partition, read in list(self._read_ahead.items()):
+            if read.history != history or applied.get(partition, 0) >= read.revision:
+                del self._read_ahead[partition]
         before, same = len(self._unread), history == self._saved.history
         for partition in applied.keys() - self._begun:
             revision = self._saved.revisions.get(partition)
@@ -133,7 +133,7 @@ class Progress:
             if found.whole:
                 log.warning("group.deletions_unknown", store=store, key=key, group=group, partition=partition)
             live = frozenset(row.row_id for row in found.rows) if found.whole else None
-            self._told[partition] = _Told(history, found.revision, live)
+            self._read_ahead[partition] = _ReadAhead(history, found.revision, live)
             for row in found.rows:
                 if self._room <= 0:
                     self._has_room.clear()

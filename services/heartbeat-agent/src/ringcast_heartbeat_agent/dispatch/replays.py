@@ -26,7 +26,7 @@ class GroupReplays:
         self._count = 0
 
     def add(self, request: ReplayRequest, change: Change, say: Callable[[ReplayAnswer], None]) -> bool:
-        """A row is to be handed over again; ``False``: there are too many, which has been said."""
+        """A row is to be handed over again; ``False``: there are too many, and the request was answered."""
         replay = _Replay(request, change.version, say)
         if self._count >= _MOST:
             tell(request, say, ReplayOutcome.KEPT, 0, f"the group replays {_MOST} rows already: try again later")
@@ -36,7 +36,7 @@ class GroupReplays:
         return True
 
     def forget(self, request: ReplayRequest) -> None:
-        """Nobody waits for what comes of it any more."""
+        """The request no longer waits for its outcome."""
         waiting = self._of_row.pop(request.row_id, [])
         left = [each for each in waiting if each.request is not request]
         self._count -= len(waiting) - len(left)
@@ -51,7 +51,7 @@ class GroupReplays:
         return max((each.request for each in found), key=lambda request: request.replays, default=None)
 
     def tell(self, change: Change, outcome: ReplayOutcome, why: str = "") -> None:
-        """This came of a change: whoever had its row replayed is told."""
+        """Answers the requests that had the row of this change replayed."""
         if not self._of_row or change.row_id not in self._of_row:
             return
         waiting = self._of_row.pop(change.row_id)

@@ -1,4 +1,4 @@
-"""Who owns which row of a group."""
+"""The owners of the rows of a group."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Shares:
         return len(self._filters)
 
     def owners(self, row_ids: Sequence[str]) -> Sequence[str | None]:
-        """The owner of each row; nobody where no filter accepts it, or there is no consumer."""
+        """The owner of each row; ``None`` where no filter accepts it, or there is no consumer."""
         if self._ring is None:
             return [None] * len(row_ids)
         if self._all and len(self._filters) == 1:

@@ -147,36 +147,36 @@ class _MisuseError(StoppedError):
 
 
 def _registered(consumer: ConsumerSession, resumed: bool, agent: str, evict_after_s: float) -> pb.ConsumeResponse:
-    told = pb.Registered(
+    registered = pb.Registered(
         session=consumer.session, resumed=resumed, agent=agent, capacity=consumer.capacity, evict_after_s=evict_after_s
     )
-    return pb.ConsumeResponse(registered=told)
+    return pb.ConsumeResponse(registered=registered)
 
 
 def responses(frame: Frame, group: Group) -> list[pb.ConsumeResponse]:
     """A frame as messages of the stream."""
-    told = []
+    found = []
     if frame.deliveries:
         deliveries = pb.ConsumeResponse()
         add = deliveries.deliveries.deliveries.add
         for offset, attempt, change, _ in frame.deliveries:
-            _tell(add(), offset, attempt, change)
-        told.append(deliveries)
+            _fill(add(), offset, attempt, change)
+        found.append(deliveries)
     if frame.pong is not None:
         pong = pb.Pong(number=frame.pong, staleness_s=group.source.staleness_s)
-        told.append(pb.ConsumeResponse(pong=pong))
-    return told
+        found.append(pb.ConsumeResponse(pong=pong))
+    return found
 
 
-def _tell(told: pb.Delivery, offset: int, attempt: int, change: Change) -> None:
+def _fill(delivery: pb.Delivery, offset: int, attempt: int, change: Change) -> None:
     """Field by field, which takes a quarter of the time that the constructor does."""
-    told.offset, told.attempt = offset, attempt
-    told.row_id, told.version, told.partition = change.row_id, change.version, change.partition
+    delivery.offset, delivery.attempt = offset, attempt
+    delivery.row_id, delivery.version, delivery.partition = change.row_id, change.version, change.partition
     if change.deleted:
-        told.deleted = True
+        delivery.deleted = True
     elif change.value is not None:
-        told.value = change.value
+        delivery.value = change.value
     if change.metadata:
-        told.metadata.update(change.metadata)
+        delivery.metadata.update(change.metadata)
     if change.committed_at_ms is not None:
-        told.committed_at_ms = change.committed_at_ms
+        delivery.committed_at_ms = change.committed_at_ms

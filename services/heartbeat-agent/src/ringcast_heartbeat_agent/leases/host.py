@@ -1,4 +1,4 @@
-"""The lease of a host, and the workers that live by it: who registers, who is given up, and what becomes of records."""
+"""The lease of a host, the workers that live by it, and what becomes of their records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ringcast_heartbeat_agent.leases.state import SocketPlace, State
 
 log = EventLog(logging.getLogger(__name__))
 
-_DOUBT_S: Final = 1.0
+_CHECK_S: Final = 1.0
 """Least time between two looks at the lease that workers ask for."""
 _LOCK_S: Final = 1.0
 """How long a registration may wait for the deletes of a store that are under way."""
@@ -51,12 +51,12 @@ class HostLeases:
         self._lease: HostLease | None = None
         self._records = StoreRecords(bus, self.registry, tasks)
         self._watching: list[asyncio.Task[None]] = []
-        self._told: dict[RegisteredWorker, asyncio.Event] = {}
-        self._heard_at: dict[RegisteredWorker, float] = {}
+        self._news: dict[RegisteredWorker, asyncio.Event] = {}
+        self._seen_at: dict[RegisteredWorker, float] = {}
         self._gone: set[RegisteredWorker] = set()
         self._dirty = False
         self._stopping = False
-        self._doubted_at = 0.0
+        self._checked_at = 0.0
 
     @classmethod
     @asynccontextmanager
@@ -104,7 +104,7 @@ class HostLeases:
         return self._records.deleted
 
     async def register(self, registration: Registration) -> tuple[RegisteredWorker, asyncio.Event]:
-        """Takes a worker in; the event is set when it is to be told something.
+        """Takes a worker in; the event is set when there is something to send to it.
 
         Raises:
             InUseError: another process has the worker id.
@@ -126,21 +126,21 @@ class HostLeases:
             worker = self.registry.register(registration, object())
         finally:
             records.lock.release()
-        told = self._told[worker] = asyncio.Event()
-        self._heard_at[worker] = time.monotonic()
+        news = self._news[worker] = asyncio.Event()
+        self._seen_at[worker] = time.monotonic()
         self._changed()
         log.info("worker.registered", **_facts(registration))
-        return worker, told
+        return worker, news
 
-    def heard(self, worker: RegisteredWorker) -> None:
+    def seen(self, worker: RegisteredWorker) -> None:
         """A sign of life."""
-        self.registry.heard(worker)
-        self._heard_at[worker] = time.monotonic()
+        self.registry.seen(worker)
+        self._seen_at[worker] = time.monotonic()
 
-    def doubt(self) -> None:
-        """A worker sees that the lease is gone. Asked often, it is looked at once a second."""
-        if (now := time.monotonic()) - self._doubted_at >= _DOUBT_S:
-            self._doubted_at = now
+    def check_lease(self) -> None:
+        """A worker sees that the lease is gone: reads the lease, at most once a second."""
+        if (now := time.monotonic()) - self._checked_at >= _CHECK_S:
+            self._checked_at = now
             if self._lease is not None:
                 self._lease.check()
 
@@ -151,9 +151,9 @@ class HostLeases:
         log.info("worker.left", **_facts(worker.registration))
 
     def ended(self, worker: RegisteredWorker) -> None:
-        """Its stream has ended. If nothing was said, its process is dead, and its records are deleted at once."""
-        self._told.pop(worker, None)
-        self._heard_at.pop(worker, None)
+        """Its stream has ended. Without a message before, its process is dead, and its records are deleted at once."""
+        self._news.pop(worker, None)
+        self._seen_at.pop(worker, None)
         self._gone.discard(worker)
         if not self._stopping and self.registry.closed(worker):
             log.warning("worker.dead", **_facts(worker.registration))
@@ -168,7 +168,7 @@ class HostLeases:
         self._stopping = True
 
     def status(self) -> dict[str, Any]:
-        """For people: the lease, and who is registered."""
+        """For people: the lease, and the registered workers."""
         now = time.monotonic()
         return {
             "lease": self.lease_id or "-",
@@ -184,7 +184,7 @@ class HostLeases:
                     "store": worker.registration.store,
                     "keys": list(worker.registration.keys),
                     "since_ms": worker.registration.since_ms,
-                    "last_pong_s": round(now - self._heard_at[worker], 3) if worker in self._heard_at else None,
+                    "last_pong_s": round(now - self._seen_at[worker], 3) if worker in self._seen_at else None,
                     "connected": worker.stream is not None,
                 }
                 for worker in self.registry.workers()
@@ -244,8 +244,8 @@ class HostLeases:
                 self._gone.add(worker)
                 log.warning("worker.unanswering", **_facts(worker.registration))
                 self._changed()
-                if (told := self._told.get(worker)) is not None:
-                    told.set()
+                if (news := self._news.get(worker)) is not None:
+                    news.set()
                 else:
                     self._gone.discard(worker)
             self._records.end_unused(time.monotonic())
@@ -274,9 +274,9 @@ class HostLeases:
             log.warning("host_lease.state_unwritable", error=error)
 
     def _lost(self) -> None:
-        """The lease was lost and granted again: every worker is told at once."""
-        for told in self._told.values():
-            told.set()
+        """The lease was lost and granted again: every worker gets that at once."""
+        for news in self._news.values():
+            news.set()
 
 
 def _facts(registration: Registration) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Who has registered with the agent: decisions only.
+"""The workers that have registered with the agent: decisions only.
 
 Time comes in as ticks of the agent's own, so that no pause of its own process looks like silence of a worker.
 """
@@ -56,7 +56,7 @@ class RegisteredWorker:
 class WorkerRegistry:
     """The registrations of an agent, at most ``most`` of them, and at most ``most_of_user`` of one user.
 
-    A worker id belongs to the user who was the first to register it; only root may have it, too.
+    A worker id belongs to the user that was the first to register it; only root may have it, too.
     """
 
     def __init__(self, most: int, most_of_user: int | None = None) -> None:
@@ -97,7 +97,7 @@ class WorkerRegistry:
         return dict(self._users)
 
     def restore(self, registrations: list[Registration], users: Mapping[str, int] = MappingProxyType({})) -> None:
-        """Waits for the workers that the agent before this one knew; until they are back nobody's records go."""
+        """Waits for the workers that the agent before this one knew; until they are back no records are deleted."""
         self._users = dict(list(users.items())[: self._most_users])
         for registration in registrations[: self._most]:
             self._add(RegisteredWorker(registration, None))
@@ -137,7 +137,7 @@ class WorkerRegistry:
         self._bind(registration.worker_id, owner)
         return worker
 
-    def heard(self, worker: RegisteredWorker) -> None:
+    def seen(self, worker: RegisteredWorker) -> None:
         """A sign of life."""
         worker.silent_ticks = 0
 
@@ -153,7 +153,7 @@ class WorkerRegistry:
         return True
 
     def tick(self) -> list[RegisteredWorker]:
-        """A tick has passed; returns who is given up: silent for too long, or not back."""
+        """A tick has passed; returns the workers that are given up: silent for too long, or not back."""
         self._grace_ticks = max(0, self._grace_ticks - 1)
         gone = []
         for worker in list(self._workers.values()):
@@ -165,7 +165,7 @@ class WorkerRegistry:
         return gone
 
     def living(self, store: str) -> frozenset[tuple[str, str]] | None:
-        """Config key and id of each worker of a store; ``None`` while it is not known who lives."""
+        """Config key and id of each worker of a store; ``None`` while it is not known which live."""
         if self._grace_ticks:
             return None
         return frozenset(

@@ -84,7 +84,7 @@ class SocketFront:
             ConfigError: it can't be made, or not with this group.
         """
         listening = socket.socket(socket.AF_UNIX)
-        before = os.umask(0o177)  # nobody gets in before the mode and the group are set
+        before = os.umask(0o177)  # no process connects before the mode and the group are set
         try:
             listening.bind(str(self._place.path))
         except OSError as error:
@@ -171,6 +171,6 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, allo
 
 
 def _peer(writer: asyncio.StreamWriter) -> Peer:
-    told = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, uid, _ = _CREDENTIALS.unpack(told)
+    credentials = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(credentials)
     return Peer(pid, uid)

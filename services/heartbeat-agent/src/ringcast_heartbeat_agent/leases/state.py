@@ -1,4 +1,4 @@
-"""What an agent leaves to the next one beside its socket: the lease, and who was registered. A lock guards it all."""
+"""What an agent leaves to the next one beside its socket: the lease and the registered workers. A lock guards it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @classmethod
     def fresh(cls, agent_id: str) -> State:
-        """One that nobody had before, so that no record of a dead worker comes to life with it.
+        """One that no agent had before, so that no record of a dead worker comes to life with it.
 
         The id begins with the agent's, as a token of its own: permissions can be given for it.
         """

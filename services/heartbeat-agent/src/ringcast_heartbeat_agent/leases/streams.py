@@ -56,7 +56,7 @@ class WorkerStreams:
             RingcastError: the registration is refused.
         """
         try:
-            worker, told = await self._hosted.register(await self._registration(stream, uid))
+            worker, news = await self._hosted.register(await self._registration(stream, uid))
         except RingcastError as error:
             self.refused(error)
             raise
@@ -65,7 +65,7 @@ class WorkerStreams:
             answer = pb.Registered(lease=self._hosted.lease_id, ping_interval_s=PING_S, patience_s=SILENCE_S)
             await stream.write(pb.HoldResponse(registered=answer))
             reading = asyncio.create_task(self._read(stream, worker))
-            await self._ping(stream, told, reading)
+            await self._ping(stream, news, reading)
             if self._hosted.is_given_up(worker):
                 raise GivenUpError(f"no sign of life came for {SILENCE_S:g} s: the worker was given up")
         finally:  # cancelled, too, when the process at the other end is gone
@@ -91,19 +91,19 @@ class WorkerStreams:
             if not self._silent[uid]:
                 del self._silent[uid]
 
-    async def _ping(self, stream: WorkerStream, told: asyncio.Event, reading: asyncio.Task[None]) -> None:
+    async def _ping(self, stream: WorkerStream, news: asyncio.Event, reading: asyncio.Task[None]) -> None:
         """Pings until the worker says nothing more or is given up; at once when there is news."""
         number = 0
-        reading.add_done_callback(lambda _: told.set())
+        reading.add_done_callback(lambda _: news.set())
         while not reading.done():
-            told.clear()
+            news.clear()
             number += 1
             hosted = self._hosted
             ping = pb.Ping(number=number, held=hosted.held, losses=hosted.losses, failed_writes=hosted.failed_writes)
             await stream.write(pb.HoldResponse(ping=ping))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(PING_S):
-                    await told.wait()
+                    await news.wait()
 
     async def _read(self, stream: WorkerStream, worker: RegisteredWorker) -> None:
         """Takes what the worker says until it leaves, its stream ends, or it is given up."""
@@ -112,9 +112,9 @@ class WorkerStreams:
                 return
             match request.WhichOneof("body"):
                 case "pong":
-                    self._hosted.heard(worker)
+                    self._hosted.seen(worker)
                 case "doubt":
-                    self._hosted.doubt()
+                    self._hosted.check_lease()
                 case "leave":
                     self._hosted.left(worker)
                     return

@@ -16,7 +16,7 @@ import grpc
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, spark_daemon
 from ringcast_wire.grpc import ConfigServiceStub, pb
 
 PARTITIONS = 16
@@ -31,9 +31,10 @@ def event_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def spark(event_log: Path) -> Iterator[SparkSession]:
+def spark(event_log: Path, spark_home: Path) -> Iterator[SparkSession]:
     """Two cores, and each failed task is tried four times, as on a cluster."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_HOME"] = str(spark_home)
     paths = os.pathsep.join(path for path in sys.path if path)
     session = (
         SparkSession.builder.master("local[2,4]")
@@ -47,6 +48,7 @@ def spark(event_log: Path) -> Iterator[SparkSession]:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.executorEnv.PYTHONPATH", paths)
+        .config(map={**spark_daemon.SETTINGS})
         .config("spark.eventLog.enabled", "true")
         .config("spark.eventLog.compress", "false")
         .config("spark.eventLog.dir", event_log.as_uri())

@@ -14,6 +14,7 @@ from ringcast_testkit._process import PATIENCE_S, ManagedProcess, ManagedServer,
 from ringcast_testkit._proxy import TcpProxy
 from ringcast_testkit._readme import run_readme_examples
 from ringcast_testkit._settings import flags_table, settings_table
+from ringcast_testkit._spark import make_spark_home
 from ringcast_testkit._standby import PostgresStandby
 from ringcast_testkit._waiting import until, until_workers
 from ringcast_testkit._worker import WorkerProcess
@@ -36,6 +37,7 @@ __all__ = [
     "TcpProxy",
     "WorkerProcess",
     "flags_table",
+    "make_spark_home",
     "nats_server_binary",
     "run_readme_examples",
     "settings_table",

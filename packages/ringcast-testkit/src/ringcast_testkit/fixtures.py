@@ -11,6 +11,7 @@ import pytest
 from ringcast_testkit._config_service import ConfigServiceProcess
 from ringcast_testkit._nats import NatsServer
 from ringcast_testkit._postgres import PostgresServer
+from ringcast_testkit._spark import make_spark_home
 
 
 @pytest.fixture(scope="session")
@@ -44,6 +45,12 @@ def shared_postgres() -> Iterator[PostgresServer]:
 def postgres_url(shared_postgres: PostgresServer) -> str:
     """URL of an empty database."""
     return shared_postgres.create_database()
+
+
+@pytest.fixture(scope="session")
+def spark_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a test sets as ``SPARK_HOME`` before Spark starts, so that its Python workers start fast."""
+    return make_spark_home(tmp_path_factory.mktemp("spark") / "home")
 
 
 @pytest.fixture

@@ -1,0 +1,48 @@
+"""The daemon that forks Spark's Python workers, with what they need imported before.
+
+Spark's own daemon imports nothing, so that each worker imports pyarrow, pandas and the connector again, and collects
+the garbage among all their objects after each task: more CPU than the tasks of a test. A session takes this one by
+`SETTINGS`.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import sys
+from pathlib import Path
+
+SETTINGS = {"spark.python.daemon.module": "ringcast_testkit.spark_daemon"}
+"""For the builder of a session whose workers find this package by ``spark.executorEnv.PYTHONPATH``."""
+
+_MODULES = (
+    "pandas",
+    "pyspark_ringcast._batch.read",
+    "pyspark_ringcast._batch.write",
+    "pyspark_ringcast._stream.sink",
+    "pyspark_ringcast._stream.source",
+)
+
+
+def main() -> None:
+    """Import, and serve as Spark's own daemon does, until Spark closes its input.
+
+    Raises:
+        SystemExit: An import started a thread. A forked process has only the thread that forked, and the locks of the
+            others as they were: this is why Spark's daemon imports nothing.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
+    for module in (sys.argv[1], *_MODULES):
+        importlib.import_module(module)
+    threads = Path("/proc/self/task")
+    if threads.exists() and len(names := [(task / "comm").read_text() for task in threads.iterdir()]) > 1:
+        raise SystemExit(f"spark_daemon: an import started a thread before a fork: {names}")
+    gc.collect()
+    gc.freeze()
+    importlib.import_module("pyspark.daemon").manager()
+
+
+if __name__ == "__main__":
+    main()

@@ -51,13 +51,16 @@ def install(wheel: Path, constraints: Path) -> str | None:
     """Try one wheel; what went wrong, or None."""
     package = import_package(wheel)
     with tempfile.TemporaryDirectory() as directory:
-        venv.create(directory, with_pip=True)
+        # Our own pip installs into it: to bootstrap one there takes seconds.
+        venv.create(directory, with_pip=False)
         scripts = Path(directory) / "bin"
         python = str(scripts / "python")
-        pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+        pip = [sys.executable, "-m", "pip", "--python", python, "--quiet", "--disable-pip-version-check"]
+        # -f and not constraints by address: an address can't serve a requirement with an extra. Of what is installed,
+        # little is imported, and compiled then.
+        how = ["--no-compile", "-f", str(wheel.parent), "--constraint", str(constraints)]
         for words in (
-            # -f and not constraints by address: an address can't serve a requirement with an extra.
-            [*pip, "install", "-f", str(wheel.parent), "--constraint", str(constraints), str(wheel)],
+            [*pip, "install", *how, str(wheel)],
             [*pip, "check"],
             # Isolated, so that a checkout on the path can't hide what is missing.
             [python, "-I", "-c", f"import {package}; assert {package}.__file__.startswith({directory!r})"],

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import grpc
-import pyspark
 import pytest
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, ManagedProcess, NatsServer, ReservedPort
 from ringcast_wire.grpc import ConfigServiceStub, pb
@@ -25,13 +24,13 @@ SETTINGS = {
 
 @pytest.mark.timeout(480)  # a JVM starts in it, and a stream
 def test_a_client_of_a_connect_server(
-    tmp_path: Path, nats_server: NatsServer, config_service: ConfigServiceProcess, store_name: str
+    tmp_path: Path, nats_server: NatsServer, config_service: ConfigServiceProcess, store_name: str, spark_home: Path
 ) -> None:
     options = {"servers": nats_server.url, "service": config_service.address, "store": store_name, "key": "list"}
     with grpc.insecure_channel(config_service.address) as channel:
         ConfigServiceStub(channel).CreateStore(pb.CreateStoreRequest(name=store_name, partition_count=16))
     port = ReservedPort()
-    server = connect_server(tmp_path, port)
+    server = connect_server(spark_home, tmp_path, port)
     try:
         server.wait_until(lambda: any("Spark Connect server started" in line for line in server.log))
         words: list[str | Path] = [str(spark_connect_client.__file__), port.address, json.dumps(options), tmp_path]
@@ -55,9 +54,8 @@ def test_a_client_of_a_connect_server(
     assert report["imported"] == []
 
 
-def connect_server(directory: Path, port: ReservedPort) -> ManagedProcess:
+def connect_server(home: Path, directory: Path, port: ReservedPort) -> ManagedProcess:
     """Spark's own, in the foreground."""
-    home = Path(str(pyspark.__file__)).parent
     settings = {
         **SETTINGS,
         "spark.connect.grpc.binding.address": "127.0.0.1",

@@ -37,12 +37,13 @@ def test_a_share_of_them_changes(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(540)  # it takes a minute on a quiet machine, and four beside much else
-def test_the_spark_demo_keeps_its_promise(tmp_path: Path) -> None:
+def test_the_spark_demo_keeps_its_promise(tmp_path: Path, spark_home: Path) -> None:
     """On a few ranges only; `make demo-spark` takes them all."""
     output = tmp_path / "spark.json"
     words = ["--ranges", str(RANGES), "--changes", "5", "--output", str(output)]
     # Of so little work, most is the making of fast code: this makes less of it.
-    environment = {**os.environ, "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    options = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    environment = {**os.environ, "JDK_JAVA_OPTIONS": options, "SPARK_HOME": str(spark_home)}
     process = subprocess.Popen(
         [sys.executable, "-m", "demo.spark", *words],
         env=environment,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -32,7 +31,7 @@ class Variant:
 
     what: str
     within: int
-    patches: tuple[tuple[type | ModuleType, str, Any], ...]
+    patches: tuple[tuple[object, str, Any], ...]
 
     @contextmanager
     def applied(self) -> Iterator[None]:

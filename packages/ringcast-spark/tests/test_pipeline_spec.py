@@ -319,7 +319,7 @@ def test_what_the_package_offers() -> None:
     assert set(pipeline._HOME_OF) == set(pipeline.__all__)
     assert all(getattr(pipeline, name).__name__ == name for name in pipeline.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
-        pipeline.nothing  # noqa: B018  # type: ignore[attr-defined]
+        pipeline.nothing  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_the_command_starts_without_spark() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, Protocol
 
 from ringcast._delivery.handler import Applier
 from ringcast._delivery.traces import KeyTraces
@@ -15,11 +15,18 @@ _PARTS_S: Final = 0.1
 """How often a job that takes long reports which partitions are done."""
 
 
-class Deliveries:
-    """The tasks that call the application for one config key; ``done`` is called with the number of each job.
+class DeliveryObserver(Protocol):
+    """What :class:`Deliveries` reports to. A job is an action, by its number."""
 
-    ``partly_done`` is called now and then with the number of a job that takes long, and with partitions of which it has
-    handed everything over.
+    def delivered(self, job: int) -> None:
+        """The job is done."""
+
+    def partly_delivered(self, job: int, partitions: set[int]) -> None:
+        """A job that takes long has handed everything over that it has of these partitions."""
+
+
+class Deliveries:
+    """The tasks that call the application for one config key.
 
     Changes go one job at a time. An announcement does not wait for them: only that of a loss waits for the calls that
     run for the lost partitions. The callbacks are called one at a time.
@@ -31,14 +38,12 @@ class Deliveries:
         applier: Applier,
         traces: KeyTraces | None,
         *,
-        done: Callable[[int], None],
-        partly_done: Callable[[int, set[int]], None],
+        observer: DeliveryObserver,
     ) -> None:
         self._key = key
         self._applier = applier
         self._traces = traces
-        self._done = done
-        self._partly_done = partly_done
+        self._observer = observer
         self._changes: asyncio.Queue[Apply] = asyncio.Queue(1)
         # Bounded by the partitions: each is in one announcement at a time.
         self._announcements: asyncio.Queue[Announce] = asyncio.Queue()
@@ -111,7 +116,7 @@ class Deliveries:
     def _report_parts(self, job: int) -> None:
         self._report_later(job)
         if finished := self._applier.take_finished():
-            self._partly_done(job, finished)
+            self._observer.partly_delivered(job, finished)
 
     async def _announce(self, announce: Announce) -> None:
         await self._applier.announce(self._key, announce.assigned, announce.partitions)
@@ -119,4 +124,4 @@ class Deliveries:
 
     def _end(self, job: int) -> None:
         self._under_way -= 1
-        self._done(job)
+        self._observer.delivered(job)

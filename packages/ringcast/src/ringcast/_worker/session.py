@@ -111,9 +111,7 @@ class KeySession:
             dead_letters=DeadLetterPublisher(bus),
             measures=measures,
         )
-        self.deliveries = Deliveries(
-            key, self.applier, self.traces, done=self._delivered, partly_done=self._partly_delivered
-        )
+        self.deliveries = Deliveries(key, self.applier, self.traces, observer=self)
         self._timer = WakeTimer(self.pump)
         self.fetches = KeyFetches(machine, measures=measures, traces=self.traces, log=log, observer=self)
         self.anti_entropy = AntiEntropy(machine, self.fetches, config.heads_s, log, observer=self)
@@ -287,12 +285,14 @@ class KeySession:
             case Restored():
                 self.journal.restored(action)
 
-    def _delivered(self, number: int) -> None:
-        self.machine.handover.done(number, self._now())
+    def delivered(self, job: int) -> None:
+        """The application has taken a job, or an announcement."""
+        self.machine.handover.done(job, self._now())
         self.pump()
 
-    def _partly_delivered(self, number: int, partitions: set[int]) -> None:
-        self.machine.handover.partly_done(number, partitions)
+    def partly_delivered(self, job: int, partitions: set[int]) -> None:
+        """The application has taken what a long job has of these partitions."""
+        self.machine.handover.partly_done(job, partitions)
         self.pump()
 
     def _own(self, partitions: frozenset[int]) -> None:

@@ -401,4 +401,4 @@ async def test_a_worker_does_not_take_the_dead_letter_of_a_group_nor_an_agent_th
     for_worker, for_group = await bench.replay(1, max(letter.number for letter in await bench.letters()))
     assert for_worker.outcome is ReplayOutcome.HANDLED
     assert for_group.outcome is ReplayOutcome.KEPT
-    assert "it is of no agent: group g is not there" in for_group.why
+    assert "no agent runs it: group g is not there" in for_group.why

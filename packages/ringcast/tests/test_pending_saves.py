@@ -55,7 +55,7 @@ def test_what_has_changed_is_taken_once() -> None:
 def test_a_key_without_a_cache_is_passed_over() -> None:
     saves = pending(none=Key.of("none", 1, saved=False))
     saves.rewrite_all()
-    assert (len(saves), taken(saves), saves.current()) == (0, {}, ["none"])
+    assert (len(saves), taken(saves), saves.currency(0.0)[1]) == (0, {}, ["none"])
 
 
 def test_one_write_takes_whole_partitions_up_to_a_number_of_rows() -> None:
@@ -93,5 +93,6 @@ def test_a_key_is_current_when_nothing_is_late_and_nothing_waits() -> None:
     late.staleness_s = 2.5
     waits.change(0)
     saves = pending(late=late, waits=waits, current=current)
-    assert saves.current() == ["current"]
-    assert saves.as_of_ms(10_000.0) == {"late": 7_500, "waits": 10_000, "current": 10_000}
+    as_of_ms, found = saves.currency(10_000.0)
+    assert found == ["current"]
+    assert as_of_ms == {"late": 7_500, "waits": 10_000, "current": 10_000}

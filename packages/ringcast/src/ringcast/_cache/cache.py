@@ -202,7 +202,7 @@ class Cache:
             await self._close_file()
             return False
         saves = self._pending.take()
-        as_of_ms, current = self._pending.as_of_ms(time.time() * 1000), self._pending.current()
+        as_of_ms, current = self._pending.currency(time.time() * 1000)
         try:
             assert self._database is not None
             await self._database.write(file.write(saves, as_of_ms, current))

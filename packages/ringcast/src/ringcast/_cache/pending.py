@@ -48,13 +48,12 @@ class PendingSaves:
             assert saving is not None
             saving.failed(of_key)
 
-    def as_of_ms(self, now_ms: float) -> dict[str, int]:
-        """When each key was last known to be current, in ms since the epoch."""
-        return {name: int(now_ms - key.staleness_s * 1000) for name, key in self._keys.items()}
-
-    def current(self) -> list[str]:
-        """The keys of which nothing is late, and nothing is left to write."""
-        return [name for name, key in self._keys.items() if key.staleness_s == 0 and not self._pending(key)]
+    def currency(self, now_ms: float) -> tuple[dict[str, int], list[str]]:
+        """When each key was last known to be current, in ms since the epoch; and the keys of which nothing is late, and
+        nothing is left to write. A key's staleness goes over all its partitions, so it is asked for once."""
+        late_s = {name: key.staleness_s for name, key in self._keys.items()}
+        as_of_ms = {name: int(now_ms - late * 1000) for name, late in late_s.items()}
+        return as_of_ms, [name for name, late in late_s.items() if late == 0 and not self._pending(self._keys[name])]
 
     def rewrite_all(self) -> None:
         """The file is empty: every partition is to be written whole."""

@@ -146,7 +146,7 @@ class FetchServer:
                 with self._span(msg):
                     outcome = await self._answer(lane, request)
         except (nats.errors.Error, TimeoutError) as error:
-            log.warning("fetch.unsent", subject=msg.subject, error=str(error) or type(error).__name__)
+            log.warning("fetch.unsent", subject=msg.subject, error=error)
         except Exception:
             log.error("fetch.unsent", subject=msg.subject, exc_info=True)
         finally:

@@ -281,21 +281,21 @@ async def test_keys_are_not_created_in_a_store_that_is_being_deleted(bench: Benc
 
 async def test_a_deletion_that_broke_off_is_finished(postgres_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mark is stored and the heads are open: any instance closes them the next time it looks."""
-    from ringcast_config_service.repository.postgres.lifecycle import PostgresLifecycle
+    from ringcast_config_service.repository.postgres.deletions import PostgresDeletions
 
     bench = postgres_bench
     await bench.write({"a": "1"})
-    close = PostgresLifecycle._close_heads
+    close = PostgresDeletions._close_heads
 
-    async def break_off(_: PostgresLifecycle) -> None:
+    async def break_off(_: PostgresDeletions) -> None:
         raise UnavailableError("the connection broke")
 
-    monkeypatch.setattr(PostgresLifecycle, "_close_heads", break_off)
+    monkeypatch.setattr(PostgresDeletions, "_close_heads", break_off)
     with pytest.raises(UnavailableError):
         await bench.repo.delete_key("s", "k", DELETED)
     with suppress(KeyDeletedError):  # the deletion has not returned: either is right
         await bench.write({"a": "2"})
-    monkeypatch.setattr(PostgresLifecycle, "_close_heads", close)
+    monkeypatch.setattr(PostgresDeletions, "_close_heads", close)
     await bench.repo.expire_deleted(NOW)
     await refused_everywhere(bench, KeyDeletedError, "config key 'k'")
 

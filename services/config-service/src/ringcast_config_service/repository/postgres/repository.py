@@ -47,7 +47,7 @@ from ringcast_config_service.repository.postgres import history as histories
 from ringcast_config_service.repository.postgres import session as sessions
 from ringcast_config_service.repository.postgres import write as writing
 from ringcast_config_service.repository.postgres.compaction import PostgresSteps
-from ringcast_config_service.repository.postgres.lifecycle import PostgresLifecycle, store_info
+from ringcast_config_service.repository.postgres.deletions import PostgresDeletions, store_info
 from ringcast_config_service.repository.postgres.new_row_predictor import NewRowPredictor
 from ringcast_config_service.repository.postgres.session import Connection, Sessions, said
 from ringcast_config_service.repository.sql.statements import SCHEMA_VERSION
@@ -84,7 +84,7 @@ class PostgresRepository:
         )
         self.new_row_predictor = NewRowPredictor()
         self._keys: writing.KeyIds = {}
-        self._lifecycle = PostgresLifecycle(self._sessions)
+        self._deletions = PostgresDeletions(self._sessions)
         self._name = secrets.token_hex(8)
         self._watch = histories.RecordWatch()
 
@@ -151,35 +151,35 @@ class PostgresRepository:
             return mapping.to_infos(stores, stats, include_deleted=include_deleted)
 
     async def update_store(self, name: str, inline_max_bytes: int) -> StoreInfo:
-        return await self._lifecycle.update_store(name, inline_max_bytes)
+        return await self._deletions.update_store(name, inline_max_bytes)
 
     async def delete_store(self, name: str, deletion: Deletion) -> StoreInfo:
-        return await self._lifecycle.delete_store(name, deletion)
+        return await self._deletions.delete_store(name, deletion)
 
     async def restore_store(self, name: str, now_ms: int) -> StoreInfo:
-        return await self._lifecycle.restore_store(name, now_ms)
+        return await self._deletions.restore_store(name, now_ms)
 
     async def delete_key(self, store: str, key: str, deletion: Deletion) -> KeyStats:
-        return await self._lifecycle.delete_key(store, key, deletion)
+        return await self._deletions.delete_key(store, key, deletion)
 
     async def restore_key(self, store: str, key: str, now_ms: int) -> KeyStats:
-        return await self._lifecycle.restore_key(store, key, now_ms)
+        return await self._deletions.restore_key(store, key, now_ms)
 
     async def clock_ms(self) -> int:
         async with self._sessions.use("fetches") as db:
             return int(await db.fetchval(Sql.CLOCK_MS))
 
     async def expire_deleted(self, now_ms: int) -> Expired:
-        return await self._lifecycle.expire_deleted(now_ms)
+        return await self._deletions.expire_deleted(now_ms)
 
     async def purge_rows(self, store: str, key: str | None) -> int:
-        return await self._lifecycle.purge_rows(store, key)
+        return await self._deletions.purge_rows(store, key)
 
     async def drop_store(self, name: str) -> None:
-        await self._lifecycle.drop_store(name)
+        await self._deletions.drop_store(name)
 
     async def drop_key(self, store: str, key: str) -> None:
-        await self._lifecycle.drop_key(store, key)
+        await self._deletions.drop_key(store, key)
 
     async def store_records(self) -> list[StoreRecord]:
         async with self._sessions.use("fetches") as db:

@@ -39,7 +39,7 @@ from ringcast_config_service.repository.base import (
 )
 from ringcast_config_service.repository.sql.statements import SCHEMA_VERSION
 from ringcast_config_service.repository.sql.statements import Sqlite as Sql
-from ringcast_config_service.repository.sqlite import lifecycle
+from ringcast_config_service.repository.sqlite import deletions
 from ringcast_config_service.repository.sqlite.compaction import SqliteSteps
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ class SqliteRepository:
         return mapping.only_record(await self._read(lambda db: db.execute(Sql.GET_STORE, (name,)).fetchone()), name)
 
     async def get_store(self, name: str, *, include_deleted: bool = False) -> StoreInfo:
-        return await self._read(lambda db: lifecycle.store_info(db, name, include_deleted=include_deleted))
+        return await self._read(lambda db: deletions.store_info(db, name, include_deleted=include_deleted))
 
     async def list_stores(self, *, include_deleted: bool = False) -> list[StoreInfo]:
         def work(db: sqlite3.Connection) -> list[StoreInfo]:
@@ -94,34 +94,34 @@ class SqliteRepository:
         return await self._read(work)
 
     async def update_store(self, name: str, inline_max_bytes: int) -> StoreInfo:
-        return await self._write(lambda db: lifecycle.update_store(db, name, inline_max_bytes))
+        return await self._write(lambda db: deletions.update_store(db, name, inline_max_bytes))
 
     async def delete_store(self, name: str, deletion: Deletion) -> StoreInfo:
-        return await self._write(lambda db: lifecycle.delete_store(db, name, deletion))
+        return await self._write(lambda db: deletions.delete_store(db, name, deletion))
 
     async def restore_store(self, name: str, now_ms: int) -> StoreInfo:
-        return await self._write(lambda db: lifecycle.restore_store(db, name, now_ms))
+        return await self._write(lambda db: deletions.restore_store(db, name, now_ms))
 
     async def delete_key(self, store: str, key: str, deletion: Deletion) -> KeyStats:
-        return await self._write(lambda db: lifecycle.delete_key(db, store, key, deletion))
+        return await self._write(lambda db: deletions.delete_key(db, store, key, deletion))
 
     async def restore_key(self, store: str, key: str, now_ms: int) -> KeyStats:
-        return await self._write(lambda db: lifecycle.restore_key(db, store, key, now_ms))
+        return await self._write(lambda db: deletions.restore_key(db, store, key, now_ms))
 
     async def clock_ms(self) -> int:
         return time.time_ns() // 1_000_000  # one file, one machine
 
     async def expire_deleted(self, now_ms: int) -> Expired:
-        return await self._write(lambda db: lifecycle.expire_deleted(db, now_ms))
+        return await self._write(lambda db: deletions.expire_deleted(db, now_ms))
 
     async def purge_rows(self, store: str, key: str | None) -> int:
-        return await self._write(lambda db: lifecycle.purge_rows(db, store, key))
+        return await self._write(lambda db: deletions.purge_rows(db, store, key))
 
     async def drop_store(self, name: str) -> None:
-        await self._write(lambda db: lifecycle.drop_store(db, name))
+        await self._write(lambda db: deletions.drop_store(db, name))
 
     async def drop_key(self, store: str, key: str) -> None:
-        await self._write(lambda db: lifecycle.drop_key(db, store, key))
+        await self._write(lambda db: deletions.drop_key(db, store, key))
 
     async def store_records(self) -> list[StoreRecord]:
         found = await self._read(lambda db: db.execute(Sql.LIST_STORES).fetchall())

@@ -33,7 +33,7 @@ T = TypeVar("T")
 _PURGE_ROWS: Final = 5_000
 
 
-class PostgresLifecycle:
+class PostgresDeletions:
     """A part of the repository."""
 
     def __init__(self, sessions: Sessions) -> None:

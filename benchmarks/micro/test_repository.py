@@ -19,6 +19,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from ringcast_config_service.repository import RowWrite, StoreRecord, WriteRequest
 from ringcast_config_service.repository.sqlite.repository import SqliteRepository
 from ringcast_core import row_partitions
+from ringcast_sqlite import Database
 from ringcast_wire import StoreSettings
 
 from benchmarks.micro.core_peer import spread
@@ -43,7 +44,7 @@ class Peers:
 
     def __init__(self, directory: Path, row_ids: list[str]) -> None:
         self.row_ids = row_ids
-        self.repository = SqliteRepository(directory / "repository.db")
+        self.repository = SqliteRepository(Database(directory / "repository.db"))
         self.cache = diskcache.Cache(
             str(directory / "cache"), eviction_policy="none", cull_limit=0, sqlite_synchronous=2
         )
@@ -51,9 +52,9 @@ class Peers:
 
     async def open(self) -> None:
         await self.repository.open()
-        await self.repository.create_store(STORE)
+        await self.repository.stores.create_store(STORE)
         for start in range(0, len(self.row_ids), 1_000):
-            await self.repository.write([writes(self.row_ids[start : start + 1_000])], 1)
+            await self.repository.writer.write([writes(self.row_ids[start : start + 1_000])], 1)
         self.put_cache(self.row_ids)
 
     def put_cache(self, row_ids: list[str]) -> None:
@@ -116,11 +117,11 @@ def test_read_rows(benchmark: BenchmarkFixture, tmp_path: Path, count: int) -> N
         await measure(
             benchmark,
             peers,
-            lambda: peers.repository.read_rows("bench", KEY, wanted),
+            lambda: peers.repository.reader.read_rows("bench", KEY, wanted),
             lambda: [peers.cache.get(row_id) for row_id in wanted],
             lambda: [peers.dict[row_id] for row_id in wanted],
         )
-        found = (await peers.repository.read_rows("bench", KEY, wanted)).partitions
+        found = (await peers.repository.reader.read_rows("bench", KEY, wanted)).partitions
         assert sorted(row.row_id for part in found for row in part.rows) == sorted(wanted)
 
     run(benchmark, tmp_path, job)
@@ -135,11 +136,11 @@ def test_read_partition(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
         await measure(
             benchmark,
             peers,
-            lambda: peers.repository.read_partition("bench", KEY, 7, None),
+            lambda: peers.repository.reader.read_partition("bench", KEY, 7, None),
             lambda: [peers.cache.get(row_id) for row_id in members],
             lambda: [peers.dict[row_id] for row_id in members],
         )
-        (found,) = (await peers.repository.read_partition("bench", KEY, 7, None)).partitions
+        (found,) = (await peers.repository.reader.read_partition("bench", KEY, 7, None)).partitions
         assert sorted(row.row_id for row in found.rows) == sorted(members)
 
     run(benchmark, tmp_path, job)
@@ -152,10 +153,10 @@ def test_write(benchmark: BenchmarkFixture, tmp_path: Path, count: int) -> None:
         await measure(
             benchmark,
             peers,
-            lambda: peers.repository.write([writes(some)], 2),
+            lambda: peers.repository.writer.write([writes(some)], 2),
             lambda: peers.put_cache(some),
             lambda: peers.dict.update(dict.fromkeys(some, VALUE)),
         )
-        assert sum((await peers.repository.heads("bench", KEY)).heads) >= len(peers.row_ids) + count
+        assert sum((await peers.repository.reader.heads("bench", KEY)).heads) >= len(peers.row_ids) + count
 
     run(benchmark, tmp_path, job)

@@ -18,8 +18,13 @@ from ringcast_config_service.config import Config
 from ringcast_config_service.core import Core
 from ringcast_config_service.nats import relay
 from ringcast_config_service.repository import OutboxRecord, StoreRecord, WriteRequest, Written, base, writes
-from ringcast_config_service.repository.sqlite import repository as sqlite
+from ringcast_config_service.repository.sqlite import maintenance, repository, writer
+from ringcast_config_service.repository.sqlite.history import SqliteHistories
+from ringcast_config_service.repository.sqlite.outbox import SqliteOutbox
+from ringcast_config_service.repository.sqlite.reader import SqliteReader
 from ringcast_config_service.repository.sqlite.repository import SqliteRepository
+from ringcast_config_service.repository.sqlite.session import Sessions
+from ringcast_config_service.repository.sqlite.writer import SqliteWriter
 from ringcast_config_service.repository.writes import CurrentState, Plan
 from ringcast_config_service.telemetry import Telemetry
 from ringcast_config_service.writes import group_writer, write_queues
@@ -91,8 +96,8 @@ class Service(SimProcess):
             if self.link.connect():
                 client: Any = SimClient(self, self.link, self.broker, self._max_payload)
                 client.before_answer = lambda: self.may_die_at("answer")
-                repository = SimRepository(self, self._database)
-                core = Core(self._config, repository, client, client.jetstream(), Telemetry())
+                record = SimRepository(self, self._database)
+                core = Core(self._config, record, client, client.jetstream(), Telemetry())
                 try:
                     await core.fetches.start()
                 except nats.errors.Error:
@@ -154,11 +159,18 @@ class SimRepository(SqliteRepository):
     """The real one, on the database of the simulation; its process may die between two calls."""
 
     def __init__(self, service: Service, database: Database) -> None:
-        super().__init__("simulated")
-        self._database: Any = SimDatabase(database, service.random)
+        stand_in: Any = SimDatabase(database, service.random)
+        super().__init__(stand_in)
+        self.writer = SimWriter(self._sessions, service)
+        self.reader = SimReader(self._sessions, database)
+        self.histories = SimHistories(self._sessions, database)
+        self.events = SimOutbox(self._sessions, service)
+
+
+class SimWriter(SqliteWriter):
+    def __init__(self, sessions: Sessions, service: Service) -> None:
+        super().__init__(sessions)
         self._service = service
-        self._unreadable = database.unreadable
-        self._histories_began = database.histories_began
 
     @override
     async def write(self, requests: Sequence[WriteRequest], now_ms: int) -> Written:
@@ -166,11 +178,23 @@ class SimRepository(SqliteRepository):
         await self._service.may_die_at("commit")
         return written
 
+
+class SimHistories(SqliteHistories):
+    def __init__(self, sessions: Sessions, database: Database) -> None:
+        super().__init__(sessions)
+        self._began = database.histories_began
+
     @override
     async def new_history(self, store: str, *, instead_of: str | None = None) -> str:
         history = await super().new_history(store, instead_of=instead_of)
-        self._histories_began()
+        self._began()
         return history
+
+
+class SimOutbox(SqliteOutbox):
+    def __init__(self, sessions: Sessions, service: Service) -> None:
+        super().__init__(sessions)
+        self._service = service
 
     @override
     async def outbox(self, store: str, after: int, limit: int, max_bytes: int) -> list[OutboxRecord]:
@@ -182,6 +206,12 @@ class SimRepository(SqliteRepository):
     async def delete_events(self, ids: Sequence[int]) -> None:
         await self._service.may_die_at("published")
         await super().delete_events(ids)
+
+
+class SimReader(SqliteReader):
+    def __init__(self, sessions: Sessions, database: Database) -> None:
+        super().__init__(sessions)
+        self._unreadable = database.unreadable
 
     @override
     async def read_rows(self, store: str, key: str, row_ids: Sequence[str]) -> FetchReply:
@@ -212,13 +242,11 @@ def simulated_service(random: Random, database: Database) -> Iterator[None]:
         stack.callback(logger.setLevel, level)
         for module in (handlers, group_writer, write_queues):
             stack.enter_context(patch.object(module, "time", time))
-        for module in (base, sqlite):
+        for module in (base, maintenance):
             stack.enter_context(patch.object(module, "secrets", secrets))
-        stack.enter_context(
-            patch.object(
-                sqlite, "time", SimpleNamespace(time=database.now_s, time_ns=lambda: int(database.now_s() * 1e9))
-            )
-        )
+        database_time = SimpleNamespace(time=database.now_s, time_ns=lambda: int(database.now_s() * 1e9))
+        for module in (repository, writer):
+            stack.enter_context(patch.object(module, "time", database_time))
         stack.enter_context(patch.object(relay, "uuid", uuid))
         stack.enter_context(patch.object(relay, "MAX_QUEUED_EVENTS", QUEUED_EVENTS))
         stack.enter_context(patch.object(writes, "plan_writes", plan))

@@ -37,8 +37,8 @@ from ringcast_config_service.nats.publisher import EventPublisher, PubAck, Sent
 from ringcast_config_service.repository import OutboxRecord, WriteRequest, mapping
 from ringcast_config_service.repository.mapping import wants_whole
 from ringcast_config_service.repository.sql.statements import Sqlite as Sql
-from ringcast_config_service.repository.sqlite import repository as sqlite
-from ringcast_config_service.repository.sqlite.repository import SqliteRepository
+from ringcast_config_service.repository.sqlite import writer
+from ringcast_config_service.repository.sqlite.reader import SqliteReader
 from ringcast_config_service.repository.writes import CurrentState
 from ringcast_wire import ErrorCode, Event, FetchReply, PartitionRows, Row
 
@@ -58,8 +58,8 @@ _readings_ends = LeaseReadings._ends
 _readings_reported = LeaseReadings.ends_reported
 _lane_send = Lane._send
 _publisher_send = EventPublisher.send
-_repository_state = sqlite._read_state
-_repository_read = SqliteRepository.read_partition
+_writer_state = writer._read_state
+_reader_read = SqliteReader.read_partition
 _FLOOR_AS_IT_IS: Final = Sql.RAISE_FLOOR.replace("WHERE", "WHERE 0 AND")
 _HISTORY_OVERWRITTEN: Final = Sql.INSERT_HISTORY.replace("INSERT INTO", "INSERT OR REPLACE INTO")
 
@@ -212,7 +212,7 @@ async def _same_history(_self: Histories, _store: str, _reason: str, *, instead_
 
 
 def _state_of_before(db: sqlite3.Connection, requests: Sequence[WriteRequest]) -> CurrentState:
-    state = _repository_state(db, requests)
+    state = _writer_state(db, requests)
     if sum(head.revision for head in state.heads.values()) % 7 == 6:
         state.heads = {ref: head._replace(revision=head.revision - 1) for ref, head in state.heads.items()}
     return state
@@ -223,17 +223,17 @@ def _forget_the_floor(since: int | None, head: int, _floor: int, rows: int) -> b
 
 
 async def _whole_without_a_word(
-    self: SqliteRepository, store: str, key: str, partition: int, since: int | None, *words: Any
+    self: SqliteReader, store: str, key: str, partition: int, since: int | None, *words: Any
 ) -> FetchReply:
-    found = await _repository_read(self, store, key, partition, since, *words)
+    found = await _reader_read(self, store, key, partition, since, *words)
     parts = [structs.replace(part, whole=part.whole and since is None) for part in found.partitions]
     return structs.replace(found, partitions=parts)
 
 
 async def _head_after_the_rows(
-    self: SqliteRepository, store: str, key: str, partition: int, since: int | None, *words: Any
+    self: SqliteReader, store: str, key: str, partition: int, since: int | None, *words: Any
 ) -> FetchReply:
-    found = await _repository_read(self, store, key, partition, since, *words)
+    found = await _reader_read(self, store, key, partition, since, *words)
     heads = (await self.heads(store, key)).heads
     parts = [structs.replace(part, revision=heads[part.partition]) for part in found.partitions]
     return structs.replace(found, partitions=parts)
@@ -322,7 +322,7 @@ VARIANTS: Final = {
         "gives two writes the same revision now and then",
         20,
         (
-            (sqlite, "_read_state", _state_of_before),
+            (writer, "_read_state", _state_of_before),
             (Sql, "INSERT_HISTORY", _HISTORY_OVERWRITTEN),
         ),
     ),
@@ -339,12 +339,12 @@ VARIANTS: Final = {
     "whole_without_a_word": Variant(
         "answers with a whole partition and does not say so",
         100,
-        ((SqliteRepository, "read_partition", _whole_without_a_word),),
+        ((SqliteReader, "read_partition", _whole_without_a_word),),
     ),
     "head_after_the_rows": Variant(
         "reads the revision of an answer after its rows",
         100,
-        ((SqliteRepository, "read_partition", _head_after_the_rows),),
+        ((SqliteReader, "read_partition", _head_after_the_rows),),
     ),
     # What tests and the simulation have found, and is mended.
     "half_a_view": Variant(

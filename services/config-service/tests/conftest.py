@@ -79,7 +79,7 @@ class Bench:
         )
 
     async def group(self, requests: Sequence[WriteRequest]) -> list[WriteOutcome | RingcastError]:
-        return (await self.repo.write(requests, next(self.clock_ms))).outcomes
+        return (await self.repo.writer.write(requests, next(self.clock_ms))).outcomes
 
     async def write(self, rows: Rows, key: str = "k", metadata: dict[str, str] | None = None) -> WriteOutcome:
         """Writes one request; raises what it was refused with."""
@@ -91,7 +91,7 @@ class Bench:
     async def live(self, key: str = "k") -> dict[str, str]:
         return {
             found.row.row_id: found.row.value
-            async for page in self.repo.list_rows(self.store.name, key, ListFilter())
+            async for page in self.repo.reader.list_rows(self.store.name, key, ListFilter())
             for found in page
         }
 
@@ -123,15 +123,15 @@ class Bench:
 
     async def waiting(self) -> list[OutboxRecord]:
         """The records in the outbox, of every store."""
-        spans = await self.repo.outbox_spans()
-        found = [await self.repo.outbox(span.store, 0, 1_000_000, 1 << 40) for span in spans]
+        spans = await self.repo.events.outbox_spans()
+        found = [await self.repo.events.outbox(span.store, 0, 1_000_000, 1 << 40) for span in spans]
         return sorted(record for records in found for record in records)
 
     async def check_gap_free(self, key: str = "k") -> None:
         """Every revision from 1 to the head stands in the history once, and the events cover each exactly once."""
-        heads = (await self.repo.heads(self.store.name, key)).heads
+        heads = (await self.repo.reader.heads(self.store.name, key)).heads
         written: dict[int, list[int]] = {}
-        async for page in self.repo.history(self.store.name, key, HistoryFilter()):
+        async for page in self.repo.reader.history(self.store.name, key, HistoryFilter()):
             for revision in page:
                 written.setdefault(revision.partition, []).append(revision.row.version)
         told: dict[int, int] = {}
@@ -166,7 +166,7 @@ async def _bench(address: str) -> AsyncIterator[Bench]:
     repo = make_repository(address)
     await repo.open()
     try:
-        yield Bench(address, repo, await repo.create_store(make_store()))
+        yield Bench(address, repo, await repo.stores.create_store(make_store()))
     finally:
         await repo.close()
 

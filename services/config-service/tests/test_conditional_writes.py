@@ -126,10 +126,10 @@ async def test_of_many_that_swap_one_wins(bench: Bench) -> None:
     async def add(repo: Any) -> None:
         for _ in range(5):
             while True:
-                (entry,) = (await repo.read_rows("s", "k", ["n"])).partitions
+                (entry,) = (await repo.reader.read_rows("s", "k", ["n"])).partitions
                 (row,) = entry.rows
                 request = when(bench.request({"n": str(int(row.value) + 1)}), row.version)
-                (outcome,) = (await repo.write([request], 1)).outcomes
+                (outcome,) = (await repo.writer.write([request], 1)).outcomes
                 if not isinstance(outcome, RingcastError):
                     break
 
@@ -209,7 +209,7 @@ async def test_the_same_request_at_two_instances_at_once(bench: Bench) -> None:
     try:
         for number in range(10):
             request = once(bench.request({"a": str(number)}), f"j{number}")
-            written = await asyncio.gather(*(repo.write([request], 1) for repo in (bench.repo, other)))
+            written = await asyncio.gather(*(repo.writer.write([request], 1) for repo in (bench.repo, other)))
             assert written[0].outcomes == written[1].outcomes
             assert sum(len(found.events) for found in written) == 1
     finally:
@@ -224,7 +224,9 @@ async def test_one_key_for_different_rows_at_two_instances_at_once(bench: Bench)
     try:
         for number in range(10):
             requests = [once(bench.request({row_id: str(number)}), f"j{number}") for row_id in ("a", "b")]
-            written = await asyncio.gather(bench.repo.write(requests[:1], 1), other.write(requests[1:], 1))
+            written = await asyncio.gather(
+                bench.repo.writer.write(requests[:1], 1), other.writer.write(requests[1:], 1)
+            )
             outcomes = [found.outcomes[0] for found in written]
             assert sum(isinstance(outcome, InvalidInputError) for outcome in outcomes) == 1
     finally:
@@ -236,22 +238,22 @@ async def test_keys_are_forgotten_in_pieces(bench: Bench) -> None:
     """By the clock of the database, here one that is a minute ahead."""
     for number in range(4):
         await one(bench, once(bench.request({"a": str(number)}), f"j{number}"))
-    assert await bench.repo.forget_marks(60_000, 3) == 0
+    assert await bench.repo.maintenance.forget_marks(60_000, 3) == 0
     assert (await one(bench, once(bench.request({"a": "0"}), "j0"))).versions == [1]
-    assert await bench.repo.forget_marks(-60_000, 3) == 3
-    assert await bench.repo.forget_marks(-60_000, 3) == 1
-    assert await bench.repo.forget_marks(-60_000, 3) == 0
+    assert await bench.repo.maintenance.forget_marks(-60_000, 3) == 3
+    assert await bench.repo.maintenance.forget_marks(-60_000, 3) == 1
+    assert await bench.repo.maintenance.forget_marks(-60_000, 3) == 0
     assert (await one(bench, once(bench.request({"a": "0"}), "j0"))).versions == [5]
 
 
 async def test_a_store_made_anew_knows_nothing_of_the_old_ones_keys(bench: Bench, new_store: Any) -> None:
     await one(bench, once(bench.request({"a": "1"}), "j"))
-    await bench.repo.delete_store("s", Deletion(1, 2))
-    await bench.repo.expire_deleted(3)
-    while await bench.repo.purge_rows("s", None):
+    await bench.repo.deletions.delete_store("s", Deletion(1, 2))
+    await bench.repo.deletions.expire_deleted(3)
+    while await bench.repo.deletions.purge_rows("s", None):
         pass
-    await bench.repo.drop_store("s")
-    await bench.repo.create_store(new_store())
+    await bench.repo.deletions.drop_store("s")
+    await bench.repo.stores.create_store(new_store())
     assert (await one(bench, once(bench.request({"a": "other"}), "j"))).versions == [1]
 
 
@@ -359,7 +361,7 @@ async def test_the_permit_is_looked_at_with_the_locks_held(postgres_bench: Bench
             await transaction.start()
             await db.execute("SELECT 1 FROM partitions FOR UPDATE")
             permit = Permit(clock_s() + 0.3)
-            old = asyncio.create_task(other.write([replace(bench.request({"a": "old"}), permit=permit)], 1))
+            old = asyncio.create_task(other.writer.write([replace(bench.request({"a": "old"}), permit=permit)], 1))
             await asyncio.sleep(permit.expires_s - clock_s() + 0.01)
             assert not old.done()
             await transaction.rollback()

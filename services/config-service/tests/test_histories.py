@@ -22,7 +22,7 @@ async def test_a_duplicate_that_comes_while_another_store_is_looked_at_is_looked
     """All stores of a record that went back have their first duplicates at about the same time."""
     stores = [f"{store_name}{number}" for number in range(3)]
     for store in stores:
-        await sqlite_bench.repo.create_store(new_store(store))
+        await sqlite_bench.repo.stores.create_store(new_store(store))
     looked_at: list[str] = []
     done = asyncio.Event()
 

@@ -280,19 +280,19 @@ async def check_import(database: str, store: str, acknowledged: dict[str, list[i
     await repo.open()
     try:
         counts: dict[tuple[str, int], int] = {}
-        async for page in repo.list_rows(store, "k", ListFilter()):
+        async for page in repo.reader.list_rows(store, "k", ListFilter()):
             for found in page:
                 prefix, batch, _ = found.row.row_id.split("-")
                 counts[prefix, int(batch)] = counts.get((prefix, int(batch)), 0) + 1
         assert set(counts.values()) == {size}
         assert {(prefix, batch) for prefix, batches in acknowledged.items() for batch in batches} <= set(counts)
         revisions: dict[int, list[int]] = {}
-        async for revision_page in repo.history(store, "k", HistoryFilter()):
+        async for revision_page in repo.reader.history(store, "k", HistoryFilter()):
             for revision in revision_page:
                 revisions.setdefault(revision.partition, []).append(revision.row.version)
-        for partition, head in enumerate((await repo.heads(store, "k")).heads):
+        for partition, head in enumerate((await repo.reader.heads(store, "k")).heads):
             assert revisions.get(partition, []) == list(range(1, head + 1))
-        assert await repo.outbox_spans() == []
+        assert await repo.events.outbox_spans() == []
     finally:
         await repo.close()
 

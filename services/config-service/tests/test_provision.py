@@ -40,7 +40,11 @@ async def provisioning(
     telemetry = Telemetry()
     js = nc.jetstream(timeout=10)
     try:
-        yield Provisioner(js, bench.repo, replicas=1, interval_s=30, sizes=sizes, telemetry=telemetry), js, telemetry
+        yield (
+            Provisioner(js, bench.repo.stores, replicas=1, interval_s=30, sizes=sizes, telemetry=telemetry),
+            js,
+            telemetry,
+        )
     finally:
         with contextlib.suppress(OSError):
             await nc.close()
@@ -48,7 +52,7 @@ async def provisioning(
 
 @pytest.fixture
 async def store(sqlite_bench: Bench, new_store: Any, store_name: str) -> Any:
-    return await sqlite_bench.repo.create_store(new_store(store_name))
+    return await sqlite_bench.repo.stores.create_store(new_store(store_name))
 
 
 async def test_nothing_can_be_rolled_up_and_everything_has_a_limit(
@@ -107,7 +111,9 @@ async def test_streams_with_other_settings_are_changed_and_keep_what_they_have(
             assert (await js.stream_info(names.notify_stream(store.name))).state.messages == 1
             other = StreamSizes(events_max_bytes=2 * limits.MIB, events_max_age_s=3600.0)
             telemetry = Telemetry()
-            changed = Provisioner(js, sqlite_bench.repo, replicas=1, interval_s=30, sizes=other, telemetry=telemetry)
+            changed = Provisioner(
+                js, sqlite_bench.repo.stores, replicas=1, interval_s=30, sizes=other, telemetry=telemetry
+            )
             await changed.ensure(store)
             config = (await js.stream_info(names.notify_stream(store.name))).config
             assert (config.max_bytes, config.max_age) == (2 * limits.MIB, 3600)
@@ -119,7 +125,7 @@ async def test_a_store_that_is_refused_keeps_no_other_from_its_streams(
     caplog.set_level(logging.INFO)
     repo = sqlite_bench.repo
     for name in ("aaa", "bbb"):
-        await repo.create_store(new_store(name))
+        await repo.stores.create_store(new_store(name))
     with NatsServer(tmp_path) as server:
         async with provisioning(sqlite_bench, server.url, _SMALL) as (provisioner, js, telemetry):
             await js.add_stream(StreamConfig(name="audit", subjects=["config.notify.aaa.>"]))
@@ -167,17 +173,17 @@ async def test_leases_go_on_when_events_have_filled_the_broker(
 ) -> None:
     """Events throw their oldest away; leases and members have room of their own."""
     jetstream = {"store_dir": str(tmp_path / "js"), "max_file_store": 24 * limits.MIB}
-    store = await sqlite_bench.repo.create_store(new_store("s24", inline_max_bytes=4096))
+    store = await sqlite_bench.repo.stores.create_store(new_store("s24", inline_max_bytes=4096))
     with NatsServer(tmp_path, jetstream=jetstream) as server:
         async with provisioning(sqlite_bench, server.url, StreamSizes(leases_max_bytes=2 * limits.MIB)) as bus:
             provisioner, js, telemetry = bus
             await provisioner.ensure(store)
-            relay = Relay(sqlite_bench.repo, js._nc, provisioner, batch=1000, poll_s=0.05, telemetry=telemetry)
+            relay = Relay(sqlite_bench.repo.events, js._nc, provisioner, batch=1000, poll_s=0.05, telemetry=telemetry)
             task = asyncio.create_task(relay.run())
             for number in range(10):
                 rows = {f"r{number}-{row}": "x" * 4000 for row in range(800)}
                 request = sqlite_bench.request(rows, store=store)
-                relay.committed((await sqlite_bench.repo.write([request], number + 1)).events)
+                relay.committed((await sqlite_bench.repo.writer.write([request], number + 1)).events)
                 await js.publish(f"$KV.config_leases.w{number}", b"{}")
                 await js.publish(f"$KV.config_nodes_s24.k.w{number}", b"{}")
             await asyncio.wait_for(relay.flush(), PATIENCE_S)
@@ -200,11 +206,11 @@ async def test_events_resume_when_a_full_broker_has_room_again(sqlite_bench: Ben
             with contextlib.suppress(APIError):
                 while True:
                     await js.publish("greedy", b"x" * 500_000)
-            relay = Relay(sqlite_bench.repo, js._nc, provisioner, batch=1000, poll_s=0.05, telemetry=telemetry)
+            relay = Relay(sqlite_bench.repo.events, js._nc, provisioner, batch=1000, poll_s=0.05, telemetry=telemetry)
             task = asyncio.create_task(relay.run())
             for number in range(5):
                 request = sqlite_bench.request({f"r{number}": "v"}, store=store)
-                relay.committed((await sqlite_bench.repo.write([request], number + 1)).events)
+                relay.committed((await sqlite_bench.repo.writer.write([request], number + 1)).events)
             async with asyncio.timeout(PATIENCE_S):
                 while not telemetry.measures.publish_failures["refused"]:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)

@@ -42,9 +42,9 @@ async def relaying(bench: Bench, url: str, store: Any, *, batch: int = 1000) -> 
     """A relay at work, apart from a service."""
     nc = await nats.connect(url)
     js = nc.jetstream()
-    provisioner = Provisioner(js, bench.repo, replicas=1, interval_s=30, telemetry=Telemetry())
+    provisioner = Provisioner(js, bench.repo.stores, replicas=1, interval_s=30, telemetry=Telemetry())
     await provisioner.ensure(store)
-    relay = Relay(bench.repo, nc, provisioner, batch=batch, poll_s=0.05, telemetry=Telemetry())
+    relay = Relay(bench.repo.events, nc, provisioner, batch=batch, poll_s=0.05, telemetry=Telemetry())
     task = asyncio.create_task(relay.run())
     try:
         yield relay, js
@@ -57,7 +57,7 @@ async def relaying(bench: Bench, url: str, store: Any, *, batch: int = 1000) -> 
 @pytest.fixture
 async def store(bench: Bench, new_store: Any, store_name: str) -> Any:
     """A store that no other test on the shared NATS server uses."""
-    return await bench.repo.create_store(new_store(store_name))
+    return await bench.repo.stores.create_store(new_store(store_name))
 
 
 async def write(bench: Bench, store: Any, *rows: str) -> None:
@@ -75,11 +75,11 @@ async def test_events_go_out_in_order_and_leave_the_outbox(bench: Bench, store: 
 
 
 async def test_a_write_gives_the_outbox_records_that_it_has_made(bench: Bench) -> None:
-    written = await bench.repo.write([bench.request(dict.fromkeys("abcdef", "v"))], 1)
+    written = await bench.repo.writer.write([bench.request(dict.fromkeys("abcdef", "v"))], 1)
     assert sorted(written.events) == await bench.waiting()
-    await bench.repo.delete_events([written.events[0].id, 1_000_000])
+    await bench.repo.events.delete_events([written.events[0].id, 1_000_000])
     assert await bench.waiting() == sorted(written.events[1:])
-    (outcome,) = (await bench.repo.write([bench.request({"a": None}, key="none")], 2)).outcomes
+    (outcome,) = (await bench.repo.writer.write([bench.request({"a": None}, key="none")], 2)).outcomes
     assert isinstance(outcome, RingcastError)
 
 
@@ -115,7 +115,9 @@ async def test_two_relays_share_the_work(bench: Bench, store: Any, nats_url: str
 
 async def commit(bench: Bench, relay: Relay, store: Any, *rows: str) -> list[tuple[str, int, int]]:
     """Writes as an instance does, which tells its relay; subject, prev and rev of the events."""
-    written = await bench.repo.write([bench.request(dict.fromkeys(rows, "v"), store=store)], next(bench.clock_ms))
+    written = await bench.repo.writer.write(
+        [bench.request(dict.fromkeys(rows, "v"), store=store)], next(bench.clock_ms)
+    )
     relay.committed(written.events)
     events = [(record.subject, decode_event(record.payload)) for record in written.events]
     return [(subject, event.prev, event.rev) for subject, event in events]
@@ -156,7 +158,7 @@ async def test_what_another_instance_left_is_found(bench: Bench, store: Any, nat
 async def test_what_the_broker_refused_goes_out_when_it_takes_it(
     bench: Bench, store: Any, new_store: Any, nats_url: str
 ) -> None:
-    lost = await bench.repo.create_store(new_store(f"{store.name}x"))
+    lost = await bench.repo.stores.create_store(new_store(f"{store.name}x"))
     async with relaying(bench, nats_url, store) as (relay, js):
         await relay.flush()
         refused = await commit(bench, relay, lost, "a")  # it has no stream
@@ -173,7 +175,7 @@ async def test_what_the_broker_refused_goes_out_when_it_takes_it(
 async def test_a_database_that_is_away_is_asked_again_to_forget_events(
     bench: Bench, store: Any, nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    delete, asked = bench.repo.delete_events, asyncio.Event()
+    delete, asked = bench.repo.events.delete_events, asyncio.Event()
 
     async def away(_ids: Sequence[int]) -> None:
         asked.set()
@@ -181,10 +183,10 @@ async def test_a_database_that_is_away_is_asked_again_to_forget_events(
 
     async with relaying(bench, nats_url, store) as (relay, js):
         await relay.flush()
-        monkeypatch.setattr(bench.repo, "delete_events", away)
+        monkeypatch.setattr(bench.repo.events, "delete_events", away)
         expected = await commit(bench, relay, store, "a")
         await asyncio.wait_for(asked.wait(), PATIENCE_S)
-        monkeypatch.setattr(bench.repo, "delete_events", delete)
+        monkeypatch.setattr(bench.repo.events, "delete_events", delete)
         await relay.flush()
         assert await stored(js, store.name) == expected
     assert await bench.events() == []
@@ -193,7 +195,7 @@ async def test_a_database_that_is_away_is_asked_again_to_forget_events(
 async def test_a_record_without_a_stream_does_not_hold_up_the_others(
     bench: Bench, store: Any, new_store: Any, nats_url: str
 ) -> None:
-    lost = await bench.repo.create_store(new_store(f"{store.name}x"))
+    lost = await bench.repo.stores.create_store(new_store(f"{store.name}x"))
     for turn in range(5):
         await write(bench, lost, f"r{turn}")
     await write(bench, store, "a")

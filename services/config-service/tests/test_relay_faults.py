@@ -75,10 +75,10 @@ async def relaying(bench: Bench, url: str, *stores: Any, through: int | None = N
         max_reconnect_attempts=-1,
     )
     telemetry = Telemetry()
-    provisioner = Provisioner(nc.jetstream(), bench.repo, replicas=1, interval_s=30, telemetry=telemetry)
+    provisioner = Provisioner(nc.jetstream(), bench.repo.stores, replicas=1, interval_s=30, telemetry=telemetry)
     for store in stores:
         await provisioner.ensure(store)
-    relay = Relay(bench.repo, nc, provisioner, batch=1000, poll_s=0.05, telemetry=telemetry)
+    relay = Relay(bench.repo.events, nc, provisioner, batch=1000, poll_s=0.05, telemetry=telemetry)
     relays.append(relay)
     task = asyncio.create_task(relay.run())
     try:
@@ -92,11 +92,13 @@ async def relaying(bench: Bench, url: str, *stores: Any, through: int | None = N
 
 @pytest.fixture
 async def store(bench: Bench, new_store: Any, store_name: str) -> Any:
-    return await bench.repo.create_store(new_store(store_name, inline_max_bytes=4096))
+    return await bench.repo.stores.create_store(new_store(store_name, inline_max_bytes=4096))
 
 
 async def commit(bench: Bench, relay: Relay, store: Any, *rows: str, value: str = "v") -> None:
-    written = await bench.repo.write([bench.request(dict.fromkeys(rows, value), store=store)], next(bench.clock_ms))
+    written = await bench.repo.writer.write(
+        [bench.request(dict.fromkeys(rows, value), store=store)], next(bench.clock_ms)
+    )
     relay.committed(written.events)
 
 
@@ -160,7 +162,7 @@ async def test_a_stream_that_does_not_answer_holds_up_no_other(
 ) -> None:
     """Its events are sent again and again meanwhile, one at a time; they go out once it answers."""
     monkeypatch.setattr(flights, "ACK_TIMEOUT_S", 2.0)
-    stuck = await bench.repo.create_store(new_store(f"{store.name}x"))
+    stuck = await bench.repo.stores.create_store(new_store(f"{store.name}x"))
     async with relaying(bench, nats_url, store) as bus:
         subjects = names.notify_stream_subjects(stuck.name)
         await bus.js.add_stream(StreamConfig(name=f"{stuck.name}-audit", subjects=[subjects], no_ack=True))
@@ -212,12 +214,12 @@ async def test_what_does_not_fit_a_stream_goes_without_its_changes_or_is_set_apa
         await commit(bench, bus.relay, store, "b")
         await bus.relay.flush()
         assert await messages(bus.js, store) == 2
-        assert await bench.repo.refused_events(0, 10) == []
+        assert await bench.repo.events.refused_events(0, 10) == []
         config.max_msg_size = 40
         await bus.js.update_stream(config)
         await commit(bench, bus.relay, store, "c")
         await bus.relay.flush()
-        ((refused, reason),) = await bench.repo.refused_events(0, 10)
+        ((refused, reason),) = await bench.repo.events.refused_events(0, 10)
         assert refused.subject.startswith(f"config.notify.{store.name}.")
         assert "message size exceeds maximum allowed" in reason
         assert bus.measures.events_refused == 1
@@ -262,7 +264,7 @@ async def test_a_record_that_ends_the_connection_is_found_and_set_apart(
             await commit(bench, bus.relay, store, f"r{number}", value="poison" if number == 5 else "v")
         await bus.relay.flush()
         assert await messages(bus.js, store) == 9
-        ((refused, reason),) = await bench.repo.refused_events(0, 10)
+        ((refused, reason),) = await bench.repo.events.refused_events(0, 10)
         assert b"poison" in refused.payload
         assert "ended the connection" in reason
         assert bus.nc.is_connected

@@ -16,12 +16,12 @@ PARTITION = 3
 
 
 async def heads(bench: Bench) -> list[int]:
-    return list((await bench.repo.heads("s", "k")).heads)
+    return list((await bench.repo.reader.heads("s", "k")).heads)
 
 
 async def read(bench: Bench, partition: int, as_of: int | None, since: int | None = None) -> Any:
-    history = (await bench.repo.heads("s", "k")).history
-    (found,) = (await bench.repo.read_partition("s", "k", partition, since, history, as_of)).partitions
+    history = (await bench.repo.reader.heads("s", "k")).history
+    (found,) = (await bench.repo.reader.read_partition("s", "k", partition, since, history, as_of)).partitions
     return found
 
 
@@ -75,11 +75,11 @@ async def test_what_can_not_be_read(bench: Bench) -> None:
     await bench.write({a: "1", b: "2"})
     with pytest.raises(InvalidInputError, match=r"revision 3 of partition 3 of s/k is still to come: .* revision 2"):
         await read(bench, PARTITION, 3)
-    before = (await bench.repo.heads("s", "k")).history
-    await bench.repo.new_history("s")
+    before = (await bench.repo.reader.heads("s", "k")).history
+    await bench.repo.histories.new_history("s")
     for as_of in (1, 2):
         with pytest.raises(RevisionGoneError, match=f"revision {as_of} of partition 3 of s/k is of another history"):
-            await bench.repo.read_partition("s", "k", PARTITION, None, before, as_of)
+            await bench.repo.reader.read_partition("s", "k", PARTITION, None, before, as_of)
 
 
 async def test_a_value_that_was_compacted_is_not_left_out(bench: Bench) -> None:
@@ -88,7 +88,7 @@ async def test_a_value_that_was_compacted_is_not_left_out(bench: Bench) -> None:
     await bench.write({a: "3"})
     await bench.pass_time(8 * DAY_MS)
     await bench.write({b: "4"})
-    assert (await bench.repo.compact(DAY_MS, 7 * DAY_MS)).revisions == 1
+    assert (await bench.repo.maintenance.compact(DAY_MS, 7 * DAY_MS)).revisions == 1
     assert await rows_at(bench, 3) == {a: ("3", 3), b: ("2", 2)}
     for as_of in (1, 2):
         with pytest.raises(RevisionGoneError, match=f"revision {as_of} of partition 3 of s/k can't be read any more"):
@@ -101,7 +101,7 @@ async def test_a_deletion_that_was_compacted_is_no_row(bench: Bench) -> None:
     await bench.write({a: "1", b: "2"})
     await bench.write({a: None})
     await bench.pass_time(8 * DAY_MS)
-    assert (await bench.repo.compact(30 * DAY_MS, 7 * DAY_MS)).tombstones == 0
+    assert (await bench.repo.maintenance.compact(30 * DAY_MS, 7 * DAY_MS)).tombstones == 0
     await bench.write({a: "4"})
     assert await rows_at(bench, 3) == {b: ("2", 2)}
 
@@ -112,13 +112,13 @@ async def test_the_revisions_at_a_moment(bench: Bench) -> None:
         await bench.write(rows)
         await bench.pass_time(DAY_MS)
     now_ms = await bench.repo.clock_ms()
-    found = [(await bench.repo.heads("s", "k", now_ms - days * DAY_MS - DAY_MS // 2)).heads for days in range(4)]
+    found = [(await bench.repo.reader.heads("s", "k", now_ms - days * DAY_MS - DAY_MS // 2)).heads for days in range(4)]
     assert [heads[PARTITION] for heads in found] == [4, 3, 2, 0]
-    assert (await bench.repo.heads("s", "k", now_ms)).heads == await heads(bench)
-    assert (await bench.repo.compact(30 * DAY_MS, 2 * DAY_MS - DAY_MS // 2)).revisions == 1
-    assert (await bench.repo.heads("s", "k", now_ms - DAY_MS - DAY_MS // 4)).heads[PARTITION] == 3
+    assert (await bench.repo.reader.heads("s", "k", now_ms)).heads == await heads(bench)
+    assert (await bench.repo.maintenance.compact(30 * DAY_MS, 2 * DAY_MS - DAY_MS // 2)).revisions == 1
+    assert (await bench.repo.reader.heads("s", "k", now_ms - DAY_MS - DAY_MS // 4)).heads[PARTITION] == 3
     with pytest.raises(RevisionGoneError, match=r"what s/k had at .* UTC can't be told any more: its history goes"):
-        await bench.repo.heads("s", "k", now_ms - 2 * DAY_MS)
+        await bench.repo.reader.heads("s", "k", now_ms - 2 * DAY_MS)
 
 
 @pytest.mark.parametrize("tombstones_ms", [DAY_MS // 2, 30 * DAY_MS])
@@ -136,11 +136,11 @@ async def test_random_writes_over_weeks_against_a_model(bench: Bench, tombstones
         now = {row: value for row, value in {**now, **rows}.items() if value is not None}
         days.append((await heads(bench), now))
         await bench.pass_time(DAY_MS)
-        await bench.repo.compact(tombstones_ms, 7 * DAY_MS - DAY_MS // 2)
+        await bench.repo.maintenance.compact(tombstones_ms, 7 * DAY_MS - DAY_MS // 2)
         for number, (vector, wanted) in enumerate(days):
             evening_ms = await bench.repo.clock_ms() - (day - number) * DAY_MS - DAY_MS // 2
             try:
-                assert (await bench.repo.heads("s", "k", evening_ms)).heads == vector
+                assert (await bench.repo.reader.heads("s", "k", evening_ms)).heads == vector
                 rows_then = (await read(bench, PARTITION, vector[PARTITION])).rows
             except RevisionGoneError:
                 assert number < day - 5, f"seed {seed}, day {number} is gone on day {day}"

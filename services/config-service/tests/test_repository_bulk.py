@@ -36,9 +36,9 @@ async def test_many_rows_of_every_kind_against_a_model(bench: Bench) -> None:
         assert await bench.live() == model, f"seed {seed}"
     await bench.check_gap_free()
     latest: dict[str, Any] = {}
-    async for page in bench.repo.history("s", "k", HistoryFilter()):
+    async for page in bench.repo.reader.history("s", "k", HistoryFilter()):
         latest.update((revision.row.row_id, revision.row) for revision in page)
-    found = (await bench.repo.read_full("s", "k")).partitions
+    found = (await bench.repo.reader.read_full("s", "k")).partitions
     assert {row.row_id: row for entry in found for row in entry.rows} == {
         row_id: row for row_id, row in latest.items() if not row.deleted
     }
@@ -62,7 +62,7 @@ async def test_instances_that_race_for_new_partitions(postgres_bench: Bench) -> 
         await asyncio.gather(*(other.open() for other in others))
         rows = [{f"r{number}": f"{index}" for number in range(index * 100, index * 100 + 400)} for index in range(4)]
         results = await asyncio.gather(
-            *(other.write([bench.request(some)], 5) for other, some in zip(others, rows, strict=True))
+            *(other.writer.write([bench.request(some)], 5) for other, some in zip(others, rows, strict=True))
         )
         assert not [
             outcome for written in results for outcome in written.outcomes if isinstance(outcome, RingcastError)

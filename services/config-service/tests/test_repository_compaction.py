@@ -7,14 +7,12 @@ import random
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 import pytest
 from ringcast_config_service.repository import Compaction, HistoryFilter, Repository, compaction, make_repository
-from ringcast_config_service.repository.postgres.compaction import PostgresSteps
 from ringcast_config_service.repository.sql.statements import Postgres, Sqlite
-from ringcast_config_service.repository.sqlite.compaction import SqliteSteps
 from ringcast_testkit import PATIENCE_S
 from ringcast_testkit.rows import same_partition
 
@@ -29,18 +27,18 @@ async def revisions(bench: Bench) -> list[tuple[str, str | None]]:
     """What the history holds, by partition and revision; ``None`` for a delete."""
     return [
         (found.row.row_id, None if found.row.deleted else found.row.value)
-        async for page in bench.repo.history("s", "k", HistoryFilter())
+        async for page in bench.repo.reader.history("s", "k", HistoryFilter())
         for found in page
     ]
 
 
 async def read(bench: Bench, since: int) -> Any:
-    (found,) = (await bench.repo.read_partition("s", "k", 3, since, await history_of(bench))).partitions
+    (found,) = (await bench.repo.reader.read_partition("s", "k", 3, since, await history_of(bench))).partitions
     return found
 
 
 async def history_of(bench: Bench) -> str:
-    return str((await bench.repo.heads("s", "k")).history)
+    return str((await bench.repo.reader.heads("s", "k")).history)
 
 
 def small_pieces(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
@@ -50,14 +48,11 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 
 
 def steps_of(bench: Bench) -> compaction.Steps:
-    repo = bench.repo
-    if bench.address.startswith("sqlite:"):
-        return SqliteSteps(repo._write, repo._name)
-    return PostgresSteps(repo._sessions, repo._name)
+    return cast(compaction.Steps, bench.repo.maintenance._steps)
 
 
 async def compact(bench: Bench, tombstones_ms: int = DAY_MS, history_ms: int = WEEK_MS) -> tuple[int, int]:
-    done = await bench.repo.compact(tombstones_ms, history_ms)
+    done = await bench.repo.maintenance.compact(tombstones_ms, history_ms)
     assert not done.skipped
     return done.tombstones, done.revisions
 
@@ -152,7 +147,7 @@ async def test_random_writes_over_weeks_against_a_model(bench: Bench, monkeypatc
         await bench.pass_time(DAY_MS)
         await compact(bench, DAY_MS // 2, 7 * DAY_MS - DAY_MS // 2)
         held: dict[str, str] = {}
-        before = [found async for page in bench.repo.history("s", "k", HistoryFilter()) for found in page]
+        before = [found async for page in bench.repo.reader.history("s", "k", HistoryFilter()) for found in page]
         week_ago = max(0, day - 6)
         by_row: dict[str, list[str | None]] = {}
         for found in before:
@@ -220,12 +215,14 @@ async def plan_of_tombstones(bench: Bench) -> str:
 
 async def test_one_instance_at_a_time(bench: Bench, other: Repository) -> None:
     await bench.write({"a": "1"})
-    assert not (await bench.repo.compact(DAY_MS, WEEK_MS, every_ms=600_000)).skipped
-    assert await other.compact(DAY_MS, WEEK_MS, every_ms=600_000) == Compaction(0, 0, skipped=True)
-    assert not (await bench.repo.compact(DAY_MS, WEEK_MS, every_ms=600_000)).skipped, "the one that did it goes on"
+    assert not (await bench.repo.maintenance.compact(DAY_MS, WEEK_MS, every_ms=600_000)).skipped
+    assert await other.maintenance.compact(DAY_MS, WEEK_MS, every_ms=600_000) == Compaction(0, 0, skipped=True)
+    assert not (await bench.repo.maintenance.compact(DAY_MS, WEEK_MS, every_ms=600_000)).skipped, (
+        "the one that did it goes on"
+    )
     await bench.pass_time(700_000)
-    assert not (await other.compact(DAY_MS, WEEK_MS, every_ms=600_000)).skipped, "it was away for too long"
-    assert (await bench.repo.compact(DAY_MS, WEEK_MS)).skipped
+    assert not (await other.maintenance.compact(DAY_MS, WEEK_MS, every_ms=600_000)).skipped, "it was away for too long"
+    assert (await bench.repo.maintenance.compact(DAY_MS, WEEK_MS)).skipped
 
 
 async def test_an_instance_that_lost_the_duty_changes_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +245,7 @@ async def test_an_instance_that_lost_the_duty_changes_nothing(bench: Bench, monk
     ):
         with pytest.raises(compaction.LostDutyError):
             await step
-    assert (await repo.compact(DAY_MS, WEEK_MS)).skipped
+    assert (await repo.maintenance.compact(DAY_MS, WEEK_MS)).skipped
     assert len(await revisions(bench)) == 60
     await bench.pass_time(DAY_MS)
     assert await compact(bench) == (20, 60)
@@ -271,7 +268,9 @@ async def test_compaction_beside_writes(bench: Bench) -> None:
     async def keep_compacting() -> None:
         nonlocal dropped
         while dropped < 200:
-            dropped += (await bench.repo.compact(-1_000, WEEK_MS)).tombstones  # those of this very moment too
+            dropped += (
+                await bench.repo.maintenance.compact(-1_000, WEEK_MS)
+            ).tombstones  # those of this very moment too
 
     async with asyncio.timeout(PATIENCE_S):
         await asyncio.gather(write(), keep_compacting())

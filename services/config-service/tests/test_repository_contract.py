@@ -37,8 +37,8 @@ Bench = Any  # of conftest.py
 
 
 async def read(bench: Bench, partition: int, since: int | None = None) -> Any:
-    history = (await bench.repo.heads("s", "k")).history
-    (found,) = (await bench.repo.read_partition("s", "k", partition, since, history)).partitions
+    history = (await bench.repo.reader.heads("s", "k")).history
+    (found,) = (await bench.repo.reader.read_partition("s", "k", partition, since, history)).partitions
     return found
 
 
@@ -46,44 +46,46 @@ async def read(bench: Bench, partition: int, since: int | None = None) -> Any:
 
 
 async def test_creating_a_store_again(bench: Bench, new_store: Callable[..., StoreRecord]) -> None:
-    first = (await bench.repo.get_store("s")).record
-    assert await bench.repo.create_store(new_store()) == first
+    first = (await bench.repo.stores.get_store("s")).record
+    assert await bench.repo.stores.create_store(new_store()) == first
     with pytest.raises(AlreadyExistsError, match=r"'s' exists with partition_count 8: .* with partition_count 9"):
-        await bench.repo.create_store(new_store(partition_count=9))
+        await bench.repo.stores.create_store(new_store(partition_count=9))
     with pytest.raises(AlreadyExistsError, match="inline_max_bytes 256"):
-        await bench.repo.create_store(new_store(inline_max_bytes=0))
-    assert (await bench.repo.get_store("s")).record == first
+        await bench.repo.stores.create_store(new_store(inline_max_bytes=0))
+    assert (await bench.repo.stores.get_store("s")).record == first
     with pytest.raises(UnknownStoreError, match="'none'"):
-        await bench.repo.get_store("none")
+        await bench.repo.stores.get_store("none")
 
 
 async def test_racing_creators_agree(bench: Bench, new_store: Callable[..., StoreRecord]) -> None:
     wanted = [new_store("race", partition_count=count) for count in (4, 5, 4, 5, 4, 5)]
-    results = await asyncio.gather(*(bench.repo.create_store(record) for record in wanted), return_exceptions=True)
+    results = await asyncio.gather(
+        *(bench.repo.stores.create_store(record) for record in wanted), return_exceptions=True
+    )
     created = {result.partition_count for result in results if isinstance(result, StoreRecord)}
     assert len(created) == 1
     assert sum(isinstance(result, AlreadyExistsError) for result in results) == 3
 
 
 async def test_stores_without_their_keys(bench: Bench, new_store: Callable[..., StoreRecord]) -> None:
-    await bench.repo.create_store(new_store("a"))
+    await bench.repo.stores.create_store(new_store("a"))
     await bench.write({"x": "1"})
-    assert await bench.repo.store_records() == [info.record for info in await bench.repo.list_stores()]
-    assert [record.name for record in await bench.repo.store_records()] == ["a", "s"]
+    assert await bench.repo.stores.store_records() == [info.record for info in await bench.repo.stores.list_stores()]
+    assert [record.name for record in await bench.repo.stores.store_records()] == ["a", "s"]
 
 
 async def test_store_limit(bench: Bench, new_store: Callable[..., StoreRecord]) -> None:
     for number in range(limits.MAX_STORES - 1):
-        await bench.repo.create_store(new_store(f"x{number}"))
+        await bench.repo.stores.create_store(new_store(f"x{number}"))
     with pytest.raises(LimitExceededError, match="there are 50 stores, the limit is 50"):
-        await bench.repo.create_store(new_store("one-more"))
-    assert len(await bench.repo.list_stores()) == limits.MAX_STORES
+        await bench.repo.stores.create_store(new_store("one-more"))
+    assert len(await bench.repo.stores.list_stores()) == limits.MAX_STORES
 
 
 async def test_two_instances_create_the_tables_at_once(database: str) -> None:
     repos: list[Repository] = [make_repository(database) for _ in range(6)]
     await asyncio.gather(*(repo.open() for repo in repos))
-    assert [await repo.list_stores() for repo in repos] == [[]] * 6
+    assert [await repo.stores.list_stores() for repo in repos] == [[]] * 6
     for repo in repos:
         await repo.close()
 
@@ -102,7 +104,7 @@ async def test_a_write_of_n_rows_takes_n_revisions(bench: Bench) -> None:
         second: ("b", 2),
         third: ("c", 3),
     }
-    assert (await bench.repo.heads("s", "k")).heads == [0, 0, 0, 4, 0, 0, 0, 0]
+    assert (await bench.repo.reader.heads("s", "k")).heads == [0, 0, 0, 4, 0, 0, 0, 0]
     await bench.check_gap_free()
 
 
@@ -162,16 +164,16 @@ async def test_a_refused_request_of_a_group_leaves_the_others_alone(
     assert isinstance(outcomes[0], WriteOutcome)
     assert [type(outcome) for outcome in outcomes[1:]] == [UnknownStoreError, UnavailableError, UnknownKeyError]
     assert await bench.live() == {"a": "1"}
-    assert [key.name for key in (await bench.repo.get_store("s")).keys] == ["k"]
+    assert [key.name for key in (await bench.repo.stores.get_store("s")).keys] == ["k"]
 
 
 async def test_metadata_and_awkward_text(bench: Bench) -> None:
     row = "smörgås\u2028🐟' OR 1=1 --"
     await bench.write({row: 'välue\n\t"\\'}, metadata={"tenant": "é", "": "empty name"})
-    (found,) = (await bench.repo.read_rows("s", "k", [row])).partitions[0].rows
+    (found,) = (await bench.repo.reader.read_rows("s", "k", [row])).partitions[0].rows
     assert (found.value, found.metadata) == ('välue\n\t"\\', {"tenant": "é", "": "empty name"})
     await bench.write({row: "plain"})
-    (found,) = (await bench.repo.read_rows("s", "k", [row])).partitions[0].rows
+    (found,) = (await bench.repo.reader.read_rows("s", "k", [row])).partitions[0].rows
     assert found.metadata is None
 
 
@@ -182,10 +184,10 @@ async def test_reading_named_rows(bench: Bench) -> None:
     rows = {f"r{number}": str(number) for number in range(40)}
     await bench.write(rows)
     await bench.write({"r1": None})
-    found = (await bench.repo.read_rows("s", "k", ["r0", "r1", "absent", "r0"])).partitions
+    found = (await bench.repo.reader.read_rows("s", "k", ["r0", "r1", "absent", "r0"])).partitions
     assert [entry.partition for entry in found] == sorted({partition_of(row) for row in ("r0", "r1", "absent")})
     assert {row.row_id: row.deleted for entry in found for row in entry.rows} == {"r0": False, "r1": True}
-    heads = (await bench.repo.heads("s", "k")).heads
+    heads = (await bench.repo.reader.heads("s", "k")).heads
     assert all(entry.revision == heads[entry.partition] and not entry.whole for entry in found)
 
 
@@ -193,10 +195,10 @@ async def test_reading_a_whole_key(bench: Bench) -> None:
     rows: dict[str, str | None] = {f"r{number}": str(number) for number in range(40)}
     await bench.write(rows)
     await bench.write({"r1": None})
-    found = (await bench.repo.read_full("s", "k")).partitions
+    found = (await bench.repo.reader.read_full("s", "k")).partitions
     live = {row.row_id: row.value for entry in found for row in entry.rows}
     assert live == {row_id: value for row_id, value in rows.items() if row_id != "r1"}
-    heads = (await bench.repo.heads("s", "k")).heads
+    heads = (await bench.repo.reader.heads("s", "k")).heads
     assert [(entry.partition, entry.revision) for entry in found] == [(p, head) for p, head in enumerate(heads) if head]
     assert all(entry.whole for entry in found)
 
@@ -206,47 +208,51 @@ async def test_unknown_names(bench: Bench) -> None:
     repo = bench.repo
     for store, key, error in (("none", "k", UnknownStoreError), ("s", "none", UnknownKeyError)):
         with pytest.raises(error):
-            await repo.read_partition(store, key, 0, None)
+            await repo.reader.read_partition(store, key, 0, None)
         with pytest.raises(error):
-            await repo.read_rows(store, key, ["a"])
+            await repo.reader.read_rows(store, key, ["a"])
         with pytest.raises(error):
-            await repo.read_full(store, key)
+            await repo.reader.read_full(store, key)
         with pytest.raises(error):
-            await repo.heads(store, key)
+            await repo.reader.heads(store, key)
         with pytest.raises(error):
-            await anext(repo.list_rows(store, key, ListFilter()))
+            await anext(repo.reader.list_rows(store, key, ListFilter()))
         with pytest.raises(error):
-            await anext(repo.history(store, key, HistoryFilter()))
+            await anext(repo.reader.history(store, key, HistoryFilter()))
     with pytest.raises(InvalidInputError, match="partitions 0 to 7"):
-        await repo.read_partition("s", "k", 8, None)
+        await repo.reader.read_partition("s", "k", 8, None)
     with pytest.raises(InvalidInputError, match="partitions 0 to 7"):
-        await anext(repo.list_rows("s", "k", ListFilter(partition=8)))
+        await anext(repo.reader.list_rows("s", "k", ListFilter(partition=8)))
 
 
 async def test_listing_in_pages(bench: Bench) -> None:
     rows: dict[str, str | None] = {f"r{number:04}": str(number) for number in range(700)}
     await bench.write(rows)
     await bench.write({f"r{number:04}": None for number in range(0, 700, 7)})
-    pages = [page async for page in bench.repo.list_rows("s", "k", ListFilter())]
+    pages = [page async for page in bench.repo.reader.list_rows("s", "k", ListFilter())]
     assert len(pages) > 2
     flat = [found for page in pages for found in page]
     assert [(found.partition, found.row.row_id) for found in flat] == sorted(
         (partition_of(row), row) for row in rows if int(row[1:]) % 7
     )
     everything = [
-        found async for page in bench.repo.list_rows("s", "k", ListFilter(include_deleted=True)) for found in page
+        found
+        async for page in bench.repo.reader.list_rows("s", "k", ListFilter(include_deleted=True))
+        for found in page
     ]
     assert sum(found.row.deleted for found in everything) == 100
     for limit in (1, 63, 64, 65, 600, 601):
-        listed = [f async for page in bench.repo.list_rows("s", "k", ListFilter(limit=limit)) for f in page]
+        listed = [f async for page in bench.repo.reader.list_rows("s", "k", ListFilter(limit=limit)) for f in page]
         assert len(listed) == min(limit, 600)
-    (three,) = {f.partition async for page in bench.repo.list_rows("s", "k", ListFilter(partition=3)) for f in page}
+    (three,) = {
+        f.partition async for page in bench.repo.reader.list_rows("s", "k", ListFilter(partition=3)) for f in page
+    }
     assert three == 3
 
 
 async def test_a_listing_is_one_snapshot_and_pages_stay_small(bench: Bench) -> None:
     await bench.write({f"r{number:03}": "x" * 60_000 for number in range(100)})
-    async with aclosing(bench.repo.list_rows("s", "k", ListFilter())) as pages:
+    async with aclosing(bench.repo.reader.list_rows("s", "k", ListFilter())) as pages:
         found = await anext(pages)
         await bench.write({f"r{number:03}": None for number in range(100)})
         async for page in pages:
@@ -259,7 +265,7 @@ async def test_a_listing_is_one_snapshot_and_pages_stay_small(bench: Bench) -> N
 async def test_an_abandoned_listing_frees_its_place(bench: Bench) -> None:
     await bench.write({f"r{number:03}": "x" for number in range(100)})
     for _ in range(20):  # more than there are places
-        async with aclosing(bench.repo.list_rows("s", "k", ListFilter())) as pages:
+        async with aclosing(bench.repo.reader.list_rows("s", "k", ListFilter())) as pages:
             await anext(pages)
 
 
@@ -270,7 +276,7 @@ async def test_history(bench: Bench) -> None:
     await bench.write({a: None})
 
     async def listed(**words: Any) -> list[tuple[str, int, bool, str]]:
-        pages = bench.repo.history("s", "k", HistoryFilter(**words))
+        pages = bench.repo.reader.history("s", "k", HistoryFilter(**words))
         return [(r.row.row_id, r.row.version, r.row.deleted, r.row.value) async for page in pages for r in page]
 
     whole = [(a, 1, False, "1"), (b, 2, False, "1"), (a, 3, False, "2"), (a, 4, True, "")]
@@ -279,12 +285,12 @@ async def test_history(bench: Bench) -> None:
     assert await listed(since=2) == whole[2:]
     assert await listed(limit=1) == whole[:1]
     assert await listed(partition=2) == []
-    pages = bench.repo.history("s", "k", HistoryFilter(previous=True))
+    pages = bench.repo.reader.history("s", "k", HistoryFilter(previous=True))
     before = [(r.prev, r.previous and (r.previous.value, r.previous.metadata)) async for page in pages for r in page]
     assert before == [(0, None), (0, None), (1, ("1", {"by": "x"})), (3, ("2", None))]
-    plain = [(r.prev, r.previous) async for page in bench.repo.history("s", "k", HistoryFilter()) for r in page]
+    plain = [(r.prev, r.previous) async for page in bench.repo.reader.history("s", "k", HistoryFilter()) for r in page]
     assert plain == [(0, None), (0, None), (1, None), (3, None)]
-    times = [r.written_at_ms async for page in bench.repo.history("s", "k", HistoryFilter()) for r in page]
+    times = [r.written_at_ms async for page in bench.repo.reader.history("s", "k", HistoryFilter()) for r in page]
     assert times[0] == times[1]
     assert times == sorted(times)
     assert abs(times[0] - time.time() * 1000) < PATIENCE_S * 1000
@@ -303,7 +309,7 @@ async def test_partition_limit_refuses_the_whole_request(bench: Bench) -> None:
     assert len(await bench.live()) == 7
     await bench.write({ids[0]: "small", ids[7]: large})  # frees and takes in one request
     await bench.check_gap_free()
-    (stats,) = (await bench.repo.get_store("s")).keys
+    (stats,) = (await bench.repo.stores.get_store("s")).keys
     size = sum(map(len, ids[:8])) + 7 * len(large) + len("small")
     assert (stats.rows, stats.bytes) == (8, size)
 
@@ -315,14 +321,14 @@ async def test_key_limit(bench: Bench) -> None:
     assert [isinstance(outcome, RingcastError) for outcome in outcomes] == [False, True, False, False]
     with pytest.raises(LimitExceededError, match="has 100 config keys, the limit is 100: 'over'"):
         await bench.write({"a": "1"}, key="over")
-    assert len((await bench.repo.get_store("s")).keys) == limits.MAX_KEYS_PER_STORE
+    assert len((await bench.repo.stores.get_store("s")).keys) == limits.MAX_KEYS_PER_STORE
 
 
 async def test_a_refused_first_write_creates_no_key(bench: Bench) -> None:
     large = "x" * (limits.MAX_ROW_BYTES - 10)
     with pytest.raises(LimitExceededError):
         await bench.write(dict.fromkeys(same_partition(9), large), key="fresh")
-    assert (await bench.repo.get_store("s")).keys == ()
+    assert (await bench.repo.stores.get_store("s")).keys == ()
     assert await bench.events() == []
 
 
@@ -342,7 +348,7 @@ async def test_sizes_follow_every_change(bench: Bench) -> None:
             if value is not None:
                 model[row_id] = value
     assert await bench.live() == model
-    (stats,) = (await bench.repo.get_store("s")).keys
+    (stats,) = (await bench.repo.stores.get_store("s")).keys
     assert (stats.rows, stats.bytes) == (len(model), sum(len(r) + len(v) for r, v in model.items()))
     await bench.check_gap_free()
 
@@ -359,7 +365,7 @@ async def test_racing_writers_of_two_instances(bench: Bench) -> None:
     async def writer(number: int, repo: Repository) -> None:
         for turn in range(12):
             rows = bench.request({f"w{number}-{turn}": "v", "hot": f"{number}.{turn}"})
-            (outcome,) = (await repo.write([rows], 1)).outcomes
+            (outcome,) = (await repo.writer.write([rows], 1)).outcomes
             assert isinstance(outcome, WriteOutcome), outcome
             acknowledged[f"w{number}-{turn}"] = outcome.versions[0]
 
@@ -369,10 +375,10 @@ async def test_racing_writers_of_two_instances(bench: Bench) -> None:
         await other.close()
     live = await bench.live()
     assert set(live) == {*acknowledged, "hot"}
-    assert len((await bench.repo.heads("s", "k")).heads) == 8
-    assert sum((await bench.repo.heads("s", "k")).heads) == 2 * 4 * 12
+    assert len((await bench.repo.reader.heads("s", "k")).heads) == 8
+    assert sum((await bench.repo.reader.heads("s", "k")).heads) == 2 * 4 * 12
     await bench.check_gap_free()
-    rows = [f.row async for page in bench.repo.list_rows("s", "k", ListFilter()) for f in page]
+    rows = [f.row async for page in bench.repo.reader.list_rows("s", "k", ListFilter()) for f in page]
     assert {row.row_id: row.version for row in rows if row.row_id != "hot"} == acknowledged
 
 

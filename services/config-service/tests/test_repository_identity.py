@@ -36,7 +36,7 @@ async def test_a_record_of_another_server_begins_new_histories_once(postgres_ben
 
 
 async def histories(repo: Repository) -> list[str]:
-    return [(await repo.get_record("s")).history_id, (await repo.heads("s", "k")).history]
+    return [(await repo.stores.get_record("s")).history_id, (await repo.reader.heads("s", "k")).history]
 
 
 async def test_a_server_that_was_started_again_has_the_record_compared(new_store: Any) -> None:
@@ -45,19 +45,19 @@ async def test_a_server_that_was_started_again_has_the_record_compared(new_store
         repo = make_repository(server.create_database())
         await repo.open()
         try:
-            record = await repo.create_store(new_store("s"))
-            assert repo.generation == 0
+            record = await repo.stores.create_store(new_store("s"))
+            assert repo.histories.generation == 0
             server.kill()
             server.restart()
-            while repo.generation == 0:
+            while repo.histories.generation == 0:
                 with suppress(UnavailableError):
-                    await repo.create_store(record)
-            assert await repo.create_store(record) == record  # the same history
-            assert repo.generation == 1
+                    await repo.stores.create_store(record)
+            assert await repo.stores.create_store(record) == record  # the same history
+            assert repo.histories.generation == 1
             late = WriteRequest(record, "k", [RowWrite(0, "a", "1", None, 2)], generation=0)
             with pytest.raises(UnavailableError, match="was started again: nothing was written"):
-                await repo.write([late], 0)
-            (outcome,) = (await repo.write([replace(late, generation=1)], 0)).outcomes
+                await repo.writer.write([late], 0)
+            (outcome,) = (await repo.writer.write([replace(late, generation=1)], 0)).outcomes
             assert isinstance(outcome, WriteOutcome)
             assert outcome.versions == [1]
         finally:

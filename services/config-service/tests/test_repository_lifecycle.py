@@ -37,10 +37,10 @@ async def refused_everywhere(bench: Bench, error: type[RingcastError], match: st
     """Every way in and out."""
     repo = bench.repo
     for read in (
-        repo.heads("s", key),
-        repo.read_partition("s", key, 0, None),
-        repo.read_rows("s", key, ["a"]),
-        repo.read_full("s", key),
+        repo.reader.heads("s", key),
+        repo.reader.read_partition("s", key, 0, None),
+        repo.reader.read_rows("s", key, ["a"]),
+        repo.reader.read_full("s", key),
     ):
         with pytest.raises(error, match=match):
             await read
@@ -53,48 +53,50 @@ async def refused_everywhere(bench: Bench, error: type[RingcastError], match: st
 
 
 async def purge(repo: Repository, store: str, key: str | None = None) -> None:
-    while await repo.purge_rows(store, key):
+    while await repo.deletions.purge_rows(store, key):
         pass
-    await (repo.drop_store(store) if key is None else repo.drop_key(store, key))
+    await (repo.deletions.drop_store(store) if key is None else repo.deletions.drop_key(store, key))
 
 
 async def test_what_may_change(bench: Bench) -> None:
-    assert (await bench.repo.update_store("s", 0)).record.inline_max_bytes == 0
-    assert (await bench.repo.get_record("s")).inline_max_bytes == 0
+    assert (await bench.repo.stores.update_store("s", 0)).record.inline_max_bytes == 0
+    assert (await bench.repo.stores.get_record("s")).inline_max_bytes == 0
     with pytest.raises(UnknownStoreError):
-        await bench.repo.update_store("none", 0)
-    await bench.repo.delete_store("s", DELETED)
+        await bench.repo.stores.update_store("none", 0)
+    await bench.repo.deletions.delete_store("s", DELETED)
     with pytest.raises(StoreDeletedError):
-        await bench.repo.update_store("s", 1)
+        await bench.repo.stores.update_store("s", 1)
 
 
 async def test_a_deleted_store_refuses_everything_until_it_is_restored(
     bench: Bench, new_store: Callable[..., StoreRecord]
 ) -> None:
     await bench.write({"a": "1", "b": "1"})
-    before = await bench.repo.heads("s", "k")
-    info = await bench.repo.delete_store("s", DELETED)
+    before = await bench.repo.reader.heads("s", "k")
+    info = await bench.repo.deletions.delete_store("s", DELETED)
     assert (info.record.deletion, info.keys[0].rows) == (DELETED, 2)
     match = "store 's' was deleted at 1970-01-01 00:16:40 UTC, it can be restored until "
     await refused_everywhere(bench, StoreDeletedError, match)
     await refused_everywhere(bench, StoreDeletedError, match, key="never-written")
     for call in (
-        bench.repo.create_store(new_store()),
-        bench.repo.get_store("s"),
-        bench.repo.get_record("s"),
-        bench.repo.new_history("s"),
-        bench.repo.delete_key("s", "k", DELETED),
-        bench.repo.restore_key("s", "k", NOW),
+        bench.repo.stores.create_store(new_store()),
+        bench.repo.stores.get_store("s"),
+        bench.repo.stores.get_record("s"),
+        bench.repo.histories.new_history("s"),
+        bench.repo.deletions.delete_key("s", "k", DELETED),
+        bench.repo.deletions.restore_key("s", "k", NOW),
     ):
         with pytest.raises(StoreDeletedError, match=match):
             await call
-    assert await bench.repo.list_stores() == []
-    assert [found.record.name for found in await bench.repo.list_stores(include_deleted=True)] == ["s"]
-    assert (await bench.repo.delete_store("s", Deletion(5, 6))).record.deletion == DELETED, "again: nothing changes"
+    assert await bench.repo.stores.list_stores() == []
+    assert [found.record.name for found in await bench.repo.stores.list_stores(include_deleted=True)] == ["s"]
+    assert (await bench.repo.deletions.delete_store("s", Deletion(5, 6))).record.deletion == DELETED, (
+        "again: nothing changes"
+    )
 
-    assert (await bench.repo.restore_store("s", NOW)).record.deletion is None
-    assert (await bench.repo.restore_store("s", NOW)).record.deletion is None
-    assert await bench.repo.heads("s", "k") == before
+    assert (await bench.repo.deletions.restore_store("s", NOW)).record.deletion is None
+    assert (await bench.repo.deletions.restore_store("s", NOW)).record.deletion is None
+    assert await bench.repo.reader.heads("s", "k") == before
     await bench.write({"a": "2", "b": None, "c": "1"})
     assert await bench.live() == {"a": "2", "c": "1"}
     await bench.check_gap_free()
@@ -103,22 +105,25 @@ async def test_a_deleted_store_refuses_everything_until_it_is_restored(
 async def test_a_deleted_key_refuses_everything_until_it_is_restored(bench: Bench) -> None:
     await bench.write({"a": "1"})
     await bench.write({"a": "1"}, key="other")
-    before = await bench.repo.heads("s", "k")
+    before = await bench.repo.reader.heads("s", "k")
     assert (
-        await bench.repo.delete_key("s", "k", DELETED)
-        == (await bench.repo.get_store("s", include_deleted=True)).keys[0]
+        await bench.repo.deletions.delete_key("s", "k", DELETED)
+        == (await bench.repo.stores.get_store("s", include_deleted=True)).keys[0]
     )
     await refused_everywhere(bench, KeyDeletedError, "config key 'k' of store 's' was deleted at 1970-.* until 2096-")
-    assert [key.name for key in (await bench.repo.get_store("s")).keys] == ["other"]
+    assert [key.name for key in (await bench.repo.stores.get_store("s")).keys] == ["other"]
     await bench.write({"a": "2"}, key="other")
     outcomes = await bench.group([bench.request({"a": "3"}), bench.request({"a": "3"}, "other")])
     assert isinstance(outcomes[0], KeyDeletedError)
     assert not isinstance(outcomes[1], RingcastError), "a group's other requests are written"
-    await bench.repo.restore_key("s", "k", NOW)
-    assert await bench.repo.heads("s", "k") == before
+    await bench.repo.deletions.restore_key("s", "k", NOW)
+    assert await bench.repo.reader.heads("s", "k") == before
     await bench.write({"a": "2"})
     await bench.check_gap_free()
-    for call in (bench.repo.delete_key("s", "none", DELETED), bench.repo.restore_key("s", "none", NOW)):
+    for call in (
+        bench.repo.deletions.delete_key("s", "none", DELETED),
+        bench.repo.deletions.restore_key("s", "none", NOW),
+    ):
         with pytest.raises(UnknownKeyError):
             await call
 
@@ -126,28 +131,28 @@ async def test_a_deleted_key_refuses_everything_until_it_is_restored(bench: Benc
 async def test_a_key_that_was_deleted_by_itself_stays_deleted_when_its_store_is_restored(bench: Bench) -> None:
     await bench.write({"a": "1"})
     await bench.write({"a": "1"}, key="other")
-    await bench.repo.delete_key("s", "k", DELETED)
-    await bench.repo.delete_store("s", DELETED)
-    await bench.repo.restore_store("s", NOW)
+    await bench.repo.deletions.delete_key("s", "k", DELETED)
+    await bench.repo.deletions.delete_store("s", DELETED)
+    await bench.repo.deletions.restore_store("s", NOW)
     await refused_everywhere(bench, KeyDeletedError, "config key 'k'")
     await bench.write({"a": "2"}, key="other")
 
 
 async def test_too_late_to_restore(bench: Bench) -> None:
     await bench.write({"a": "1"})
-    await bench.repo.delete_key("s", "k", Deletion(1_000, NOW))
+    await bench.repo.deletions.delete_key("s", "k", Deletion(1_000, NOW))
     with pytest.raises(KeyDeletedError, match="is being purged"):
-        await bench.repo.restore_key("s", "k", NOW)
-    assert (await bench.repo.expire_deleted(NOW - 1)).keys == []
-    assert await bench.repo.purge_rows("s", "k") == 0, "what can be restored is not purged"
-    assert (await bench.repo.expire_deleted(NOW)).keys == [("s", "k")]
+        await bench.repo.deletions.restore_key("s", "k", NOW)
+    assert (await bench.repo.deletions.expire_deleted(NOW - 1)).keys == []
+    assert await bench.repo.deletions.purge_rows("s", "k") == 0, "what can be restored is not purged"
+    assert (await bench.repo.deletions.expire_deleted(NOW)).keys == [("s", "k")]
     with pytest.raises(KeyDeletedError, match="is being purged"):
-        await bench.repo.restore_key("s", "k", 1_500), "also by a clock that is behind"
-    await bench.repo.delete_store("s", Deletion(1_000, NOW))
-    await bench.repo.delete_store("s", Deletion(1_500, 0))
+        await bench.repo.deletions.restore_key("s", "k", 1_500), "also by a clock that is behind"
+    await bench.repo.deletions.delete_store("s", Deletion(1_000, NOW))
+    await bench.repo.deletions.delete_store("s", Deletion(1_500, 0))
     with pytest.raises(StoreDeletedError, match="deleted at 1970-01-01 00:00:01 UTC and is being purged"):
-        await bench.repo.restore_store("s", 1_500)
-    assert (await bench.repo.expire_deleted(0)).stores == ["s"]
+        await bench.repo.deletions.restore_store("s", 1_500)
+    assert (await bench.repo.deletions.expire_deleted(0)).stores == ["s"]
 
 
 async def test_a_purged_key_leaves_nothing_and_its_name_is_free(bench: Bench) -> None:
@@ -155,16 +160,16 @@ async def test_a_purged_key_leaves_nothing_and_its_name_is_free(bench: Bench) ->
     await bench.write(rows)
     await bench.write(dict.fromkeys(list(rows)[:3_000]))
     await bench.write({"a": "1"}, key="k2")
-    before = await bench.repo.heads("s", "k")
-    await bench.repo.delete_key("s", "k", Deletion(1, 0))
+    before = await bench.repo.reader.heads("s", "k")
+    await bench.repo.deletions.delete_key("s", "k", Deletion(1, 0))
     await purge(bench.repo, "s", "k")
     assert {subject.split(".")[3] for subject, _ in await bench.events()} == {"k2"}
     with pytest.raises(UnknownKeyError):
-        await bench.repo.heads("s", "k")
-    assert await bench.repo.expire_deleted(LATER) == await bench.repo.expire_deleted(LATER)
-    assert (await bench.repo.expire_deleted(LATER)).keys == []
+        await bench.repo.reader.heads("s", "k")
+    assert await bench.repo.deletions.expire_deleted(LATER) == await bench.repo.deletions.expire_deleted(LATER)
+    assert (await bench.repo.deletions.expire_deleted(LATER)).keys == []
     await bench.write({"row1": "new"})
-    after = await bench.repo.heads("s", "k")
+    after = await bench.repo.reader.heads("s", "k")
     assert (sum(after.heads), after.history != before.history) == (1, True)
     assert await bench.live() == {"row1": "new"}
     await bench.check_gap_free()
@@ -174,21 +179,21 @@ async def test_a_purged_key_leaves_nothing_and_its_name_is_free(bench: Bench) ->
 async def test_a_purged_store_leaves_nothing_and_its_name_is_free(
     bench: Bench, new_store: Callable[..., StoreRecord]
 ) -> None:
-    await bench.repo.create_store(new_store("s2"))
+    await bench.repo.stores.create_store(new_store("s2"))
     for key in ("k", "other"):
         await bench.write({f"row{number}": "1" for number in range(100)}, key=key)
     await bench.group([bench.request({"a": "1"}, store=new_store("s2"))])
-    history = (await bench.repo.get_record("s")).history_id
-    await bench.repo.delete_key("s", "other", DELETED)
-    await bench.repo.delete_store("s", Deletion(1, 0))
+    history = (await bench.repo.stores.get_record("s")).history_id
+    await bench.repo.deletions.delete_key("s", "other", DELETED)
+    await bench.repo.deletions.delete_store("s", Deletion(1, 0))
     await purge(bench.repo, "s")
     assert {subject.split(".")[2] for subject, _ in await bench.events()} == {"s2"}
     with pytest.raises(UnknownStoreError):
-        await bench.repo.get_record("s")
+        await bench.repo.stores.get_record("s")
     with pytest.raises(UnknownStoreError):
         await bench.write({"a": "1"})
 
-    again = await bench.repo.create_store(new_store(partition_count=4))
+    again = await bench.repo.stores.create_store(new_store(partition_count=4))
     assert again.history_id != history
     with pytest.raises(UnavailableError, match="was purged and created again just now: try again"):
         await bench.write({"a": "1"})  # as an instance would that has the old settings in memory
@@ -205,10 +210,10 @@ async def test_mistyped_keys_don_t_fill_a_store(bench: Bench) -> None:
         await bench.write({"a": "1"}, key=f"typo-{number}")
     with pytest.raises(LimitExceededError, match="has 100 config keys"):
         await bench.write({"a": "1"})
-    await bench.repo.delete_key("s", "typo-0", DELETED)
+    await bench.repo.deletions.delete_key("s", "typo-0", DELETED)
     await bench.write({"a": "1"})
     with pytest.raises(LimitExceededError, match="has 100 config keys, the limit is 100: 'typo-0' can't be added"):
-        await bench.repo.restore_key("s", "typo-0", NOW)
+        await bench.repo.deletions.restore_key("s", "typo-0", NOW)
 
 
 async def test_deleted_things_have_a_limit_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,13 +222,13 @@ async def test_deleted_things_have_a_limit_too(bench: Bench, monkeypatch: pytest
     for number in range(3):
         await bench.write({"a": "1"}, key=f"k{number}")
     for number in range(2):
-        await bench.repo.delete_key("s", f"k{number}", DELETED)
+        await bench.repo.deletions.delete_key("s", f"k{number}", DELETED)
     with pytest.raises(LimitExceededError, match="2 config keys of store 's' are deleted and not purged yet"):
-        await bench.repo.delete_key("s", "k2", DELETED)
-    await bench.repo.delete_key("s", "k2", Deletion(1, 0))
+        await bench.repo.deletions.delete_key("s", "k2", DELETED)
+    await bench.repo.deletions.delete_key("s", "k2", Deletion(1, 0))
     with pytest.raises(LimitExceededError, match="0 stores are deleted and not purged yet"):
-        await bench.repo.delete_store("s", DELETED)
-    await bench.repo.delete_store("s", Deletion(1, 0))
+        await bench.repo.deletions.delete_store("s", DELETED)
+    await bench.repo.deletions.delete_store("s", Deletion(1, 0))
 
 
 @pytest.mark.parametrize("whole_store", [False, True])
@@ -237,7 +242,7 @@ async def test_nothing_is_written_once_a_deletion_has_returned(bench: Bench, who
         for number in range(10_000):
             after = returned.is_set()
             requests = [bench.request({f"{name}-{number}": "1", f"{name}-{number % 3}": str(number)})]
-            (outcome,) = (await repo.write(requests, 1_000)).outcomes
+            (outcome,) = (await repo.writer.write(requests, 1_000)).outcomes
             if isinstance(outcome, StoreDeletedError | KeyDeletedError):
                 return
             assert not isinstance(outcome, RingcastError), outcome
@@ -249,16 +254,24 @@ async def test_nothing_is_written_once_a_deletion_has_returned(bench: Bench, who
     try:
         await bench.write({"a": "1"})
         writers = [asyncio.create_task(write(repo, f"w{number}")) for number, repo in enumerate([*others, bench.repo])]
-        while sum((await bench.repo.heads("s", "k")).heads) < 30:
+        while sum((await bench.repo.reader.heads("s", "k")).heads) < 30:
             pass
-        await (bench.repo.delete_store("s", DELETED) if whole_store else bench.repo.delete_key("s", "k", DELETED))
+        await (
+            bench.repo.deletions.delete_store("s", DELETED)
+            if whole_store
+            else bench.repo.deletions.delete_key("s", "k", DELETED)
+        )
         returned.set()
         await asyncio.gather(*writers)
         assert late == []
-        await (bench.repo.restore_store("s", NOW) if whole_store else bench.repo.restore_key("s", "k", NOW))
+        await (
+            bench.repo.deletions.restore_store("s", NOW)
+            if whole_store
+            else bench.repo.deletions.restore_key("s", "k", NOW)
+        )
         await bench.check_gap_free()
         for repo in others:
-            (outcome,) = (await repo.write([bench.request({"b": "1"})], 1_000)).outcomes
+            (outcome,) = (await repo.writer.write([bench.request({"b": "1"})], 1_000)).outcomes
             assert not isinstance(outcome, RingcastError)
     finally:
         for repo in others:
@@ -267,12 +280,12 @@ async def test_nothing_is_written_once_a_deletion_has_returned(bench: Bench, who
 
 async def test_keys_are_not_created_in_a_store_that_is_being_deleted(bench: Bench) -> None:
     async def write(number: int) -> object:
-        (outcome,) = (await bench.repo.write([bench.request({"a": "1"}, key=f"k{number}")], 1_000)).outcomes
+        (outcome,) = (await bench.repo.writer.write([bench.request({"a": "1"}, key=f"k{number}")], 1_000)).outcomes
         return outcome
 
     tasks = [asyncio.create_task(write(number)) for number in range(40)]
-    await bench.repo.delete_store("s", DELETED)
-    stored = {key.name for key in (await bench.repo.get_store("s", include_deleted=True)).keys}
+    await bench.repo.deletions.delete_store("s", DELETED)
+    stored = {key.name for key in (await bench.repo.stores.get_store("s", include_deleted=True)).keys}
     outcomes = await asyncio.gather(*tasks)
     written = {f"k{number}" for number, outcome in enumerate(outcomes) if not isinstance(outcome, RingcastError)}
     assert written == stored
@@ -292,11 +305,11 @@ async def test_a_deletion_that_broke_off_is_finished(postgres_bench: Bench, monk
 
     monkeypatch.setattr(PostgresDeletions, "_close_heads", break_off)
     with pytest.raises(UnavailableError):
-        await bench.repo.delete_key("s", "k", DELETED)
+        await bench.repo.deletions.delete_key("s", "k", DELETED)
     with suppress(KeyDeletedError):  # the deletion has not returned: either is right
         await bench.write({"a": "2"})
     monkeypatch.setattr(PostgresDeletions, "_close_heads", close)
-    await bench.repo.expire_deleted(NOW)
+    await bench.repo.deletions.expire_deleted(NOW)
     await refused_everywhere(bench, KeyDeletedError, "config key 'k'")
 
 
@@ -304,11 +317,11 @@ async def test_serializable_writes_are_refused_too(serializable_bench: Bench) ->
     """As on CockroachDB."""
     bench = serializable_bench
     await bench.write({"a": "1"})
-    await bench.repo.delete_key("s", "k", DELETED)
+    await bench.repo.deletions.delete_key("s", "k", DELETED)
     await refused_everywhere(bench, KeyDeletedError, "config key 'k'")
-    await bench.repo.restore_key("s", "k", NOW)
+    await bench.repo.deletions.restore_key("s", "k", NOW)
     await bench.write({"a": "2"})
-    await bench.repo.delete_store("s", Deletion(1, 0))
+    await bench.repo.deletions.delete_store("s", Deletion(1, 0))
     await purge(bench.repo, "s")
     with pytest.raises(UnknownStoreError):
         await bench.write({"a": "1"})

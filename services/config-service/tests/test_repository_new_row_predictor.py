@@ -26,9 +26,9 @@ async def load(bench: Bench) -> dict[str, str]:
         new = some(turn * LEAST_ROWS)
         assert (await bench.write(new)).written == len(new)
         rows |= new
-    assert bench.repo.new_row_predictor.expects([bench.request(some(10_000))])
-    assert not bench.repo.new_row_predictor.expects([bench.request(some(10_000, 10))]), "few rows"
-    assert not bench.repo.new_row_predictor.expects([bench.request({**some(10_000), "r1": None})]), (
+    assert bench.repo.writer.new_row_predictor.expects([bench.request(some(10_000))])
+    assert not bench.repo.writer.new_row_predictor.expects([bench.request(some(10_000, 10))]), "few rows"
+    assert not bench.repo.writer.new_row_predictor.expects([bench.request({**some(10_000), "r1": None})]), (
         "a delete among them"
     )
     return rows
@@ -37,28 +37,28 @@ async def load(bench: Bench) -> dict[str, str]:
 async def test_rows_that_are_new_and_one_that_is_not(postgres_bench: Bench) -> None:
     bench = postgres_bench
     rows = await load(bench)
-    assert bench.repo.new_row_predictor.missed == 0
+    assert bench.repo.writer.new_row_predictor.missed == 0
     mixed = {**some(5_000), "r7": "changed"}
     outcome = await bench.write(mixed)
-    assert (outcome.written, bench.repo.new_row_predictor.missed) == (len(mixed), 1)
+    assert (outcome.written, bench.repo.writer.new_row_predictor.missed) == (len(mixed), 1)
     assert await bench.live() == rows | mixed
     seen = [
         revision.row.value
-        async for page in bench.repo.history("s", "k", HistoryFilter(row_id="r7"))
+        async for page in bench.repo.reader.history("s", "k", HistoryFilter(row_id="r7"))
         for revision in page
     ]
     assert seen == ["v", "changed"]
     await bench.check_gap_free()
-    assert not bench.repo.new_row_predictor.expects([bench.request(some(20_000))]), "it is cautious for a while"
+    assert not bench.repo.writer.new_row_predictor.expects([bench.request(some(20_000))]), "it is cautious for a while"
 
 
 async def test_what_is_sent_again_is_left_alone(postgres_bench: Bench) -> None:
     bench = postgres_bench
     rows = await load(bench)
-    heads = await bench.repo.heads("s", "k")
+    heads = await bench.repo.reader.heads("s", "k")
     (outcome,) = await bench.group([replace(bench.request(rows), skip_unchanged=True)])
-    assert (outcome.written, outcome.unchanged, bench.repo.new_row_predictor.missed) == (0, len(rows), 1)
-    assert await bench.repo.heads("s", "k") == heads
+    assert (outcome.written, outcome.unchanged, bench.repo.writer.new_row_predictor.missed) == (0, len(rows), 1)
+    assert await bench.repo.reader.heads("s", "k") == heads
 
 
 async def test_a_row_that_was_deleted_comes_back(postgres_bench: Bench) -> None:
@@ -67,7 +67,7 @@ async def test_a_row_that_was_deleted_comes_back(postgres_bench: Bench) -> None:
     assert (await bench.write({"r3": None})).deleted == 1
     again = {**some(5_000), "r3": "back"}
     assert (await bench.write(again)).written == len(again)
-    assert bench.repo.new_row_predictor.missed == 1
+    assert bench.repo.writer.new_row_predictor.missed == 1
     assert await bench.live() == rows | again
     await bench.check_gap_free()
 
@@ -77,7 +77,7 @@ async def test_rows_that_a_group_writes_twice(postgres_bench: Bench) -> None:
     rows = await load(bench)
     outcomes = await bench.group([bench.request(some(5_000, value=value)) for value in "abc"])
     assert [outcome.written for outcome in outcomes] == [LEAST_ROWS] * 3
-    assert bench.repo.new_row_predictor.missed == 0
+    assert bench.repo.writer.new_row_predictor.missed == 0
     assert await bench.live() == rows | some(5_000, value="c")
     await bench.check_gap_free()
 
@@ -92,7 +92,7 @@ async def test_a_full_partition_whose_rows_change_is_not_refused(postgres_bench:
     for letter in "xy":
         value = letter * (limits.MAX_PARTITION_BYTES * 2 // 3 // LEAST_ROWS)
         assert (await bench.write(dict.fromkeys(full, value))).written == LEAST_ROWS
-    assert bench.repo.new_row_predictor.missed == 1
+    assert bench.repo.writer.new_row_predictor.missed == 1
     await bench.check_gap_free()
 
 

@@ -46,19 +46,19 @@ def english_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 async def check_order(repo: Any) -> None:
     """Pages of all sizes, in one order."""
-    store = await repo.create_store(StoreRecord("s", StoreSettings(partition_count=1), 0, 1))
+    store = await repo.stores.create_store(StoreRecord("s", StoreSettings(partition_count=1), 0, 1))
     for name in ("B", "a", "C"):
-        await repo.create_store(StoreRecord(name, StoreSettings(partition_count=1), 0, 1))
+        await repo.stores.create_store(StoreRecord(name, StoreSettings(partition_count=1), 0, 1))
     rows = [RowWrite(0, row_id, "x" * 20_000, None, 20_010) for row_id in IDS]
     for key in ("k", "Z", "y"):
-        (outcome,) = (await repo.write([WriteRequest(store, key, rows)], 1)).outcomes
+        (outcome,) = (await repo.writer.write([WriteRequest(store, key, rows)], 1)).outcomes
         assert outcome.written == len(IDS)
-    pages = [page async for page in repo.list_rows("s", "k", ListFilter())]
+    pages = [page async for page in repo.reader.list_rows("s", "k", ListFilter())]
     assert len(pages) > 2
     assert [found.row.row_id for page in pages for found in page] == sorted(IDS)
-    assert [info.record.name for info in await repo.list_stores()] == ["B", "C", "a", "s"]
-    assert [stats.name for stats in (await repo.get_store("s")).keys] == ["Z", "k", "y"]
-    revisions = [found async for page in repo.history("s", "k", HistoryFilter(row_id="é0")) for found in page]
+    assert [info.record.name for info in await repo.stores.list_stores()] == ["B", "C", "a", "s"]
+    assert [stats.name for stats in (await repo.stores.get_store("s")).keys] == ["Z", "k", "y"]
+    revisions = [found async for page in repo.reader.history("s", "k", HistoryFilter(row_id="é0")) for found in page]
     assert [revision.row.row_id for revision in revisions] == ["é0"]
 
 

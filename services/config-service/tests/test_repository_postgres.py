@@ -81,7 +81,7 @@ async def test_a_head_that_another_has_changed_is_read_with_its_rows(postgres_be
         transaction = await hold(other)
         first = asyncio.create_task(postgres_bench.write({row: None}))
         await blocked_backends(other, 1)
-        again = asyncio.create_task(second.write([postgres_bench.request({row: "longer than before"})], 7))
+        again = asyncio.create_task(second.writer.write([postgres_bench.request({row: "longer than before"})], 7))
         await blocked_backends(other, 2)
         await transaction.rollback()
         versions = [(await first).versions, (await again).outcomes[0].versions]  # type: ignore[union-attr]
@@ -91,7 +91,7 @@ async def test_a_head_that_another_has_changed_is_read_with_its_rows(postgres_be
     assert postgres_bench.repo.retries == dict.fromkeys(("40001", "40P01", "23505"), 0)
     live = await postgres_bench.live()
     assert live == ({row: "longer than before"} if versions == [[2], [3]] else {})
-    (stats,) = (await postgres_bench.repo.get_store("s")).keys
+    (stats,) = (await postgres_bench.repo.stores.get_store("s")).keys
     assert (stats.rows, stats.bytes) == (len(live), sum(len(row) + len(value) for value in live.values()))
     await postgres_bench.check_gap_free()
 
@@ -141,7 +141,7 @@ async def test_a_lock_that_another_holds_is_not_waited_for_without_end(postgres_
         with pytest.raises(
             UnavailableError, match=r"another transaction holds a lock .* nothing was written, try again"
         ):
-            await impatient.write([postgres_bench.request({low[0]: "2", high[0]: "2"})], 7)
+            await impatient.writer.write([postgres_bench.request({low[0]: "2", high[0]: "2"})], 7)
         blocked = asyncio.create_task(postgres_bench.write({high[0]: "3"}))
         await blocked_backend(other)
         assert (await postgres_bench.write({low[0]: "3"})).versions == [2]
@@ -190,7 +190,7 @@ async def test_a_server_that_crashes_in_the_middle_of_writes() -> None:
     with PostgresServer() as server:
         repo = make_repository(server.create_database())
         await repo.open()
-        store = await repo.create_store(StoreRecord("s", StoreSettings(partition_count=8), 0, 1))
+        store = await repo.stores.create_store(StoreRecord("s", StoreSettings(partition_count=8), 0, 1))
         acknowledged: dict[str, int] = {}
         enough = asyncio.Event()
 
@@ -199,7 +199,7 @@ async def test_a_server_that_crashes_in_the_middle_of_writes() -> None:
                 row_id = f"w{number}-{turn}"
                 row = RowWrite(row_partition(row_id, 8), row_id, "v", None, 8)
                 try:
-                    (outcome,) = (await repo.write([WriteRequest(store, "k", [row])], 1)).outcomes
+                    (outcome,) = (await repo.writer.write([WriteRequest(store, "k", [row])], 1)).outcomes
                 except UnavailableError:
                     return
                 assert isinstance(outcome, WriteOutcome)
@@ -214,8 +214,10 @@ async def test_a_server_that_crashes_in_the_middle_of_writes() -> None:
                 await enough.wait()
                 await asyncio.to_thread(server.kill)
             await asyncio.to_thread(server.restart)
-            heads = (await repo.heads("s", "k")).heads
-            revisions: list[Revision] = [r async for page in repo.history("s", "k", HistoryFilter()) for r in page]
+            heads = (await repo.reader.heads("s", "k")).heads
+            revisions: list[Revision] = [
+                r async for page in repo.reader.history("s", "k", HistoryFilter()) for r in page
+            ]
         finally:
             await repo.close()
     by_row = {revision.row.row_id: revision.row.version for revision in revisions}

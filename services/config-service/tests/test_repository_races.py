@@ -38,7 +38,7 @@ async def instances(raced: Bench) -> AsyncIterator[Sequence[Repository]]:
 
 
 async def written(repo: Repository, bench: Bench, rows: Mapping[str, str | None], key: str = "k") -> Any:
-    (outcome,) = (await repo.write([bench.request(rows, key)], 5)).outcomes
+    (outcome,) = (await repo.writer.write([bench.request(rows, key)], 5)).outcomes
     return outcome
 
 
@@ -60,7 +60,7 @@ async def test_the_first_writes_of_partitions(raced: Bench, instances: Sequence[
         assert live.keys() == {"first"}.union(*rows), f"seed {seed}"
         assert all(live[row_id] in {some.get(row_id) for some in rows} for row_id in live if row_id != "first")
         await raced.check_gap_free(key)
-        found = {stats.name: stats for stats in (await raced.repo.get_store("s")).keys}[key]
+        found = {stats.name: stats for stats in (await raced.repo.stores.get_store("s")).keys}[key]
         assert (found.rows, found.bytes) == (len(live), sum(len(row) + len(value) for row, value in live.items()))
 
 
@@ -83,21 +83,21 @@ async def test_the_last_key_of_a_store_is_given_once(raced: Bench, instances: Se
     )
     refused = [outcome for outcome in outcomes if isinstance(outcome, RingcastError)]
     assert [type(error) for error in refused] == [LimitExceededError] * (WRITERS - 2)
-    assert len((await raced.repo.get_store("s")).keys) == limits.MAX_KEYS_PER_STORE
+    assert len((await raced.repo.stores.get_store("s")).keys) == limits.MAX_KEYS_PER_STORE
 
 
 async def test_the_last_store_is_given_once(
     raced: Bench, instances: Sequence[Repository], new_store: Callable[..., StoreRecord]
 ) -> None:
     for number in range(limits.MAX_STORES - 3):
-        await raced.repo.create_store(new_store(f"s{number}"))
+        await raced.repo.stores.create_store(new_store(f"s{number}"))
     results = await asyncio.gather(
-        *(instances[turn % 2].create_store(new_store(f"last{turn}")) for turn in range(WRITERS)),
+        *(instances[turn % 2].stores.create_store(new_store(f"last{turn}")) for turn in range(WRITERS)),
         return_exceptions=True,
     )
     assert sum(isinstance(result, StoreRecord) for result in results) == 2
     assert sum(isinstance(result, LimitExceededError) for result in results) == WRITERS - 2
-    assert len(await raced.repo.list_stores()) == limits.MAX_STORES
+    assert len(await raced.repo.stores.list_stores()) == limits.MAX_STORES
 
 
 async def test_one_of_two_settings_wins(
@@ -105,7 +105,7 @@ async def test_one_of_two_settings_wins(
 ) -> None:
     wanted = [new_store("race", partition_count=count) for count in (4, 5, 4, 5)]
     results = await asyncio.gather(
-        *(instances[turn % 2].create_store(record) for turn, record in enumerate(wanted)), return_exceptions=True
+        *(instances[turn % 2].stores.create_store(record) for turn, record in enumerate(wanted)), return_exceptions=True
     )
     assert sum(isinstance(result, AlreadyExistsError) for result in results) == 2
 
@@ -115,14 +115,14 @@ async def test_a_bulk_update_beside_another_store(postgres_bench: Bench, new_sto
     bench = postgres_bench
     second = make_repository(bench.address)
     await second.open()
-    store = await second.create_store(new_store("other", partition_count=64))
+    store = await second.stores.create_store(new_store("other", partition_count=64))
     done = asyncio.Event()
 
     async def single() -> int:
         count = 0
         while not done.is_set():
             rows: dict[str, str | None] = {f"r{count % 50}": str(count)}
-            (outcome,) = (await second.write([bench.request(rows, "kb", store)], 5)).outcomes
+            (outcome,) = (await second.writer.write([bench.request(rows, "kb", store)], 5)).outcomes
             assert isinstance(outcome, WriteOutcome)
             count += 1
         return count
@@ -159,7 +159,7 @@ async def test_a_loser_of_the_race_for_new_partitions_loses_once(
         if len(plan.rows) > 1:
             row_id = next(row for row in rows if row not in raced)
             raced.append(row_id)
-            (outcome,) = (await second.write([bench.request({row_id: "other"})], 5)).outcomes
+            (outcome,) = (await second.writer.write([bench.request({row_id: "other"})], 5)).outcomes
             assert isinstance(outcome, WriteOutcome)
         await store_heads(db, plan, *words)
 

@@ -56,7 +56,7 @@ async def test_a_read_only_database(postgres_bench: Bench, admin: Any) -> None:
         with pytest.raises(UnavailableError, match="the database takes no writes now, it is read-only"):
             await bench.repo.check_writable()
     with pytest.raises(UnavailableError, match="read-only"):
-        await bench.repo.delete_events([1])
+        await bench.repo.events.delete_events([1])
     assert await bench.live() == {"a": "1"}
     await admin.execute(f"ALTER DATABASE {await admin.fetchval('SELECT current_database()')} RESET ALL")
     await bench.repo.check_writable()

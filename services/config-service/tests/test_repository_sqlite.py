@@ -21,17 +21,18 @@ import asyncio, os, signal, sys
 from ringcast_config_service.repository import RowWrite, WriteRequest
 from ringcast_config_service.repository.sqlite.repository import SqliteRepository
 from ringcast_core import row_partition
+from ringcast_sqlite import Database
 
 async def main(path, where):
-    repo = SqliteRepository(path)
+    repo = SqliteRepository(Database(path))
     await repo.open()
-    store = (await repo.get_store("s")).record
+    store = (await repo.stores.get_store("s")).record
     def trace(statement):
         if statement.strip().startswith(where):
             os.kill(os.getpid(), signal.SIGKILL)
     repo._database._writer.set_trace_callback(trace)
     rows = [RowWrite(row_partition(r, 8), r, "2", None, 3) for r in ("a", "b", "fresh")]
-    await repo.write([WriteRequest(store, "k", rows)], 1)
+    await repo.writer.write([WriteRequest(store, "k", rows)], 1)
 
 asyncio.run(main(*sys.argv[1:]))
 """
@@ -54,7 +55,7 @@ async def test_a_second_process_on_the_same_file(sqlite_bench: Bench) -> None:
     other = make_repository(sqlite_bench.address)
     await other.open()
     await sqlite_bench.write({"a": "1"})
-    assert (await other.heads("s", "k")) == await sqlite_bench.repo.heads("s", "k")
+    assert (await other.reader.heads("s", "k")) == await sqlite_bench.repo.reader.heads("s", "k")
     await other.close()
 
 

@@ -17,7 +17,7 @@ async def again(bench: Bench, *writes: tuple[dict[str, str | None], dict[str, st
 
 
 async def state(bench: Bench, *row_ids: str) -> dict[str, Row]:
-    entries = (await bench.repo.read_rows("s", "k", row_ids)).partitions
+    entries = (await bench.repo.reader.read_rows("s", "k", row_ids)).partitions
     return {row.row_id: row for entry in entries for row in entry.rows}
 
 
@@ -25,10 +25,10 @@ async def test_the_same_rows_again_change_nothing(bench: Bench) -> None:
     rows: dict[str, str | None] = {f"r{number}": f"v{number}" for number in range(50)}
     (first,) = await again(bench, (rows, {"by": "me", "why": "é"}))
     assert first[:3] == (50, 0, 0)
-    heads, events = await bench.repo.heads("s", "k"), await bench.events()
+    heads, events = await bench.repo.reader.heads("s", "k"), await bench.events()
     (second,) = await again(bench, (rows, {"why": "é", "by": "me"}))
     assert second == (0, 0, 50, [0] * 50)
-    assert await bench.repo.heads("s", "k") == heads
+    assert await bench.repo.reader.heads("s", "k") == heads
     assert await bench.events() == events
     await bench.check_gap_free()
 

@@ -306,7 +306,7 @@ async def test_a_trace_goes_on_when_another_process_publishes(
     bench: Bench, nats_url: str, store_name: str, start: Any
 ) -> None:
     """The writer died between its commit and the publish: the outbox has what the next one goes on from."""
-    store = await bench.repo.create_store(bench.store.__class__(store_name, bench.store.settings, 256, 1))
+    store = await bench.repo.stores.create_store(bench.store.__class__(store_name, bench.store.settings, 256, 1))
     request = bench.request({"a": "1"}, store=store)
     object.__setattr__(request, "traceparent", INCOMING)
     await bench.group([request])

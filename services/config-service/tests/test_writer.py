@@ -31,7 +31,7 @@ class Gate:
     """A real repository whose transactions wait for a nod, so that a test decides what gathers meanwhile."""
 
     def __init__(self, repository: Repository) -> None:
-        self._repository = repository
+        self._repository = repository.writer
         self.groups: list[int] = []
         self.open = asyncio.Event()
         self.entered = asyncio.Event()
@@ -199,7 +199,7 @@ async def test_drain_waits_for_what_is_under_way(bench: Bench, writing: Writing)
 
 async def test_a_request_that_comes_after_the_end_is_no_bug(sqlite_bench: Bench) -> None:
     """It waits, which the phases of stopping bound; the alarms of workers that have gone wake nobody."""
-    writer = GroupWriter(sqlite_bench.repo, lambda _: None, Telemetry())
+    writer = GroupWriter(sqlite_bench.repo.writer, lambda _: None, Telemetry())
     task = asyncio.create_task(writer.run())
     await writer.write(sqlite_bench.request({"a": "1"}))
     task.cancel()

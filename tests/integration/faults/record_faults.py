@@ -107,7 +107,7 @@ async def _new_history(database: str) -> None:
     repository = make_repository(database)
     await repository.open()
     try:
-        await repository.new_history(STORE)
+        await repository.histories.new_history(STORE)
     finally:
         await repository.close()
 

@@ -28,7 +28,7 @@ from ringcast_config_service.nats.dead_letters import DeadLetterBox
 from ringcast_config_service.nats.fetch_server import FetchServer
 from ringcast_config_service.nats.replays import Replays
 from ringcast_config_service.readiness import Readiness
-from ringcast_config_service.repository import Repository, make_repository
+from ringcast_config_service.repository import OutboxRepository, Repository, make_repository
 from ringcast_config_service.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ class App(Lifetime):
         js = nc.jetstream()
         self.core = core = Core(config, repository, nc, js, telemetry)
         box = DeadLetterBox(nc, js)
-        replays = Replays(nc, repository, box, telemetry)
-        dead_letters = DeadLetterCalls(repository, box, replays, telemetry)
+        replays = Replays(nc, repository.reader, box, telemetry)
+        dead_letters = DeadLetterCalls(repository.stores, box, replays, telemetry)
         server = GrpcServer(
             core.handlers,
             core.lifecycle,
@@ -84,7 +84,10 @@ class App(Lifetime):
         self._readiness = readiness
         self._measure(repository, nc, core)
         async with self._metrics_server(), asyncio.TaskGroup() as tasks:
-            work = core.work() | {"readiness": self._follow(readiness), "outbox": self._measure_outbox(repository)}
+            work = core.work() | {
+                "readiness": self._follow(readiness),
+                "outbox": self._measure_outbox(repository.events),
+            }
             running = [tasks.create_task(each, name=name) for name, each in work.items()]
             try:
                 await replays.start()
@@ -149,13 +152,13 @@ class App(Lifetime):
         async with serving_metrics(self._config.metrics_listen, process_registry(collector)) as self.metrics_address:
             yield
 
-    async def _measure_outbox(self, repository: Repository) -> None:
+    async def _measure_outbox(self, events: OutboxRepository) -> None:
         """Keeps the depth and age of the outbox for the scrapes; while the database is away they stay, and age."""
         if self._config.metrics_listen == OFF:
             return
         while True:
             with contextlib.suppress(RingcastError):
-                self._telemetry.measures.outbox = await repository.outbox_state()
+                self._telemetry.measures.outbox = await events.outbox_state()
             await asyncio.sleep(_OUTBOX_MEASURED_EVERY_S)
 
     async def _follow(self, readiness: Readiness) -> None:

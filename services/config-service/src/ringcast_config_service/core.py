@@ -34,10 +34,10 @@ class Core:
         self, config: Config, repository: Repository, nc: Client, js: JetStreamContext, telemetry: Telemetry
     ) -> None:
         self._config = config
-        self._repository = repository
+        self._maintenance = repository.maintenance
         self.provisioner = Provisioner(
             js,
-            repository,
+            repository.stores,
             replicas=config.nats_replicas,
             interval_s=config.provision_interval_s,
             sizes=config.streams,
@@ -45,7 +45,7 @@ class Core:
         )
         self.histories = Histories(js, repository, self.provisioner, telemetry)
         self.relay = Relay(
-            repository,
+            repository.events,
             nc,
             self.provisioner,
             batch=config.relay_batch,
@@ -55,7 +55,9 @@ class Core:
         )
         self.provisioner.on_made = self.relay.reconnected
         self.provisioner.before_events = self.histories.before_events
-        self.writer = GroupWriter(repository, self.relay.committed, telemetry, transactions=repository.write_lanes)
+        self.writer = GroupWriter(
+            repository.writer, self.relay.committed, telemetry, transactions=repository.writer.write_lanes
+        )
         self.handlers = Handlers(repository, self.writer, self.provisioner, self.histories, telemetry)
         self.lifecycle = Lifecycle(
             repository, self.provisioner, retention_ms=config.deletion_retention_ms, forget=self._forget
@@ -96,7 +98,7 @@ class Core:
         while True:
             try:
                 await self._forget_marks()
-                done = await self._repository.compact(
+                done = await self._maintenance.compact(
                     config.tombstone_retention_ms, config.history_retention_ms, every_ms
                 )
             except RingcastError as error:
@@ -109,5 +111,5 @@ class Core:
     async def _forget_marks(self) -> None:
         """Removes old idempotency keys, a bounded number in a transaction."""
         older_than_ms = self._config.idempotency_retention_ms
-        while await self._repository.forget_marks(older_than_ms, _FORGET_MARKS) == _FORGET_MARKS:
+        while await self._maintenance.forget_marks(older_than_ms, _FORGET_MARKS) == _FORGET_MARKS:
             pass

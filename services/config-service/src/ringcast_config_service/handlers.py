@@ -97,7 +97,7 @@ class Handlers:
             partition_count=partition_count, mode=mode, strategy=strategy, load_factor=DEFAULT_LOAD_FACTOR
         )
         wanted = StoreRecord(name, settings, inline, _now_ms())
-        record = await self._repository.create_store(wanted)
+        record = await self._repository.stores.create_store(wanted)
         self._remember(record)
         if record.history_id == wanted.history_id:
             self._histories.created(name)
@@ -105,10 +105,10 @@ class Handlers:
         return record
 
     async def get_store(self, name: str, *, include_deleted: bool = False) -> StoreInfo:
-        return await self._repository.get_store(names.check_name("name", name), include_deleted=include_deleted)
+        return await self._repository.stores.get_store(names.check_name("name", name), include_deleted=include_deleted)
 
     async def list_stores(self, *, include_deleted: bool = False) -> list[StoreInfo]:
-        return await self._repository.list_stores(include_deleted=include_deleted)
+        return await self._repository.stores.list_stores(include_deleted=include_deleted)
 
     def forget(self, name: str) -> None:
         """The settings of a store may have changed: the next call reads them."""
@@ -117,7 +117,7 @@ class Handlers:
     async def new_history(self, name: str) -> StoreInfo:
         """Begins a new history of a store, after an operator has restored its database."""
         await self._histories.begin(names.check_name("name", name), "operator")
-        return await self._repository.get_store(name)
+        return await self._repository.stores.get_store(name)
 
     # Writes
 
@@ -135,7 +135,7 @@ class Handlers:
         record = await self._store(store)
         if not self._histories.is_open(store):
             await self._histories.open(store)
-        requests, places = bundle(record, writes, terms, self._repository.generation)
+        requests, places = bundle(record, writes, terms, self._repository.histories.generation)
         outcome = await self._writer.write_all(requests, caller)
         versions = dict(zip(places, outcome.versions, strict=True))
         return [(places[item.key, item.row.row_id], versions[item.key, item.row.row_id]) for item in writes]
@@ -160,7 +160,7 @@ class Handlers:
             traceparent=terms.traceparent,
             conditional=row.condition is not None,
             mark=make_mark(terms.idempotency_key, [(key, [write])]),
-            generation=self._repository.generation,
+            generation=self._repository.histories.generation,
             permit=Permit(terms.expires_s),
         )
 
@@ -208,7 +208,7 @@ class Handlers:
             skip_unchanged,
             conditional=not isinstance(rows, PlainRows) and any(row.condition is not None for row in writes),
             mark=make_mark(terms.idempotency_key, [(key, writes)]),
-            generation=self._repository.generation,
+            generation=self._repository.histories.generation,
             permit=Permit(terms.expires_s),
         )
         return CheckedBatch(request, repeated, rejected)
@@ -218,7 +218,7 @@ class Handlers:
     async def get(self, store: str, key: str, row_ids: Sequence[str]) -> list[ListedRow]:
         """Live rows in the order of the ids; a row that is not there is left out."""
         await self._check_key(store, key)
-        found = (await self._repository.read_rows(store, key, _check_row_ids(row_ids))).partitions
+        found = (await self._repository.reader.read_rows(store, key, _check_row_ids(row_ids))).partitions
         live = {row.row_id: ListedRow(entry.partition, row) for entry in found for row in entry.rows if not row.deleted}
         rows = [live[row_id] for row_id in row_ids if row_id in live]
         size = sum(_size(listed.row) for listed in rows)
@@ -234,7 +234,7 @@ class Handlers:
         record = await self._check_key(store, key)
         if query.partition is not None:
             names.check_partition(query.partition, record.partition_count)
-        return self._repository.list_rows(store, key, query)
+        return self._repository.reader.list_rows(store, key, query)
 
     async def history(self, store: str, key: str, query: HistoryFilter) -> AsyncGenerator[list[Revision], None]:
         """An iterator of pages; close it when it is not read to the end."""
@@ -251,12 +251,12 @@ class Handlers:
                     field="partition",
                 )
             query = replace(query, partition=home)
-        return self._repository.history(store, key, query)
+        return self._repository.reader.history(store, key, query)
 
     async def heads(self, store: str, key: str) -> HeadsReply:
         """The revision of each partition."""
         await self._check_key(store, key)
-        return await self._repository.heads(store, key)
+        return await self._repository.reader.heads(store, key)
 
     # Fetches of workers
 
@@ -264,26 +264,26 @@ class Handlers:
         """The encoded answer to a fetch."""
         target = names.parse_fetch_subject(subject)
         store, key, what = target.store, target.config_key, target.what
-        repository, read = self._repository, self._telemetry.read
+        reader, read = self._repository.reader, self._telemetry.read
         if isinstance(what, int):
             asked = decode_partition_request(payload)
             words = asked.since, asked.history, asked.as_of
-            return encode(await read(repository.read_partition(store, key, what, *words)))
+            return encode(await read(reader.read_partition(store, key, what, *words)))
         if what == names.FETCH_BATCH:
             row_ids = _check_row_ids(decode_batch_request(payload).row_ids)
-            return encode(await read(repository.read_rows(store, key, row_ids)))
+            return encode(await read(reader.read_rows(store, key, row_ids)))
         if what == names.FETCH_HEADS:
             return encode(await read(self._heads_at(store, key, decode_heads_request(payload).at_ms)))
         if payload:
             raise ProtocolError(f"a fetch of {what} has no payload: {len(payload)} bytes came")
-        return encode(await read(repository.read_full(store, key)))
+        return encode(await read(reader.read_full(store, key)))
 
     async def _heads_at(self, store: str, key: str, at_ms: int | None) -> HeadsReply:
         if at_ms is not None and at_ms > (now_ms := await self._repository.clock_ms()):
             raise InvalidInputError(
                 f"at_ms {at_ms} is still to come: the database's clock says {now_ms}", field="at_ms"
             )
-        return await self._repository.heads(store, key, at_ms)
+        return await self._repository.reader.heads(store, key, at_ms)
 
     async def _check_key(self, store: str, key: str) -> StoreRecord:
         names.check_name("store", store)
@@ -299,7 +299,7 @@ class Handlers:
         if found is not None and found[1] > time.monotonic():
             return found[0]
         try:
-            return self._remember(await self._repository.get_record(name))
+            return self._remember(await self._repository.stores.get_record(name))
         except (UnknownStoreError, StoreDeletedError):
             self.forget(name)
             raise

@@ -64,7 +64,9 @@ class Histories:
         self, js: JetStreamContext, repository: Repository, provisioner: Provisioner, telemetry: Telemetry
     ) -> None:
         self._js = js
-        self._repository = repository
+        self._stores = repository.stores
+        self._reader = repository.reader
+        self._histories = repository.histories
         self._provisioner = provisioner
         self._measures = telemetry.measures
         self._compared: dict[str, int] = {}
@@ -74,7 +76,7 @@ class Histories:
 
     def is_open(self, store: str) -> bool:
         """Whether a store may be written to without further ado."""
-        return self._compared.get(store) == self._repository.generation
+        return self._compared.get(store) == self._histories.generation
 
     async def open(self, store: str) -> None:
         """Returns once a store may be written to: its heads are not below what was published.
@@ -87,13 +89,13 @@ class Histories:
             return
         async with self._comparing[store]:
             if not self.is_open(store):
-                generation = self._repository.generation
+                generation = self._histories.generation
                 await self._compare(store)
                 self._compared[store] = generation
 
     def created(self, store: str) -> None:
         """A store was created just now: nothing was ever published of its history."""
-        self._compared[store] = self._repository.generation
+        self._compared[store] = self._histories.generation
 
     def forget(self, store: str) -> None:
         """A store is deleted: one that is created again under its name is another."""
@@ -108,10 +110,10 @@ class Histories:
         """
         async with self._comparing[store.name]:
             if not self.is_open(store.name):
-                generation = self._repository.generation
+                generation = self._histories.generation
                 await self._compare_with_nothing(store.name, store.history_id)
                 self._compared[store.name] = generation
-        return await self._repository.get_record(store.name)
+        return await self._stores.get_record(store.name)
 
     async def begin(self, store: str, reason: str, *, instead_of: str | None = None) -> str:
         """Begins a new history of a store; returns its id.
@@ -119,7 +121,7 @@ class Histories:
         Raises:
             UnknownStoreError: there is no such store.
         """
-        history = await self._repository.new_history(store, instead_of=instead_of)
+        history = await self._histories.new_history(store, instead_of=instead_of)
         self._measures.histories[reason] += 1
         log.warning("history.began", store=store, reason=reason, before=instead_of, after=history)
         self._provisioner.check_now()  # the settings on the bus name it
@@ -142,7 +144,7 @@ class Histories:
                         await self._check_duplicate(store, record, seq)
 
     async def _check_duplicate(self, store: str, record: OutboxRecord, seq: int) -> None:
-        current = (await self._repository.get_record(store)).history_id
+        current = (await self._stores.get_record(store)).history_id
         async with _nats_calls(store):
             try:
                 stored = await self._js.get_msg(names.notify_stream(store), seq=seq, direct=True)
@@ -162,7 +164,7 @@ class Histories:
 
     async def _compare(self, store: str) -> None:
         """Compares the heads of a store with its last events."""
-        current = (await self._repository.get_record(store)).history_id
+        current = (await self._stores.get_record(store)).history_id
         published: dict[str, dict[int, tuple[int, str]]] = defaultdict(dict)
         try:
             async for msg in self._last_events(store):
@@ -175,7 +177,7 @@ class Histories:
             return
         for key, partitions in published.items():
             try:
-                heads = await self._repository.heads(store, key)
+                heads = await self._reader.heads(store, key)
             except (UnknownKeyError, UnknownStoreError, KeyDeletedError, StoreDeletedError):
                 continue  # if it is created again, it has a history of its own; a deleted one takes no writes
             behind = [
@@ -202,7 +204,7 @@ class Histories:
         ``seen``: the history that the store had before the stream was looked for. If it has another by now, another
         instance has missed the stream too: one new history is enough, and each has workers fetch everything.
         """
-        info = await self._repository.get_store(store)
+        info = await self._stores.get_store(store)
         if info.keys and info.record.history_id == seen:
             await self.begin(store, "stream_lost", instead_of=seen)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from ringcast_wire import EventLog, InvalidInputError, Mode, RingcastError, Strategy, limits, names
 
 from ringcast_config_service.nats.provisioner import Provisioner
-from ringcast_config_service.repository import Deletion, KeyStats, Repository, StoreInfo, StoreRecord
+from ringcast_config_service.repository import DatabaseClock, Deletion, KeyStats, Repository, StoreInfo, StoreRecord
 
 log = EventLog(logging.getLogger(__name__))
 
@@ -25,7 +25,9 @@ class Lifecycle:
         retention_ms: int,
         forget: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._repository = repository
+        self._clock: DatabaseClock = repository
+        self._stores = repository.stores
+        self._deletions = repository.deletions
         self._provisioner = provisioner
         self._retention_ms = retention_ms
         self._forget = forget
@@ -40,7 +42,7 @@ class Lifecycle:
         strategy: Strategy | None,
     ) -> StoreInfo:
         """Changes what is not locked; a locked setting may be named with the value that it has."""
-        found = await self._repository.get_store(names.check_name("name", name))
+        found = await self._stores.get_store(names.check_name("name", name))
         locked = {"partition_count": partition_count, "mode": mode, "strategy": strategy}
         for setting, wanted in locked.items():
             has = getattr(found.record.settings, setting)
@@ -51,13 +53,13 @@ class Lifecycle:
                 )
         if inline_max_bytes is None:
             return found
-        found = await self._repository.update_store(name, check_inline(inline_max_bytes))
+        found = await self._stores.update_store(name, check_inline(inline_max_bytes))
         self._forget(name)
         return found
 
     async def delete_store(self, name: str, *, purge: bool) -> StoreInfo:
         """Deletes a store; with ``purge`` for good, and returns when its name is free."""
-        info = await self._repository.delete_store(names.check_name("name", name), await self._deletion(purge))
+        info = await self._deletions.delete_store(names.check_name("name", name), await self._deletion(purge))
         self._forget(name)
         log.info("store.deleted", store=name, purge=purge)
         if purge:
@@ -68,8 +70,8 @@ class Lifecycle:
 
     async def restore_store(self, name: str) -> StoreInfo:
         """Undoes a deletion."""
-        now_ms = await self._repository.clock_ms()
-        info = await self._repository.restore_store(names.check_name("name", name), now_ms)
+        now_ms = await self._clock.clock_ms()
+        info = await self._deletions.restore_store(names.check_name("name", name), now_ms)
         self._forget(name)
         log.info("store.restored", store=name)
         await self._provisioner.ensure(info.record)
@@ -78,7 +80,7 @@ class Lifecycle:
     async def delete_key(self, store: str, key: str, *, purge: bool) -> KeyStats:
         """The same for a key."""
         names.check_name("store", store)
-        found = await self._repository.delete_key(store, names.check_name("key", key), await self._deletion(purge))
+        found = await self._deletions.delete_key(store, names.check_name("key", key), await self._deletion(purge))
         log.info("key.deleted", store=store, key=key, purge=purge)
         if purge:
             await self._purge_key(store, key)
@@ -87,8 +89,8 @@ class Lifecycle:
     async def restore_key(self, store: str, key: str) -> KeyStats:
         """The same for a key."""
         names.check_name("store", store)
-        now_ms = await self._repository.clock_ms()
-        found = await self._repository.restore_key(store, names.check_name("key", key), now_ms)
+        now_ms = await self._clock.clock_ms()
+        found = await self._deletions.restore_key(store, names.check_name("key", key), now_ms)
         log.info("key.restored", store=store, key=key)
         return found
 
@@ -103,7 +105,7 @@ class Lifecycle:
 
     async def purge_expired(self) -> None:
         """Purges everything whose retention is over; what fails for one does not keep the rest."""
-        expired = await self._repository.expire_deleted(await self._repository.clock_ms())
+        expired = await self._deletions.expire_deleted(await self._clock.clock_ms())
         for store, key in expired.keys:
             try:
                 await self._purge_key(store, key)
@@ -116,22 +118,22 @@ class Lifecycle:
                 log.warning("store.purge_postponed", store=store, error=error)
 
     async def _purge_store(self, name: str) -> None:
-        while await self._repository.purge_rows(name, None):
+        while await self._deletions.purge_rows(name, None):
             pass
         # Before the record: if this breaks off in between, the next purge still knows that something is to be removed.
         await self._provisioner.remove(name)
-        await self._repository.drop_store(name)
+        await self._deletions.drop_store(name)
         self._forget(name)
         log.info("store.purged", store=name)
 
     async def _purge_key(self, store: str, key: str) -> None:
-        while await self._repository.purge_rows(store, key):
+        while await self._deletions.purge_rows(store, key):
             pass
-        await self._repository.drop_key(store, key)
+        await self._deletions.drop_key(store, key)
         log.info("key.purged", store=store, key=key)
 
     async def _deletion(self, purge: bool) -> Deletion:
-        now_ms = await self._repository.clock_ms()
+        now_ms = await self._clock.clock_ms()
         return Deletion(now_ms, 0 if purge else now_ms + self._retention_ms)
 
     async def _mark(self, record: StoreRecord) -> None:

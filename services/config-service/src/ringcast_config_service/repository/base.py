@@ -20,6 +20,8 @@ def new_history_id() -> str:
 
 DEFAULT_LOCK_TIMEOUT_MS: Final = 5_000
 DEFAULT_WRITE_CONNECTIONS: Final = 4
+PURGE_ROWS: Final = 5_000
+"""Rows or revisions that a purge removes in a transaction."""
 
 
 class Deletion(NamedTuple):

@@ -26,9 +26,11 @@ def make_repository(
         ConfigError: the address is neither.
     """
     if database.startswith("sqlite:") and len(database) > len("sqlite:"):
+        from ringcast_sqlite import Database
+
         from ringcast_config_service.repository.sqlite.repository import SqliteRepository
 
-        return SqliteRepository(database.removeprefix("sqlite:"))
+        return SqliteRepository(Database(database.removeprefix("sqlite:")))
     for scheme in _POSTGRES:
         if database.startswith(scheme):
             from ringcast_config_service.repository.postgres.repository import PostgresRepository

@@ -176,16 +176,6 @@ def check_store_count(count: int, name: str) -> None:
         )
 
 
-def check_key_count(count: int, store: str, key: str) -> None:
-    """Refuses one more key than a store may have."""
-    if count >= limits.MAX_KEYS_PER_STORE:
-        raise LimitExceededError(
-            f"store {store!r} has {count} config keys, the limit is {limits.MAX_KEYS_PER_STORE}: "
-            f"{key!r} can't be added",
-            field="key",
-        )
-
-
 def existing_key(record: Record | None, store: str, key: str) -> Deletion | None:
     """The deletion of a key of a look-up by its name (its id, and the deletion)."""
     if record is None:
@@ -207,8 +197,34 @@ def event_subjects(store: str, key: str) -> str:
     return names.notify_subject(store, key, 0).removesuffix("0")
 
 
-def check_deleted_count(count: int, limit: int, what: str) -> None:
-    """Refuses to delete more than can be kept for a restore. ``what``: "stores", say."""
+def store_event_subjects(store: str) -> str:
+    """What the subjects of the events of all keys of a store begin with."""
+    return names.notify_stream_subjects(store).removesuffix("*.*")
+
+
+def check_store_restorable(name: str, deletion: Deletion, now_ms: int) -> None:
+    """Refuses to restore a store whose retention is over."""
+    if deletion.expires_at_ms <= now_ms:
+        raise store_deleted(name, Deletion(deletion.deleted_at_ms, 0))
+
+
+def check_key_restorable(store: str, key: str, deletion: Deletion, now_ms: int) -> None:
+    """The same for a key."""
+    if deletion.expires_at_ms <= now_ms:
+        raise key_deleted(store, key, Deletion(deletion.deleted_at_ms, 0))
+
+
+def check_deleted_stores(count: int) -> None:
+    """Refuses to delete more stores than can be kept for a restore."""
+    _check_deleted_count(count, limits.MAX_DELETED_STORES, "stores")
+
+
+def check_deleted_keys(count: int, store: str) -> None:
+    """The same for the keys of a store."""
+    _check_deleted_count(count, limits.MAX_DELETED_KEYS_PER_STORE, f"config keys of store {store!r}")
+
+
+def _check_deleted_count(count: int, limit: int, what: str) -> None:
     if count >= limit:
         raise LimitExceededError(
             f"{count} {what} are deleted and not purged yet, the limit is {limit}: purge some of them first",

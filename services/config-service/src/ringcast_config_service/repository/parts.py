@@ -1,6 +1,6 @@
 """What a system of record offers, as one Protocol for each kind of use: a component takes those that it calls.
 
-A further kind (releases, audit, roles) is one more Protocol here, and one more base of :class:`Repository`.
+A further kind (releases, audit, roles) is one more Protocol here, and one more attribute of :class:`Repository`.
 
 Every call may raise :class:`ringcast_wire.UnavailableError` when the database can't be reached or refuses, and reads
 raise ``UnknownStoreError`` and ``UnknownKeyError``, or of what is deleted ``StoreDeletedError`` and
@@ -264,16 +264,33 @@ class RecordMaintenance(Protocol):
         """Removes up to ``limit`` idempotency keys that are older than this, the oldest first; how many."""
 
 
-class Repository(
-    DatabaseConnection,
-    DatabaseClock,
-    StoreRepository,
-    DeletionRepository,
-    RowReader,
-    RowWriter,
-    HistoryRepository,
-    OutboxRepository,
-    RecordMaintenance,
-    Protocol,
-):
-    """A system of record: all of its parts."""
+class Repository(DatabaseConnection, DatabaseClock, Protocol):
+    """A system of record: its connections and its clock, and a part for each kind of use."""
+
+    @property
+    def stores(self) -> StoreRepository:
+        """Stores and keys."""
+
+    @property
+    def deletions(self) -> DeletionRepository:
+        """Those that are deleted."""
+
+    @property
+    def reader(self) -> RowReader:
+        """Rows and revisions."""
+
+    @property
+    def writer(self) -> RowWriter:
+        """Groups of writes."""
+
+    @property
+    def histories(self) -> HistoryRepository:
+        """What revisions belong to."""
+
+    @property
+    def events(self) -> OutboxRepository:
+        """The outbox."""
+
+    @property
+    def maintenance(self) -> RecordMaintenance:
+        """What is past its retention."""

@@ -35,6 +35,7 @@ from ringcast_config_service.repository.base import (
     RowWrite,
     WriteOutcome,
     WriteRequest,
+    new_history_id,
 )
 
 _json = msgspec.json.Encoder()
@@ -137,6 +138,20 @@ class CurrentState:
     contents: dict[RowRef, Content] = field(default_factory=dict)
     recorded: dict[MarkRef, Recorded] = field(default_factory=dict)
 
+    def add_key(
+        self, key: KeyRef, key_id: int | None, history: str | None, partition_count: int, error: RingcastError | None
+    ) -> bool:
+        """Takes note of a key whose store is there; ``error``: either is deleted. Returns whether the key is there."""
+        self.stores.add(key.store)
+        self.partition_counts[key] = partition_count
+        self.histories[key] = history or new_history_id()
+        if error is not None:
+            self.deleted[key] = error
+        elif key_id is not None:
+            self.keys[key] = key_id
+            return True
+        return False
+
 
 @dataclass(slots=True)
 class Plan:
@@ -175,6 +190,16 @@ def touched_marks(requests: Iterable[WriteRequest]) -> list[MarkRef]:
     """The idempotency keys of a group, in the one order in which everyone stores them."""
     marked = ((request.store.name, request.mark) for request in requests if request.mark is not None)
     return sorted({MarkRef(store, mark.key) for store, mark in marked})
+
+
+def check_key_count(count: int, store: str, key: str) -> None:
+    """Refuses one more key than a store may have."""
+    if count >= limits.MAX_KEYS_PER_STORE:
+        raise LimitExceededError(
+            f"store {store!r} has {count} config keys, the limit is {limits.MAX_KEYS_PER_STORE}: "
+            f"{key!r} can't be added",
+            field="key",
+        )
 
 
 def plan_writes(requests: Sequence[WriteRequest], state: CurrentState, now_ms: int) -> Plan:
@@ -299,12 +324,7 @@ class _Planner:
         if all(row.value is None for row in request.rows):
             raise UnknownKeyError(f"store {key.store!r} has no config key {key.name!r}", field="key")
         count = self._state.key_counts.get(key.store, 0) + sum(new.store == key.store for new in self.plan.new_keys)
-        if count >= limits.MAX_KEYS_PER_STORE:
-            raise LimitExceededError(
-                f"store {key.store!r} has {count} config keys, the limit is {limits.MAX_KEYS_PER_STORE}: "
-                f"{key.name!r} can't be added",
-                field="key",
-            )
+        check_key_count(count, key.store, key.name)
         return True
 
     def _head(self, ref: PartitionRef) -> Head:

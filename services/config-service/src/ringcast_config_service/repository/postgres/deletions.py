@@ -1,4 +1,4 @@
-"""Changing, deleting, restoring and purging stores and keys in PostgreSQL and CockroachDB.
+"""Deleting, restoring and purging stores and keys in PostgreSQL and CockroachDB.
 
 How a deletion is exact. Writers keep the ids of keys in memory and lock nothing but the heads of what they write
 (:mod:`~ringcast_config_service.repository.postgres.session`), so a deletion goes to the heads as well:
@@ -18,34 +18,24 @@ writer that still knows the key's id can't make new heads for it: the foreign ke
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
-
-from ringcast_wire import limits, names
+from typing import Any, TypeVar
 
 from ringcast_config_service.repository import mapping
-from ringcast_config_service.repository.base import Deletion, Expired, KeyStats, StoreInfo
+from ringcast_config_service.repository.base import PURGE_ROWS, Deletion, Expired, KeyStats, StoreInfo
 from ringcast_config_service.repository.postgres.session import Connection, Sessions
+from ringcast_config_service.repository.postgres.stores import store_info
 from ringcast_config_service.repository.postgres.write import count
 from ringcast_config_service.repository.sql.statements import Postgres as Sql
+from ringcast_config_service.repository.writes import check_key_count
 
 T = TypeVar("T")
 
-_PURGE_ROWS: Final = 5_000
-
 
 class PostgresDeletions:
-    """A part of the repository."""
+    """:class:`~ringcast_config_service.repository.parts.DeletionRepository`."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
-
-    async def update_store(self, name: str, inline_max_bytes: int) -> StoreInfo:
-        async def work(db: Connection) -> StoreInfo:
-            await db.execute(Sql.LOCK_STORES, [name])
-            await db.execute(Sql.SET_INLINE, name, inline_max_bytes)
-            return await store_info(db, name)
-
-        return await self._sessions.transact(work)
 
     async def delete_store(self, name: str, deletion: Deletion) -> StoreInfo:
         async def mark(db: Connection) -> None:
@@ -54,7 +44,7 @@ class PostgresDeletions:
             found = mapping.existing_record(await db.fetchrow(Sql.GET_STORE, name), name)
             if found.deletion is None and deletion.expires_at_ms:
                 deleted = await db.fetchval(Sql.COUNT_DELETED_STORES)
-                mapping.check_deleted_count(deleted, limits.MAX_DELETED_STORES, "stores")
+                mapping.check_deleted_stores(deleted)
             if (after := mapping.after_delete(found.deletion, deletion)) != found.deletion:
                 await db.execute(Sql.MARK_STORE, name, *after)
 
@@ -68,8 +58,7 @@ class PostgresDeletions:
             await db.execute(Sql.LOCK_STORES, [name])
             found = mapping.existing_record(await db.fetchrow(Sql.GET_STORE, name), name)
             if found.deletion is not None:
-                if found.deletion.expires_at_ms <= now_ms:
-                    raise mapping.store_deleted(name, Deletion(found.deletion.deleted_at_ms, 0))
+                mapping.check_store_restorable(name, found.deletion, now_ms)
                 mapping.check_store_count(await db.fetchval(Sql.COUNT_STORES), name)
                 await db.execute(Sql.MARK_STORE, name, None, None)
                 for record in await db.fetch(Sql.KEYS_TO_OPEN, name):
@@ -84,8 +73,7 @@ class PostgresDeletions:
             _, current = await _key(db, store, key)
             if current is None and deletion.expires_at_ms:
                 deleted = await db.fetchval(Sql.COUNT_DELETED_KEYS, store)
-                what = f"config keys of store {store!r}"
-                mapping.check_deleted_count(deleted, limits.MAX_DELETED_KEYS_PER_STORE, what)
+                mapping.check_deleted_keys(deleted, store)
             if (after := mapping.after_delete(current, deletion)) != current:
                 await db.execute(Sql.MARK_KEY, store, key, *after)
 
@@ -98,9 +86,8 @@ class PostgresDeletions:
             await db.execute(Sql.LOCK_STORES, [store])
             key_id, current = await _key(db, store, key)
             if current is not None:
-                if current.expires_at_ms <= now_ms:
-                    raise mapping.key_deleted(store, key, Deletion(current.deleted_at_ms, 0))
-                mapping.check_key_count(await db.fetchval(Sql.COUNT_KEYS, store), store, key)
+                mapping.check_key_restorable(store, key, current, now_ms)
+                check_key_count(await db.fetchval(Sql.COUNT_KEYS, store), store, key)
                 await db.execute(Sql.MARK_KEY, store, key, None, None)
                 await _set_closed(db, key_id, closed=False)
             return await _key_stats(db, store, key)
@@ -122,7 +109,7 @@ class PostgresDeletions:
             for key_id in await _expired_key_ids(db, store, key):
                 for first, purge in ((Sql.FIRST_ROW, Sql.PURGE_ROWS), (Sql.FIRST_REVISION, Sql.PURGE_HISTORY)):
                     if (partition := await db.fetchval(first, key_id)) is not None:
-                        return count(await db.execute(purge, key_id, partition, _PURGE_ROWS))
+                        return count(await db.execute(purge, key_id, partition, PURGE_ROWS))
             return 0
 
         return await self._sessions.transact(work)
@@ -134,7 +121,7 @@ class PostgresDeletions:
                 await _drop(db, key_id)
             if count(await db.execute(Sql.DROP_STORE, name)):
                 await db.execute(Sql.DROP_MARKS, name)
-                await db.execute(Sql.DROP_EVENTS, names.notify_stream_subjects(name).removesuffix("*.*"))
+                await db.execute(Sql.DROP_EVENTS, mapping.store_event_subjects(name))
 
         await self._sessions.transact(work)
 
@@ -156,11 +143,6 @@ class PostgresDeletions:
 
     async def _transact(self, work: Callable[[Connection], Awaitable[Any]]) -> Any:
         return await self._sessions.transact(work)
-
-
-async def store_info(db: Connection, name: str, *, include_deleted: bool = False) -> StoreInfo:
-    stores, stats = await db.fetch(Sql.GET_STORE, name), await db.fetch(Sql.KEY_STATS, name)
-    return mapping.only_store(stores, stats, name, include_deleted=include_deleted)
 
 
 async def _key_stats(db: Connection, store: str, key: str) -> KeyStats:

@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import asyncpg
 from ringcast_wire import EventLog, UnavailableError
 
 from ringcast_config_service.repository import mapping
 from ringcast_config_service.repository.base import WriteRequest, new_history_id
+from ringcast_config_service.repository.postgres.session import Connection, Sessions
 from ringcast_config_service.repository.sql.statements import Postgres as Sql
-
-Connection = Any  # asyncpg has no types
 
 log = EventLog(logging.getLogger(__name__))
 
@@ -38,8 +37,8 @@ class Server(NamedTuple):
     started_at: str
 
 
-async def new_history(db: Connection, store: str, instead_of: str | None) -> str:
-    """Gives a store and its keys new histories, within a transaction (``Repository.new_history``)."""
+async def _new_history(db: Connection, store: str, instead_of: str | None) -> str:
+    """Gives a store and its keys new histories, within a transaction."""
     await db.execute(Sql.LOCK_STORES, [store])
     current = mapping.only_record(await db.fetchrow(Sql.GET_STORE, store), store).history_id
     if instead_of not in (None, current):
@@ -124,6 +123,21 @@ class RecordWatch:
                 return
             stores = [record[0] for record in await db.fetch(Sql.STORE_NAMES)]
             for store in stores:
-                await new_history(db, store, None)
+                await _new_history(db, store, None)
             await db.execute(Sql.SET_IDENTITY, server.record)
         log.warning("history.began", stores=len(stores), reason="another_server", before=before, after=server.record)
+
+
+class PostgresHistories:
+    """:class:`~ringcast_config_service.repository.parts.HistoryRepository`."""
+
+    def __init__(self, sessions: Sessions, watch: RecordWatch) -> None:
+        self._sessions = sessions
+        self._watch = watch
+
+    async def new_history(self, store: str, *, instead_of: str | None = None) -> str:
+        return await self._sessions.transact(lambda db: _new_history(db, store, instead_of))
+
+    @property
+    def generation(self) -> int:
+        return self._watch.generation

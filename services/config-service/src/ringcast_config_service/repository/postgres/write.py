@@ -12,7 +12,7 @@ import asyncpg
 from ringcast_wire import RingcastError, UnavailableError
 
 from ringcast_config_service.repository import mapping, writes
-from ringcast_config_service.repository.base import OutboxRecord, WriteRequest, Written, new_history_id
+from ringcast_config_service.repository.base import OutboxRecord, WriteRequest, Written
 from ringcast_config_service.repository.postgres import copying, new_rows
 from ringcast_config_service.repository.postgres.new_row_predictor import LEAST_ROWS
 from ringcast_config_service.repository.postgres.session import Connection, LostRaceError
@@ -217,13 +217,7 @@ async def _find_keys(db: Connection, keys: Sequence[writes.KeyRef], state: write
     for record in await db.fetch(Sql.LOCATE_MANY, *columns(keys)):
         store, name, key_id, history, partition_count, *_ = record
         key = writes.KeyRef(store, name)
-        state.stores.add(store)
-        state.partition_counts[key] = partition_count
-        state.histories[key] = history or new_history_id()
-        if (error := mapping.deleted(record, *key)) is not None:
-            state.deleted[key] = error
-        elif key_id is not None:
-            state.keys[key] = key_id
+        if state.add_key(key, key_id, history, partition_count, mapping.deleted(record, *key)):
             known[key] = KnownKey(key_id, history, partition_count)
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from ringcast_config_service.repository.compaction import (
     DUTY,
@@ -18,21 +17,14 @@ from ringcast_config_service.repository.compaction import (
     next_piece,
 )
 from ringcast_config_service.repository.sql.statements import Sqlite as Sql
-
-T = TypeVar("T")
-
-
-class Write(Protocol):
-    """Runs a piece of work in a transaction."""
-
-    def __call__(self, work: Callable[[sqlite3.Connection], T], /) -> Awaitable[T]: ...
+from ringcast_config_service.repository.sqlite.session import Sessions
 
 
 class SqliteSteps:
     """``holder`` names the process: several may use one file."""
 
-    def __init__(self, write: Write, holder: str) -> None:
-        self._write = write
+    def __init__(self, sessions: Sessions, holder: str) -> None:
+        self._sessions = sessions
         self._holder = holder
 
     async def take(self, lease_ms: int) -> Duty | None:
@@ -40,10 +32,10 @@ class SqliteSteps:
             found = db.execute(Sql.TAKE_DUTY, (DUTY, self._holder, lease_ms)).fetchone()
             return None if found is None else Duty(*found)
 
-        return await self._write(work)
+        return await self._sessions.write(work)
 
     async def keep(self, duty: Duty, lease_ms: int, done_ms: int) -> None:
-        await self._write(lambda db: _check(db, duty, lease_ms, done_ms))
+        await self._sessions.write(lambda db: _check(db, duty, lease_ms, done_ms))
 
     async def drop_tombstones(self, duty: Duty, first: Moment, before_ms: int) -> tuple[int, Moment | None]:
         def work(db: sqlite3.Connection) -> tuple[int, Moment | None]:
@@ -53,7 +45,7 @@ class SqliteSteps:
             dropped = db.executemany(Sql.DELETE_TOMBSTONE, (record[:4] for record in found)).rowcount
             return max(0, dropped), Moment(found[-1][4], found[-1][3]) if len(found) == PIECE_ROWS else None
 
-        return await self._write(work)
+        return await self._sessions.write(work)
 
     async def drop_history(self, duty: Duty, after_ms: int, before_ms: int) -> tuple[int, int | None]:
         def work(db: sqlite3.Connection) -> tuple[int, int | None]:
@@ -65,7 +57,7 @@ class SqliteSteps:
                 db.execute(Sql.RAISE_HORIZON, (upto,))
             return max(0, db.executemany(Sql.DELETE_HISTORY, gone).rowcount), after
 
-        return await self._write(work)
+        return await self._sessions.write(work)
 
 
 def _check(db: sqlite3.Connection, duty: Duty, lease_ms: int = LEASE_MS, done_ms: int | None = None) -> None:

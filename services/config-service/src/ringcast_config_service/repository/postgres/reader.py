@@ -1,0 +1,88 @@
+"""Reads of rows and revisions in PostgreSQL and CockroachDB, each in one snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from ringcast_core import row_partitions
+from ringcast_wire import FetchReply, HeadsReply, limits
+
+from ringcast_config_service.repository import as_of as as_of_reads
+from ringcast_config_service.repository import mapping, paging
+from ringcast_config_service.repository.base import HistoryFilter, ListedRow, ListFilter, Revision
+from ringcast_config_service.repository.postgres.session import Sessions
+from ringcast_config_service.repository.sql.statements import Postgres as Sql
+
+
+class PostgresReader:
+    """:class:`~ringcast_config_service.repository.parts.RowReader`."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    async def read_partition(
+        self, store: str, key: str, partition: int, since: int | None, history: str = "", as_of: int | None = None
+    ) -> FetchReply:
+        async with self._sessions.snapshot("fetches") as db:
+            found = await db.fetchrow(Sql.LOCATE_PARTITION, store, key, partition)
+            reading = as_of_reads.Reading.of(as_of_reads.Place(store, key, partition, history, as_of), found, since)
+            if reading.is_earlier:
+                kept = await db.fetchrow(Sql.KEPT_REVISIONS, *reading.kept_words)
+                return reading.reply(await db.fetch(Sql.READ_AS_OF, *reading.earlier_words(*kept)))
+            return reading.reply(await db.fetch(Sql.READ_WHOLE if reading.whole else Sql.READ_SINCE, *reading.params))
+
+    async def read_rows(self, store: str, key: str, row_ids: Sequence[str]) -> FetchReply:
+        async with self._sessions.snapshot("fetches") as db:
+            count, key_id, history = mapping.located(await db.fetchrow(Sql.LOCATE, store, key), store, key)
+            ids = list(dict.fromkeys(row_ids))
+            partitions = list(row_partitions(ids, count))
+            if len(ids) * limits.MAX_ROW_BYTES > limits.MAX_REPLY_BYTES:
+                mapping.check_reply_size(await db.fetchval(Sql.SIZE_OF_ROWS, key_id, partitions, ids))
+            rows = await db.fetch(Sql.READ_ROWS, key_id, partitions, ids)
+            found = {head[0]: head[1] for head in await db.fetch(Sql.HEADS, key_id)}
+            heads = [(partition, found.get(partition, 0)) for partition in sorted(set(partitions))]
+            return mapping.fetch_reply(history, mapping.by_partition(heads, rows, whole=False))
+
+    async def read_full(self, store: str, key: str) -> FetchReply:
+        async with self._sessions.snapshot("fetches") as db:
+            _, key_id, history = mapping.located(await db.fetchrow(Sql.LOCATE, store, key), store, key)
+            heads = await db.fetch(Sql.HEADS, key_id)
+            mapping.check_full_size(heads, store, key)
+            rows = await db.fetch(Sql.READ_FULL, key_id)
+            return mapping.fetch_reply(history, mapping.by_partition(heads, rows, whole=True))
+
+    async def heads(self, store: str, key: str, at_ms: int | None = None) -> HeadsReply:
+        async with self._sessions.snapshot("fetches") as db:
+            count, key_id, history = mapping.located(await db.fetchrow(Sql.LOCATE, store, key), store, key)
+            found = mapping.dense_heads(await db.fetch(Sql.HEADS, key_id), count, history)
+            if at_ms is None:
+                return found
+            as_of_reads.check_moment(at_ms, await db.fetchval(Sql.HORIZON), store, key)
+            return as_of_reads.earlier_heads(found, await db.fetch(Sql.REVISIONS_AT, key_id, at_ms))
+
+    async def list_rows(self, store: str, key: str, query: ListFilter) -> AsyncGenerator[list[ListedRow], None]:
+        async with self._pages(store, key) as (count, fetch):
+            async for page in paging.list_pages(count, query, lambda params: fetch(Sql.LIST_PAGE, params)):
+                yield page
+
+    async def history(self, store: str, key: str, query: HistoryFilter) -> AsyncGenerator[list[Revision], None]:
+        async with self._pages(store, key) as (count, fetch):
+            async for page in paging.history_pages(count, query, lambda params: fetch(Sql.HISTORY_PAGE, params)):
+                yield page
+
+    # The relay's statements are transactions of their own: one that it sends from would keep its locks for as long as
+    # the broker takes.
+
+    @asynccontextmanager
+    async def _pages(
+        self, store: str, key: str
+    ) -> AsyncIterator[tuple[int, Callable[[str, tuple[object, ...]], Awaitable[list[mapping.Record]]]]]:
+        """One snapshot, and how to fetch a page from it."""
+        async with self._sessions.snapshot("snapshots") as db:
+            count, key_id, _ = mapping.located(await db.fetchrow(Sql.LOCATE, store, key), store, key)
+
+            async def fetch(statement: str, params: tuple[object, ...]) -> list[mapping.Record]:
+                return list(await db.fetch(statement, key_id, *params))
+
+            yield count, fetch

@@ -1,0 +1,34 @@
+"""Histories in SQLite."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from ringcast_config_service.repository import mapping
+from ringcast_config_service.repository.base import new_history_id
+from ringcast_config_service.repository.sql.statements import Sqlite as Sql
+from ringcast_config_service.repository.sqlite.session import Sessions
+
+
+class SqliteHistories:
+    """:class:`~ringcast_config_service.repository.parts.HistoryRepository`."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    async def new_history(self, store: str, *, instead_of: str | None = None) -> str:
+        def work(db: sqlite3.Connection) -> str:
+            current = mapping.only_record(db.execute(Sql.GET_STORE, (store,)).fetchone(), store).history_id
+            if instead_of not in (None, current):
+                return current
+            history = new_history_id()
+            db.execute(Sql.SET_STORE_HISTORY, (store, history, current))
+            key_ids = db.execute(Sql.KEY_IDS, (store,)).fetchall()
+            db.executemany(Sql.SET_KEY_HISTORY, [(key_id, new_history_id()) for (key_id,) in key_ids])
+            return history
+
+        return await self._sessions.write(work)
+
+    @property
+    def generation(self) -> int:
+        return 0  # nobody puts another file in the place of one that is open

@@ -1,0 +1,95 @@
+"""Reads of rows and revisions in SQLite, each in one snapshot."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from ringcast_core import row_partitions
+from ringcast_wire import FetchReply, HeadsReply
+
+from ringcast_config_service.repository import as_of as as_of_reads
+from ringcast_config_service.repository import mapping, paging
+from ringcast_config_service.repository.base import HistoryFilter, ListedRow, ListFilter, Revision
+from ringcast_config_service.repository.sql.statements import Sqlite as Sql
+from ringcast_config_service.repository.sqlite.session import Sessions
+
+
+class SqliteReader:
+    """:class:`~ringcast_config_service.repository.parts.RowReader`."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    async def read_partition(
+        self, store: str, key: str, partition: int, since: int | None, history: str = "", as_of: int | None = None
+    ) -> FetchReply:
+        def work(db: sqlite3.Connection) -> FetchReply:
+            found = db.execute(Sql.LOCATE_PARTITION, (store, key, partition)).fetchone()
+            reading = as_of_reads.Reading.of(as_of_reads.Place(store, key, partition, history, as_of), found, since)
+            if reading.is_earlier:
+                kept = db.execute(Sql.KEPT_REVISIONS, reading.kept_words).fetchone()
+                return reading.reply(db.execute(Sql.READ_AS_OF, reading.earlier_words(*kept)))
+            return reading.reply(db.execute(Sql.READ_WHOLE if reading.whole else Sql.READ_SINCE, reading.params))
+
+        return await self._sessions.read(work)
+
+    async def read_rows(self, store: str, key: str, row_ids: Sequence[str]) -> FetchReply:
+        def work(db: sqlite3.Connection) -> FetchReply:
+            count, key_id, history = mapping.located(db.execute(Sql.LOCATE, (store, key)).fetchone(), store, key)
+            wanted = dict.fromkeys(zip(row_partitions(row_ids, count), row_ids, strict=True))
+            heads = dict.fromkeys(sorted({partition for partition, _ in wanted}), 0)
+            for partition in heads:
+                found = db.execute(Sql.GET_HEAD, (key_id, partition)).fetchone()
+                heads[partition] = found[0] if found else 0
+            rows = (db.execute(Sql.READ_ROW, (key_id, *ref)).fetchone() for ref in wanted)
+            found = mapping.within_reply(row for row in rows if row)
+            return mapping.fetch_reply(history, mapping.by_partition(heads.items(), found, whole=False))
+
+        return await self._sessions.read(work)
+
+    async def read_full(self, store: str, key: str) -> FetchReply:
+        def work(db: sqlite3.Connection) -> FetchReply:
+            _, key_id, history = mapping.located(db.execute(Sql.LOCATE, (store, key)).fetchone(), store, key)
+            heads = db.execute(Sql.HEADS, (key_id,)).fetchall()
+            mapping.check_full_size(heads, store, key)
+            rows = db.execute(Sql.READ_FULL, (key_id,))
+            return mapping.fetch_reply(history, mapping.by_partition(heads, rows, whole=True))
+
+        return await self._sessions.read(work)
+
+    async def heads(self, store: str, key: str, at_ms: int | None = None) -> HeadsReply:
+        def work(db: sqlite3.Connection) -> HeadsReply:
+            count, key_id, history = mapping.located(db.execute(Sql.LOCATE, (store, key)).fetchone(), store, key)
+            found = mapping.dense_heads(db.execute(Sql.HEADS, (key_id,)), count, history)
+            if at_ms is None:
+                return found
+            as_of_reads.check_moment(at_ms, db.execute(Sql.HORIZON).fetchone()[0], store, key)
+            return as_of_reads.earlier_heads(found, db.execute(Sql.REVISIONS_AT, (key_id, at_ms)))
+
+        return await self._sessions.read(work)
+
+    async def list_rows(self, store: str, key: str, query: ListFilter) -> AsyncGenerator[list[ListedRow], None]:
+        async with self._pages(store, key) as (count, fetch):
+            async for page in paging.list_pages(count, query, lambda params: fetch(Sql.LIST_PAGE, params)):
+                yield page
+
+    async def history(self, store: str, key: str, query: HistoryFilter) -> AsyncGenerator[list[Revision], None]:
+        async with self._pages(store, key) as (count, fetch):
+            async for page in paging.history_pages(count, query, lambda params: fetch(Sql.HISTORY_PAGE, params)):
+                yield page
+
+    @asynccontextmanager
+    async def _pages(
+        self, store: str, key: str
+    ) -> AsyncIterator[tuple[int, Callable[[str, tuple[object, ...]], Awaitable[list[mapping.Record]]]]]:
+        """One snapshot, and how to fetch a page from it."""
+        async with self._sessions.snapshot() as snapshot:
+            found = await snapshot.read(lambda db: db.execute(Sql.LOCATE, (store, key)).fetchone())
+            count, key_id, _ = mapping.located(found, store, key)
+
+            async def fetch(statement: str, params: tuple[object, ...]) -> list[mapping.Record]:
+                return await snapshot.read(lambda db: db.execute(statement, (key_id, *params)).fetchall())
+
+            yield count, fetch

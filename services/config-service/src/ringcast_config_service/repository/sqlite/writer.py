@@ -1,0 +1,81 @@
+"""Writes in SQLite: one transaction at a time, so that what is read stays as it is until the commit."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Sequence
+
+from ringcast_config_service.repository import mapping, writes
+from ringcast_config_service.repository.base import OutboxRecord, WriteRequest, Written
+from ringcast_config_service.repository.sql.statements import Sqlite as Sql
+from ringcast_config_service.repository.sqlite.session import Sessions
+
+
+class SqliteWriter:
+    """:class:`~ringcast_config_service.repository.parts.RowWriter`."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    async def write(self, requests: Sequence[WriteRequest], now_ms: int) -> Written:
+        return await self._sessions.write(lambda db: _write(db, requests, now_ms))
+
+    @property
+    def write_lanes(self) -> int:
+        return 1  # a file has one writer
+
+
+def _write(db: sqlite3.Connection, requests: Sequence[WriteRequest], now_ms: int) -> Written:
+    state = _read_state(db, requests)
+    plan = writes.plan_writes(requests, state, now_ms)
+    stamp_ms = int(time.time() * 1000)
+    key_ids = dict(state.keys)
+    for key in plan.new_keys:
+        key_ids[key] = db.execute(Sql.INSERT_KEY, (*key, state.histories[key])).fetchone()[0]
+    db.executemany(Sql.INSERT_MARK, ((*ref, *found, stamp_ms) for ref, found in plan.recorded.items()))
+    db.executemany(Sql.UPSERT_HEAD, ((key_ids[ref.key], ref.partition, *head) for ref, head in plan.heads.items()))
+    rows = plan.rows.values()
+    db.executemany(Sql.UPSERT_ROW, ((*mapping.from_row(row, key_ids), row.size, stamp_ms) for row in rows))
+    db.executemany(Sql.INSERT_HISTORY, ((*mapping.from_row(row, key_ids), row.prev, stamp_ms) for row in plan.history))
+    events = [OutboxRecord(_inserted(db, Sql.INSERT_OUTBOX, (*event, stamp_ms)), *event) for event in plan.events]
+    return Written(plan.outcomes, events)
+
+
+def _inserted(db: sqlite3.Connection, statement: str, params: tuple[object, ...]) -> int:
+    """Inserts a row and returns its id."""
+    number = db.execute(statement, params).lastrowid
+    assert number is not None
+    return number
+
+
+def _read_state(db: sqlite3.Connection, requests: Sequence[WriteRequest]) -> writes.CurrentState:
+    state = writes.CurrentState()
+    for key in {writes.KeyRef(request.store.name, request.key) for request in requests}:
+        found = db.execute(Sql.LOCATE, key).fetchone()
+        if found is None:
+            continue
+        partition_count, key_id, history, *_ = found
+        is_there = state.add_key(key, key_id, history, partition_count, mapping.deleted(found, *key))
+        if not is_there and key not in state.deleted and key.store not in state.key_counts:
+            state.key_counts[key.store] = db.execute(Sql.COUNT_KEYS, (key.store,)).fetchone()[0]
+    for ref in writes.touched_partitions(requests):
+        if (key_id := state.keys.get(ref.key)) is not None:
+            found = db.execute(Sql.GET_HEAD, (key_id, ref.partition)).fetchone()
+            if found:
+                state.heads[ref] = writes.Head(*found)
+    statement = Sql.STORED_CONTENT if any(request.skip_unchanged for request in requests) else Sql.STORED_SIZE
+    for row, partition in writes.touched_rows(requests).items():
+        if (key_id := state.keys.get(row.key)) is not None:
+            found = db.execute(statement, (key_id, partition, row.row_id)).fetchone()
+            if found:
+                deleted, state.versions[row], size, *content = found
+                if not deleted:
+                    state.live[row] = size
+                    if content:
+                        state.contents[row] = writes.Content(*content)
+    for mark in writes.touched_marks(requests):
+        found = db.execute(Sql.READ_MARK, mark).fetchone()
+        if found:
+            state.recorded[mark] = writes.Recorded(*found)
+    return state

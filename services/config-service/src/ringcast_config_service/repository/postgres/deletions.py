@@ -18,7 +18,7 @@ writer that still knows the key's id can't make new heads for it: the foreign ke
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from ringcast_config_service.repository import mapping
 from ringcast_config_service.repository.base import PURGE_ROWS, Deletion, Expired, KeyStats, StoreInfo
@@ -27,8 +27,6 @@ from ringcast_config_service.repository.postgres.stores import store_info
 from ringcast_config_service.repository.postgres.write import count
 from ringcast_config_service.repository.sql.statements import Postgres as Sql
 from ringcast_config_service.repository.writes import check_key_count
-
-T = TypeVar("T")
 
 
 class PostgresDeletions:

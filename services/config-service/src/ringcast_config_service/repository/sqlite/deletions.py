@@ -1,7 +1,7 @@
 """Deleting, restoring and purging stores and keys in SQLite, each within one write transaction.
 
-Writes look at the deletion of store and key in their own transactions (``_read_state``), and transactions come one
-after another: none that begins after a deletion can miss it.
+Writes look at the deletion of store and key in their own transactions (``_read_state`` of ``writer.py``), and
+transactions come one after another: none that begins after a deletion can miss it.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from ringcast_core import Action, row_partition
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dispatch import consumer_session, key_shared
 from ringcast_heartbeat_agent.dispatch.consumer_session import ConsumerSession, Delivery
+from ringcast_heartbeat_agent.dispatch.driver import Driver
 from ringcast_heartbeat_agent.dispatch.group import GroupContext
 from ringcast_heartbeat_agent.dispatch.intake import Intake
 from ringcast_heartbeat_agent.dispatch.key_shared import KeySharedGroup
@@ -163,7 +164,7 @@ class Dispatching:
         around = GroupContext(self._settings.config(), self._process.loop.create_task, cast(Any, DeadLetters(random)))
         for key in self._keys:
             source = self._sources[key] = Source(self._host, key, self._partitions)
-            group = self._groups[key] = ObservedGroup(source, "g", around, self._settings.policy)
+            group = self._groups[key] = KeySharedGroup(source, "g", around, self._settings.policy)
             for number in range(self._settings.consumers):
                 consumer = Consumer(f"c{number}", group, self._settings, random)
                 self._process.loop.create_task(consumer.run())
@@ -183,7 +184,7 @@ class Dispatching:
     @property
     def lag(self) -> int:
         """What is not settled."""
-        return sum(group.lag for group in self._groups.values())
+        return sum(group.figures().lag for group in self._groups.values())
 
     def close(self) -> None:
         """Ends all."""
@@ -203,7 +204,7 @@ class DeadLetters:
         _note("settled", change.key, change.row_id, change.version)
 
 
-class ObservedGroup(KeySharedGroup):
+class ObservedDriver(Driver):
     """Tells what it gives up."""
 
     @override
@@ -375,4 +376,5 @@ def simulated_dispatch(seed: int) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(consumer_session, "secrets", secrets))
         stack.enter_context(patch.object(key_shared, "ConsumerSession", ObservedSession))
+        stack.enter_context(patch.object(key_shared, "Driver", ObservedDriver))
         yield

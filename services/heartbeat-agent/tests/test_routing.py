@@ -111,7 +111,7 @@ async def test_rows_of_a_routing_key_come_one_at_a_time_and_to_one_consumer(make
         answer(group, consumers, found)
     assert all(len(names) == 1 for names in owners.values())
     assert set.union(*owners.values()) == {"one", "two", "three"}
-    assert group.lag == 0
+    assert group.figures().lag == 0
 
 
 async def test_a_deletion_goes_the_way_of_the_change_before_it(make: Make) -> None:
@@ -135,7 +135,7 @@ async def test_a_deletion_goes_the_way_of_the_change_before_it(make: Make) -> No
             assert delivery.change.deleted
             assert name == owner[TENANTS[int(delivery.change.row_id.partition("-")[2])]]
         answer(group, consumers, found)
-    assert group.lag == 0
+    assert group.figures().lag == 0
 
 
 async def test_a_row_without_the_field_goes_by_its_id(make: Make) -> None:
@@ -184,7 +184,7 @@ async def test_a_row_that_goes_to_and_fro_ends_with_its_newest_change(make: Make
     answer(group, consumers, found)
     for _ in range(8):
         await asyncio.sleep(0)
-    assert group.lag == 0
+    assert group.figures().lag == 0
 
 
 async def test_nothing_overtakes_what_the_window_has_no_room_for(make: Make) -> None:
@@ -196,7 +196,7 @@ async def test_nothing_overtakes_what_the_window_has_no_room_for(make: Make) -> 
     put(group, "t/0", 3)
     for _ in range(8):
         await asyncio.sleep(0)
-    assert group.behind == 1
+    assert group.figures().behind == 1
     answer(group, consumers, first[:1])
     put(group, "t/1", 4)  # as there is room for one again
     for expected in ("t/0", "t/1"):
@@ -218,13 +218,13 @@ async def test_a_routing_key_that_is_blocked_holds_up_no_other(make: Make) -> No
         ((_, delivery),) = found = await given(consumers, 1)
         assert delivery.change.row_id == f"good-{number}/x"
         answer(group, consumers, found)
-    assert (group.behind, group.blocked_rows, len(list(group._intake.messages))) == (99, 1, 1)
+    assert (group.figures().behind, group.figures().blocked_rows, len(list(group._feed.intake.messages))) == (99, 1, 1)
     assert group.resolve(None, discard=True) == ["bad/0"]
     for number in range(1, 100):
         ((_, delivery),) = found = await given(consumers, 1)
         assert delivery.change.row_id == f"bad/{number}"
         answer(group, consumers, found)
-    assert (group.lag, group.behind) == (0, 0)
+    assert (group.figures().lag, group.figures().behind) == (0, 0)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -247,7 +247,7 @@ async def test_whatever_happens_each_row_ends_with_its_newest_change(make: Make,
                     row_id, version = delivery.change.row_id, delivery.change.version
                     assert version >= last.get(row_id, 0), "a row went back"
                     last[row_id] = version
-                    key = group._intake.messages[delivery.offset].key
+                    key = group._feed.intake.messages[delivery.offset].key
                     assert key not in {each for _, _, each in held.values()}, "two of a routing key at once"
                     held[name, delivery.offset] = consumer, delivery, key
 
@@ -282,7 +282,7 @@ async def test_whatever_happens_each_row_ends_with_its_newest_change(make: Make,
         await step()
     consumers |= join(group, "end")
     async with asyncio.timeout(PATIENCE_S):
-        while group.lag:
+        while group.figures().lag:
             for name, offset in list(held):
                 consumer, delivery, _ = held.pop((name, offset))
                 group.answer(consumer, [delivery.offset], [delivery.attempt])
@@ -290,7 +290,7 @@ async def test_whatever_happens_each_row_ends_with_its_newest_change(make: Make,
                 group.seen(consumer)
             await step()
     assert last == newest
-    assert group.behind == 0
+    assert group.figures().behind == 0
 
 
 async def test_of_rows_that_are_gone_nothing_is_remembered_for_ever(make: Make) -> None:

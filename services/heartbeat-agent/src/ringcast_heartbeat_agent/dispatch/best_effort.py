@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ringcast import Change
 from ringcast_core import Router
 
 from ringcast_heartbeat_agent.dispatch.consumer_session import ConsumerSession, Delivery, size_of
-from ringcast_heartbeat_agent.dispatch.group import LOSSY, Group, GroupContext, Rejected, Source, milliseconds
+from ringcast_heartbeat_agent.dispatch.group import LOSSY, Group, GroupContext, Rejected, milliseconds
 from ringcast_heartbeat_agent.dispatch.routing import ROWS, Routing
+from ringcast_heartbeat_agent.dispatch.source import Source
+from ringcast_heartbeat_agent.dispatch.timer import DeadlineTimer
+from ringcast_heartbeat_agent.errors import StoppedError
 
 
 class BestEffortGroup(Group):
@@ -21,6 +23,7 @@ class BestEffortGroup(Group):
     def __init__(self, source: Source, name: str, context: GroupContext, routing: Routing = ROWS) -> None:
         super().__init__(source, name, context, routing)
         self._router = Router(evict_after_ms=milliseconds(context.config.evict_after_s))
+        self._timer = DeadlineTimer(self._tick)
 
     def detach(self, consumer: ConsumerSession) -> None:
         super().detach(consumer)
@@ -28,7 +31,7 @@ class BestEffortGroup(Group):
 
     def leave(self, consumer: ConsumerSession) -> None:
         self._router.leave(consumer.number)
-        self._forget(consumer.number, None)
+        self.sessions.end(consumer.number, None)
 
     def answer(
         self,
@@ -52,53 +55,24 @@ class BestEffortGroup(Group):
         if number is not None:
             self.sessions[number].give(Delivery(0, 0, change, size_of(change)), to_be_answered=False)
 
-    def status(self) -> dict[str, Any]:
-        consumers = [
-            {
-                "name": consumer.name,
-                "api": consumer.api,
-                "connected": consumer.connected,
-                "leaving": False,
-                "filters": list(consumer.filters),
-                "capacity": consumer.capacity,
-                "in_flight": 0,
-                "waiting": consumer.unsent,
-            }
-            for consumer in self.sessions.values()
-        ]
-        return {
-            "store": self.source.store,
-            "key": self.source.key,
-            "group": self.name,
-            "mode": self.mode,
-            "poison_policy": "",
-            "routing_key": self.routing.setting,
-            "cursor": 0,
-            "last": 0,
-            "in_flight": 0,
-            "lag": 0,
-            "bytes": 0,
-            "behind": 0,
-            "kept": 0,
-            "blocked": [],
-            "counts": self._router.counts(),
-            "consumers": consumers,
-        }
-
     def counts(self) -> dict[str, int]:
         return self._router.counts()
 
+    def close(self, error: StoppedError | None = None) -> None:
+        super().close(error)
+        self._timer.close()
+
     def _add(self, name: str, filters: Sequence[str], capacity: int, api: str) -> ConsumerSession:
         number = self._router.join(name, filters, capacity=capacity, now_ms=self._timer.now_ms())
-        consumer = self.sessions[number] = ConsumerSession(number, name, filters, capacity, api)
+        consumer = self.sessions.add(ConsumerSession(number, name, filters, capacity, api))
         self._timer.arm(self._router.next_deadline_ms)
         return consumer
 
     def _evict(self, consumer: ConsumerSession) -> None:
         self._router.leave(consumer.number)
-        self._forget(consumer.number, self._evicted())
+        self.sessions.end(consumer.number, self._evicted())
 
     def _tick(self) -> None:
         for number in self._router.tick(self._timer.now_ms()):
-            self._forget(number, self._evicted())
+            self.sessions.end(number, self._evicted())
         self._timer.arm(self._router.next_deadline_ms)

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ringcast import Change
 
@@ -119,6 +119,19 @@ class ConsumerSession:
             self._flight.clear()
             self._news.set()
             self.over.set()
+
+    def status(self, *, in_flight: int, waiting: int) -> dict[str, Any]:
+        """How it stands, with what its group knows of its deliveries."""
+        return {
+            "name": self.name,
+            "api": self.api,
+            "connected": self.connected,
+            "leaving": self.leaving,
+            "filters": list(self.filters),
+            "capacity": self.capacity,
+            "in_flight": in_flight,
+            "waiting": waiting,
+        }
 
     async def frames(self) -> AsyncIterator[Frame]:
         """What is to be sent, until the end.

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from ringcast import Change, InvalidInputError
-from ringcast_wire import AlreadyExistsError, EventLog, ReplayAnswer, ReplayOutcome, ReplayRequest, names
+from ringcast_wire import AlreadyExistsError, ReplayAnswer, ReplayOutcome, ReplayRequest, names
 
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dispatch.consumer_session import ConsumerSession
 from ringcast_heartbeat_agent.dispatch.dead_letters import DeadLetterPublisher
 from ringcast_heartbeat_agent.dispatch.progress import History
 from ringcast_heartbeat_agent.dispatch.replays import nothing, tell
-from ringcast_heartbeat_agent.dispatch.routing import Routing, RowMetadata
-from ringcast_heartbeat_agent.dispatch.timer import DeadlineTimer
+from ringcast_heartbeat_agent.dispatch.routing import Routing
+from ringcast_heartbeat_agent.dispatch.sessions import Sessions
+from ringcast_heartbeat_agent.dispatch.source import Source
 from ringcast_heartbeat_agent.errors import EvictedError, StoppedError, StoppingError
-
-log = EventLog(logging.getLogger(__name__))
 
 RELIABLE: Final = "reliable"
 LOSSY: Final = "lossy"
@@ -48,38 +46,6 @@ Rejected: TypeAlias = tuple[int, int, str]
 """Offset, attempt, and why."""
 
 
-class Source(Protocol):
-    """The config key that a group shares the changes of, as its worker holds it."""
-
-    store: str
-    key: str
-
-    worker_id: str
-
-    @property
-    def staleness_s(self) -> float:
-        """For how long changes may have been missed."""
-
-    def owns(self, partition: int) -> bool:
-        """Whether the partition is this host's now."""
-
-    @property
-    def history(self) -> str:
-        """The history of the key's revisions; empty as long as none is known."""
-
-    def applied(self) -> Mapping[int, int]:
-        """The revisions up to which every change of this host's partitions was handed over."""
-
-    def rows(self) -> Iterable[RowMetadata]:
-        """The live rows held now."""
-
-    def row_ids(self) -> list[str]:
-        """Their ids."""
-
-    def change_of(self, row_id: str) -> Change | None:
-        """A live row as it is now, as a change."""
-
-
 class GroupContext(NamedTuple):
     """What groups work with."""
 
@@ -88,6 +54,22 @@ class GroupContext(NamedTuple):
     dead_letters: DeadLetterPublisher
     history: History | None = None
     """``None``: groups that start again know nothing of what was before."""
+
+
+class Figures(NamedTuple):
+    """How a group stands, in numbers."""
+
+    consumers: int
+    in_flight: int = 0
+    """Deliveries that are not answered yet."""
+    lag: int = 0
+    """Messages that are not settled, and rows and changes that are still to become messages."""
+    behind: int = 0
+    """Rows with changes that the window has no room for."""
+    blocked_rows: int = 0
+    """Rows that poison blocks."""
+    unread_s: float = 0.0
+    """For how long reads of what it missed have failed."""
 
 
 class Group:
@@ -101,13 +83,10 @@ class Group:
         self.name = name
         self.routing = routing
         routing.begin(source.rows())
-        self.sessions: dict[int, ConsumerSession] = {}
-        self.empty_since: float | None = asyncio.get_running_loop().time()
-        """Since when it has no consumer."""
         self.closed = False
         self._context = context
-        self._timer = DeadlineTimer(self._tick)
         self._title = f"group {name} of {source.store}/{source.key}"
+        self.sessions = Sessions(self._title)
         self.evict_after_s = context.config.evict_after_s
         """After how much silence a consumer is evicted."""
 
@@ -124,7 +103,7 @@ class Group:
         """
         names.check_name("name", name)
         capacity = capacity or self._context.config.consumer_capacity
-        held = next((one for one in self.sessions.values() if one.name == name and not one.leaving), None)
+        held = self.sessions.named(name)
         if held is not None:
             if held.connected:
                 raise AlreadyExistsError(f"a consumer {name!r} of group {self.name} is connected already", field="name")
@@ -140,9 +119,8 @@ class Group:
         except ValueError as error:
             raise InvalidInputError(str(error), field="filters" if "filter" in str(error) else "capacity") from error
         finally:
-            if held is not None and held.number in self.sessions:
+            if held is not None and held in self.sessions:
                 self._evict(held)
-        self.empty_since = None
         if not changes_only:
             self._tell_present(consumer)
         return consumer, False
@@ -158,31 +136,6 @@ class Group:
     def drain(self, why: str) -> None:
         """Delivers nothing new; each stream ends with an error once its consumer has answered everything."""
         self.close(StoppingError(why))
-
-    @property
-    def consumers(self) -> int:
-        """How many consumers it has."""
-        return len(self.sessions)
-
-    @property
-    def in_flight(self) -> int:
-        """Deliveries that are not answered yet."""
-        return 0
-
-    @property
-    def lag(self) -> int:
-        """Messages that are not settled, and rows and changes that are still to become messages."""
-        return 0
-
-    @property
-    def behind(self) -> int:
-        """Rows with changes that the window has no room for."""
-        return 0
-
-    @property
-    def blocked_rows(self) -> int:
-        """Rows that poison blocks."""
-        return 0
 
     def answer(
         self,
@@ -210,11 +163,6 @@ class Group:
     def look(self, now: float) -> None:
         """Called four times a second, for what is to be done after a time."""
 
-    @property
-    def unread_s(self) -> float:
-        """For how long reads of what it missed have failed."""
-        return 0.0
-
     def replay(self, request: ReplayRequest, change: Change, say: Callable[[ReplayAnswer], None]) -> Callable[[], None]:
         """Hands a row over again, as it is now, because of a dead letter; says what came of it once it is known.
 
@@ -229,9 +177,30 @@ class Group:
         """Has the blocked messages of these rows, or of all, tried again or given up; returns the rows."""
         return []
 
+    def figures(self) -> Figures:
+        """How it stands, in numbers."""
+        return Figures(consumers=len(self.sessions))
+
     def status(self) -> dict[str, Any]:
         """How it stands."""
-        raise NotImplementedError
+        return {
+            "store": self.source.store,
+            "key": self.source.key,
+            "group": self.name,
+            "mode": self.mode,
+            "poison_policy": self.policy,
+            "routing_key": self.routing.setting,
+            "cursor": 0,
+            "last": 0,
+            "in_flight": 0,
+            "lag": 0,
+            "bytes": 0,
+            "behind": 0,
+            "kept": 0,
+            "blocked": [],
+            "counts": self.counts(),
+            "consumers": [consumer.status(in_flight=0, waiting=consumer.unsent) for consumer in self.sessions],
+        }
 
     def counts(self) -> dict[str, int]:
         """What happened so far, by event."""
@@ -240,9 +209,8 @@ class Group:
     def close(self, error: StoppedError | None = None) -> None:
         """Ends it with all its consumers. Calling it again changes nothing."""
         self.closed = True
-        self._timer.close()
-        for consumer in list(self.sessions.values()):
-            self._forget(consumer.number, error)
+        for consumer in self.sessions:
+            self.sessions.end(consumer.number, error)
 
     # ---- for the modes
 
@@ -256,18 +224,6 @@ class Group:
 
     def _tell_present(self, consumer: ConsumerSession) -> None:
         """Has the rows that are there delivered to a consumer."""
-
-    def _tick(self) -> None:
-        raise NotImplementedError
-
-    def _forget(self, number: int, error: StoppedError | None) -> None:
-        consumer = self.sessions.pop(number, None)
-        if consumer is not None:
-            consumer.end(error)
-            if error is not None:
-                log.warning("consumer.ended", consumer=consumer.name, group=self._title, error=error)
-        if not self.sessions:
-            self.empty_since = asyncio.get_running_loop().time()
 
     def _evicted(self) -> EvictedError:
         return EvictedError(f"no sign of life for {self.evict_after_s:g} s: others have its messages; register again")

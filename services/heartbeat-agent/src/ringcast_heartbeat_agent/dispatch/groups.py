@@ -123,14 +123,14 @@ class Dispatch:
 
     def sum_of(self, mode: str, what: str) -> int:
         """The sum of ``consumers``, ``in_flight``, ``lag`` or ``blocked_rows`` of all groups of a mode."""
-        return sum(getattr(group, what) for group in self.groups() if group.mode == mode)
+        return sum(getattr(group.figures(), what) for group in self.groups() if group.mode == mode)
 
     @property
     def unread_s(self) -> dict[str, float]:
         """For how long groups could not read what they missed, by store and key."""
         found: dict[str, float] = {}
         for group in self.groups():
-            if seconds := group.unread_s:
+            if seconds := group.figures().unread_s:
                 place = f"{group.source.store}/{group.source.key}"
                 found[place] = max(seconds, found.get(place, 0.0))
         return found
@@ -143,7 +143,7 @@ class Dispatch:
         """Delivers nothing new, and waits for answers to what is in flight, for a time; then ends every stream."""
         self.stopping = True
         groups = list(self.groups())
-        connected = [consumer for group in groups for consumer in group.sessions.values() if consumer.connected]
+        connected = [consumer for group in groups for consumer in group.sessions if consumer.connected]
         for group in groups:
             group.drain(_STOPPING)
         with contextlib.suppress(TimeoutError):
@@ -180,7 +180,7 @@ class Dispatch:
     def _check_room(self) -> None:
         if self.stopping:
             raise UnavailableError(_STOPPING)
-        sessions = [consumer for group in self.groups() for consumer in group.sessions.values()]
+        sessions = [consumer for group in self.groups() for consumer in group.sessions]
         most = self._config.max_consumers
         if len(sessions) >= most:
             raise LimitExceededError(f"the agent has {len(sessions)} consumers: at most {most} are allowed")

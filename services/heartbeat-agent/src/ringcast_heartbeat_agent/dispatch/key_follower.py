@@ -141,7 +141,8 @@ class KeyFollower(Follower):
         """Forgets groups without consumers after a time."""
         for group in list(self.groups.values()):
             group.look(now)
-            if group.empty_since is not None and now - group.empty_since >= self._linger_s:
+            empty_since = group.sessions.empty_since
+            if empty_since is not None and now - empty_since >= self._linger_s:
                 group.close()
             if group.closed:
                 self._forgotten.update(group.counts())

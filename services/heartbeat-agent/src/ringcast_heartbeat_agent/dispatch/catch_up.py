@@ -1,0 +1,154 @@
+"""What a group missed while it was away: it is read, and comes as changes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, Protocol
+
+from ringcast import Change
+from ringcast_wire import EventLog, PartitionRows, UnknownKeyError
+
+from ringcast_heartbeat_agent.dispatch.positions import Place
+
+log = EventLog(logging.getLogger(__name__))
+
+_RETRY_FIRST_S: Final = 0.1
+_RETRY_MOST_S: Final = 5.0
+
+
+class Reader(Protocol):
+    """Where rows are read."""
+
+    async def partition(
+        self, store: str, key: str, partition: int, *, since: int | None = None, history: str = ""
+    ) -> tuple[PartitionRows, str]:
+        """What has changed in a partition since a revision, and the history that this is of."""
+
+
+class _ReadAhead(NamedTuple):
+    history: str
+    revision: int
+    live: frozenset[str] | None
+    """The live rows, where the reply does not list deleted ones."""
+
+
+class CatchUp:
+    """Reads what one group missed, one partition after the other.
+
+    Args:
+        reader: where it is read.
+        turns: bounds the reads of all groups that are under way.
+        place: the group.
+        history: the history of the revisions of :meth:`add`.
+        take: takes a change that was missed.
+    """
+
+    def __init__(
+        self, reader: Reader, turns: asyncio.Semaphore, place: Place, history: str, take: Callable[[Change], None]
+    ) -> None:
+        self.history = history
+        self._reader = reader
+        self._turns = turns
+        self._place = place
+        self._take = take
+        self._room = 1
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+        self._unread: dict[int, int] = {}
+        """Since which revision a partition is to be read."""
+        self._fresh: dict[str, int] = {}
+        """The versions that came while partitions are unread: what is read must not lead a row back."""
+        self._read_ahead: dict[int, _ReadAhead] = {}
+        """What was read, until the worker is as far: the changes up to there were delivered."""
+        self._failing_since: float | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._unread)
+
+    def __contains__(self, partition: int) -> bool:
+        return partition in self._unread
+
+    @property
+    def unread_s(self) -> float:
+        """For how long reads have failed."""
+        since = self._failing_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def add(self, partition: int, revision: int) -> None:
+        """A partition is to be read, since a revision."""
+        self._unread[partition] = revision
+
+    def is_new(self, change: Change, history: str) -> bool:
+        """Notes a change from the worker; returns whether it is to be taken: a read may have been ahead of it."""
+        read = self._read_ahead.get(change.partition)
+        if read is not None and read.history == history and change.version <= read.revision:
+            return change.deleted and read.live is not None and change.row_id not in read.live
+        if self._unread:
+            self._fresh[change.row_id] = max(change.version, self._fresh.get(change.row_id, 0))
+        return True
+
+    def is_ahead(self, partition: int, applied: Mapping[int, int], history: str) -> bool:
+        """Whether the group may have had changes of a partition that the worker does not have yet."""
+        read = self._read_ahead.get(partition)
+        return read is not None and read.history == history and applied.get(partition, 0) < read.revision
+
+    def applied(self, applied: Mapping[int, int], history: str) -> None:
+        """The worker is so far: where it is as far as a read was, the read no longer matters."""
+        for partition, read in list(self._read_ahead.items()):
+            if read.history != history or applied.get(partition, 0) >= read.revision:
+                del self._read_ahead[partition]
+
+    def has_room(self, rows: int) -> None:
+        """For how many more rows the group has room."""
+        self._room = rows
+        if rows > 0:
+            self._has_room.set()
+        else:
+            self._has_room.clear()
+
+    async def run(self) -> None:
+        """Reads what was missed, one partition after the other, however long that takes."""
+        store, key, group = self._place
+        log.info("group.catches_up", store=store, key=key, group=group, partitions=len(self._unread))
+        while self._unread:
+            partition, revision = next(iter(self._unread.items()))
+            found, history = await self._read(partition, revision, self.history)
+            after = revision if history == self.history else 0
+            if found.whole:
+                log.warning("group.deletions_unknown", store=store, key=key, group=group, partition=partition)
+            live = frozenset(row.row_id for row in found.rows) if found.whole else None
+            self._read_ahead[partition] = _ReadAhead(history, found.revision, live)
+            for row in found.rows:
+                if self._room <= 0:
+                    self._has_room.clear()
+                    await self._has_room.wait()
+                if row.version > max(after, self._fresh.get(row.row_id, 0)):
+                    self._room -= 1
+                    value = None if row.deleted else row.value
+                    self._take(Change(store, key, partition, row.row_id, value, row.version, row.deleted, row.metadata))
+            del self._unread[partition]
+            await asyncio.sleep(0)
+        self._fresh.clear()
+
+    async def _read(self, partition: int, revision: int, history: str) -> tuple[PartitionRows, str]:
+        store, key, group = self._place
+        wait_s = _RETRY_FIRST_S
+        while True:
+            try:
+                async with self._turns:
+                    answer = await self._reader.partition(store, key, partition, since=revision, history=history)
+            except UnknownKeyError:
+                answer = PartitionRows(partition, 0, False, []), history
+            except Exception as error:  # noqa: BLE001  # whatever it is, it is read again
+                if self._failing_since is None:
+                    self._failing_since = time.monotonic()
+                    log.warning("group.read_failed", store=store, key=key, group=group, error=error)
+                await asyncio.sleep(wait_s * (0.5 + random.random() / 2))  # noqa: S311
+                wait_s = min(2 * wait_s, _RETRY_MOST_S)
+                continue
+            self._failing_since = None
+            return answer

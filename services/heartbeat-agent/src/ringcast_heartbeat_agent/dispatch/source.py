@@ -1,0 +1,42 @@
+"""What a group knows of the config key that it shares the changes of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from ringcast import Change
+
+from ringcast_heartbeat_agent.dispatch.routing import RowMetadata
+
+
+class Source(Protocol):
+    """The config key that a group shares the changes of, as its worker holds it."""
+
+    store: str
+    key: str
+
+    worker_id: str
+
+    @property
+    def staleness_s(self) -> float:
+        """For how long changes may have been missed."""
+
+    def owns(self, partition: int) -> bool:
+        """Whether the partition is this host's now."""
+
+    @property
+    def history(self) -> str:
+        """The history of the key's revisions; empty as long as none is known."""
+
+    def applied(self) -> Mapping[int, int]:
+        """The revisions up to which every change of this host's partitions was handed over."""
+
+    def rows(self) -> Iterable[RowMetadata]:
+        """The live rows held now."""
+
+    def row_ids(self) -> list[str]:
+        """Their ids."""
+
+    def change_of(self, row_id: str) -> Change | None:
+        """A live row as it is now, as a change."""

@@ -129,8 +129,9 @@ class Measures:
             yield Sample("ringcast_agent_dispatch_events_total", (event,), count)
         for group in list(self.groups()):
             place = (group.source.store, group.source.key, group.name)
+            figures = group.figures()
             for what in OF_GROUP:
-                yield Sample(f"ringcast_agent_group_{what}", place, getattr(group, what))
+                yield Sample(f"ringcast_agent_group_{what}", place, getattr(figures, what))
         for reason, count in list(self.given_up.items()):
             yield Sample("ringcast_agent_workers_given_up_total", (reason,), count)
         for reason, count in list(self.refused.items()):

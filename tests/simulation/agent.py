@@ -20,6 +20,7 @@ from ringcast import hosting
 from ringcast._coordination import agent_stream
 from ringcast.hosting import HostBus
 from ringcast_heartbeat_agent.leases import host as agent_host
+from ringcast_heartbeat_agent.leases import lease as agent_lease
 from ringcast_heartbeat_agent.leases import state as agent_state
 from ringcast_heartbeat_agent.leases import streams as agent_streams
 from ringcast_heartbeat_agent.leases.host import HostLeases
@@ -195,7 +196,7 @@ class Agent(SimProcess):
     @property
     def keeps(self) -> bool:
         """Whether it has its lease, and workers can register."""
-        return self.listens and self.hosted is not None and self.hosted.held
+        return self.listens and self.hosted is not None and self.hosted.lease.held
 
     def received(self, token: str, message: Message) -> None:
         """It takes no events."""
@@ -286,7 +287,7 @@ def simulated_agent(seed: int) -> Iterator[None]:
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
     with ExitStack() as stack:
-        for module in (hosting, agent_host, agent_streams):
+        for module in (hosting, agent_host, agent_lease, agent_streams):
             stack.enter_context(patch.object(module, "time", time))
         for module in (hosting, agent_stream):
             stack.enter_context(patch.object(module, "os", SimpleNamespace(getpid=lambda: 1)))

@@ -196,8 +196,8 @@ class App(Lifetime):
         measures = self._measures
         measures.gauges |= {
             ("leases_registered", ()): lambda: len(leases.registry) if leases is not None else 0,
-            ("lease_held", ()): lambda: leases is not None and leases.held,
-            ("lease_losses_total", ()): lambda: leases.losses if leases is not None else 0,
+            ("lease_held", ()): lambda: leases is not None and leases.lease.held,
+            ("lease_losses_total", ()): lambda: leases.lease.losses if leases is not None else 0,
             ("lease_records_deleted_total", ()): lambda: leases.deleted if leases is not None else 0,
         }
         if leases is not None:
@@ -285,4 +285,4 @@ def _unhealthy_because(nc: Client, followers: Followers, handlers: Handlers, lea
             place, seconds = max(unread.items(), key=lambda each: each[1])
             more = f" and {len(unread) - 1} more" if len(unread) > 1 else ""
             return f"{who} of {place}{more} are behind, and reads have failed for {seconds:.0f} s"
-    return "the host's lease is not held" if leases is not None and not leases.held else ""
+    return "the host's lease is not held" if leases is not None and not leases.lease.held else ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -12,17 +11,16 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from ringcast import UnavailableError
-from ringcast.hosting import HostBus, HostLease
-from ringcast_wire import Backoff, EventLog
+from ringcast.hosting import HostBus
+from ringcast_wire import EventLog
 
+from ringcast_heartbeat_agent.leases.lease import KeptLease
 from ringcast_heartbeat_agent.leases.records import StoreRecords
 from ringcast_heartbeat_agent.leases.registry import TICK_S, RegisteredWorker, Registration, WorkerRegistry
-from ringcast_heartbeat_agent.leases.state import SocketPlace, State
+from ringcast_heartbeat_agent.leases.state import SocketPlace
 
 log = EventLog(logging.getLogger(__name__))
 
-_CHECK_S: Final = 1.0
-"""Least time between two looks at the lease that workers ask for."""
 _LOCK_S: Final = 1.0
 """How long a registration may wait for the deletes of a store that are under way."""
 
@@ -43,20 +41,16 @@ class HostLeases:
         self.refused: Counter[str] = Counter({"IN_USE": 0})
         """Registrations, by the error that they were refused with."""
         self.registry = WorkerRegistry(most, most_of_user)
+        self.lease = KeptLease(bus, place, agent_id, self.registry, self)
         self._bus = bus
         self._place = place
-        self._agent_id = agent_id
         self._tasks = tasks
-        self._state: State | None = None
-        self._lease: HostLease | None = None
         self._records = StoreRecords(bus, self.registry, tasks)
         self._watching: list[asyncio.Task[None]] = []
         self._news: dict[RegisteredWorker, asyncio.Event] = {}
         self._seen_at: dict[RegisteredWorker, float] = {}
         self._gone: set[RegisteredWorker] = set()
-        self._dirty = False
         self._stopping = False
-        self._checked_at = 0.0
 
     @classmethod
     @asynccontextmanager
@@ -70,7 +64,7 @@ class HostLeases:
         async with asyncio.TaskGroup() as tasks:
             hosted = cls(bus, place, agent_id, most=most, most_of_user=most_of_user, tasks=tasks)
             tried = asyncio.Event()
-            hosted._watching.append(tasks.create_task(hosted._keep(tried), name="host-lease"))
+            hosted._watching.append(tasks.create_task(hosted.lease.keep(tried), name="host-lease"))
             try:
                 await tried.wait()
                 yield hosted
@@ -79,29 +73,20 @@ class HostLeases:
                 hosted._end()
 
     @property
-    def lease_id(self) -> str:
-        """The lease, or nothing as long as there is none."""
-        return self._state.lease if self._state is not None else ""
-
-    @property
-    def held(self) -> bool:
-        """Whether the others count this host as alive, as far as it can tell."""
-        return self._lease is not None and self._lease.held
-
-    @property
-    def losses(self) -> int:
-        """How often the lease was lost and taken again."""
-        return self._lease.losses if self._lease is not None else 0
-
-    @property
-    def failed_writes(self) -> int:
-        """How many writes of it have failed."""
-        return self._lease.failed_writes if self._lease is not None else 0
-
-    @property
     def deleted(self) -> int:
         """Records of dead workers that were deleted."""
         return self._records.deleted
+
+    def lease_taken(self) -> None:
+        """Watches the records of the workers that are waited for, and begins to tick."""
+        for store in self.registry.stores:
+            self._records.of(store, self.lease.id)
+        self._watching.append(self._tasks.create_task(self._tick(), name="lease-ticks"))
+
+    def lease_lost(self) -> None:
+        """Every worker gets that at once."""
+        for news in self._news.values():
+            news.set()
 
     async def register(self, registration: Registration) -> tuple[RegisteredWorker, asyncio.Event]:
         """Takes a worker in; the event is set when there is something to send to it.
@@ -112,11 +97,11 @@ class HostLeases:
             UnknownStoreError: there is no such store.
             UnavailableError: the agent stops, or has no lease now, or is still deleting records of the store.
         """
-        if self._stopping or not self.held:
+        if self._stopping or not self.lease.held:
             raise UnavailableError("the agent stops" if self._stopping else "the agent has no lease at the moment")
         if registration.store not in self._records:
             await self._bus.check_store(registration.store)
-        records = self._records.of(registration.store, self.lease_id)
+        records = self._records.of(registration.store, self.lease.id)
         try:
             async with asyncio.timeout(_LOCK_S):
                 await records.lock.acquire()
@@ -136,13 +121,6 @@ class HostLeases:
         """A sign of life."""
         self.registry.seen(worker)
         self._seen_at[worker] = time.monotonic()
-
-    def check_lease(self) -> None:
-        """A worker sees that the lease is gone: reads the lease, at most once a second."""
-        if (now := time.monotonic()) - self._checked_at >= _CHECK_S:
-            self._checked_at = now
-            if self._lease is not None:
-                self._lease.check()
 
     def left(self, worker: RegisteredWorker) -> None:
         """The worker has given up what it had, or holds it by its own lease."""
@@ -171,9 +149,9 @@ class HostLeases:
         """For people: the lease, and the registered workers."""
         now = time.monotonic()
         return {
-            "lease": self.lease_id or "-",
-            "held": self.held,
-            "losses": self.losses,
+            "lease": self.lease.id or "-",
+            "held": self.lease.held,
+            "losses": self.lease.losses,
             "socket": str(self._place.path),
             "deleted_records": self.deleted,
             "workers": [
@@ -191,44 +169,9 @@ class HostLeases:
             ],
         }
 
-    async def _keep(self, tried: asyncio.Event) -> None:
-        """Takes the lease and refreshes it until cancelled."""
-        backoff = Backoff(random.random, first_s=0.2, most_s=5.0)
-        while True:
-            try:
-                lease = await self._take()
-                break
-            except UnavailableError as error:
-                if not tried.is_set():
-                    log.warning("host_lease.unavailable", error=error)
-                tried.set()
-                await asyncio.sleep(backoff.next_s())
-        log.info("host_lease.granted", lease=lease.id, socket=self._place.path)
-        self._watching.append(self._tasks.create_task(self._tick(), name="lease-ticks"))
-        tried.set()
-        await lease.keep_alive()
-
-    async def _take(self) -> HostLease:
-        """Goes on with the lease of the agent before this one if it lives, else takes a new one."""
-        found = await asyncio.to_thread(self._place.read)
-        if found is not None and not await HostLease.lives(self._bus, found.lease, found.incarnation):
-            found = None
-        state = found if found is not None else State.fresh(self._agent_id)
-        lease = HostLease(self._bus, state.lease, state.incarnation, self._lost)
-        await lease.grant()
-        if found is not None:
-            self.registry.restore(list(found.registrations), found.users)
-        self._state, self._lease = state, lease
-        for store in self.registry.stores:
-            self._records.of(store, self.lease_id)
-        self._write()
-        return lease
-
     def _end(self) -> None:
-        if self._dirty:
-            self._write()
-        if self._lease is not None:
-            self._lease.detach()
+        self.lease.save()
+        self.lease.detach()
         for task in self._watching:
             task.cancel()
         self._records.stop()
@@ -249,34 +192,11 @@ class HostLeases:
                 else:
                     self._gone.discard(worker)
             self._records.end_unused(time.monotonic())
-            if self._dirty:
-                self._write()
+            self.lease.save()
 
     def _changed(self) -> None:
-        self._dirty = True
+        self.lease.changed()
         self._records.look()
-
-    def _write(self) -> None:
-        if self._state is None:
-            return
-        self._dirty = False
-        registrations = tuple(self.registry.registrations)
-        self._state = State(
-            lease=self.lease_id,
-            incarnation=self._state.incarnation,
-            registrations=registrations,
-            users=self.registry.users,
-        )
-        try:
-            self._place.write(self._state)
-        except OSError as error:
-            self._dirty = True
-            log.warning("host_lease.state_unwritable", error=error)
-
-    def _lost(self) -> None:
-        """The lease was lost and granted again: every worker gets that at once."""
-        for news in self._news.values():
-            news.set()
 
 
 def _facts(registration: Registration) -> dict[str, object]:

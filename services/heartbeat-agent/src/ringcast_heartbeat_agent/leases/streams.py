@@ -62,7 +62,7 @@ class WorkerStreams:
             raise
         reading: asyncio.Task[None] | None = None
         try:
-            answer = pb.Registered(lease=self._hosted.lease_id, ping_interval_s=PING_S, patience_s=SILENCE_S)
+            answer = pb.Registered(lease=self._hosted.lease.id, ping_interval_s=PING_S, patience_s=SILENCE_S)
             await stream.write(pb.HoldResponse(registered=answer))
             reading = asyncio.create_task(self._read(stream, worker))
             await self._ping(stream, news, reading)
@@ -98,8 +98,8 @@ class WorkerStreams:
         while not reading.done():
             news.clear()
             number += 1
-            hosted = self._hosted
-            ping = pb.Ping(number=number, held=hosted.held, losses=hosted.losses, failed_writes=hosted.failed_writes)
+            lease = self._hosted.lease
+            ping = pb.Ping(number=number, held=lease.held, losses=lease.losses, failed_writes=lease.failed_writes)
             await stream.write(pb.HoldResponse(ping=ping))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(PING_S):
@@ -114,7 +114,7 @@ class WorkerStreams:
                 case "pong":
                     self._hosted.seen(worker)
                 case "doubt":
-                    self._hosted.check_lease()
+                    self._hosted.lease.check()
                 case "leave":
                     self._hosted.left(worker)
                     return

@@ -14,7 +14,7 @@ _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 _CALL: Final = ("api", "method")
 _GROUP: Final = ("store", "key", "group")
 OF_GROUP: Final = ("consumers", "in_flight", "lag", "behind", "blocked_rows")
-"""What is measured of each group, by its name in a group."""
+"""What is measured of each group, by its name in the figures of a group."""
 
 
 def _metric(

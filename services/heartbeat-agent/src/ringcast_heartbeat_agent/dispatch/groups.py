@@ -122,7 +122,7 @@ class Dispatch:
         return total((self._followers.forgotten, *(group.counts() for group in self.groups())))
 
     def sum_of(self, mode: str, what: str) -> int:
-        """The sum of ``consumers``, ``in_flight``, ``lag`` or ``blocked_rows`` of all groups of a mode."""
+        """The sum of one of the figures of all groups of a mode."""
         return sum(getattr(group.figures(), what) for group in self.groups() if group.mode == mode)
 
     @property

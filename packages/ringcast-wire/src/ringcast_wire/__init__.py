@@ -77,6 +77,7 @@ from ringcast_wire._replays import (
     decode_replay_request,
     encode_replay,
 )
+from ringcast_wire._reply_writer import FetchReplyWriter, PlainRow
 from ringcast_wire._rows import check_condition, check_idempotency_key, check_row, check_row_id
 
 __all__ = [
@@ -97,6 +98,8 @@ __all__ = [
     "Event",
     "EventLog",
     "FetchReply",
+    "FetchReplyWriter",
+    "PlainRow",
     "HeadsReply",
     "HeadsRequest",
     "InUseError",

@@ -25,7 +25,7 @@ class Chunk(NamedTuple):
     data: bytes
 
 
-def split_chunks(body: bytes, max_payload: int) -> Iterator[Chunk]:
+def split_chunks(body: bytes | bytearray, max_payload: int) -> Iterator[Chunk]:
     """Cuts ``body`` into chunks that fit a server with that payload limit (bytes), in order.
 
     An empty body is one chunk.

@@ -20,7 +20,7 @@ from ringcast_config_service.repository import RowWrite, StoreRecord, WriteReque
 from ringcast_config_service.repository.sqlite.repository import SqliteRepository
 from ringcast_core import row_partitions
 from ringcast_sqlite import Database
-from ringcast_wire import StoreSettings
+from ringcast_wire import StoreSettings, decode_fetch_reply
 
 from benchmarks.micro.core_peer import spread
 
@@ -140,7 +140,7 @@ def test_read_partition(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
             lambda: [peers.cache.get(row_id) for row_id in members],
             lambda: [peers.dict[row_id] for row_id in members],
         )
-        (found,) = (await peers.repository.reader.read_partition("bench", KEY, 7, None)).partitions
+        (found,) = decode_fetch_reply(await peers.repository.reader.read_partition("bench", KEY, 7, None)).partitions
         assert sorted(row.row_id for row in found.rows) == sorted(members)
 
     run(benchmark, tmp_path, job)

@@ -40,7 +40,7 @@ from ringcast_config_service.repository.sql.statements import Sqlite as Sql
 from ringcast_config_service.repository.sqlite import writer
 from ringcast_config_service.repository.sqlite.reader import SqliteReader
 from ringcast_config_service.repository.writes import CurrentState
-from ringcast_wire import ErrorCode, Event, FetchReply, PartitionRows, Row
+from ringcast_wire import ErrorCode, Event, PartitionRows, Row, decode_fetch_reply, encode
 
 from tests.simulation import agent_variants
 from tests.simulation.agent_variants import Variant
@@ -224,19 +224,19 @@ def _forget_the_floor(since: int | None, head: int, _floor: int, rows: int) -> b
 
 async def _whole_without_a_word(
     self: SqliteReader, store: str, key: str, partition: int, since: int | None, *words: Any
-) -> FetchReply:
-    found = await _reader_read(self, store, key, partition, since, *words)
+) -> bytes:
+    found = decode_fetch_reply(await _reader_read(self, store, key, partition, since, *words))
     parts = [structs.replace(part, whole=part.whole and since is None) for part in found.partitions]
-    return structs.replace(found, partitions=parts)
+    return encode(structs.replace(found, partitions=parts))
 
 
 async def _head_after_the_rows(
     self: SqliteReader, store: str, key: str, partition: int, since: int | None, *words: Any
-) -> FetchReply:
-    found = await _reader_read(self, store, key, partition, since, *words)
+) -> bytes:
+    found = decode_fetch_reply(await _reader_read(self, store, key, partition, since, *words))
     heads = (await self.heads(store, key)).heads
     parts = [structs.replace(part, revision=heads[part.partition]) for part in found.partitions]
-    return structs.replace(found, partitions=parts)
+    return encode(structs.replace(found, partitions=parts))
 
 
 VARIANTS: Final = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any
 
 import nats
@@ -108,7 +109,7 @@ class SlowHandlers(Handlers):
         self.asked: list[str] = []
         self.size = 10
 
-    async def fetch(self, subject: str, payload: bytes) -> bytes:
+    async def fetch(self, subject: str, payload: bytes, most_bytes: int = sys.maxsize) -> bytes:
         self.asked.append(subject)
         if subject.endswith((".full", ".1")):
             await self.may.wait()

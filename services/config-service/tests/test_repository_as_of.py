@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from ringcast_testkit.rows import same_partition
-from ringcast_wire import InvalidInputError, RevisionGoneError
+from ringcast_wire import InvalidInputError, RevisionGoneError, decode_fetch_reply
 
 Bench = Any  # of conftest.py
 
@@ -21,7 +21,9 @@ async def heads(bench: Bench) -> list[int]:
 
 async def read(bench: Bench, partition: int, as_of: int | None, since: int | None = None) -> Any:
     history = (await bench.repo.reader.heads("s", "k")).history
-    (found,) = (await bench.repo.reader.read_partition("s", "k", partition, since, history, as_of)).partitions
+    (found,) = decode_fetch_reply(
+        await bench.repo.reader.read_partition("s", "k", partition, since, history, as_of)
+    ).partitions
     return found
 
 

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from ringcast_config_service.repository import HistoryFilter, make_repository
-from ringcast_wire import RingcastError
+from ringcast_wire import RingcastError, decode_fetch_reply
 
 Bench = Any  # of conftest.py
 
@@ -38,7 +38,7 @@ async def test_many_rows_of_every_kind_against_a_model(bench: Bench) -> None:
     latest: dict[str, Any] = {}
     async for page in bench.repo.reader.history("s", "k", HistoryFilter()):
         latest.update((revision.row.row_id, revision.row) for revision in page)
-    found = (await bench.repo.reader.read_full("s", "k")).partitions
+    found = decode_fetch_reply(await bench.repo.reader.read_full("s", "k")).partitions
     assert {row.row_id: row for entry in found for row in entry.rows} == {
         row_id: row for row_id, row in latest.items() if not row.deleted
     }

@@ -15,6 +15,7 @@ from ringcast_config_service.repository import Compaction, HistoryFilter, Reposi
 from ringcast_config_service.repository.sql.statements import Postgres, Sqlite
 from ringcast_testkit import PATIENCE_S
 from ringcast_testkit.rows import same_partition
+from ringcast_wire import decode_fetch_reply
 
 Bench = Any  # of conftest.py
 
@@ -33,7 +34,9 @@ async def revisions(bench: Bench) -> list[tuple[str, str | None]]:
 
 
 async def read(bench: Bench, since: int) -> Any:
-    (found,) = (await bench.repo.reader.read_partition("s", "k", 3, since, await history_of(bench))).partitions
+    (found,) = decode_fetch_reply(
+        await bench.repo.reader.read_partition("s", "k", 3, since, await history_of(bench))
+    ).partitions
     return found
 
 

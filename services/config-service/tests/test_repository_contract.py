@@ -30,6 +30,7 @@ from ringcast_wire import (
     UnavailableError,
     UnknownKeyError,
     UnknownStoreError,
+    decode_fetch_reply,
     limits,
 )
 
@@ -38,7 +39,9 @@ Bench = Any  # of conftest.py
 
 async def read(bench: Bench, partition: int, since: int | None = None) -> Any:
     history = (await bench.repo.reader.heads("s", "k")).history
-    (found,) = (await bench.repo.reader.read_partition("s", "k", partition, since, history)).partitions
+    (found,) = decode_fetch_reply(
+        await bench.repo.reader.read_partition("s", "k", partition, since, history)
+    ).partitions
     return found
 
 
@@ -195,7 +198,7 @@ async def test_reading_a_whole_key(bench: Bench) -> None:
     rows: dict[str, str | None] = {f"r{number}": str(number) for number in range(40)}
     await bench.write(rows)
     await bench.write({"r1": None})
-    found = (await bench.repo.reader.read_full("s", "k")).partitions
+    found = decode_fetch_reply(await bench.repo.reader.read_full("s", "k")).partitions
     live = {row.row_id: row.value for entry in found for row in entry.rows}
     assert live == {row_id: value for row_id, value in rows.items() if row_id != "r1"}
     heads = (await bench.repo.reader.heads("s", "k")).heads

@@ -20,6 +20,7 @@ from ringcast_testkit.rows import partition_of, same_partition
 from ringcast_wire import (
     UnknownStoreError,
     decode_event,
+    decode_fetch_reply,
     limits,
     names,
 )
@@ -34,9 +35,9 @@ async def test_everything_names_the_history_of_its_key(bench: Bench) -> None:
     for key in ("k", "other"):
         history = histories[key] = (await bench.repo.reader.heads("s", key)).history
         replies = [
-            await bench.repo.reader.read_partition("s", key, partition_of("a"), None),
+            decode_fetch_reply(await bench.repo.reader.read_partition("s", key, partition_of("a"), None)),
             await bench.repo.reader.read_rows("s", key, ["a"]),
-            await bench.repo.reader.read_full("s", key),
+            decode_fetch_reply(await bench.repo.reader.read_full("s", key)),
         ]
         assert {reply.history for reply in replies} == {history}
     named = [(decode_event(record.payload).history, record.msg_id) for record in await bench.waiting()]
@@ -64,8 +65,8 @@ async def test_a_new_history_is_named_by_all_that_comes_after_it(bench: Bench) -
     assert new == (await bench.repo.stores.get_store("s")).record.history_id != store
     assert after.history != before.history
     assert after.heads == before.heads  # the revisions go on
-    since_old = await bench.repo.reader.read_partition("s", "k", home, 1, before.history)
-    since_new = await bench.repo.reader.read_partition("s", "k", home, 1, after.history)
+    since_old = decode_fetch_reply(await bench.repo.reader.read_partition("s", "k", home, 1, before.history))
+    since_new = decode_fetch_reply(await bench.repo.reader.read_partition("s", "k", home, 1, after.history))
     assert (since_old.partitions[0].whole, since_new.partitions[0].whole) == (True, False)
 
     await bench.write({"a": "2"})

@@ -297,7 +297,7 @@ def decode_batch_request(data: bytes) -> BatchRequest:
     return request
 
 
-def decode_fetch_reply(data: bytes) -> FetchReply:
+def decode_fetch_reply(data: bytes | bytearray) -> FetchReply:
     """Reads the answer to a partition, batch or full fetch."""
     return _decode(_fetch_reply, data, "fetch reply")
 
@@ -307,7 +307,7 @@ def decode_heads_reply(data: bytes) -> HeadsReply:
     return _decode(_heads_reply, data, "heads reply")
 
 
-def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes, what: str) -> T:
+def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes | bytearray, what: str) -> T:
     """Decodes and checks the wire version."""
     try:
         message = decoder.decode(data)

@@ -5,6 +5,7 @@ Everything raises :class:`ringcast_wire.RingcastError`; the transports turn that
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
@@ -260,15 +261,19 @@ class Handlers:
 
     # Fetches of workers
 
-    async def fetch(self, subject: str, payload: bytes) -> bytes:
-        """The encoded answer to a fetch."""
+    async def fetch(self, subject: str, payload: bytes, most_bytes: int = sys.maxsize) -> bytes | bytearray:
+        """The encoded answer to a fetch.
+
+        Raises:
+            LargeAnswerError: it is of a partition, and would have over ``most_bytes``; nothing was read.
+        """
         target = names.parse_fetch_subject(subject)
         store, key, what = target.store, target.config_key, target.what
         reader, read = self._repository.reader, self._telemetry.read
         if isinstance(what, int):
             asked = decode_partition_request(payload)
-            words = asked.since, asked.history, asked.as_of
-            return encode(await read(reader.read_partition(store, key, what, *words)))
+            words = asked.since, asked.history, asked.as_of, most_bytes
+            return await read(reader.read_partition(store, key, what, *words))
         if what == names.FETCH_BATCH:
             row_ids = _check_row_ids(decode_batch_request(payload).row_ids)
             return encode(await read(reader.read_rows(store, key, row_ids)))
@@ -276,7 +281,7 @@ class Handlers:
             return encode(await read(self._heads_at(store, key, decode_heads_request(payload).at_ms)))
         if payload:
             raise ProtocolError(f"a fetch of {what} has no payload: {len(payload)} bytes came")
-        return encode(await read(reader.read_full(store, key)))
+        return await read(reader.read_full(store, key))
 
     async def _heads_at(self, store: str, key: str, at_ms: int | None) -> HeadsReply:
         if at_ms is not None and at_ms > (now_ms := await self._repository.clock_ms()):

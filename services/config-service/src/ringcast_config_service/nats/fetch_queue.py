@@ -15,8 +15,11 @@ from ringcast_wire import limits, names
 T = TypeVar("T")
 
 _MOST_REQUESTER_CHARS: Final = 128
+SMALL_ANSWER_BYTES: Final = 2 * limits.MIB
+"""A partition whose answer would be larger, as far as its rows are known beforehand, waits among the large ones."""
 _WEIGHTS: Final = {names.FETCH_HEADS: 64 * limits.KIB, names.FETCH_BATCH: limits.MIB}
-"""What an answer is taken to need in memory until it is sent; a partition is at most so large."""
+"""What an answer is taken to need in memory until it is sent. For a partition it is a bound: what its rows have in an
+answer beside their text is within a small answer, and text has the limit of a partition."""
 
 
 class _ClientInfo(msgspec.Struct):
@@ -46,7 +49,7 @@ def weight_of(what: str) -> int:
     """The bytes to reckon with for the answer to a fetch; ``what``: the last token of its subject."""
     if what == names.FETCH_FULL:
         return limits.MAX_REPLY_BYTES
-    return _WEIGHTS.get(what, limits.MAX_PARTITION_BYTES)
+    return _WEIGHTS.get(what, limits.MAX_PARTITION_BYTES + SMALL_ANSWER_BYTES)
 
 
 @dataclass(eq=False, slots=True)
@@ -78,7 +81,7 @@ class LaneLimits:
     waiting_each: int
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class FetchLane(Generic[T]):
     """Requests of one kind. Requesters take turns; those of one go in their order."""
 

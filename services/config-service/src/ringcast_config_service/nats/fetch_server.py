@@ -8,6 +8,7 @@ import itertools
 import logging
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Final, Protocol
 
 import nats.errors
@@ -17,17 +18,28 @@ from nats.aio.subscription import Subscription
 from ringcast_wire import Chunk, EventLog, InternalError, RingcastError, UnavailableError, limits, names, split_chunks
 from ringcast_wire.tracing import checked_traceparent
 
-from ringcast_config_service.nats.fetch_queue import FetchLane, LaneLimits, Request, requester_of, weight_of
+from ringcast_config_service.nats.fetch_queue import (
+    SMALL_ANSWER_BYTES,
+    FetchLane,
+    LaneLimits,
+    Request,
+    requester_of,
+    weight_of,
+)
+from ringcast_config_service.repository import LargeAnswerError
 from ringcast_config_service.telemetry import Telemetry, fetch_kind
 
 log = EventLog(logging.getLogger(__name__))
 
 _HANDLE_TIMEOUT_S: Final = 30.0
 _ABANDONED: Final = "abandoned"
+_SET_ASIDE: Final = "set aside"
 _NO_RESPONDERS: Final = "503"
 _WHOLE_KEYS: Final = 4
-"""Whole keys that are read or sent at once: each may take 64 MiB of memory, and several times that while it is read."""
+"""Whole keys that are read or sent at once: each may take 64 MiB of memory."""
 _SMALL_BYTES: Final = 128 * limits.MIB
+_LARGE_PARTITIONS: Final = 2
+_LARGE_BYTES: Final = 64 * limits.MIB
 _LARGE_REPLIES: Final = 2
 """Answers of several chunks that each lane sends at once; between two chunks of one, small answers go."""
 
@@ -35,14 +47,20 @@ _LARGE_REPLIES: Final = 2
 class FetchHandlers(Protocol):
     """Answers fetches."""
 
-    async def fetch(self, subject: str, payload: bytes) -> bytes:
-        """The encoded answer; raises an error of :mod:`ringcast_wire`, which is sent to the requester."""
+    async def fetch(self, subject: str, payload: bytes, most_bytes: int) -> bytes | bytearray:
+        """The encoded answer; raises an error of :mod:`ringcast_wire`, which is sent to the requester.
+
+        Raises:
+            LargeAnswerError: it is of a partition and would have over ``most_bytes``: to be asked again with room for
+                it.
+        """
 
 
 class FetchServer:
     """A bounded number of fetches at once, a bounded number that wait; one more gets the error to try again.
 
-    Whole keys have a lane of their own, so that they keep no small fetch waiting, and requesters take turns in each.
+    Whole keys have a lane of their own, so that they keep no small fetch waiting, and so have partitions that turn out
+    to be large, once their size is known and before their rows are read. Requesters take turns in each.
     What the requester has stopped waiting for is dropped. For all else the requester gets rows or an error.
     """
 
@@ -56,13 +74,15 @@ class FetchServer:
         self._small: FetchLane[Msg] = FetchLane(
             LaneLimits(at_once, max(1, at_once // 4), _SMALL_BYTES, waiting, waiting_each)
         )
+        self._large: FetchLane[Msg] = FetchLane(LaneLimits(_LARGE_PARTITIONS, 1, _LARGE_BYTES, waiting, waiting_each))
         self._whole: FetchLane[Msg] = FetchLane(
             LaneLimits(_WHOLE_KEYS, 1, _WHOLE_KEYS * limits.MAX_REPLY_BYTES, waiting, waiting_each)
         )
+        self._lanes = self._small, self._large, self._whole
         self._most_waiting = waiting
         self._subscription: Subscription | None = None
         self._tasks: asyncio.TaskGroup | None = None
-        self._large = {whole: asyncio.Semaphore(_LARGE_REPLIES) for whole in (False, True)}
+        self._places_to_send = {lane: asyncio.Semaphore(_LARGE_REPLIES) for lane in self._lanes}
         self._idle = asyncio.Event()
         self._idle.set()
         self._inbox = ""
@@ -92,7 +112,7 @@ class FetchServer:
     @property
     def waiting(self) -> int:
         """Fetches that wait for a free hand."""
-        return self._small.waiting + self._whole.waiting
+        return sum(lane.waiting for lane in self._lanes)
 
     async def drain(self) -> None:
         """Returns when every fetch that was accepted is answered."""
@@ -131,10 +151,10 @@ class FetchServer:
         """Begins what may begin; there is a task for each fetch under way."""
         if self._tasks is None:
             return
-        for lane in (self._small, self._whole):
+        for lane in self._lanes:
             while (request := lane.take()) is not None:
                 self._tasks.create_task(self._work(lane, request))
-        if self._small.is_idle and self._whole.is_idle:
+        if all(lane.is_idle for lane in self._lanes):
             self._idle.set()
 
     async def _work(self, lane: FetchLane[Msg], request: Request[Msg]) -> None:
@@ -153,8 +173,19 @@ class FetchServer:
             lane.done(request)
             if self._by_id.get(fetch_id := _fetch_id(msg)) is request:
                 del self._by_id[fetch_id]
-            self._telemetry.measures.fetched(fetch_kind(msg.subject), outcome, _now() - request.arrived_at)
+            if outcome != _SET_ASIDE:
+                self._telemetry.measures.fetched(fetch_kind(msg.subject), outcome, _now() - request.arrived_at)
             self._begin()
+
+    async def _set_aside(self, request: Request[Msg], size: int) -> str:
+        """Lets a fetch whose answer turns out to be large wait among the large ones; returns what became of it."""
+        again = replace(request, weight=size)
+        if not self._large.add(again):
+            error = UnavailableError(f"{self._large.waiting} fetches of large partitions wait already: try again later")
+            return await self._fail(request.message, error)
+        if fetch_id := _fetch_id(request.message):
+            self._by_id[fetch_id] = again
+        return _SET_ASIDE
 
     def _span(self, msg: Msg) -> AbstractContextManager[object]:
         """The answer as a span of the asker's trace."""
@@ -166,14 +197,17 @@ class FetchServer:
         return tracing.within(tracing.start("config.service.fetch", parent, facts, kind="SERVER"))
 
     async def _answer(self, lane: FetchLane[Msg], request: Request[Msg]) -> str:
-        """Sends rows or an error; returns which, as a label."""
+        """Sends rows or an error, or sets the fetch aside; returns which, as a label."""
         msg = request.message
+        most_bytes = SMALL_ANSWER_BYTES if lane is self._small else request.weight
         try:
             async with asyncio.timeout(_HANDLE_TIMEOUT_S):
-                body = await self._handlers.fetch(msg.subject, msg.data)
+                body = await self._handlers.fetch(msg.subject, msg.data, most_bytes)
             lane.weigh(request, len(body))
             chunks = split_chunks(body, self._nc.max_payload)
             first = next(chunks)
+        except LargeAnswerError as error:
+            return await self._set_aside(request, error.size)
         except RingcastError as error:
             return await self._fail(msg, error)
         except TimeoutError:
@@ -188,7 +222,7 @@ class FetchServer:
         if len(first.data) == len(body):
             await self._nc.publish(msg.reply, first.data, headers={names.HEADER_CHUNK: first.header})
             return "ok"
-        async with self._large[lane is self._whole]:
+        async with self._places_to_send[lane]:
             return await self._send_large(request, itertools.chain((first,), chunks))
 
     async def _send_large(self, request: Request[Msg], chunks: Iterable[Chunk]) -> str:

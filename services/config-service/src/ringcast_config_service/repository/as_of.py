@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ringcast_wire import FetchReply, HeadsReply, InvalidInputError, PartitionRows, RevisionGoneError, Row, names
+from ringcast_wire import HeadsReply, InvalidInputError, RevisionGoneError, limits, names
 
 from ringcast_config_service.repository import mapping
+from ringcast_config_service.repository.answers import PartitionAnswer, answer_bytes
+from ringcast_config_service.repository.base import LargeAnswerError
 
 
 class Place(NamedTuple):
@@ -41,12 +43,10 @@ class Place(NamedTuple):
         if self.as_of and kept != head - self.as_of:
             raise self._gone()
 
-    def rows(self, records: Iterable[mapping.Record]) -> list[Row]:
-        """The rows of the statement ``READ_AS_OF``; raises ``RevisionGoneError`` where one of them has no value."""
-        found = list(records)
-        if any(value is None for _, value, *_ in found):
+    def check_values(self, records: Iterable[mapping.Record]) -> None:
+        """Looks at records of the statement ``READ_AS_OF``; raises ``RevisionGoneError`` where one has no value."""
+        if any(value is None for _, value, *_ in records):
             raise self._gone()
-        return mapping.to_rows(found)
 
     def _gone(self) -> RevisionGoneError:
         return RevisionGoneError(f"{self} can't be read any more: what was replaced since is kept for a time only")
@@ -65,6 +65,8 @@ class Reading(NamedTuple):
     upto: int
     whole: bool
     after: int
+    live_rows: int
+    live_bytes: int
 
     @classmethod
     def of(cls, place: Place, found: mapping.Record | None, since: int | None) -> Reading:
@@ -73,12 +75,12 @@ class Reading(NamedTuple):
         Raises:
             RingcastError: there is no such place, or it is not as it is asked for.
         """
-        count, key_id, current, head, floor, live_rows = mapping.located(found, place.store, place.key)
+        count, key_id, current, head, floor, rows, size = mapping.located(found, place.store, place.key)
         names.check_partition(place.partition, count)
         upto = place.revision(head or 0, current)
         after = since if place.history == current else None
-        whole = mapping.wants_whole(after, upto, floor or 0, live_rows or 0)
-        return cls(place, key_id, current, head or 0, upto, whole, 0 if whole else after or 0)
+        whole = mapping.wants_whole(after, upto, floor or 0, rows or 0)
+        return cls(place, key_id, current, head or 0, upto, whole, 0 if whole else after or 0, rows or 0, size or 0)
 
     @property
     def is_earlier(self) -> bool:
@@ -101,10 +103,48 @@ class Reading(NamedTuple):
         self.place.check_kept(kept, self.head)
         return self.key_id, self.place.partition, self.upto, horizon_ms, self.after, not self.whole
 
-    def reply(self, records: Iterable[mapping.Record]) -> FetchReply:
-        """The answer with these rows; raises ``RevisionGoneError``."""
-        rows = self.place.rows(records) if self.is_earlier else mapping.to_rows(records)
-        return mapping.fetch_reply(self.history, [PartitionRows(self.place.partition, self.upto, self.whole, rows)])
+    @property
+    def rows(self) -> int:
+        """At least as many rows as the answer has."""
+        replaced = self.head - self.upto
+        return self.live_rows + replaced if self.whole else self.upto - self.after
+
+    @property
+    def answer_bytes(self) -> int:
+        """About how many bytes the answer has.
+
+        Of an earlier revision nobody knows how long its texts are, but no partition has more than the limit. Of what
+        changed they are taken to be as long as those of other rows.
+        """
+        if self.is_earlier:
+            most = (self.head - self.upto) * limits.MAX_ROW_BYTES
+            return answer_bytes(self.rows, min(limits.MAX_PARTITION_BYTES, self.live_bytes + most))
+        return answer_bytes(self.rows, self.live_bytes * min(self.rows, self.live_rows) // max(1, self.live_rows))
+
+    def check_room(self, most_bytes: int) -> None:
+        """Raises ``LargeAnswerError`` where the answer is larger than there is room for."""
+        if (size := self.answer_bytes) > most_bytes:
+            raise LargeAnswerError(size)
+
+    def answer(self) -> EarlierAnswer | PartitionAnswer:
+        """The answer, without rows."""
+        facts = self.history, self.place.partition, self.upto
+        if self.is_earlier:
+            return EarlierAnswer(self.place, *facts, whole=self.whole, rows=self.rows)
+        return PartitionAnswer(*facts, whole=self.whole, rows=self.rows)
+
+
+class EarlierAnswer(PartitionAnswer):
+    """Rows of one partition at an earlier revision."""
+
+    def __init__(self, place: Place, history: str, partition: int, revision: int, *, whole: bool, rows: int) -> None:
+        super().__init__(history, partition, revision, whole=whole, rows=rows)
+        self._place = place
+
+    def add(self, page: Sequence[mapping.Record]) -> None:
+        """Raises ``RevisionGoneError`` where a row can't be told any more."""
+        self._place.check_values(page)
+        super().add(page)
 
 
 def check_moment(at_ms: int, horizon_ms: int, store: str, key: str) -> None:

@@ -185,6 +185,14 @@ class LockedError(UnavailableError):
     """A transaction waited for too long for a lock that another holds; nothing was written."""
 
 
+class LargeAnswerError(Exception):
+    """An answer would have about ``size`` bytes, more than its reader has room for. Nothing was read."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"the answer would have about {size} bytes")
+        self.size = size
+
+
 class OutboxRecord(NamedTuple):
     """An event that waits to be published."""
 

@@ -258,10 +258,6 @@ def to_row(row_id: str, value: str, version: int, deleted: bool | int, metadata:
     return Row(row_id, value, version, bool(deleted), unpack_metadata(metadata))
 
 
-def to_rows(records: Iterable[Record]) -> list[Row]:
-    return [to_row(*record) for record in records]
-
-
 def wants_whole(since: int | None, head: int, floor: int, live_rows: int) -> bool:
     """Whether the whole partition has to be sent.
 
@@ -271,21 +267,12 @@ def wants_whole(since: int | None, head: int, floor: int, live_rows: int) -> boo
     return since is None or not floor <= since <= head or head - since > live_rows + _MAX_CHANGES_BEYOND_LIVE
 
 
-def by_partition(heads: Iterable[Record], records: Iterable[Record], *, whole: bool) -> list[PartitionRows]:
-    """Groups rows (their partition first) under the heads (partition, head, …) of the same snapshot."""
+def by_partition(heads: Iterable[Record], records: Iterable[Record]) -> list[PartitionRows]:
+    """Groups named rows (their partition first) under the heads (partition, head) of the same snapshot."""
     rows: dict[int, list[Row]] = {}
     for partition, *record in records:
         rows.setdefault(partition, []).append(to_row(*record))
-    return [PartitionRows(head[0], head[1], whole, rows.get(head[0], [])) for head in heads]
-
-
-def check_full_size(heads: Iterable[Record], store: str, key: str) -> None:
-    size = sum(head[2] for head in heads)
-    if size > limits.MAX_FULL_BYTES:
-        raise LimitExceededError(
-            f"{store}/{key} has {size} bytes, a full fetch may have {limits.MAX_FULL_BYTES}: "
-            "fetch partition by partition"
-        )
+    return [PartitionRows(head[0], head[1], False, rows.get(head[0], [])) for head in heads]
 
 
 def check_reply_size(size: int) -> None:

@@ -9,6 +9,7 @@ raise ``UnknownStoreError`` and ``UnknownKeyError``, or of what is deleted ``Sto
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Protocol
 
@@ -149,13 +150,22 @@ class RowReader(Protocol):
     """Rows, revisions and partition heads. Each read sees one snapshot."""
 
     async def read_partition(
-        self, store: str, key: str, partition: int, since: int | None, history: str = "", as_of: int | None = None
-    ) -> FetchReply:
+        self,
+        store: str,
+        key: str,
+        partition: int,
+        since: int | None,
+        history: str = "",
+        as_of: int | None = None,
+        most_bytes: int = sys.maxsize,
+    ) -> bytearray:
         """A whole partition, or what changed after a revision of a history; now, or ``as_of`` a revision of it.
 
-        Whole as well where the tombstones are gone, or the history is another now.
+        Whole as well where the tombstones are gone, or the history is another now. The answer is an encoded
+        ``FetchReply``, and takes little more memory than its bytes while it is made.
 
         Raises:
+            LargeAnswerError: the answer would have over ``most_bytes``, as far as its rows are known beforehand.
             InvalidInputError: ``as_of`` is above the head.
             RevisionGoneError: the history is another now, or revisions that ``as_of`` needs are removed.
         """
@@ -163,8 +173,8 @@ class RowReader(Protocol):
     async def read_rows(self, store: str, key: str, row_ids: Sequence[str]) -> FetchReply:
         """The named rows, tombstones included, an entry for each partition asked about."""
 
-    async def read_full(self, store: str, key: str) -> FetchReply:
-        """Every partition that was ever written, whole.
+    async def read_full(self, store: str, key: str) -> bytearray:
+        """Every partition that was ever written, whole, as an encoded ``FetchReply``.
 
         Raises:
             LimitExceededError: they are larger than one reply may be.

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Final
 
 from ringcast_core import row_partitions
 from ringcast_wire import FetchReply, HeadsReply, limits
 
+from ringcast_config_service.repository import answers, mapping, paging
 from ringcast_config_service.repository import as_of as as_of_reads
-from ringcast_config_service.repository import mapping, paging
 from ringcast_config_service.repository.base import HistoryFilter, ListedRow, ListFilter, Revision
-from ringcast_config_service.repository.postgres.session import Sessions
+from ringcast_config_service.repository.postgres.session import Connection, Sessions
 from ringcast_config_service.repository.sql.statements import Postgres as Sql
+
+_AT_ONCE: Final = 1_000
+"""So many records come in one answer of the server; for more there is a cursor."""
 
 
 class PostgresReader:
@@ -22,15 +28,24 @@ class PostgresReader:
         self._sessions = sessions
 
     async def read_partition(
-        self, store: str, key: str, partition: int, since: int | None, history: str = "", as_of: int | None = None
-    ) -> FetchReply:
+        self,
+        store: str,
+        key: str,
+        partition: int,
+        since: int | None,
+        history: str = "",
+        as_of: int | None = None,
+        most_bytes: int = sys.maxsize,
+    ) -> bytearray:
         async with self._sessions.snapshot("fetches") as db:
             found = await db.fetchrow(Sql.LOCATE_PARTITION, store, key, partition)
             reading = as_of_reads.Reading.of(as_of_reads.Place(store, key, partition, history, as_of), found, since)
+            reading.check_room(most_bytes)
             if reading.is_earlier:
                 kept = await db.fetchrow(Sql.KEPT_REVISIONS, *reading.kept_words)
-                return reading.reply(await db.fetch(Sql.READ_AS_OF, *reading.earlier_words(*kept)))
-            return reading.reply(await db.fetch(Sql.READ_WHOLE if reading.whole else Sql.READ_SINCE, *reading.params))
+                return await self._pages_of(db, reading.answer(), Sql.READ_AS_OF, *reading.earlier_words(*kept))
+            statement = Sql.READ_WHOLE if reading.whole else Sql.READ_SINCE
+            return await self._pages_of(db, reading.answer(), statement, *reading.params)
 
     async def read_rows(self, store: str, key: str, row_ids: Sequence[str]) -> FetchReply:
         async with self._sessions.snapshot("fetches") as db:
@@ -42,15 +57,14 @@ class PostgresReader:
             rows = await db.fetch(Sql.READ_ROWS, key_id, partitions, ids)
             found = {head[0]: head[1] for head in await db.fetch(Sql.HEADS, key_id)}
             heads = [(partition, found.get(partition, 0)) for partition in sorted(set(partitions))]
-            return mapping.fetch_reply(history, mapping.by_partition(heads, rows, whole=False))
+            return mapping.fetch_reply(history, mapping.by_partition(heads, rows))
 
-    async def read_full(self, store: str, key: str) -> FetchReply:
+    async def read_full(self, store: str, key: str) -> bytearray:
         async with self._sessions.snapshot("fetches") as db:
             _, key_id, history = mapping.located(await db.fetchrow(Sql.LOCATE, store, key), store, key)
             heads = await db.fetch(Sql.HEADS, key_id)
-            mapping.check_full_size(heads, store, key)
-            rows = await db.fetch(Sql.READ_FULL, key_id)
-            return mapping.fetch_reply(history, mapping.by_partition(heads, rows, whole=True))
+            answers.check_full_size(heads, store, key)
+            return await self._pages_of(db, answers.KeyAnswer(history, heads), Sql.READ_FULL, key_id)
 
     async def heads(self, store: str, key: str, at_ms: int | None = None) -> HeadsReply:
         async with self._sessions.snapshot("fetches") as db:
@@ -71,8 +85,17 @@ class PostgresReader:
             async for page in paging.history_pages(count, query, lambda params: fetch(Sql.HISTORY_PAGE, params)):
                 yield page
 
-    # The relay's statements are transactions of their own: one that it sends from would keep its locks for as long as
-    # the broker takes.
+    async def _pages_of(self, db: Connection, answer: answers.Answer, statement: str, *params: object) -> bytearray:
+        """The answer with all records of the statement; between two pages of them the event loop goes on."""
+        if answer.rows > _AT_ONCE and self._sessions.is_postgres:
+            found = await db.cursor(statement, *params)
+            while page := await found.fetch(answer.page_rows):
+                answer.add(page)
+            return answer.finish()
+        # CockroachDB lets a transaction do nothing else while a cursor is open, and has not always had them.
+        for _ in answers.slices(await db.fetch(statement, *params), answer):
+            await asyncio.sleep(0)
+        return answer.finish()
 
     @asynccontextmanager
     async def _pages(

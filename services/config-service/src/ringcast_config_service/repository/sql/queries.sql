@@ -13,7 +13,7 @@ name, partition_count, mode, hash, strategy, load_factor, wire_version, inline_m
 s.deleted_at_ms, s.expires_at_ms, k.deleted_at_ms, k.expires_at_ms
 
 -- row_columns --
--- A row as mapping.to_rows reads it.
+-- A row as mapping.to_row reads it.
 row_id, value, version, deleted, metadata
 
 -- horizon --
@@ -71,7 +71,7 @@ WHERE s.name = $1
 
 -- LOCATE_PARTITION --
 -- The same with the head of the partition $3, null where it was never written.
-SELECT s.partition_count, k.key_id, k.history_id, p.head, p.floor, p.live_rows, {deletions}
+SELECT s.partition_count, k.key_id, k.history_id, p.head, p.floor, p.live_rows, p.live_bytes, {deletions}
 FROM stores s
 LEFT JOIN config_keys k ON k.store = s.name AND k.name = $2
 LEFT JOIN partitions p ON p.key_id = k.key_id AND p.partition = $3
@@ -87,8 +87,8 @@ SELECT {row_columns} FROM rows WHERE key_id = $1 AND partition = $2 AND NOT dele
 SELECT {row_columns} FROM rows WHERE key_id = $1 AND partition + 0 = $2 AND version > $3 ORDER BY version
 
 -- READ_FULL --
--- The live rows of all partitions of a key.
-SELECT partition, {row_columns} FROM rows WHERE key_id = $1 AND NOT deleted
+-- The live rows of all partitions of a key, one partition after the other.
+SELECT partition, {row_columns} FROM rows WHERE key_id = $1 AND NOT deleted ORDER BY partition
 
 -- HEADS --
 -- The heads of all partitions of a key that were ever written.

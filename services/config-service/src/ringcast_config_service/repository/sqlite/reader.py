@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from ringcast_core import row_partitions
 from ringcast_wire import FetchReply, HeadsReply
 
+from ringcast_config_service.repository import answers, mapping, paging
 from ringcast_config_service.repository import as_of as as_of_reads
-from ringcast_config_service.repository import mapping, paging
 from ringcast_config_service.repository.base import HistoryFilter, ListedRow, ListFilter, Revision
 from ringcast_config_service.repository.sql.statements import Sqlite as Sql
 from ringcast_config_service.repository.sqlite.session import Sessions
@@ -21,17 +23,28 @@ class SqliteReader:
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
+        self._turn = threading.Lock()
 
     async def read_partition(
-        self, store: str, key: str, partition: int, since: int | None, history: str = "", as_of: int | None = None
-    ) -> FetchReply:
-        def work(db: sqlite3.Connection) -> FetchReply:
+        self,
+        store: str,
+        key: str,
+        partition: int,
+        since: int | None,
+        history: str = "",
+        as_of: int | None = None,
+        most_bytes: int = sys.maxsize,
+    ) -> bytearray:
+        def work(db: sqlite3.Connection) -> bytearray:
             found = db.execute(Sql.LOCATE_PARTITION, (store, key, partition)).fetchone()
             reading = as_of_reads.Reading.of(as_of_reads.Place(store, key, partition, history, as_of), found, since)
+            reading.check_room(most_bytes)
             if reading.is_earlier:
                 kept = db.execute(Sql.KEPT_REVISIONS, reading.kept_words).fetchone()
-                return reading.reply(db.execute(Sql.READ_AS_OF, reading.earlier_words(*kept)))
-            return reading.reply(db.execute(Sql.READ_WHOLE if reading.whole else Sql.READ_SINCE, reading.params))
+                found = db.execute(Sql.READ_AS_OF, reading.earlier_words(*kept))
+            else:
+                found = db.execute(Sql.READ_WHOLE if reading.whole else Sql.READ_SINCE, reading.params)
+            return self._pages_of(found, reading.answer())
 
         return await self._sessions.read(work)
 
@@ -45,17 +58,16 @@ class SqliteReader:
                 heads[partition] = found[0] if found else 0
             rows = (db.execute(Sql.READ_ROW, (key_id, *ref)).fetchone() for ref in wanted)
             found = mapping.within_reply(row for row in rows if row)
-            return mapping.fetch_reply(history, mapping.by_partition(heads.items(), found, whole=False))
+            return mapping.fetch_reply(history, mapping.by_partition(heads.items(), found))
 
         return await self._sessions.read(work)
 
-    async def read_full(self, store: str, key: str) -> FetchReply:
-        def work(db: sqlite3.Connection) -> FetchReply:
+    async def read_full(self, store: str, key: str) -> bytearray:
+        def work(db: sqlite3.Connection) -> bytearray:
             _, key_id, history = mapping.located(db.execute(Sql.LOCATE, (store, key)).fetchone(), store, key)
             heads = db.execute(Sql.HEADS, (key_id,)).fetchall()
-            mapping.check_full_size(heads, store, key)
-            rows = db.execute(Sql.READ_FULL, (key_id,))
-            return mapping.fetch_reply(history, mapping.by_partition(heads, rows, whole=True))
+            answers.check_full_size(heads, store, key)
+            return self._pages_of(db.execute(Sql.READ_FULL, (key_id,)), answers.KeyAnswer(history, heads))
 
         return await self._sessions.read(work)
 
@@ -79,6 +91,20 @@ class SqliteReader:
         async with self._pages(store, key) as (count, fetch):
             async for page in paging.history_pages(count, query, lambda params: fetch(Sql.HISTORY_PAGE, params)):
                 yield page
+
+    def _pages_of(self, found: sqlite3.Cursor, answer: answers.Answer) -> bytearray:
+        """The answer with all of these records. One thread at a time reads a page.
+
+        For each record sqlite3 gives the interpreter's lock up and takes it again. Several threads that do so pass the
+        lock among themselves, record by record: the event loop and the writer, which wait for it too, hardly get it.
+        """
+        while True:
+            asked = answer.page_rows
+            with self._turn:
+                page = found.fetchmany(asked)
+            answer.add(page)
+            if len(page) < asked:
+                return answer.finish()
 
     @asynccontextmanager
     async def _pages(

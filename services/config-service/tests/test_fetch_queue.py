@@ -13,6 +13,7 @@ from nats.errors import NoRespondersError
 from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.nats.fetch_queue import FetchLane, LaneLimits, Request, requester_of, weight_of
 from ringcast_config_service.nats.fetch_server import FetchServer
+from ringcast_config_service.repository import LargeAnswerError
 from ringcast_config_service.telemetry import Telemetry
 from ringcast_testkit import PATIENCE_S, NatsServer
 from ringcast_wire import ChunkAssembler, limits, names
@@ -260,3 +261,101 @@ async def test_a_cancelled_answer_of_many_chunks_stops(serving: Any) -> None:
     await subscription.next_msg(timeout=PATIENCE_S)
     await serving.nc.publish(names.fetch_subject("s", "k", names.FETCH_CANCEL), inbox.encode())
     await serving.counted("partition", "abandoned", 1)
+
+
+class LargeHandlers(SlowHandlers):
+    """Partitions as large as their number says in MiB; those that are read wait until they may end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reading: list[str] = []
+        self.may.clear()
+
+    async def fetch(self, subject: str, payload: bytes, most_bytes: int = sys.maxsize) -> bytes:
+        self.asked.append(subject)
+        what = subject.rpartition(".")[2]
+        if what.isdigit() and int(what):
+            if (size := int(what) * limits.MIB) > most_bytes:
+                raise LargeAnswerError(size)
+            self.reading.append(what)
+            await self.may.wait()
+        return b"x" * 10
+
+
+@pytest.fixture
+async def large(serving: Any) -> Any:
+    """The same server, with partitions of any size."""
+    serving.handlers = serving.server._handlers = LargeHandlers()
+    yield serving
+    serving.handlers.may.set()
+
+
+async def asked(serving: Any, what: int, requester: str) -> None:
+    """Sends a fetch and waits until the server has tried to read it."""
+    before = len(serving.handlers.asked)
+    await serving.nc.publish(
+        names.fetch_subject("s", "k", what),
+        b"",
+        reply=f"_INBOX_{requester}.1",
+        headers={names.HEADER_FETCH_ID: requester, names.HEADER_PATIENCE: "30000"},
+    )
+    async with asyncio.timeout(PATIENCE_S):
+        while len(serving.handlers.asked) == before:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await serving.ask("heads")
+
+
+async def test_large_partitions_are_read_apart_and_few_at_once(large: Any) -> None:
+    """Once their size is known they wait among themselves, so that small fetches have all hands."""
+    for number in range(12):
+        await asked(large, 3, f"w{number}")
+    assert large.handlers.reading == ["3", "3"]
+    assert large.server.waiting == 10
+    for what in ("0", "batch", "heads"):
+        assert await large.ask(what) == b"x" * 10
+    large.handlers.may.set()
+    await large.counted("partition", "ok", 13)
+    assert large.handlers.reading == ["3"] * 12
+    assert sum(count for (kind, _), count in large.fetches.items() if kind == "partition") == 13
+
+
+async def test_what_large_partitions_take_in_memory_is_bounded(large: Any) -> None:
+    await asked(large, 40, "a")
+    await asked(large, 40, "b")  # 80 MiB in all
+    await asked(large, 5, "c")
+    assert large.handlers.reading == ["40", "5"]
+    large.handlers.may.set()
+    await large.counted("partition", "ok", 3)
+
+
+async def test_an_answer_that_is_larger_than_any_is_read_alone(large: Any) -> None:
+    await asked(large, 80, "a")
+    await asked(large, 3, "b")
+    assert large.handlers.reading == ["80"]
+    large.handlers.may.set()
+    await large.counted("partition", "ok", 2)
+
+
+async def test_a_large_fetch_that_waits_can_be_cancelled(large: Any) -> None:
+    for requester in ("a", "b", "c"):
+        await asked(large, 3, requester)
+    await large.nc.publish(names.fetch_subject("s", "k", names.FETCH_CANCEL), b"c")
+    await large.ask("heads")
+    large.handlers.may.set()
+    await large.counted("partition", "abandoned", 1)
+    await large.counted("partition", "ok", 2)
+    assert large.handlers.reading == ["3", "3"]
+
+
+async def test_more_large_fetches_of_a_requester_than_can_wait(large: Any) -> None:
+    """They get the error to try again; a quarter of the places may be one requester's."""
+    large.server._large.limits.waiting_each = 2
+    subscription = await large.nc.subscribe("_INBOX_a.1")
+    for _ in range(4):
+        await asked(large, 3, "a")
+    refusal = await subscription.next_msg(timeout=PATIENCE_S)
+    assert refusal.data == b"2 fetches of large partitions wait already: try again later"
+    assert refusal.headers[names.HEADER_ERROR] == "UNAVAILABLE"
+    large.handlers.may.set()
+    await large.counted("partition", "ok", 3)
+    await large.counted("partition", "UNAVAILABLE", 1)

@@ -146,6 +146,34 @@ def test_read_partition(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
     run(benchmark, tmp_path, job)
 
 
+def test_read_tiny_rows(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
+    """A whole partition of rows with nothing but an id, encoded for a worker; diskcache reads its own by their ids."""
+
+    async def job(peers: Peers) -> None:
+        count = 5 * ROWS if benchmark.enabled else 200
+        store = StoreRecord("tiny", StoreSettings(partition_count=1), 0, 0)
+        await peers.repository.stores.create_store(store)
+        row_ids = [f"{number:x}" for number in range(count)]
+        for start in range(0, count, 1_000):
+            rows = [RowWrite(0, row_id, "", None, 5) for row_id in row_ids[start : start + 1_000]]
+            await peers.repository.writer.write([WriteRequest(store, KEY, rows)], 1)
+        with peers.cache.transact():
+            for row_id in row_ids:
+                peers.cache.set(row_id, "")
+        peers.dict.update(dict.fromkeys(row_ids, ""))
+        await measure(
+            benchmark,
+            peers,
+            lambda: peers.repository.reader.read_partition("tiny", KEY, 0, None),
+            lambda: [peers.cache.get(row_id) for row_id in row_ids],
+            lambda: [peers.dict[row_id] for row_id in row_ids],
+        )
+        (found,) = decode_fetch_reply(await peers.repository.reader.read_partition("tiny", KEY, 0, None)).partitions
+        assert sorted(row.row_id for row in found.rows) == sorted(row_ids)
+
+    run(benchmark, tmp_path, job)
+
+
 @pytest.mark.parametrize("count", [1, 100])
 def test_write(benchmark: BenchmarkFixture, tmp_path: Path, count: int) -> None:
     async def job(peers: Peers) -> None:

@@ -148,13 +148,18 @@ def test_what_can_not_be_read_is_refused(words: tuple[str, ...], sentence: str) 
         (Outer(place="x", wait_s=math.nan), "wait_s is nan: it must be above 0"),
         (Outer(place="x", share=1.01), r"share is 1\.01: it must be above 0, and 1 at most"),
         (Outer(place="x", keep_ms=89_999), "keep_ms is 89999: it must be 90s or more"),
-        (Inner(age_s=0.499), r"age_s is 0\.499: it must be 500ms to 2d"),
+        (Inner(age_s=0.499), r"inner_age is 0\.499: it must be 500ms to 2d"),
         (Inner(room=1023), "room is 1023: it must be 1KiB or more"),
     ],
 )
 def test_a_value_out_of_its_range_is_refused(settings: Outer | Inner, sentence: str) -> None:
-    with pytest.raises(ConfigError, match=f"^the {sentence}$"):
-        check_ranges(settings, of="the ")
+    with pytest.raises(ConfigError, match=f"^{sentence}$"):
+        check_ranges(settings)
+
+
+def test_the_ranges_of_a_group_of_settings_are_checked_with_those_of_the_whole() -> None:
+    with pytest.raises(ConfigError, match=r"^inner_age is 0\.1: it must be 500ms to 2d$"):
+        check_ranges(Outer(place="x", inner=Inner(age_s=0.1)))
 
 
 def test_the_ends_of_a_range_are_allowed() -> None:

@@ -63,5 +63,5 @@ async def test_a_call_ends_with_the_grace_of_its_connection(start: Any, nats_url
 
 
 def test_times_are_checked() -> None:
-    with pytest.raises(ConfigError, match="connection idle_s is 0: it must be above 0"):
+    with pytest.raises(ConfigError, match="connection_idle is 0: it must be above 0"):
         Config(database="sqlite:x", connections=ConnectionSettings(idle_s=0))

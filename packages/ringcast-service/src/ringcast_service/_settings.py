@@ -105,18 +105,19 @@ def size(default: str, text: str, *, flag: str = "", allowed: Range | None = Non
     return _field(parse_bytes(default), _Flag(text, flag, default, Size(), None, (), 1, allowed))
 
 
-def check_ranges(settings: Any, *, of: str = "") -> None:
-    """Refuses fields outside of what they may be; ``of`` goes before the name of the field.
+def check_ranges(settings: Any) -> None:
+    """Refuses fields outside of their ranges, of a settings object and of the groups of settings that are its fields.
 
     Raises:
         ConfigError: it names the field, its value and what is allowed.
     """
     for field in dataclasses.fields(settings):
-        flag: _Flag | None = field.metadata.get(_FLAG)
-        if flag is not None and flag.allowed is not None:
-            value = getattr(settings, field.name)
-            if not flag.allowed.contains(value):
-                raise ConfigError(f"{of}{field.name} is {value}: it must be {flag.range}")
+        value, flag = getattr(settings, field.name), field.metadata.get(_FLAG)
+        if flag is None and dataclasses.is_dataclass(value):
+            check_ranges(value)
+        elif flag is not None and flag.allowed is not None and not flag.allowed.contains(value):
+            name = flag.name.replace("-", "_") or field.name
+            raise ConfigError(f"{name} is {value}: it must be {flag.range}")
 
 
 def settings_options(settings: type[Any]) -> Callable[[F], F]:

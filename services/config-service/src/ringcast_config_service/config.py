@@ -104,7 +104,6 @@ class Config:
             except InvalidInputError as error:
                 raise ConfigError(str(error)) from error
         check_ranges(self)
-        check_ranges(self.streams)
         if not self.nats:
             raise ConfigError("nats is empty: one server address or more is needed")
         try:
@@ -112,4 +111,3 @@ class Config:
         except InvalidInputError as error:
             raise ConfigError(f"nats: {error}") from error
         self.security.check()
-        check_ranges(self.connections, of="connection ")

@@ -78,6 +78,8 @@ FROZEN = [
     "encode_record",
     "encode_replay",
     "error_from_code",
+    "event_before",
+    "event_within",
     "field_text",
     "limits",
     "names",

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from ringcast_wire import event_within
+
 T = TypeVar("T")
 
 _CHUNK: Final = 16 * 1024
@@ -259,18 +261,14 @@ class _Direction:
             condition, changed = self._network.condition, self._network.changed
             rest_s = arrived_at + condition.delay_s - loop.time()
             if condition.silent or rest_s > 0:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(None if condition.silent else rest_s):
-                        await changed.wait()
+                await event_within(changed, None if condition.silent else rest_s)
                 continue
             size = max(1, int(condition.bytes_per_s / _SLICES_PER_S)) if condition.bytes_per_s else len(data)
             self._writer.write(data[:size])
             await self._writer.drain()
             data = data[size:]
             if condition.bytes_per_s:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(size / condition.bytes_per_s):
-                        await changed.wait()
+                await event_within(changed, size / condition.bytes_per_s)
 
 
 async def _fill(reader: asyncio.StreamReader, queued: deque[tuple[float, bytes]], moved: asyncio.Event) -> None:

@@ -79,6 +79,7 @@ from ringcast_wire._replays import (
 )
 from ringcast_wire._reply_writer import FetchReplyWriter, PlainRow
 from ringcast_wire._rows import check_condition, check_idempotency_key, check_row, check_row_id
+from ringcast_wire._waits import event_before, event_within
 
 __all__ = [
     "Backoff",
@@ -154,6 +155,8 @@ __all__ = [
     "encode_record",
     "encode_replay",
     "error_from_code",
+    "event_before",
+    "event_within",
     "field_text",
     "limits",
     "names",

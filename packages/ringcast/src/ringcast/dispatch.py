@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, Self
 
 import grpc
 import grpc.aio
-from ringcast_wire import Backoff, EventLog, agent_token
+from ringcast_wire import Backoff, EventLog, agent_token, event_before
 from ringcast_wire.dispatch import DispatchStub, pb
 
 log = EventLog(logging.getLogger(__name__))
@@ -404,9 +404,7 @@ class Consumer:
         number, ping_at, said = 1, loop.time(), 0
         while True:
             if not self._answers:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout_at(ping_at):
-                        await self._to_say.wait()
+                await event_before(self._to_say, ping_at)
             self._to_say.clear()
             batch = list(itertools.islice(self._answers.items(), _ANSWERS))
             if batch:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from ringcast_wire import EventLog, RingcastError
+from ringcast_wire import EventLog, RingcastError, event_within
 from ringcast_wire.grpc import SERVICE_NAME
 
 from ringcast_config_service.grpc.health import Health
@@ -76,9 +75,7 @@ class Readiness:
 
     async def _follow_bus(self) -> None:
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_CHECK_S):
-                    await self._bus_changed.wait()
+            await event_within(self._bus_changed, _CHECK_S)
             self._bus_changed.clear()
             self._check_bus()
 

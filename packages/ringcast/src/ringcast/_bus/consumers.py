@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
-from ringcast_wire import Backoff, EventLog, UnavailableError, names
+from ringcast_wire import Backoff, EventLog, UnavailableError, event_before, event_within, names
 from ringcast_wire.metrics import Histogram
 
 from ringcast._bus.bus import TRANSIENT, Bus, Delivery, EventConsumer, RejectedError, translated
@@ -130,18 +130,14 @@ class Consumers:
                         await asyncio.sleep(self._config.update_interval_s)
                     except TRANSIENT as error:
                         self._log.warning("consumer.update_failed", error=_error_text(error))
-                        with suppress(TimeoutError):
-                            async with asyncio.timeout(backoff.next_s()):
-                                await self._retry_requested.wait()
+                        await event_within(self._retry_requested, backoff.next_s())
                         self._dirty.set()
         finally:
             self._loops.clear()
 
     async def _until_due(self) -> None:
         """Waits until other subjects are wanted, or a consumer that was refused is to be tried again."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(min(self._retry_at.values(), default=None)):
-                await self._dirty.wait()
+        await event_before(self._dirty, min(self._retry_at.values(), default=None))
 
     def stop_pulling(self) -> None:
         """Takes no more events in."""

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from ringcast_wire import Backoff, EventLog
+from ringcast_wire import Backoff, EventLog, event_before
 
 from ringcast._bus.bus import TRANSIENT, Bus, Message, NotFoundError, RejectedError, WatchConsumer
 from ringcast._common.place import read_place
@@ -135,12 +135,8 @@ class BucketWatch:
         loop = asyncio.get_running_loop()
         self._heard_at = loop.time()
         while loop.time() < (due := self._heard_at + _SILENT_S):
-            try:
-                async with asyncio.timeout_at(due):
-                    await self._broken.wait()
-            except TimeoutError:
-                continue
-            return
+            if await event_before(self._broken, due):
+                return
 
     async def _on_message(self, msg: Message) -> None:
         self._heard_at = asyncio.get_running_loop().time()

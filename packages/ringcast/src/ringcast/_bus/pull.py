@@ -11,10 +11,9 @@ import asyncio
 import json
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from typing import Final
 
-from ringcast_wire import Backoff, EventLog, names
+from ringcast_wire import Backoff, EventLog, event_within, names
 
 from ringcast._bus.bus import TRANSIENT, Bus, Delivery, Message
 from ringcast._common.measures import ConsumerCounters
@@ -95,17 +94,11 @@ class PullLoop:
             rest = self._heard_at + _SILENT_S - loop.time()
             if rest <= 0:
                 return
-            try:
-                async with asyncio.timeout(rest):
-                    await self._again.wait()
-            except TimeoutError:
-                continue
-            if self._delay_s:
-                delay_s, self._delay_s = self._delay_s, 0.0
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(delay_s):
-                        await self._waited_enough.wait()
-            return
+            if await event_within(self._again, rest):
+                break
+        if self._delay_s:
+            delay_s, self._delay_s = self._delay_s, 0.0
+            await event_within(self._waited_enough, delay_s)
 
     def _on_batch(self, batch: Sequence[Delivery]) -> None:
         self._heard_at = asyncio.get_running_loop().time()

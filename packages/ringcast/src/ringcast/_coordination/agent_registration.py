@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ringcast_wire import EventLog, InUseError, RingcastError
+from ringcast_wire import EventLog, InUseError, RingcastError, event_within
 
 from ringcast._protocol.lease_choice import LeaseChoice
 
@@ -70,12 +70,8 @@ class AgentRegistration:
     async def tick(self) -> None:
         """Waits for a tick, or until the agent registers this worker, answers again, or fails."""
         self._silent_ticks += 1
-        try:
-            async with asyncio.timeout(_TICK_S):
-                await self._event.wait()
-        except TimeoutError:
-            return
-        self._event.clear()
+        if await event_within(self._event, _TICK_S):
+            self._event.clear()
 
     def registered(self, lease: str) -> None:
         """The agent has registered this worker, and keeps this lease for it."""

@@ -9,7 +9,17 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from ringcast_wire import EventLog, InUseError, LeaseRecord, ProtocolError, decode_record, encode_record, limits, names
+from ringcast_wire import (
+    EventLog,
+    InUseError,
+    LeaseRecord,
+    ProtocolError,
+    decode_record,
+    encode_record,
+    event_before,
+    limits,
+    names,
+)
 
 from ringcast._bus.bus import TRANSIENT, Bus, translated
 from ringcast._bus.kv import Bucket, ConflictError
@@ -170,12 +180,8 @@ class LeaseHolder:
         loop = asyncio.get_running_loop()
         while True:
             self._wake.clear()
-            try:
-                async with asyncio.timeout_at(self._keeper.due):
-                    await self._wake.wait()
+            if await event_before(self._wake, self._keeper.due):
                 self._keeper.refresh_now(loop.time())
-            except TimeoutError:
-                pass
             failures = self._keeper.failures
             try:
                 async with asyncio.timeout(self._keeper.patience_s):

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Final
 
-from ringcast_wire import EventLog, UnavailableError, names
+from ringcast_wire import EventLog, UnavailableError, event_before, names
 
 from ringcast._bus.bus import TRANSIENT, Bus, Message
 from ringcast._bus.kv import Bucket, is_marker
@@ -126,11 +126,7 @@ class LeaseReader:
         loop = asyncio.get_running_loop()
         while (due := self._readings.due) is None or loop.time() < due:
             self._wake.clear()
-            try:
-                async with asyncio.timeout_at(due):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
+            await event_before(self._wake, due)
 
     async def _read(self, leases: Sequence[str]) -> dict[str, Lease]:
         """What one server has of these leases at one moment.

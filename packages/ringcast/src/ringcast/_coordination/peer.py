@@ -6,13 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import Final, Protocol
 
-from ringcast_wire import (
-    EventLog,
-    LimitExceededError,
-    StoreSettings,
-    limits,
-    names,
-)
+from ringcast_wire import EventLog, LimitExceededError, StoreSettings, event_before, limits, names
 
 from ringcast._bus.bus import TRANSIENT, Bus
 from ringcast._bus.kv import Bucket, BucketWatch, ConflictError
@@ -350,9 +344,5 @@ class PeerCoordinator:
 
 async def _until(event: asyncio.Event, due: float | None) -> None:
     """Waits until something happens, or until a time."""
-    try:
-        async with asyncio.timeout_at(due):
-            await event.wait()
-    except TimeoutError:
-        pass
+    await event_before(event, due)
     event.clear()

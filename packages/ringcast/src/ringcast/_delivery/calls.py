@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
+
+from ringcast_wire import event_within
 
 from ringcast._common.change import Change
 
@@ -32,9 +33,7 @@ class HandlerCall:
         if self.lost:
             return
         self._lost_event = self._lost_event or asyncio.Event()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(delay_s):
-                await self._lost_event.wait()
+        await event_within(self._lost_event, delay_s)
 
 
 class HandlerCalls:

@@ -20,6 +20,7 @@ from ringcast_wire import (
     ReplayOutcome,
     dead_letter_id,
     encode_dead_letter,
+    event_within,
     names,
 )
 
@@ -220,11 +221,7 @@ class Poison:
         while len(self._blocked) >= MAX_BLOCKED_ROWS and self._owned(change.partition):
             self._log.warning("blocked_rows.full", partition=change.partition)
             self._room.clear()
-            try:
-                async with asyncio.timeout(_LOOK_S):
-                    await self._room.wait()
-            except TimeoutError:
-                continue
+            await event_within(self._room, _LOOK_S)
         if self._owned(change.partition):
             self._stats.blocked += 1
             self._blocked[(change.partition, change.row_id)] = _Entry(change, repr(error))

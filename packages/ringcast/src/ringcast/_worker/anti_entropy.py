@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from ringcast_wire import WIRE_VERSION, ErrorCode, EventLog, HeadsReply, RingcastError
+from ringcast_wire import WIRE_VERSION, ErrorCode, EventLog, HeadsReply, RingcastError, event_within
 
 from ringcast._protocol.anti_entropy import AntiEntropyTimer
 from ringcast._protocol.key import KeyMachine
@@ -37,11 +37,7 @@ class AntiEntropy:
         timer = AntiEntropyTimer(random.random, self._every_s)
         failed = False
         while True:
-            try:
-                async with asyncio.timeout(timer.next_s(failed=failed)):
-                    await self._wanted.wait()
-            except TimeoutError:
-                pass
+            await event_within(self._wanted, timer.next_s(failed=failed))
             self._wanted.clear()
             failed = not await self._compare()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections import deque
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import nats.errors
 from nats.aio.client import Client
 from nats.js.errors import APIError, NoStreamResponseError
-from ringcast_wire import Backoff, EventLog, limits, names
+from ringcast_wire import Backoff, EventLog, event_within, limits, names
 from ringcast_wire.tracing import end_span
 
 from ringcast_config_service.nats.flights import Flight, Flights
@@ -170,9 +169,7 @@ class Lane:
         if self.busy:
             self.idle_since = 0.0
             delay = min(_TICK_S, max(0.0, self._retry_at - _now()) or _TICK_S)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(delay):
-                    await self.wake.wait()
+            await event_within(self.wake, delay)
         else:
             self.idle_since = self.idle_since or _now()
             await self.wake.wait()

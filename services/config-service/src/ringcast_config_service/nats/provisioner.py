@@ -18,7 +18,7 @@ from nats.js import JetStreamContext
 from nats.js.api import StreamConfig
 from nats.js.errors import APIError, KeyNotFoundError, KeyWrongLastSequenceError, NotFoundError
 from nats.js.kv import KeyValue
-from ringcast_wire import EventLog, MismatchError, RingcastError, UnavailableError, names
+from ringcast_wire import EventLog, MismatchError, RingcastError, UnavailableError, event_within, names
 
 from ringcast_config_service.nats import streams
 from ringcast_config_service.nats.bus_removal import clear_deletion, mark_deletion, remove_store
@@ -131,12 +131,8 @@ class Provisioner:
                 await self.ensure_all()
             except RingcastError as error:
                 log.warning("provision.put_off", error=error)
-            try:
-                async with asyncio.timeout(self._interval_s):
-                    await self._check.wait()
+            if await event_within(self._check, self._interval_s):
                 await asyncio.sleep(0.1)  # many may call at once
-            except TimeoutError:
-                pass
 
     def _failed(self, store: str, error: Exception) -> None:
         """Says it once, and again when the reason is another."""

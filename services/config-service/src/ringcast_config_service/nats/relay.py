@@ -9,7 +9,6 @@ transaction is open while something is sent. What is published twice has the sam
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import uuid
 from collections import Counter
@@ -17,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from nats.aio.client import Client
-from ringcast_wire import EventLog, RingcastError, limits
+from ringcast_wire import EventLog, RingcastError, event_within, limits
 
 from ringcast_config_service.nats.claims import Claims
 from ringcast_config_service.nats.lane import Lane
@@ -136,7 +135,7 @@ class Relay:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._published.run())
-                await _wait(self._poll_now, self._poll_s)  # by then streams that were lost are there again
+                await event_within(self._poll_now, self._poll_s)  # by then streams that were lost are there again
                 self._tasks = tasks
                 this = asyncio.current_task()
                 while True:
@@ -144,7 +143,7 @@ class Relay:
                         raise asyncio.CancelledError
                     self._poll_now.clear()
                     await self._poll()
-                    await _wait(self._poll_now, self._poll_s)
+                    await event_within(self._poll_now, self._poll_s)
         finally:
             self._tasks = None
             self._running.clear()
@@ -287,10 +286,3 @@ class Relay:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-async def _wait(event: asyncio.Event, timeout_s: float) -> None:
-    """Returns when the event is set or the time is over."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(timeout_s):
-            await event.wait()

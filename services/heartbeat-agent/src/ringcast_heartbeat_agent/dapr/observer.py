@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 from typing import Any, Final
@@ -20,7 +19,7 @@ from ringcast import (
     Worker,
 )
 from ringcast.metrics import PrometheusMetrics
-from ringcast_wire import EventLog, names
+from ringcast_wire import EventLog, event_within, names
 
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dapr.items import item_of
@@ -147,9 +146,7 @@ class KeyObserver(Follower):
             failures += 1
             pause_s = min(_RETRY_MOST_S, 0.25 * 2 ** min(failures, 6)) * (0.5 + random.random() / 2)  # noqa: S311
             log.warning("observer.worker_ended", store=self.store, key=self.key, error=why, retry_in_s=pause_s)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await self._stopping.wait()
+            await event_within(self._stopping, pause_s)
 
     async def stop(self) -> None:
         self._stopping.set()

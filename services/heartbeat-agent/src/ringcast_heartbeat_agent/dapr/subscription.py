@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from ringcast.hosting import METADATA_DELETED, ConfigurationItem
 from ringcast_core import row_partition
-from ringcast_wire import EventLog
+from ringcast_wire import EventLog, event_within
 
 from ringcast_heartbeat_agent.clients import current
 from ringcast_heartbeat_agent.dapr.items import KeySelection, deleted_item
@@ -288,11 +288,7 @@ class Subscription:
         """Waits before the next try, unless something else is to be done."""
         pause_s = min(_RETRY_MOST_S, _RETRY_FIRST_S * 2 ** min(self._failures, 10)) * (0.5 + random.random() / 2)  # noqa: S311
         self._news.clear()
-        try:
-            async with asyncio.timeout(pause_s):
-                await self._news.wait()
-        except TimeoutError:
-            pass
+        await event_within(self._news, pause_s)
 
     def _fits(self, name: str, item: ConfigurationItem) -> bool:
         held = self._waiting.get(name)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import Counter
 from typing import Final, Protocol
 
 from ringcast import InvalidInputError, LimitExceededError, RingcastError, UnavailableError
-from ringcast_wire import EventLog, leases, limits, names
+from ringcast_wire import EventLog, event_within, leases, limits, names
 
 from ringcast_heartbeat_agent.leases.host import HostLeases
 from ringcast_heartbeat_agent.leases.registry import SILENCE_S, RegisteredWorker, Registration
@@ -101,9 +100,7 @@ class WorkerStreams:
             lease = self._hosted.lease
             ping = pb.Ping(number=number, held=lease.held, losses=lease.losses, failed_writes=lease.failed_writes)
             await stream.write(pb.HoldResponse(ping=ping))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(PING_S):
-                    await news.wait()
+            await event_within(news, PING_S)
 
     async def _read(self, stream: WorkerStream, worker: RegisteredWorker) -> None:
         """Takes what the worker says until it leaves, its stream ends, or it is given up."""

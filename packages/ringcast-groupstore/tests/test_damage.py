@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from ringcast_groupstore import GroupStore, RevisionGapError, StoreCorruptError, StoreError, StoreOpenError
-from ringcast_groupstore._integrity import _exchange
 from ringcast_groupstore._log import _record_checksum
 
 
@@ -371,17 +370,6 @@ def test_whoever_dies_while_a_file_is_set_aside_leaves_what_can_be_read(path: Pa
             break
         assert died == 9
     assert 2 < step < 19
-
-
-def test_the_logs_of_a_file_that_is_set_aside_do_not_meet_the_new_one(tmp_path: Path) -> None:
-    parts = ["", "-journal", "-wal", "-shm"]
-    for part in parts:
-        (tmp_path / f"store.db{part}").write_text(f"old{part}")
-    (tmp_path / "new").write_text("new")
-    aside = _exchange(tmp_path / "store.db", tmp_path / "new")
-    assert (tmp_path / "store.db").read_text() == "new"
-    assert [Path(f"{aside}{part}").read_text() for part in parts] == [f"old{part}" for part in parts]
-    assert len(list(tmp_path.iterdir())) == 5
 
 
 def test_a_damaged_log_of_changes_costs_no_key(path: Path) -> None:

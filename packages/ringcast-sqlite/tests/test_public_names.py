@@ -8,6 +8,7 @@ import ringcast_sqlite
 def test_the_public_names_are_frozen() -> None:
     assert ringcast_sqlite.__all__ == [
         "BUSY_TIMEOUT_S",
+        "COMPANIONS",
         "Database",
         "Snapshot",
         "StoreBusyError",
@@ -19,8 +20,13 @@ def test_the_public_names_are_frozen() -> None:
         "Threads",
         "Work",
         "connect",
+        "quarantine",
+        "quarantined",
+        "remove_database",
+        "sync_to_disk",
         "transaction",
         "translate",
         "translated",
+        "try_lock",
     ]
     assert all(hasattr(ringcast_sqlite, name) for name in ringcast_sqlite.__all__)

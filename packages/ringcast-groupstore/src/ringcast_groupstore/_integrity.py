@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, get_args
 
-from ringcast_sqlite import StoreCorruptError, StoreError, StoreFullError, StoreOpenError, translated
+from ringcast_sqlite import (
+    StoreCorruptError,
+    StoreError,
+    StoreFullError,
+    StoreOpenError,
+    quarantine,
+    remove_database,
+    sync_to_disk,
+    translated,
+)
 
 from ringcast_groupstore import _log
 from ringcast_groupstore._checksum import checksum
@@ -31,8 +39,6 @@ _PAGE_BYTES = 4096
 """Of a database that this package has made: no other size is that of a store, whatever its first page says."""
 _MAX_FINDINGS = 100
 _CONTENT = f"SELECT group_name, entry_key, {VALUE}, expires_at, revision, checksum FROM entries"  # noqa: S608
-_COMPANIONS = ("", "-journal", "-wal", "-shm")
-"""What may lie beside a database; first the database."""
 
 _logger = logging.getLogger("ringcast_groupstore")
 
@@ -77,48 +83,16 @@ def _replace(path: Path, error: StoreError, limits: Limits) -> Path:
     partial = _partial(path)
     try:
         kept = salvage(path, partial, limits)
-        _sync(partial)
-        aside = _exchange(path, partial)
+        sync_to_disk(partial)
+        aside = quarantine(path, "damaged", partial)
     except OSError as failed:
         raise StoreOpenError(f"{error}; it can't be quarantined: {failed.strerror}") from failed
     finally:
-        for companion in ("", "-journal"):
-            partial.with_name(partial.name + companion).unlink(missing_ok=True)
+        remove_database(partial)
     _logger.warning(
         "%s; it was quarantined as %s, and %d keys of it that can be read take its place", error, aside, kept
     )
     return aside
-
-
-def _exchange(path: Path, new: Path) -> Path:
-    """Puts a database in the place of another, which gets a new name with what belongs to it; returns that name.
-
-    Whenever the process dies, either the old or the new one has the old name, and all of the old one has one.
-    """
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    names = (f"{path.name}.damaged-{stamp}{suffix}" for suffix in ("", *(f".{n}" for n in range(1, 1000))))
-    aside = next(name for name in names if not any(path.with_name(name + part).exists() for part in _COMPANIONS))
-    for companion in _COMPANIONS:
-        source = path.with_name(path.name + companion)
-        if source.exists():
-            _link(source, path.with_name(aside + companion))
-    _sync(path.parent)
-    # The log before the database: one that has lost it is merely old, one that meets another's is damaged by it.
-    for companion in _COMPANIONS[1:]:
-        path.with_name(path.name + companion).unlink(missing_ok=True)
-    _sync(path.parent)
-    new.replace(path)
-    _sync(path.parent)
-    return path.with_name(aside)
-
-
-def _link(source: Path, target: Path) -> None:
-    """Gives a file a second name; where the file system has no such thing, a copy has it."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
-        _sync(target)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
@@ -186,9 +160,9 @@ def back_up(source: sqlite3.Connection, path: Path, target: Path) -> None:
                 source.backup(copy)  # all pages in one step: one moment of the store, writers go on beside it
         finally:
             copy.close()
-        _sync(partial)
+        sync_to_disk(partial)
         os.link(partial, target)  # unlike a rename, never over a file that has appeared meanwhile
-        _sync(target.parent)
+        sync_to_disk(target.parent)
     except FileExistsError:
         raise InputError(f"backup target {target} is there already") from None
     except OSError as error:
@@ -225,11 +199,3 @@ def _look(connection: sqlite3.Connection, path: Path, check: Check) -> None:
 def _partial(path: Path) -> Path:
     """A name for a file that is still being written."""
     return path.with_name(f"{path.name}.partial-{os.getpid()}-{time.monotonic_ns()}")
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

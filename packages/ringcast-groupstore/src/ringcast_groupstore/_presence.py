@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 
-from ringcast_sqlite import StoreOpenError
+from ringcast_sqlite import StoreOpenError, try_lock
 
 _LOCKS = True
 try:
@@ -55,14 +55,11 @@ class Presence:
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         deadline = time.monotonic() + within_s
         while not unless():
-            try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    return False
-                time.sleep(_POLL_S)
-                continue
-            return not unless()
+            if try_lock(self._descriptor):
+                return not unless()
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_S)
         return False
 
     def share(self) -> None:

@@ -14,10 +14,12 @@ from ringcast_sqlite._errors import (
     translate,
     translated,
 )
+from ringcast_sqlite._files import COMPANIONS, quarantine, quarantined, remove_database, sync_to_disk, try_lock
 from ringcast_sqlite._threads import Threads
 
 __all__ = [
     "BUSY_TIMEOUT_S",
+    "COMPANIONS",
     "Database",
     "Snapshot",
     "StoreBusyError",
@@ -29,7 +31,12 @@ __all__ = [
     "Threads",
     "Work",
     "connect",
+    "quarantine",
+    "quarantined",
+    "remove_database",
+    "sync_to_disk",
     "transaction",
     "translate",
     "translated",
+    "try_lock",
 ]

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 from ringcast_sqlite import Database, StoreCorruptError, StoreError
-from ringcast_wire import Backoff, EventLog, MismatchError
+from ringcast_wire import Backoff, EventLog, MismatchError, event_within
 
 from ringcast._cache import file
 from ringcast._cache.directory import CachePlace
@@ -154,7 +154,7 @@ class Cache:
         await self._close_file()
         self.found, self.identity = {}, None
         self.restored_partitions = self.restored_rows = 0
-        aside = self.place.set_aside()
+        aside = await asyncio.to_thread(self.place.set_aside)
         self.sets_aside += 1
         self.set_aside_because = reason
         self._log.error(
@@ -179,13 +179,13 @@ class Cache:
         """Writes until stopped, and then what is left."""
         backoff = Backoff(random.random)
         while not self._stopping.is_set():
-            await self._wait(self._changed, self._config.heads_s)
+            await event_within(self._changed, self._config.heads_s)
             self._changed.clear()
             if await self._write():
                 backoff.reset()
-                await self._wait(self._stopping, _INTERVAL_S)
+                await event_within(self._stopping, _INTERVAL_S)
             else:
-                await self._wait(self._stopping, backoff.next_s())
+                await event_within(self._stopping, backoff.next_s())
             if self.behind:
                 self._changed.set()
         while self.behind and await self._write():
@@ -240,21 +240,11 @@ class Cache:
             self._log.error("cache.write_failed", error=str(error))
         self.failing_because = str(error)
 
-    async def _wait(self, event: asyncio.Event, seconds: float) -> None:
-        """Waits for an event, or for the stop, or until the time is over."""
-        if self._stopping.is_set():
-            return
-        waiting = {asyncio.ensure_future(event.wait()), asyncio.ensure_future(self._stopping.wait())}
-        try:
-            await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in waiting:
-                task.cancel()
-
     # ---- the end
 
     async def _close(self) -> None:
         self._stopping.set()
+        self._changed.set()
         if self._task is not None:
             _, late = await asyncio.wait({self._task}, timeout=self._config.drain_timeout_s)
             if late:

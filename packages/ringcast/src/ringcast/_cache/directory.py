@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import time
 from collections.abc import AsyncIterator
@@ -11,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
+from ringcast_sqlite import quarantine, quarantined, remove_database, try_lock
 from ringcast_wire import InUseError, limits
 
 from ringcast._common.process import this_process
@@ -19,8 +19,7 @@ KEPT_ASIDE: Final = 3
 """Files set aside that are kept; the oldest goes when there is one more."""
 _PATIENCE_S: Final = limits.LEASE_TTL_S + 2.0
 _POLL_S: Final = 0.1
-_COMPANIONS: Final = ("", "-wal", "-shm")
-_ASIDE: Final = ".aside-"
+_LABEL: Final = "aside"
 
 
 class CachePlace:
@@ -49,33 +48,23 @@ class CachePlace:
 
     async def _lock(self, file: int) -> None:
         deadline = time.monotonic() + _PATIENCE_S
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    raise InUseError(
-                        f"cache {self.path} is in use by another process with this worker id", field="cache_dir"
-                    ) from None
-                await asyncio.sleep(_POLL_S)
-            else:
-                return
+        while not try_lock(file):
+            if time.monotonic() >= deadline:
+                raise InUseError(
+                    f"cache {self.path} is in use by another process with this worker id", field="cache_dir"
+                )
+            await asyncio.sleep(_POLL_S)
 
     def set_aside(self) -> Path:
-        """Renames the file with what belongs to it, so that a new one can take its place; returns its new name."""
-        stamp = f"{time.time_ns() // 1000:020d}"  # sorts by age
-        aside = self.path.with_name(f"{self.path.name}{_ASIDE}{stamp}")
-        # The write-ahead log first: without it a database is merely old, with that of another file it is damaged.
-        for companion in reversed(_COMPANIONS):
-            source = self.path.with_name(self.path.name + companion)
-            if source.exists():
-                source.rename(aside.with_name(aside.name + companion))
+        """Renames the file with what belongs to it, so that a new one can take its place; returns its new name.
+
+        Waits for the disk.
+        """
+        aside = quarantine(self.path, _LABEL)
         for old in self.aside()[:-KEPT_ASIDE]:
-            for companion in _COMPANIONS:
-                old.with_name(old.name + companion).unlink(missing_ok=True)
+            remove_database(old)
         return aside
 
     def aside(self) -> list[Path]:
         """The files set aside, the oldest first."""
-        found = self.directory.glob(f"{self.path.name}{_ASIDE}*")
-        return sorted(path for path in found if not path.name.endswith(_COMPANIONS[1:]))
+        return quarantined(self.path, _LABEL)

@@ -232,7 +232,7 @@ class HostRecords:
                         await self._delete_orphans()
                     backoff.reset()
                 except TRANSIENT as error:
-                    self._log.debug("records.delete_failed", error=str(error))
+                    self._log.debug("records.delete_failed", error=error)
                     await asyncio.sleep(backoff.next_s())
                     self._dirty.set()
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
-from ringcast_wire import Backoff, EventLog, UnavailableError, event_before, event_within, names
+from ringcast_wire import Backoff, EventLog, UnavailableError, event_before, event_within, field_text, names
 from ringcast_wire.metrics import Histogram
 
 from ringcast._bus.bus import TRANSIENT, Bus, Delivery, EventConsumer, RejectedError, translated
@@ -129,7 +129,7 @@ class Consumers:
                         backoff.reset()
                         await asyncio.sleep(self._config.update_interval_s)
                     except TRANSIENT as error:
-                        self._log.warning("consumer.update_failed", error=_error_text(error))
+                        self._log.warning("consumer.update_failed", error=error)
                         await event_within(self._retry_requested, backoff.next_s())
                         self._dirty.set()
         finally:
@@ -169,7 +169,7 @@ class Consumers:
             try:
                 await self._update_one(index, filters)
             except (RefusedError, RejectedError) as error:
-                self._log.warning("consumer.update_failed", consumer=self._name(index), error=_error_text(error))
+                self._log.warning("consumer.update_failed", consumer=self._name(index), error=error)
                 self._failed(index, filters, error)
             except TRANSIENT as error:
                 self._failed(index, filters, error)
@@ -204,7 +204,7 @@ class Consumers:
         pause = self._pauses.setdefault(index, Backoff(random.random, first_s=_FIRST_PAUSE_S, most_s=_MOST_PAUSE_S))
         self._retry_at[index] = asyncio.get_running_loop().time() + pause.next_s()
         if pause.failures >= self._config.update_tries:
-            self._failing(filters - self._plan.confirmed, f"consumer {self._name(index)}: {_error_text(error)}")
+            self._failing(filters - self._plan.confirmed, f"consumer {self._name(index)}: {field_text(error)}")
 
     def _pull(self, tasks: asyncio.TaskGroup, index: int, wanted: bool) -> None:
         found = self._loops.get(index)
@@ -255,7 +255,3 @@ class Consumers:
 
     async def _delete(self, index: int) -> bool:
         return await self._bus.delete_consumer(self._stream, self._name(index))
-
-
-def _error_text(error: BaseException) -> str:
-    return str(error) or type(error).__name__

@@ -53,7 +53,7 @@ class NatsAcks:
         try:
             await publish_to_all(self._client(), tokens)
         except _CLIENT_ERRORS as error:
-            self._log.debug("nats.acks_lost", error=str(error))
+            self._log.debug("nats.acks_lost", error=error)
 
     async def report_progress(self, tokens: Sequence[str]) -> None:
         """Reports that these deliveries are being worked on: the server restarts their acknowledgement timeout."""
@@ -62,4 +62,4 @@ class NatsAcks:
         try:
             await publish_to_all(self._client(), tokens, _IN_PROGRESS)
         except _CLIENT_ERRORS as error:
-            self._log.debug("nats.progress_lost", error=str(error))
+            self._log.debug("nats.progress_lost", error=error)

@@ -278,7 +278,7 @@ async def _close(client: Client, log: EventLog) -> None:
         await client.close()
     except CLIENT_ERRORS as error:
         # The client stops half-way if the server goes away at that moment; its tasks must not outlive the bus.
-        log.debug("nats.close_failed", error=str(error))
+        log.debug("nats.close_failed", error=error)
         for subscription in list(client._subs.values()):
             subscription._stop_processing()
         if client._transport is not None:

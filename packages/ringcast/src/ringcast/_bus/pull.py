@@ -85,7 +85,7 @@ class PullLoop:
         try:
             await self._bus.publish(self._subject, json.dumps(wanted).encode(), reply=f"{self._inbox}.{self._request}")
         except TRANSIENT as error:
-            self._log.debug("pull.request_failed", error=str(error))
+            self._log.debug("pull.request_failed", error=error)
 
     async def _until_again(self) -> None:
         """Waits until another request is called for; heartbeats that stop call for one too."""

@@ -237,7 +237,7 @@ class Cache:
     def _failed(self, error: BaseException) -> None:
         self.write_failures += 1
         if not self.failing_because:
-            self._log.error("cache.write_failed", error=str(error))
+            self._log.error("cache.write_failed", error=error)
         self.failing_because = str(error)
 
     # ---- the end

@@ -121,7 +121,7 @@ class AgentLease:
         try:
             await self._registration.first_answer(deadline)
             if self._choice.host is None:
-                self._log.warning("agent.unusable", agent=self._agent, error=str(self._registration.refusal))
+                self._log.warning("agent.unusable", agent=self._agent, error=self._registration.refusal)
                 await self._own.grant()
                 self._choice.own_taken(loop.time())
         except BaseException:

@@ -99,7 +99,7 @@ class AgentRegistration:
         from ringcast._coordination.agent_stream import GivenUpError  # a worker without an agent does not import gRPC
 
         if self._choice.host is not None:
-            self._log.warning("agent.stream_ended", agent=self._agent, error=str(error))
+            self._log.warning("agent.stream_ended", agent=self._agent, error=error)
         self._choice.lost(asyncio.get_running_loop().time(), given_up=isinstance(error, GivenUpError))
         self.refusal = error
         self._event.set()

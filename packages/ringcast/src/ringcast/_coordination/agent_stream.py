@@ -91,7 +91,7 @@ class AgentStream:
                 error = caught
             if self._leaving:
                 break
-            self._log.debug("agent.attempt_failed", error=str(error))
+            self._log.debug("agent.attempt_failed", error=error)
             self._listener.failed(error)
             pause_s = backoff.next_s()
             await asyncio.sleep(_IN_USE_PAUSE_S if isinstance(error, InUseError) else pause_s)

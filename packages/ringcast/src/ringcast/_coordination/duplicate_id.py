@@ -66,7 +66,7 @@ class DuplicateIdCheck:
             except RefusedError:
                 return  # the watch reports it later
             except TRANSIENT as error:
-                self._log.debug("records.read_failed", error=str(error))
+                self._log.debug("records.read_failed", error=error)
                 since = None
             else:
                 found = (self._find(view, key) for key in self._keys)

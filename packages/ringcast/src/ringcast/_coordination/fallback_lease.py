@@ -40,7 +40,7 @@ class FallbackLease:
                 try:
                     await self._own.revoke()
                 except (RingcastError, *TRANSIENT) as error:
-                    self._log.debug("lease.revoke_failed", error=str(error))
+                    self._log.debug("lease.revoke_failed", error=error)
 
     async def _keep_alive(self) -> None:
         loop = asyncio.get_running_loop()
@@ -51,7 +51,7 @@ class FallbackLease:
             except InUseError:
                 raise
             except (RingcastError, *TRANSIENT) as error:
-                self._log.debug("lease.grant_failed", error=str(error))
+                self._log.debug("lease.grant_failed", error=error)
                 await asyncio.sleep(backoff.next_s())
                 continue
             if self._choice.own_taken(loop.time()):

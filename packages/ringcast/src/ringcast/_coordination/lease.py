@@ -227,7 +227,7 @@ class LeaseHolder:
         self.failed_writes += 1
         retries = self._keeper.failures
         level = logging.WARNING if self._keeper.in_trouble else logging.DEBUG
-        self._log.log(level, "lease.refresh_failed", retries=retries, error=str(error))
+        self._log.log(level, "lease.refresh_failed", retries=retries, error=error)
         if self._keeper.expired(now) and not self._expiry_logged:
             self._expiry_logged = True
             self._log.critical("lease.expired", retries=retries)
@@ -259,7 +259,7 @@ class LeaseHolder:
             return decode_record(entry.value, LeaseRecord)
         except ProtocolError as error:
             self._stats.bad_records += 1
-            self._log.warning("lease.corrupt", action="overwrite", error=str(error))
+            self._log.warning("lease.corrupt", action="overwrite", error=error)
             return None
 
     def _in_use(self, current: LeaseRecord | None) -> InUseError:

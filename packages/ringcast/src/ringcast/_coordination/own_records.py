@@ -51,7 +51,7 @@ class OwnRecords:
                 for name in self._names(key):
                     await self._check(name)
             except TRANSIENT as error:
-                self._log.debug("records.read_failed", key=key, error=str(error))
+                self._log.debug("records.read_failed", key=key, error=error)
 
     def _names(self, key: str) -> Iterator[str]:
         node = names.node_key(key, self._worker_id)

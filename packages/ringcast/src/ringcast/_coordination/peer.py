@@ -284,7 +284,7 @@ class PeerCoordinator:
                     raise
                 self._registrations.failed(key, error)
             except (ConflictError, *TRANSIENT) as error:
-                self._log.debug("registration.retried", key=key, error=str(error))
+                self._log.debug("registration.retried", key=key, error=error)
                 self._registrations.failed(key, error)
                 if not isinstance(error, ConflictError | RefusedError):
                     return  # NATS does not answer: neither would it for the other keys

@@ -53,7 +53,7 @@ class Reports:
             async with asyncio.timeout(_ANSWER_S):
                 await self._write(self._name, report, self._nodes.revision(self._name))
         except (ConflictError, *TRANSIENT) as error:
-            self._log.debug("report.failed", leases=found, error=str(error))
+            self._log.debug("report.failed", leases=found, error=error)
             return False
         self._log.info("leases.ended", leases=found)
         self._reported_finds = finds

@@ -66,5 +66,5 @@ async def find_store(bus: Bus, config: WorkerConfig, *, patient: bool, log: Even
             if not patient:
                 raise
             delay_s = backoff.next_s()
-            log.warning("store.join_failed", error=str(error), retry_in_s=round(delay_s, 1))
+            log.warning("store.join_failed", error=error, retry_in_s=round(delay_s, 1))
         await asyncio.sleep(delay_s)

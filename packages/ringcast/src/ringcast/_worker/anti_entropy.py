@@ -55,7 +55,7 @@ class AntiEntropy:
                 self._observer.deleted(error)
                 return False
             if error.code is not ErrorCode.UNKNOWN_KEY:
-                self._log.warning("anti_entropy.failed", error=str(error))
+                self._log.warning("anti_entropy.failed", error=error)
                 if self.unanswered_since is None:
                     self.unanswered_since = asked_at
                 self._observer.pump()

@@ -163,10 +163,10 @@ class KeyFetches:
             self._failures.pop(partition, None)
             self._log.debug("key.empty", partition=partition)
         elif isinstance(action, FetchBatch):
-            self._log.warning("fetch.attempt_failed", error=str(error))
+            self._log.warning("fetch.attempt_failed", error=error)
         elif isinstance(action, FetchFull) and (unfinished or error.code is ErrorCode.LIMIT_EXCEEDED):
             self.split_because = str(error)
-            self._log.warning("bootstrap.split", error=str(error))
+            self._log.warning("bootstrap.split", error=error)
         else:
             self._bootstrap_failed(action, partition, error)
         self._machine.fetches.failed(action.request, error.code, self._now(), unfinished=unfinished)

@@ -166,7 +166,7 @@ class JoinedWorker:
             async with asyncio.timeout(_RELEASE_TIMEOUT_S):
                 await step()
         except (RingcastError, *TRANSIENT) as error:
-            self._context.log.warning("release.unconfirmed", error=str(error))
+            self._context.log.warning("release.unconfirmed", error=error)
 
 
 async def _until_closed(bus: Bus) -> None:

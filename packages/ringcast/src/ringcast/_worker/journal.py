@@ -33,7 +33,7 @@ class KeyJournal:
 
     def unreadable(self, partition: int, error: ProtocolError) -> None:
         """An event can't be read."""
-        self._log.error("event.unreadable", partition=partition, error=str(error))
+        self._log.error("event.unreadable", partition=partition, error=error)
 
     def missed(self, action: MissedEvents) -> None:
         """Events were not delivered."""

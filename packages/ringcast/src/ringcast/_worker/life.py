@@ -117,7 +117,7 @@ class WorkerLife:
             self.stream.close(fatal)
         if fatal is None:
             return
-        self._log.error("worker.failed", error=str(fatal))
+        self._log.error("worker.failed", error=fatal)
         if self._body is not None and not self._body.done():
             self._interrupted = True
             self._body.cancel()

@@ -78,7 +78,7 @@ class Replays:
         try:
             request = decode_replay_request(msg.data)
         except ProtocolError as error:
-            self._log.warning("replay.unreadable_request", key=session.key, error=str(error))
+            self._log.warning("replay.unreadable_request", key=session.key, error=error)
             return
         if not self._is_meant(session, request):
             return

@@ -178,7 +178,7 @@ class Runtime:
         try:
             settings.require(mode=self._config.mode, partition_count=self._config.partition_count)
         except MismatchError as error:
-            self._log.error("store.mismatch", field=error.field, error=str(error))
+            self._log.error("store.mismatch", field=error.field, error=error)
             raise
 
     async def _take_part(self, bus: Bus, fetches: FetchClient, settings: StoreSettings) -> None:

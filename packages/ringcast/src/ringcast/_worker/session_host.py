@@ -58,13 +58,13 @@ class SessionHost:
         if self._stopping.is_set() or session.deletion is not None:
             return
         if error.code is ErrorCode.KEY_DELETED:
-            self._log.error("key.given_up", key=key, error=str(error))
+            self._log.error("key.given_up", key=key, error=error)
             session.give_up(error)
             if self.joined is not None and self.joined.coordinator is not None:
                 self.joined.coordinator.give_up(key)
             if any(each.deletion is None for each in self._sessions.values()):
                 return
         else:
-            self._log.error("worker.store_deleted", error=str(error))
+            self._log.error("worker.store_deleted", error=error)
         self.deletion = error
         self._stopping.set()

@@ -18,7 +18,7 @@ from nats.js import JetStreamContext
 from nats.js.api import StreamConfig
 from nats.js.errors import APIError, KeyNotFoundError, KeyWrongLastSequenceError, NotFoundError
 from nats.js.kv import KeyValue
-from ringcast_wire import EventLog, MismatchError, RingcastError, UnavailableError, event_within, names
+from ringcast_wire import EventLog, MismatchError, RingcastError, UnavailableError, event_within, field_text, names
 
 from ringcast_config_service.nats import streams
 from ringcast_config_service.nats.bus_removal import clear_deletion, mark_deletion, remove_store
@@ -137,7 +137,7 @@ class Provisioner:
     def _failed(self, store: str, error: Exception) -> None:
         """Says it once, and again when the reason is another."""
         self._measures.provision_failures[store] += 1
-        why = str(error) or type(error).__name__
+        why = field_text(error)
         if self._failing.get(store) != why:
             level = logging.CRITICAL if isinstance(error, MismatchError) else logging.ERROR
             log.log(level, "provision.failed", store=store, error=why)

@@ -151,7 +151,7 @@ def test_many_skipped_lines_are_counted_not_listed(cli: Cli, store: str) -> None
         ("utf16.csv", "id,value\na,b\n".encode("utf-16"), "line 1: is not UTF-8: byte 0xff at position 1"),
         ("nul.txt", b"a\0b\n", "line 1: row_id 'a\\x00b' has a NUL character"),
         ("array.jsonl", b'[{"id": "a"}]\n', "line 1: is not a JSON object: Expected `object`, got `array`"),
-        ("number.jsonl", b'{"id": "a", "value": 5}\n', "line 1: value 5 is a int: it must be text"),
+        ("number.jsonl", b'{"id": "a", "value": 5}\n', "line 1: value 5 is of type int: it must be text"),
         ("large.txt", b"x" * (limits.MAX_ROW_BYTES + 5), "line 1: row_id 'xxx"),
         ("endless.txt", b"x" * (5 * limits.MAX_ROW_BYTES), "line 1: is too long: at most 4194304 bytes are allowed"),
         ("columns.csv", b"a,b\n1,2\n", "has no column 'row_id' or 'id', only 'a, b': name it with --id-column"),

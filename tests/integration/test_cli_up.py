@@ -141,7 +141,7 @@ def test_a_signal_while_it_starts(cli: Cli, tmp_path: Path) -> None:
         process.kill()
 
 
-def test_a_stop_that_takes_too_long_is_hurried_by_a_second_signal(cli: Cli, tmp_path: Path) -> None:
+def test_a_stop_that_takes_too_long_is_cut_short_by_a_second_signal(cli: Cli, tmp_path: Path) -> None:
     with _up(cli, tmp_path / "data") as up:
         (service,) = [child for name, child in up.children.items() if name.startswith("python")]
         service.suspend()

@@ -87,7 +87,7 @@ async def has_everything(worker: Worker, client: ConfigServiceClient, store: str
 
     async with asyncio.timeout(PATIENCE_S):
         while not well():
-            hurry(worker)
+            compare_now(worker)
             with suppress(TimeoutError):  # of both: to wait for what is there already would let no other task run
                 await worker.wait_until("k", well, timeout_s=0.1)
 
@@ -98,7 +98,7 @@ async def fill(client: ConfigServiceClient, store: str, mode: Mode) -> None:
         pass
 
 
-def hurry(worker: Worker) -> None:
+def compare_now(worker: Worker) -> None:
     """Ends every delay before another try, as after a reconnect, and compares the heads."""
     assert worker._life.runtime is not None
     worker._life.runtime.sessions["k"]._reconnected()
@@ -109,7 +109,7 @@ async def until_damaged(front: Front, worker: Worker, kind: str, goal: int) -> N
     async with asyncio.timeout(PATIENCE_S):
         while front.damaged[kind] < goal:
             front.sent.clear()
-            hurry(worker)
+            compare_now(worker)
             with suppress(TimeoutError):  # what was sent is noted later, and then nothing else may be under way
                 async with asyncio.timeout(0.01):
                     await front.sent.wait()

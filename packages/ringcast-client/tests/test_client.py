@@ -150,7 +150,7 @@ async def test_a_batch_is_bounded_by_bytes_too(client: ConfigServiceClient, stor
         (RowWrite("r" * 513), "row_id .* has 513 bytes: 1 to 512"),
         (RowWrite(""), "row_id '' has 0 bytes"),
         (RowWrite("a", "v" * limits.MAX_ROW_BYTES), "the row has 1048577 bytes, the limit is 1048576"),
-        (RowWrite("a", 5), "value 5 is a int: it must be text"),  # type: ignore[arg-type]
+        (RowWrite("a", 5), "value 5 is of type int: it must be text"),  # type: ignore[arg-type]
         (RowWrite("a", "\ud800"), "value .* is not valid Unicode"),
         (RowWrite("a", "nul\0"), "NUL"),
         (RowWrite("a", "", {"m": "x" * 20_000}), "metadata has 20001 bytes: at most 16384"),

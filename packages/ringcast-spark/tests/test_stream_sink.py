@@ -192,7 +192,7 @@ def test_a_store_without_room_for_the_sinks_key(store: Any, tmp_path: Path, feed
     ("schema", "options", "message"),
     [
         ("row_id STRING", {}, "column value is missing"),
-        ("row_id STRING, value STRING, deleted STRING", {}, "column deleted is a string: a boolean is wanted"),
+        ("row_id STRING, value STRING, deleted STRING", {}, "column deleted is of type string: it must be boolean"),
         (SCHEMA, {"store": "nowhere"}, "there is no store 'nowhere'"),
         (SCHEMA, {"colour": "red"}, "option 'colour' is unknown"),
         (SCHEMA, {"key": LEDGER_KEY}, "option key is spark-sinks: there the sinks note which batches are done"),

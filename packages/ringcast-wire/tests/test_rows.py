@@ -34,7 +34,7 @@ def test_the_largest_row_is_exactly_the_limit() -> None:
 
 @pytest.mark.parametrize("value", [b"bytes", None, 7, 1.5, ["x"]])
 def test_a_value_that_is_not_text_is_refused(value: object) -> None:
-    with pytest.raises(InvalidInputError, match=f"value .* is a {type(value).__name__}: it must be text"):
+    with pytest.raises(InvalidInputError, match=f"value .* is of type {type(value).__name__}: it must be text"):
         check_row("a", value)
 
 
@@ -50,7 +50,7 @@ def test_metadata_has_limits() -> None:
         check_row("a", "", {str(number): "" for number in range(65)})
     with pytest.raises(InvalidInputError, match="16385 bytes: at most 16384"):
         check_row("a", "", {"n": "x" * 16384})
-    with pytest.raises(InvalidInputError, match="metadata 7 is a int"):
+    with pytest.raises(InvalidInputError, match="metadata 7 is of type int"):
         check_row("a", "", {"n": 7})  # type: ignore[dict-item]
 
 

@@ -203,7 +203,7 @@ async def test_damaged_answers_are_asked_for_again(store: Store, monkeypatch: py
             session.machine.fetches.reconnected(session._now())  # what waits for another try goes at once
             session.pump()
         while damaged < 20:
-            session.anti_entropy.hurry()
+            session.anti_entropy.compare_now()
             await asyncio.sleep(0)
         monkeypatch.undo()
         session._reconnected()

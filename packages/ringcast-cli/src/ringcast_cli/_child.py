@@ -78,12 +78,12 @@ class Child:
         words = self._last_words()
         return f"{self.name} {what} ({how})" + (f": {words}" if words else "") + f" [log: {self._log}]"
 
-    async def stop(self, grace_s: float, hurry: asyncio.Event) -> bool:
-        """Asks it to stop; kills it after ``grace_s`` or once ``hurry`` is set. Tells whether it stopped by itself."""
+    async def stop(self, grace_s: float, kill_now: asyncio.Event) -> bool:
+        """Asks it to stop; kills it after ``grace_s`` or once ``kill_now`` is set. Tells whether it stopped by itself."""
         if self.ended:
             return True
         self._process.terminate()
-        waits = {asyncio.create_task(self._process.wait()), asyncio.create_task(hurry.wait())}
+        waits = {asyncio.create_task(self._process.wait()), asyncio.create_task(kill_now.wait())}
         _, pending = await asyncio.wait(waits, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
         for task in pending:
             task.cancel()

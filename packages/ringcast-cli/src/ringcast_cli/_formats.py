@@ -126,7 +126,7 @@ def _json_metadata(number: int, entry: dict[str, object], layout: Layout) -> dic
 def _not_text(names: Sequence[str], value: object) -> str:
     if value is None:
         return f"has no {' or '.join(names)}"
-    return f"{names[0]} {shown(value)} is a {type(value).__name__}: it must be text"
+    return f"{names[0]} {shown(value)} is of type {type(value).__name__}: it must be text"
 
 
 def read_csv(source: Source, layout: Layout) -> Iterator[Parsed]:

@@ -57,8 +57,8 @@ async def run_up(options: UpOptions, *, pid: int, on_ready: Callable[[Running], 
     """
     data = DataDir(options.data_dir)
     with data.locked():
-        async with _signals() as (stop, hurry), contextlib.AsyncExitStack() as stack:
-            starting = asyncio.create_task(_start(options, data, stack, hurry))
+        async with _signals() as (stop, kill_now), contextlib.AsyncExitStack() as stack:
+            starting = asyncio.create_task(_start(options, data, stack, kill_now))
             stopping = asyncio.create_task(stop.wait())
             await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not starting.done():
@@ -76,15 +76,15 @@ async def run_up(options: UpOptions, *, pid: int, on_ready: Callable[[Running], 
 
 
 async def _start(
-    options: UpOptions, data: DataDir, stack: contextlib.AsyncExitStack, hurry: asyncio.Event
+    options: UpOptions, data: DataDir, stack: contextlib.AsyncExitStack, kill_now: asyncio.Event
 ) -> tuple[list[Child], str, str]:
-    nats, nats_url = await _start_nats(options, data, stack, hurry)
-    service, address = await _start_service(options, data, stack, hurry, nats_url)
+    nats, nats_url = await _start_nats(options, data, stack, kill_now)
+    service, address = await _start_service(options, data, stack, kill_now, nats_url)
     return [nats, service], nats_url, address
 
 
 async def _start_nats(
-    options: UpOptions, data: DataDir, stack: contextlib.AsyncExitStack, hurry: asyncio.Event
+    options: UpOptions, data: DataDir, stack: contextlib.AsyncExitStack, kill_now: asyncio.Event
 ) -> tuple[Child, str]:
     binary = nats_server_binary()
     _check_port_free("nats_port", options.nats_port)
@@ -97,7 +97,7 @@ async def _start_nats(
     }
     write_atomically(config, settings)
     child = await Child.start("nats-server", [str(binary), "-c", str(config)], data.log("nats"))
-    stack.push_async_callback(child.stop, _GRACE_S, hurry)
+    stack.push_async_callback(child.stop, _GRACE_S, kill_now)
     ports = data.run / f"nats-server_{child.pid}.ports"
     stack.callback(ports.unlink, missing_ok=True)
     await child.wait_until(lambda: _nats_url(ports) is not None, options.start_timeout_s)
@@ -107,7 +107,7 @@ async def _start_nats(
 
 
 async def _start_service(
-    options: UpOptions, data: DataDir, stack: contextlib.AsyncExitStack, hurry: asyncio.Event, nats_url: str
+    options: UpOptions, data: DataDir, stack: contextlib.AsyncExitStack, kill_now: asyncio.Event, nats_url: str
 ) -> tuple[Child, str]:
     if find_spec("ringcast_config_service") is None:
         raise RingcastError(f"the config service is not installed; {_INSTALL}")
@@ -123,7 +123,7 @@ async def _start_service(
         *("--start-timeout", f"{options.start_timeout_s:g}"),
     ]
     child = await Child.start("config service", command, data.log("config-service"))
-    stack.push_async_callback(child.stop, _GRACE_S, hurry)
+    stack.push_async_callback(child.stop, _GRACE_S, kill_now)
     await child.wait_until(ready.exists, options.start_timeout_s)
     return child, str(json.loads(ready.read_text(encoding="utf-8"))["grpc"])
 
@@ -143,15 +143,15 @@ async def _until_stopped(children: list[Child], stopping: asyncio.Task[bool]) ->
 async def _signals() -> AsyncIterator[tuple[asyncio.Event, asyncio.Event]]:
     """Two events: the first SIGINT or SIGTERM sets one, the second the other."""
     loop = asyncio.get_running_loop()
-    stop, hurry = asyncio.Event(), asyncio.Event()
+    stop, kill_now = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
-        (hurry if stop.is_set() else stop).set()
+        (kill_now if stop.is_set() else stop).set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
     try:
-        yield stop, hurry
+        yield stop, kill_now
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)

@@ -171,7 +171,7 @@ class Consumer:
         self._capacity = 1
         self._ping_s = 0.75
         self._leaving = False
-        self._hurried = False
+        self._left_unanswered = False
         self._error: ConsumerError | None = None
         self._task: asyncio.Task[None] | None = None
         self._call: Any = None
@@ -204,7 +204,7 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Leaves: answers on the way are sent first; what is not answered others get."""
-        self._hurried = bool(self._open)
+        self._left_unanswered = bool(self._open)
         self._open.clear()
         self._waiting.clear()
         self._leaving = True
@@ -362,7 +362,7 @@ class Consumer:
         """Takes deliveries in, and says what is to be said, until the stream ends."""
         speaking = asyncio.create_task(self._speak(call))
         try:
-            while not self._leaving or not self._hurried:
+            while not self._leaving or not self._left_unanswered:
                 while len(self._waiting) >= self._capacity and not self._leaving:
                     self._room.clear()
                     await self._room.wait()
@@ -415,7 +415,7 @@ class Consumer:
                 said += len(batch)
             if self._leaving and not self._answers:
                 await call.write(pb.ConsumeRequest(leave=pb.Leave()))
-                if self._hurried:
+                if self._left_unanswered:
                     call.cancel()
                     return
             if loop.time() >= ping_at or said >= _SAID:

@@ -70,7 +70,7 @@ def _checked(frame: DataFrame, how: str, options: Options) -> Options:
     kinds = {field.name.lower(): field.dataType.simpleString() for field in frame.schema.fields}
     kind = kinds.get(options.id_column.lower())
     if kind != "string":
-        why = "is missing" if kind is None else f"is a {kind}: a string is wanted"
+        why = "is missing" if kind is None else f"is of type {kind}: it must be string"
         raise InvalidInputError(f"column {options.id_column} {why}: it has the ids to look up", field=options.id_column)
     wanted = [name for name in options.read_columns() if name != options.id_column]
     if options.columns is None:

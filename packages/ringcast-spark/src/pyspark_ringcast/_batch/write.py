@@ -297,7 +297,7 @@ def _check_columns(schema: StructType, options: Options) -> None:
         if lower[name] is None:
             check_value_column(column)
         elif lower[name] != kind:
-            raise InvalidInputError(f"column {name} is a {kind}: a {lower[name]} is wanted", field=name)
+            raise InvalidInputError(f"column {name} is of type {kind}: it must be {lower[name]}", field=name)
 
 
 def _columns(options: Options) -> dict[str, str | None]:

@@ -61,7 +61,7 @@ def json_type(kind: DataType, column: str) -> Any:
     if type(kind) in _SIMPLE:
         return _SIMPLE[type(kind)]
     raise InvalidInputError(
-        f"column {shown(column)} is a {kind.simpleString()}, which a JSON value can't hold: write it as a text",
+        f"column {shown(column)} is of type {kind.simpleString()}, which a JSON value can't hold: write it as a text",
         field=column,
     )
 

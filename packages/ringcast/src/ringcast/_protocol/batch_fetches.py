@@ -86,7 +86,7 @@ class BatchFetches:
         for fetch in due:
             self._ask(fetch)
 
-    def hurry(self, now: float) -> None:
+    def retry_now(self, now: float) -> None:
         """Ends all delays."""
         for fetch in self._retries:
             fetch.due = now

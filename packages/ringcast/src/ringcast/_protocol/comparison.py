@@ -180,7 +180,7 @@ class Comparison:
             else:
                 partition.on(PartitionInput.INVALIDATED)
             self._queue.want(partition)
-        self._queue.hurry()
+        self._queue.retry_now()
 
     # ---- helpers
 

@@ -33,7 +33,7 @@ class FetchQueue:
             self._order += 1
             heapq.heappush(self._later, (at, self._order, partition))
 
-    def hurry(self) -> None:
+    def retry_now(self) -> None:
         """Ends all delays: the connection is back."""
         self._ready.extend(partition for _, _, partition in sorted(self._later))
         self._later.clear()

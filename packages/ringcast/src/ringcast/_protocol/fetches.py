@@ -70,9 +70,9 @@ class Fetches:
 
     def reconnected(self, now: float) -> None:
         """The connection is back: what waits for another try goes at once."""
-        self._queue.hurry()
-        self._full.hurry(now)
-        self.batches.hurry(now)
+        self._queue.retry_now()
+        self._full.retry_now(now)
+        self.batches.retry_now(now)
 
     def give_up_lost(self) -> None:
         """Ends the fetches of partitions that were lost, and of rows that a fetch of their partition has brought."""

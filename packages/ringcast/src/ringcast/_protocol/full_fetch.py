@@ -47,7 +47,7 @@ class FullFetch:
         self.request = None
         self.due = now + self._backoff.next_s()
 
-    def hurry(self, now: float) -> None:
+    def retry_now(self, now: float) -> None:
         """Ends the delay."""
         if self.due is not None:
             self.due = now

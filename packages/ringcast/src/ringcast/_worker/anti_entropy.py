@@ -28,7 +28,7 @@ class AntiEntropy:
         self.unanswered_since: float | None = None
         """When the first comparison since the last answer was sent; ``None`` while the service answers."""
 
-    def hurry(self) -> None:
+    def compare_now(self) -> None:
         """Compares soon."""
         self._wanted.set()
 

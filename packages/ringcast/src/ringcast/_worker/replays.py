@@ -140,7 +140,7 @@ class Replays:
     async def _wait_until_current(self, session: KeySession, request: ReplayRequest) -> None:
         """Until the worker has handed over all up to the revision, or has lost the partition."""
         if not _is_current(session, request):
-            session.anti_entropy.hurry()  # an event may have been lost
+            session.anti_entropy.compare_now()  # an event may have been lost
         await session.wait_until(
             lambda: request.partition not in session.machine.partitions or _is_current(session, request)
         )

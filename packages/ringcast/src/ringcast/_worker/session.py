@@ -192,7 +192,7 @@ class KeySession:
                 return
         ready, compare = self.subjects.confirmed(subjects)
         if compare:
-            self.anti_entropy.hurry()
+            self.anti_entropy.compare_now()
         self.machine.filters_ready(ready, self._now())
         self.pump()
 
@@ -209,7 +209,7 @@ class KeySession:
 
     def _reconnected(self) -> None:
         self.machine.fetches.reconnected(self._now())
-        self.anti_entropy.hurry()
+        self.anti_entropy.compare_now()
         self.pump()
 
     # ---- the end of the key
@@ -276,7 +276,7 @@ class KeySession:
                 self.journal.missed(action)
                 self._host.suspect_consumer(self.subjects.of(action.partition))
             case CompareRevisions():
-                self.anti_entropy.hurry()
+                self.anti_entropy.compare_now()
             case HistoryChanged():
                 self.journal.history_changed(action)
             case HistoryRefused():

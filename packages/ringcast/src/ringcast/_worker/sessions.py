@@ -69,7 +69,7 @@ class KeySessions:
     def verify(self) -> None:
         """Compares all keys with the service soon."""
         for session in self.by_key.values():
-            session.anti_entropy.hurry()
+            session.anti_entropy.compare_now()
 
     def stats(self) -> Stats:
         """The counters of all keys together."""

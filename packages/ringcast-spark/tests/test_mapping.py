@@ -139,8 +139,16 @@ def test_what_json_has_no_form_for_is_rejected() -> None:
             {"valueColumns": "n"},
             "column 'value' is unknown: a write takes row_id",
         ),
-        ("row_id STRING, value STRING, by INT", {"metadataColumns": "by"}, "column by is of type int: it must be string"),
-        ("row_id STRING, n INTERVAL DAY", {"valueColumns": "n"}, "column 'n' is of type interval day, which a JSON value"),
+        (
+            "row_id STRING, value STRING, by INT",
+            {"metadataColumns": "by"},
+            "by is of type int: it must be string",
+        ),
+        (
+            "row_id STRING, n INTERVAL DAY",
+            {"valueColumns": "n"},
+            "'n' is of type interval day, which a JSON value",
+        ),
         ("row_id STRING, n MAP<INT, INT>", {"valueColumns": "n"}, "which a JSON value can't hold"),
     ],
 )

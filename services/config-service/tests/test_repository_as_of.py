@@ -119,7 +119,7 @@ async def test_the_revisions_at_a_moment(bench: Bench) -> None:
     assert (await bench.repo.reader.heads("s", "k", now_ms)).heads == await heads(bench)
     assert (await bench.repo.maintenance.compact(30 * DAY_MS, 2 * DAY_MS - DAY_MS // 2)).revisions == 1
     assert (await bench.repo.reader.heads("s", "k", now_ms - DAY_MS - DAY_MS // 4)).heads[PARTITION] == 3
-    with pytest.raises(RevisionGoneError, match=r"what s/k had at .* UTC can't be told any more: its history goes"):
+    with pytest.raises(RevisionGoneError, match=r"what s/k had at .* UTC can't be read any more: its history goes"):
         await bench.repo.reader.heads("s", "k", now_ms - 2 * DAY_MS)
 
 

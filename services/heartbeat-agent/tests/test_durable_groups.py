@@ -273,7 +273,7 @@ async def test_no_replay_leads_a_row_back_behind_what_the_group_was_told() -> No
     await ears.hear(1)
     replay(1, 5)
     assert [(answer.outcome, answer.version) for answer in answers] == [(ReplayOutcome.KEPT, 0)]
-    assert "was told of newer changes than the agent's worker has" in answers[0].why
+    assert "has received newer changes than the agent's worker has" in answers[0].why
     source.revision = 9
     replay(2, 9)
     await ears.hear(2)

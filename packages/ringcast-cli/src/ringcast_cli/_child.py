@@ -79,7 +79,7 @@ class Child:
         return f"{self.name} {what} ({how})" + (f": {words}" if words else "") + f" [log: {self._log}]"
 
     async def stop(self, grace_s: float, kill_now: asyncio.Event) -> bool:
-        """Asks it to stop; kills it after ``grace_s`` or once ``kill_now`` is set. Tells whether it stopped by itself."""
+        """Stops it; kills it after ``grace_s`` or once ``kill_now`` is set. Returns whether it stopped by itself."""
         if self.ended:
             return True
         self._process.terminate()

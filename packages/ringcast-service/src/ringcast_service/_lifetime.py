@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import nats.errors
 from nats.aio.client import Client
-from ringcast_wire import EventLog, InvalidInputError, NatsLogin, RingcastError, without_passwords
+from ringcast_wire import EventLog, InvalidInputError, NatsLogin, RingcastError, field_text, without_passwords
 
 from ringcast_service._errors import ConfigError
 
@@ -92,7 +92,7 @@ class Lifetime:
 
         async def on_error(error: Exception) -> None:
             nonlocal last
-            text = str(error) or type(error).__name__
+            text = field_text(error)
             if text != last:  # it repeats with each attempt
                 log.warning("nats.error", error=text)
             last = text

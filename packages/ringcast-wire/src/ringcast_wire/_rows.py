@@ -105,7 +105,9 @@ def _text(field: str, value: object) -> tuple[str, int]:
     """``value`` and its length in UTF-8 bytes, if it is text that every system of record can hold."""
     if not isinstance(value, str):
         raise InvalidInputError(
-            f"{field} {shown(value)} is of type {type(value).__name__}: it must be text", field=field, rule=RowRule.NOT_TEXT
+            f"{field} {shown(value)} is of type {type(value).__name__}: it must be text",
+            field=field,
+            rule=RowRule.NOT_TEXT,
         )
     if "\0" in value:
         raise InvalidInputError(

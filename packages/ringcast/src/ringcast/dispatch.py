@@ -73,18 +73,18 @@ class Delivery:
         "version",
     )
 
-    def __init__(self, consumer: Consumer, told: pb.Delivery) -> None:
+    def __init__(self, consumer: Consumer, sent: pb.Delivery) -> None:
         self._consumer: Consumer | None = consumer
         self._session = consumer._session  # they belong together
-        self.offset = told.offset
-        self.attempt = told.attempt
-        self.row_id = told.row_id
-        self.value: str | None = told.value if told.HasField("value") else None
-        self.version = told.version
-        self.partition = told.partition
-        self.deleted = told.deleted
-        self.metadata = dict(told.metadata) if told.metadata else {}
-        self.committed_at_ms: int | None = told.committed_at_ms if told.HasField("committed_at_ms") else None
+        self.offset = sent.offset
+        self.attempt = sent.attempt
+        self.row_id = sent.row_id
+        self.value: str | None = sent.value if sent.HasField("value") else None
+        self.version = sent.version
+        self.partition = sent.partition
+        self.deleted = sent.deleted
+        self.metadata = dict(sent.metadata) if sent.metadata else {}
+        self.committed_at_ms: int | None = sent.committed_at_ms if sent.HasField("committed_at_ms") else None
 
     def __repr__(self) -> str:
         return f"Delivery({self.row_id!r}, version={self.version}, attempt={self.attempt})"
@@ -342,8 +342,8 @@ class Consumer:
         first = await call.read()
         if first is grpc.aio.EOF:
             return False
-        told = first.registered
-        if not told.resumed:  # what was delivered before comes again, under other numbers
+        registered = first.registered
+        if not registered.resumed:  # what was delivered before comes again, under other numbers
             self._session += 1
             self._open.clear()
             self._waiting.clear()
@@ -351,10 +351,10 @@ class Consumer:
         else:
             self._answers = {at: answer for at, (answer, _) in self._said.items()} | self._answers
         self._said.clear()
-        self._asked.session = told.session
-        self.agent = told.agent
-        self._capacity = told.capacity
-        self._ping_s = told.evict_after_s / 4
+        self._asked.session = registered.session
+        self.agent = registered.agent
+        self._capacity = registered.capacity
+        self._ping_s = registered.evict_after_s / 4
         self._registered.set()
         return True
 
@@ -381,14 +381,14 @@ class Consumer:
                 await speaking
 
     def _take(self, deliveries: Sequence[pb.Delivery]) -> None:
-        for told in deliveries:
+        for sent in deliveries:
             if not self._lossy:
-                held, at = self._open.get(told.offset), (told.offset, told.attempt)
-                if (held is not None and held.attempt == told.attempt) or at in self._answers or at in self._said:
+                held, at = self._open.get(sent.offset), (sent.offset, sent.attempt)
+                if (held is not None and held.attempt == sent.attempt) or at in self._answers or at in self._said:
                     continue  # it came over the lost connection, too
-            delivery = Delivery(self, told)
+            delivery = Delivery(self, sent)
             if not self._lossy:
-                self._open[told.offset] = delivery
+                self._open[sent.offset] = delivery
             self._waiting.append(delivery)
         self._news.set()
 

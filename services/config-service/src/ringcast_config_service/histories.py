@@ -37,6 +37,7 @@ from ringcast_wire import (
     UnknownKeyError,
     UnknownStoreError,
     decode_event,
+    field_text,
     names,
 )
 
@@ -247,5 +248,5 @@ async def _nats_calls(store: str) -> AsyncIterator[None]:
     except (nats.errors.Error, APIError, TimeoutError, OSError) as error:
         raise UnavailableError(
             f"store {store!r} takes no writes yet: its record has to be compared with the events on NATS, "
-            f"which does not answer ({str(error) or type(error).__name__})"
+            f"which does not answer ({field_text(error)})"
         ) from error

@@ -145,7 +145,7 @@ class App(Lifetime):
         dispatch: Dispatch,
         followers: Followers,
     ) -> None:
-        """Intake first, then what is in flight, then the streams, told by an error, then the partitions.
+        """Intake first, then what is in flight, then the streams, which end with an error, then the partitions.
 
         Each phase has a bound.
         """

@@ -128,7 +128,7 @@ class Config:
     waiting_reads: int = setting(1_024, "Reads that may wait; one more is refused.", allowed=above(0))
     max_response_bytes: int = setting(
         4 * limits.MIB,
-        "Size of one answer in bytes; gRPC clients take no more unless they are told to.",
+        "Size of one answer in bytes; gRPC clients refuse more by default.",
         allowed=above(0),
     )
     max_consumers: int = setting(200, "Consumers of all groups at once.", allowed=between(1, MAX_CONSUMERS))

@@ -96,7 +96,7 @@ class History:
 
 
 def lose(options: Options, what: str, *, without: str, instead: str) -> None:
-    """Something can't be told any more: an error, or with ``onGap=skip`` a warning.
+    """Some changes can't be read any more: an error, or with ``onGap=skip`` a warning.
 
     Raises:
         ChangesLostError: ``onGap`` is ``fail``.

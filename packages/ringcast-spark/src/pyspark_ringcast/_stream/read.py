@@ -85,7 +85,7 @@ def _changed(options: Options, wanted: Range, reply: Reply) -> pa.RecordBatch:
             lose(
                 options,
                 f"deletes in partition {wanted.partition} of {options.place} between revision {wanted.after} and "
-                f"{wanted.upto} can't be told any more: the service keeps them for a time only",
+                f"{wanted.upto} are unknown now: the service keeps them for a time only",
                 without="them",
                 instead="with the rows that are there",
             )

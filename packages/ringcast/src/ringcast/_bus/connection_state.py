@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import nats.errors
-from ringcast_wire import Backoff, EventLog, UnavailableError
+from ringcast_wire import Backoff, EventLog, UnavailableError, field_text
 
 from ringcast._bus.bus import RECONNECT_MOST_S, TRANSIENT
 from ringcast._bus.nats_client import SubjectRefusedError
@@ -87,7 +87,7 @@ class ConnectionState:
         if isinstance(error, SubjectRefusedError):
             self.refusals.add(error.action, error.subject)
             return
-        text = str(error) or type(error).__name__
+        text = field_text(error)
         if isinstance(error, CLIENT_ERRORS):
             self._log.debug("nats.client_error", error=text)
         else:  # a message that can't be decoded, or a failure that the library does not foresee

@@ -13,7 +13,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext, api
 from nats.js import errors as js_errors
-from ringcast_wire import EventLog, UnavailableError, names, without_passwords
+from ringcast_wire import EventLog, UnavailableError, field_text, names, without_passwords
 
 from ringcast._bus.bus import (
     BusError,
@@ -51,7 +51,7 @@ def _our_errors() -> Iterator[None]:
     except js_errors.APIError as error:
         raise RejectedError(str(error), error.err_code or 0) from error
     except nats.errors.Error as error:
-        raise BusError(str(error) or type(error).__name__) from error
+        raise BusError(field_text(error)) from error
 
 
 async def cancellable(request: Awaitable[T]) -> T:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Final
 
-from ringcast_wire import EventLog, UnavailableError, event_before, names
+from ringcast_wire import EventLog, UnavailableError, event_before, field_text, names
 
 from ringcast._bus.bus import TRANSIENT, Bus, Message
 from ringcast._bus.kv import Bucket, is_marker
@@ -164,7 +164,7 @@ class LeaseReader:
             self.failures += 1
         if self.failures > _FAILURES:
             self._readings.put_off(asyncio.get_running_loop().time())
-        text = str(error) or type(error).__name__
+        text = field_text(error)
         if self.failures >= _FAILURES:
             self._on_unreadable(text)
         if self.failures == _FAILURES:

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from ringcast_wire import Backoff, LimitExceededError, limits
+from ringcast_wire import Backoff, LimitExceededError, field_text, limits
 
 from ringcast._bus.kv import ConflictError
 from ringcast._bus.refusals import RefusedError
@@ -45,7 +45,7 @@ class Registrations:
             self._refused.add(key)
             self._report(key, str(error))
         elif pause.failures > (_CONFLICTS if isinstance(error, ConflictError) else _PATIENCE):
-            self._report(key, str(error) or type(error).__name__)
+            self._report(key, field_text(error))
 
     def done(self, key: str) -> None:
         """It is registered."""

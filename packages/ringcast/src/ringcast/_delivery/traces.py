@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from ringcast_wire import field_text
 from ringcast_wire.tracing import Tracing, checked_traceparent, end_span
 
 from ringcast._bus.bus import Delivery
@@ -123,7 +124,7 @@ class KeyTraces:
         try:
             yield self._tracing.headers(span)
         except BaseException as error:
-            end_span(span, str(error) or type(error).__name__)
+            end_span(span, field_text(error))
             raise
         finally:
             if isinstance(fetch, FetchPartition) and fetch.partition in self._acquiring:

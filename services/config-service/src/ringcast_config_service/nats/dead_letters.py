@@ -21,7 +21,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.errors import APIError, NotFoundError
-from ringcast_wire import DeadLetter, ProtocolError, UnavailableError, decode_dead_letter, limits, names
+from ringcast_wire import DeadLetter, ProtocolError, UnavailableError, decode_dead_letter, field_text, limits, names
 
 from ringcast_config_service.repository import StoreRecord
 
@@ -318,7 +318,7 @@ async def asking(nc: Client, store: str) -> AsyncIterator[None]:
         raise UnavailableError(f"store {store!r} has no stream of dead letters on NATS yet: try again later") from error
     except (nats.errors.Error, APIError, TimeoutError, OSError) as error:
         raise UnavailableError(
-            f"NATS, where dead letters are kept, does not answer ({str(error) or type(error).__name__}): try it later"
+            f"NATS, where dead letters are kept, does not answer ({field_text(error)}): try it later"
         ) from error
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import nats.errors
 from nats.aio.client import Client
 from nats.js.errors import APIError, NoStreamResponseError
-from ringcast_wire import Backoff, EventLog, event_within, limits, names
+from ringcast_wire import Backoff, EventLog, event_within, field_text, limits, names
 from ringcast_wire.tracing import end_span
 
 from ringcast_config_service.nats.flights import Flight, Flights
@@ -275,7 +275,7 @@ class Lane:
         self._measures.publish_failures[reason] += 1
         if not self._warned:
             self._warned = True
-            text = "" if error is None else str(error) or type(error).__name__
+            text = "" if error is None else field_text(error)
             log.warning("relay.failing", store=self.store, subject=record.subject, reason=reason, error=text)
         self._leave(record)
         self._sweep.delay()

@@ -259,5 +259,5 @@ async def _nats_calls(store: str) -> AsyncIterator[None]:
     except (nats.errors.Error, APIError, TimeoutError, OSError) as error:
         raise UnavailableError(
             f"store {store!r} is recorded, but NATS can't prepare it for workers now "
-            f"({str(error) or type(error).__name__}): it is tried again once NATS answers"
+            f"({field_text(error)}): it is tried again once NATS answers"
         ) from error

@@ -151,7 +151,7 @@ def check_moment(at_ms: int, horizon_ms: int, store: str, key: str) -> None:
     """Raises ``RevisionGoneError`` where revisions that were there at a moment (Unix time) may be removed."""
     if at_ms < horizon_ms:
         raise RevisionGoneError(
-            f"what {store}/{key} had at {mapping.utc(at_ms)} can't be told any more: its history goes back to "
+            f"what {store}/{key} had at {mapping.utc(at_ms)} can't be read any more: its history goes back to "
             f"{mapping.utc(horizon_ms)}"
         )
 

@@ -78,7 +78,7 @@ class CallbackSender:
                             )
                         )
         except StoppedError:
-            pass  # it is told by `drop`: a callback can't carry an error
+            pass  # `drop` logs it: a callback can't carry an error
         finally:
             subscription.end()
             self._handlers.drop(subscription, reason)

@@ -39,7 +39,7 @@ log = EventLog(logging.getLogger(__name__))
 CALLBACK_URL: Final = "ringcast.callback_url"
 """Name in the metadata of an HTTP subscription: where its callbacks go."""
 ROWS: Final = "ringcast.rows"
-"""Name in the metadata of a subscription: ``"true"`` has every row told first that is there."""
+"""Name in the metadata of a subscription: ``"true"`` delivers every existing row first."""
 Api = Literal["grpc", "http"]
 _MAX_ENTRIES: Final = 64
 _MAX_NAME: Final = 128
@@ -179,7 +179,7 @@ class Handlers:
 
     @property
     def unread_s(self) -> dict[str, float]:
-        """For how long a subscriber could not be told what it is behind with, since reads fail, by store and key."""
+        """For how long a subscriber has not received what it is behind with, since reads fail, by store and key."""
         found: dict[str, float] = {}
         for subscription in list(self.subscriptions.values()):
             for key, seconds in subscription.unread_s.items():
@@ -296,7 +296,7 @@ class Handlers:
             await self._observers.attach(subscription, key, with_rows=with_rows)
 
     async def _join(self, subscription: Subscription, key: str, *, changes_only: bool) -> None:
-        """Lets a subscription take part in its group of a key. As always in Dapr, rows that are there are not told.
+        """Lets a subscription take part in its group of a key. As always in Dapr, existing rows are not delivered.
 
         Those of a key that is new are: they came after the subscription.
         """

@@ -65,7 +65,7 @@ class KeySelection:
         return [] if self.all or key in self._whole else sorted(self._rows.get(key, ()))
 
     def name_of(self, key: str, row_id: str) -> str | None:
-        """Under which name a row is told; ``None`` if it is not wanted."""
+        """The name under which a row is delivered; ``None`` if it is not wanted."""
         if row_id in self._rows.get(key, ()):
             return f"{key}/{row_id}"
         if self.all or key in self._whole:

@@ -42,7 +42,7 @@ _RETRY_MOST_S: Final = 10.0
 
 
 class Position:
-    """From where on a subscriber is to be told of a key: the revision of each partition.
+    """The revisions after which a subscriber of a key gets updates, one a partition.
 
     Without ``heads`` it begins with nothing: every row is a change.
     """
@@ -69,7 +69,7 @@ class KeyObserver(Follower):
         super().__init__(store, key)
         self.worker_id = names.agent_observer_id(config.agent_id, store, key)
         self.subscribers: dict[Subscription, Position | None] = {}
-        """From where on those are to be told that have not been offered anything yet."""
+        """The revisions after which subscribers that have not been offered anything get updates."""
         self._config = config
         self._metrics = metrics
         self._worker: Worker | None = None

@@ -47,7 +47,7 @@ class Update(NamedTuple):
 class Changed(NamedTuple):
     """What has changed in a partition.
 
-    ``whole``: so much that these are all live rows, and deleted ones can't be told from those that never were.
+    ``whole``: so much that these are all live rows, and a deleted row looks like one that never was.
     """
 
     updates: list[Update]
@@ -154,7 +154,7 @@ class Subscription:
         self, key: str, row_id: str, item: ConfigurationItem, *, place: Place | None = None, history: str = "",
         answer: Answer | None = None,
     ) -> None:  # fmt: skip
-        """Takes an update of a row in, if it is one of the wanted rows. ``answer`` is told when it was delivered.
+        """Takes an update of a row in, if it is one of the wanted rows. ``answer`` is called once it was delivered.
 
         ``place`` is where the row lies; without one, which is so in groups, the caller sees to the bounds.
         """
@@ -262,7 +262,7 @@ class Subscription:
         return any(known.history == changed.history and changed.revision < known.revision for known in (since, read))
 
     def _was_read(self, place: Place, version: int, history: str) -> bool:
-        """Whether an update of this version was told by a read: to offer it now may lead a row back."""
+        """Whether a read has delivered a version as new as this: to offer it now may lead a row back."""
         read, _ = self._read.get(place, (Since(0, ""), False))
         return history == read.history and version <= read.revision
 

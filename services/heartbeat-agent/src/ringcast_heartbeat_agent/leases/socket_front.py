@@ -1,7 +1,7 @@
 """The socket that workers connect to, in front of gRPC's own: gRPC does not say which user a connection is of.
 
 The kernel does (``SO_PEERCRED``). So connections are taken in here, and their bytes passed on to a socket that only the
-user of this process can reach, from an address by which gRPC's side is told apart again.
+user of this process can reach, from an address by which the side of gRPC knows it again.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from ringcast_heartbeat_agent.leases.streams import GivenUpError, WorkerStreams
 pb = leases.pb
 
 _SPARE_STREAMS: Final = 256
-"""Streams besides the registrations that may be about to register, or to be told why not."""
+"""Streams besides the registrations that may be about to register, or to get the reason why not."""
 _GONE: Final = (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
 
 

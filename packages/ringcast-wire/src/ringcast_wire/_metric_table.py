@@ -69,7 +69,7 @@ WORKER: Final = (
         "counter",
         (*_KEY, "trigger"),
         "rebalances",
-        "New assignments, by what led to them: join, leave or heartbeat-miss.",
+        "New assignments, by cause: join, leave or heartbeat-miss.",
         "config_rebalances_total",
     ),
     _worker(
@@ -77,7 +77,7 @@ WORKER: Final = (
         "histogram",
         (*_KEY, "partition"),
         "seconds",
-        "From asking for a whole partition (mode FULL: for the whole key) to having its rows.",
+        "From the request for a whole partition (mode FULL: for the whole key) to its rows.",
         "config_bootstrap_duration_seconds",
         SECONDS,
     ),
@@ -95,7 +95,7 @@ WORKER: Final = (
         "histogram",
         _KEY,
         "seconds",
-        "From the broker's time stamp of an event to the moment that its rows go to the application.",
+        "From the broker's time stamp of an event to the hand-over of its rows to the application.",
         "config_notification_lag_seconds",
         SECONDS,
     ),
@@ -201,28 +201,28 @@ WORKER: Final = (
         "counter",
         _WORKER,
         "replies",
-        "Answers to fetches that were damaged or did not answer what was asked; they are asked for again.",
+        "Answers to fetches that were damaged or did not fit the request; the worker fetches again.",
     ),
     _worker(
         "config_unreadable_records_total",
         "counter",
         _WORKER,
         "records",
-        "Records of members, slots and leases that were damaged; they are passed over.",
+        "Records of members, slots and leases that were damaged; they are ignored.",
     ),
     _worker(
         "config_gaps_total",
         "counter",
         _KEY,
         "gaps",
-        "Times that events were missing or did not list their rows, so that a partition was caught up by a fetch.",
+        "Times that a fetch replaced events that were missing or did not list their rows.",
     ),
     _worker(
         "config_put_off_events_total",
         "counter",
         _KEY,
         "events",
-        "Events acknowledged at once, as their key held as many as it may; their partitions are fetched.",
+        "Events acknowledged at once because their key had its share of unacknowledged events; a fetch replaces them.",
     ),
     _worker("config_changes_total", "counter", _KEY, "rows", "Rows handed to the application."),
     _worker(
@@ -244,7 +244,11 @@ WORKER: Final = (
         "config_poisoned_changes_total", "counter", _KEY, "rows", "Rows given up after their handler failed every time."
     ),
     _worker(
-        "config_dead_letters_total", "counter", _KEY, "rows", "Those of them that went to the stream of dead letters."
+        "config_dead_letters_total",
+        "counter",
+        _KEY,
+        "rows",
+        "Poisoned changes that the stream of dead letters has stored.",
     ),
     _worker(
         "config_dead_letter_failures_total",
@@ -259,7 +263,7 @@ WORKER: Final = (
         "counter",
         _KEY,
         "rows",
-        "Rows that were handed over again because of a dead letter, however that ended.",
+        "Rows that were handed over again because of a dead letter, with any result.",
     ),
     _worker("config_rows_held", "gauge", _KEY_WORKER, "rows", "Live rows that this worker holds."),
     _worker(
@@ -295,14 +299,14 @@ WORKER: Final = (
         "gauge",
         _KEY_WORKER,
         "seconds",
-        "How long the handler has been at the change that it has had longest, further tries included; else 0.",
+        "For how long the oldest call of the handler has been running, further tries included; else 0.",
     ),
     _worker(
         "config_callback_running_seconds",
         "gauge",
         _KEY_WORKER,
         "seconds",
-        "How long on_assigned or on_revoked has been running; else 0.",
+        "For how long on_assigned or on_revoked has been running; else 0.",
     ),
     _worker(
         "config_refused_subjects_total",
@@ -323,7 +327,7 @@ WORKER: Final = (
         "gauge",
         _KEY_WORKER,
         "partitions",
-        "Partitions that are still as the cache on the disk had them: nothing has been heard of them since the start.",
+        "Partitions that still have the rows of the cache on disk: the service has not confirmed them since the start.",
     ),
     _worker(
         "config_cache_unsaved_partitions",
@@ -344,7 +348,7 @@ WORKER: Final = (
         "counter",
         _WORKER,
         "files",
-        "Cache files that could not be used, and were set aside.",
+        "Cache files that could not be used and were renamed.",
     ),
 )
 
@@ -398,7 +402,11 @@ SERVICE: Final = (
         "Events whose records are in the outbox, counted up to 100,000: not published yet, or not deleted yet (0.1 s).",
     ),
     _service(
-        "config_service_outbox_age_seconds", "gauge", (), "seconds", "Age of the oldest of them; 0 when there is none."
+        "config_service_outbox_age_seconds",
+        "gauge",
+        (),
+        "seconds",
+        "Age of the oldest event in the outbox; 0 when it is empty.",
     ),
     _service("config_service_events_published_total", "counter", (), "events", "Events that the broker has stored."),
     _service(
@@ -406,11 +414,9 @@ SERVICE: Final = (
         "counter",
         ("store",),
         "attempts",
-        "Attempts to make or change what a store has on NATS that failed: they are repeated every half minute.",
+        "Failed attempts to make or change the streams and buckets of a store; the service repeats them every 30 s.",
     ),
-    _service(
-        "config_service_stores_not_provisioned", "gauge", (), "stores", "Stores of which the last such attempt failed."
-    ),
+    _service("config_service_stores_not_provisioned", "gauge", (), "stores", "Stores whose last attempt failed."),
     _service(
         "config_service_events_refused_total",
         "counter",
@@ -423,7 +429,7 @@ SERVICE: Final = (
         "counter",
         ("reason",),
         "histories",
-        "New histories that this instance began: `went_back`, `forked`, `stream_lost`, or by the `operator`.",
+        "New histories that this instance began, by reason: `went_back`, `forked`, `stream_lost` or `operator`.",
     ),
     _service(
         "config_service_publish_failures_total",
@@ -470,14 +476,14 @@ SERVICE: Final = (
         "gauge",
         ("to",),
         "",
-        "1 while nats or the database can be reached, else 0; looked at every second.",
+        "1 while NATS or the database can be reached, else 0; checked every second.",
     ),
     _service(
         "config_service_serving",
         "gauge",
         ("part",),
         "",
-        "1 while health says that the part (reads, writes, bus) is served, else 0; looked at every second.",
+        "1 while health says that the part (reads, writes, bus) is served, else 0; checked every second.",
     ),
     _service(
         "config_service_database_connections",

@@ -39,7 +39,7 @@ class Config:
     database: str = required("sqlite:PATH, or postgresql://… for PostgreSQL and CockroachDB.")
     listen: str = setting("127.0.0.1:7420", "gRPC address; port 0 takes a free one.")
     metrics_listen: str = setting(
-        OFF, "Where Prometheus finds the metrics, at /metrics; off: nowhere.", default_of_command="127.0.0.1:7421"
+        OFF, "Address that serves metrics for Prometheus at /metrics; off: none.", default_of_command="127.0.0.1:7421"
     )
     ready_file: Path | None = setting(None, "Written once everything serves: JSON with grpc, metrics and pid.")
     log_level: str = setting("info", f"How much is logged: {', '.join(LOG_LEVELS)}.", choices=LOG_LEVELS)
@@ -48,16 +48,18 @@ class Config:
     stop_timeout_s: float = setting(10.0, "Seconds that each phase of stopping may take.", allowed=above(0))
     change_stream_s: float = duration_s(
         "60s",
-        "How long a stream of changes or of batches lasts at most: by then a withdrawn token counts.",
+        "Longest life of a stream of changes or batches. A withdrawn token is refused by then.",
         allowed=above(0),
     )
     list_snapshot_s: float = duration_s(
         "30s",
-        "How long a list is read from one snapshot, for which the database keeps old versions; it goes on in another.",
+        "How long a list is read from one snapshot, before the next one. The database keeps old versions meanwhile.",
         allowed=above(0),
     )
     connections: ConnectionSettings = field(default_factory=ConnectionSettings)
-    tombstone_retention_ms: int = duration_ms("24h", "How long deletes can be caught up with.", allowed=at_least(1_000))
+    tombstone_retention_ms: int = duration_ms(
+        "24h", "How long tombstones are kept, so that workers can catch up with deletes.", allowed=at_least(1_000)
+    )
     history_retention_ms: int = duration_ms("7d", "How long old revisions are kept.", allowed=at_least(1_000))
     deletion_retention_ms: int = duration_ms(
         "7d",
@@ -65,9 +67,9 @@ class Config:
         allowed=between(1_000, 3_650 * _DAY_MS),
     )
     idempotency_retention_ms: int = duration_ms(
-        "24h", "How long a repeat of a write with an idempotency key is known as one.", allowed=at_least(1_000)
+        "24h", "How long an idempotency key is remembered.", allowed=at_least(1_000)
     )
-    compaction_interval_s: float = duration_s("10m", "How often what is past these is removed.", allowed=above(0))
+    compaction_interval_s: float = duration_s("10m", "How often data past its retention is removed.", allowed=above(0))
     lock_timeout_ms: int = duration_ms(
         f"{DEFAULT_LOCK_TIMEOUT_MS // 1000}s",
         "How long a write waits in PostgreSQL for a lock that another transaction holds.",
@@ -83,9 +85,7 @@ class Config:
     relay_poll_s: float = duration_s(
         "250ms", "How often the database is searched for events that no instance has published.", allowed=above(0)
     )
-    relay_batch: int = setting(
-        1_000, "Events that are read from the database at once then.", allowed=between(1, 10_000)
-    )
+    relay_batch: int = setting(1_000, "Events that one such search reads at most.", allowed=between(1, 10_000))
     provision_interval_s: float = duration_s(
         "30s", "How often streams and buckets are compared with the stores, and repaired.", allowed=above(0)
     )

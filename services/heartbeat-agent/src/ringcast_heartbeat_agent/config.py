@@ -48,40 +48,40 @@ class Config:
     """
 
     nats: tuple[str, ...] = setting(("nats://127.0.0.1:4222",), "NATS servers, commas between.")
-    agent_id: str = setting("", "Name to take part under; empty: made from host and process.", flag="id")
+    agent_id: str = setting("", "Name of this agent; empty: made from host name and process id.", flag="id")
     grpc_listen: str = setting("127.0.0.1:50001", "Dapr's API over gRPC; port 0 takes a free one.")
     http_listen: str = setting("127.0.0.1:3500", "Dapr's API over HTTP.")
     metrics_listen: str = setting(
-        OFF, "Where Prometheus finds the metrics; off: nowhere.", default_of_command="127.0.0.1:7423"
+        OFF, "Address that serves metrics for Prometheus at /metrics; off: none.", default_of_command="127.0.0.1:7423"
     )
     api_token: str = setting(
         "",
-        "What callers must send as dapr-api-token; empty: what is in the file. Best given by the environment.",
+        "Token that callers must send as dapr-api-token; empty: that of the token file. Set it in the environment.",
         variables=(f"{PREFIX}_API_TOKEN", "DAPR_API_TOKEN"),
         secret=True,
     )
     token_file: str = setting(
         OFF,
-        "Where that token is, and is made at the first start; empty: beside the lease socket, or in the agent's or "
-        "user's directory; off: callers need none.",
+        "File of that token, made at the first start; empty: beside the lease socket, or in the agent's or "
+        "user's directory; off: callers need no token.",
         default_of_command="",
         metavar="PATH",
     )
     trusted_users: tuple[str, ...] = setting(
         (), "Users of this host, by name or number with commas between, whose processes need no token."
     )
-    app_url: str = setting("", "Where callbacks of HTTP subscriptions go that name no address.")
+    app_url: str = setting("", "Address of the callbacks of HTTP subscriptions that name none.")
     app_token: str = setting(
         "",
-        "What callbacks carry as dapr-api-token. Best given by the environment.",
+        "Token that callbacks carry as dapr-api-token. Set it in the environment.",
         variables=(f"{PREFIX}_APP_TOKEN", "APP_API_TOKEN"),
         secret=True,
     )
     callback_addresses: tuple[str, ...] = setting(
-        (), "Where callbacks may go besides that, commas between: http://127.0.0.1:8080, or with * for any port."
+        (), "Further addresses that callbacks may go to, commas between: http://127.0.0.1:8080, or with * for any port."
     )
     allowed_hosts: tuple[str, ...] = setting(
-        (), "Names besides localhost by which the agent may be called over HTTP, commas between."
+        (), "Host names besides localhost that HTTP requests may be sent to, commas between."
     )
     groups: tuple[str, ...] = setting(("*",), "Groups that may be joined, as patterns with commas between.")
     client_share: float = setting(
@@ -97,11 +97,13 @@ class Config:
     start_timeout_s: float = setting(30.0, "Seconds to wait for NATS.", allowed=above(0))
     stop_timeout_s: float = setting(10.0, "Seconds that each phase of stopping may take.", allowed=above(0))
     subscribe_timeout_s: float = setting(
-        10.0, "Seconds that a consumer may take to begin, and a key to load until it counts as stale.", allowed=above(0)
+        10.0,
+        "Seconds that a consumer may take to begin. A key that takes longer to load counts as stale.",
+        allowed=above(0),
     )
     stale_after_s: float = setting(
         30.0,
-        "Seconds in which changes may be missed before it is logged and new consumers are refused.",
+        "Seconds of staleness after which the agent logs it and refuses new consumers.",
         allowed=above(0),
     )
     linger_s: float = setting(
@@ -109,7 +111,7 @@ class Config:
         "Seconds to follow a key for after its last subscription: a client that comes back causes no rebalance.",
         allowed=at_least(0),
     )
-    relist_s: float = setting(10.0, "Seconds between two looks for new keys of a store.", allowed=above(0))
+    relist_s: float = setting(10.0, "Seconds between two searches for new keys of a store.", allowed=above(0))
     callback_timeout_s: float = setting(10.0, "Seconds that one callback may take.", allowed=above(0))
     callback_patience_s: float = setting(
         60.0, "Seconds after which an application that can't be reached loses its subscription.", allowed=above(0)
@@ -117,27 +119,31 @@ class Config:
     max_subscriptions: int = setting(1_000, "Subscriptions at once.", allowed=above(0))
     max_keys: int = setting(
         100,
-        "Config keys followed at once, by a worker each; by two where a key has groups and other subscribers.",
+        "Config keys followed at once. Each takes a worker, or two where it has groups and other subscribers.",
         allowed=above(0),
     )
     queue_items: int = setting(
-        10_000, "Updates that may wait for one subscription; it reads further ones later.", allowed=above(0)
+        10_000, "Updates that may wait for one subscription; it reads further updates later.", allowed=above(0)
     )
-    queue_bytes: int = setting(16 * limits.MIB, "Their size in bytes.", allowed=above(0))
-    reads: int = setting(8, "Reads under way at once; more of them wait.", allowed=above(0))
-    waiting_reads: int = setting(1_024, "Reads that may wait; one more is refused.", allowed=above(0))
+    queue_bytes: int = setting(
+        16 * limits.MIB, "Size in bytes of the updates that may wait for one subscription.", allowed=above(0)
+    )
+    reads: int = setting(8, "Reads under way at once; further reads wait.", allowed=above(0))
+    waiting_reads: int = setting(1_024, "Reads that may wait; further reads are refused.", allowed=above(0))
     max_response_bytes: int = setting(
         4 * limits.MIB,
-        "Size of one answer in bytes; gRPC clients refuse more by default.",
+        "Largest answer in bytes; gRPC clients refuse larger ones by default.",
         allowed=above(0),
     )
     max_consumers: int = setting(200, "Consumers of all groups at once.", allowed=between(1, MAX_CONSUMERS))
     window: int = setting(
         10_000,
-        "Messages of one group that may be unsettled; what has no room waits, one change a row.",
+        "Messages of one group that may be unsettled; further changes wait, one a row.",
         allowed=between(1, MAX_DISPATCH_WINDOW),
     )
-    window_bytes: int = setting(64 * limits.MIB, "Their size in bytes; one message is always let in.", allowed=above(0))
+    window_bytes: int = setting(
+        64 * limits.MIB, "Size of those messages in bytes; one message always fits.", allowed=above(0)
+    )
     max_behind: int = setting(
         1_000_000,
         "Changed rows of a group that may wait for a place in the window, or for a consumer that is away.",
@@ -152,25 +158,29 @@ class Config:
         30.0, "Seconds that a consumer may take to answer a delivery.", allowed=between(0.001, _MAX_DISPATCH_S)
     )
     max_tries: int = setting(
-        5, "Failed or unanswered deliveries of a message until it is poison.", allowed=between(1, _MAX_DELIVERIES)
+        5, "Failed or unanswered deliveries of a message after which it is poison.", allowed=between(1, _MAX_DELIVERIES)
     )
     max_deliveries: int = setting(
-        20, "Deliveries of a message, lost ones too, until it is poison.", allowed=between(1, _MAX_DELIVERIES)
+        20, "Deliveries of a message, lost ones too, after which it is poison.", allowed=between(1, _MAX_DELIVERIES)
     )
     retry_first_s: float = setting(
-        1.0, "Seconds until the second try; they double.", allowed=between(0.001, _MAX_DISPATCH_S)
+        1.0,
+        "Seconds until the second try; each further pause is twice as long.",
+        allowed=between(0.001, _MAX_DISPATCH_S),
     )
-    retry_most_s: float = setting(30.0, "Most seconds between two tries.", allowed=between(0.001, _MAX_DISPATCH_S))
+    retry_most_s: float = setting(
+        30.0, "Longest pause between two tries, in seconds.", allowed=between(0.001, _MAX_DISPATCH_S)
+    )
     poison_policy: PoisonPolicy = setting(
         PoisonPolicy.DROP,
-        f"What becomes of poison in groups whose first consumer names no policy: {', '.join(POLICIES)}.",
+        f"Poison policy of groups whose first consumer names none: {', '.join(POLICIES)}.",
     )
     evict_after_s: float = setting(
         3.0, "Seconds of silence until a consumer is evicted.", allowed=between(0.001, _MAX_DISPATCH_S)
     )
     orphan_hold_s: float = setting(
         30.0,
-        "Seconds that a delivered message waits for a consumer, when its own is gone and no other wants it.",
+        "Seconds that a delivered message waits for a consumer when its own is gone and no other wants it.",
         allowed=between(0.001, _MAX_DISPATCH_S),
     )
     drain_timeout_s: float = setting(
@@ -179,15 +189,15 @@ class Config:
     lease_socket: str = setting(
         "", "Where workers of this host register, so that the agent keeps their leases; empty: nowhere.", metavar="PATH"
     )
-    lease_mode: str = setting("0660", "Who may connect to it, in octal.")
-    lease_group: str = setting("", "Group that it is given to; empty: the agent's.")
+    lease_mode: str = setting("0660", "Mode of the lease socket, in octal: which users may connect.")
+    lease_group: str = setting("", "Group of the lease socket; empty: the agent's.")
     max_workers: int = setting(256, "Workers that may register.", allowed=between(1, _MAX_WORKERS))
     cache_dir: str = setting(
         "",
-        "Where rows are kept, to start with NATS down, and how far groups have come; needs an id; empty: none.",
+        "Directory of cached rows, used while NATS is down, and of the progress of groups; needs an id; empty: none.",
         metavar="DIR",
     )
-    jetstream_api: str = setting("$JS.API", "Where the agent's NATS account has the JetStream API.")
+    jetstream_api: str = setting("$JS.API", "Subject prefix of the JetStream API in the agent's NATS account.")
     nats_login: NatsLogin = field(default_factory=NatsLogin)
 
     def __post_init__(self) -> None:

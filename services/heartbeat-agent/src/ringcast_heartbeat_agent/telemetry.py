@@ -24,11 +24,11 @@ def _metric(
     return Metric(f"ringcast_agent_{name}", kind, labels, unit, text, "agent", "", buckets)
 
 
-_ENDS: Final = "Ended subscriptions, by what ended them: client, upstream, stopping or unreachable."
+_ENDS: Final = "Ended subscriptions, by cause: client, upstream, stopping or unreachable."
 
-_BEHIND: Final = "Subscriptions that take updates slower than rows change, and read what has changed meanwhile."
+_BEHIND: Final = "Subscriptions that take updates slower than rows change, and so read what has changed."
 
-_GIVEN_UP: Final = "Workers that ended without a word: closed, silent, or not-back after a restart of the agent."
+_GIVEN_UP: Final = "Workers that did not leave in order: closed, silent, or not-back after a restart of the agent."
 
 _EVENTS: Final = "What happened to messages of groups: offered, deliveries, acked, rejected and so on."
 
@@ -50,7 +50,7 @@ AGENT: Final = (
     _metric("consumers", "gauge", ("mode",), "consumers", "Consumers now, by mode (reliable, lossy)."),
     _metric("in_flight", "gauge", ("mode",), "messages", "Deliveries that are not answered yet."),
     _metric("lag", "gauge", ("mode",), "messages", "Messages that are not settled, and those still to come in."),
-    _metric("blocked_rows", "gauge", ("mode",), "rows", "Rows that poison blocks, until somebody decides."),
+    _metric("blocked_rows", "gauge", ("mode",), "rows", "Rows that poison blocks, until an operator resolves them."),
     _metric("group_consumers", "gauge", _GROUP, "consumers", "Consumers of a group now."),
     _metric("group_in_flight", "gauge", _GROUP, "messages", "Deliveries of a group that are not answered yet."),
     _metric("group_lag", "gauge", _GROUP, "messages", "Messages of a group not settled, and rows still to come in."),
@@ -59,17 +59,23 @@ AGENT: Final = (
         "gauge",
         _GROUP,
         "rows",
-        "Changed rows of a group without room, or in line for their key.",
+        "Changed rows of a group that wait for room, or for their turn in their routing key.",
     ),
     _metric("group_blocked_rows", "gauge", _GROUP, "rows", "Rows of a group that poison blocks."),
     _metric("dispatch_events_total", "counter", ("event",), "events", _EVENTS),
     _metric("leases_registered", "gauge", (), "workers", "Workers that the agent keeps the lease for."),
     _metric("lease_held", "gauge", (), "", "Whether the host's lease is held; 0 without a lease socket, too."),
-    _metric("lease_losses_total", "counter", (), "leases", "How often it was lost and taken again."),
+    _metric("lease_losses_total", "counter", (), "leases", "How often the host's lease was lost and granted again."),
     _metric("lease_records_deleted_total", "counter", (), "records", "Records of dead workers that were deleted."),
     _metric("workers_given_up_total", "counter", ("reason",), "workers", _GIVEN_UP),
     _metric("registrations_refused_total", "counter", ("reason",), "registrations", "Refused, by the error's code."),
-    _metric("dead_letter_failures_total", "counter", (), "sends", "Dead letters not taken; each is sent again."),
+    _metric(
+        "dead_letter_failures_total",
+        "counter",
+        (),
+        "sends",
+        "Dead letters that the stream did not store; each is sent again.",
+    ),
 )
 """Every metric of the agent; those of its workers are the SDK's."""
 

@@ -25,19 +25,22 @@ class ConnectionSettings:
 
     age_s: float = duration_s(
         "30m",
-        "When a client has to connect again, and so finds new instances; give or take a tenth.",
+        "Age at which a connection is closed, give or take a tenth, so that clients find new instances.",
         flag="connection-age",
         allowed=above(0),
     )
     age_grace_s: float = duration_s(
-        "10m", "How long calls that are open then may go on.", flag="connection-grace", allowed=above(0)
+        "10m",
+        "How long open calls may continue on a connection of that age.",
+        flag="connection-grace",
+        allowed=above(0),
     )
     idle_s: float = duration_s(
         "5m", "When a connection without calls is closed.", flag="connection-idle", allowed=above(0)
     )
-    keepalive_s: float = duration_s("30s", "After how much silence a connection is pinged.", allowed=above(0))
+    keepalive_s: float = duration_s("30s", "Silence after which a connection is pinged.", allowed=above(0))
     keepalive_timeout_s: float = duration_s(
-        "10s", "How long the answer may take; then the calls on the connection end.", allowed=above(0)
+        "10s", "How long the answer to a ping may take; then the connection ends with its calls.", allowed=above(0)
     )
 
 

@@ -41,7 +41,9 @@ class StreamSizes:
     dead_letters_max_bytes: int = size(
         "64MiB", "Room for the dead letters of each store; the oldest go.", allowed=at_least(SMALLEST_BYTES)
     )
-    members_max_bytes: int = size("32MiB", "Room for the members of each store.", allowed=at_least(SMALLEST_BYTES))
+    members_max_bytes: int = size(
+        "32MiB", "Room for the member records of each store.", allowed=at_least(SMALLEST_BYTES)
+    )
     leases_max_bytes: int = size("32MiB", "Room for the leases of all processes.", allowed=at_least(SMALLEST_BYTES))
     lease_tags: tuple[str, ...] = setting(
         (), "Tags of the servers of a cluster that keep leases and members, commas between.", metavar="TAG,TAG"

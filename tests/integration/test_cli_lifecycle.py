@@ -69,7 +69,7 @@ def test_a_purge_waits_until_workers_have_heard_of_the_deletion(cli: Cli, store:
     try:
         watch.wait_until(lambda: any(line.startswith("{") for line in list(watch.log)))
         done = cli.ok("key", "delete", store, "list", "--yes", "--purge")
-        assert "purging in 15 s, when workers have heard of it" in done.err
+        assert "purging in 15 s, when workers have learned of it" in done.err
         assert watch.wait(PATIENCE_S) == 1
     finally:
         watch.kill()

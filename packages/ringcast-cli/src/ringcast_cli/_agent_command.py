@@ -109,14 +109,14 @@ class _Status(msgspec.Struct):
 @click.group()
 @shared_options("timeout")
 def agent() -> None:
-    """Look at the heartbeat agent of this host, and decide about rows that it holds back."""
+    """Show the heartbeat agent of this host, and resolve rows that it blocks."""
 
 
 @agent.command()
 @shared_options("agent", "timeout")
 @click.pass_context
 def status(context: click.Context) -> None:
-    """Show its workers, those that it keeps the lease for, and the groups of key-shared dispatch with their consumers.
+    """Show its workers, the workers whose lease it keeps, and the groups of key-shared dispatch with their consumers.
 
     With --json the document as the agent gives it.
     """
@@ -135,7 +135,7 @@ def status(context: click.Context) -> None:
 @click.argument("group")
 @click.argument("row_ids", nargs=-1, metavar="[ROW_ID]...")
 @click.option("--all", "everything", is_flag=True, help="All blocked rows of the group.")
-@click.option("--discard", is_flag=True, help="Give the messages up. Without it they are tried again.")
+@click.option("--discard", is_flag=True, help="Give the messages up. Without it they are delivered again.")
 @shared_options("agent", "timeout")
 @click.pass_context
 def resolve(
@@ -147,7 +147,7 @@ def resolve(
     everything: bool,
     discard: bool,
 ) -> int:
-    """Have the blocked rows ROW_ID of GROUP tried again, as if they had never failed, or given up.
+    """Resolve the blocked rows ROW_ID of GROUP: deliver them again, as if they had never failed, or give them up.
 
     GROUP is a group of key-shared dispatch of KEY in STORE whose poison policy is "block"; `ringcast agent status`
     shows which rows are blocked, and why. The exit code is 1 when one of the rows is not.

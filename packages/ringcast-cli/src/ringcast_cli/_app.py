@@ -18,8 +18,8 @@ from ringcast_cli._options import shared_options
 
 _COMMANDS: Final = {
     "up": ("ringcast_cli._up_command", "Run NATS and the config service on this machine."),
-    "store": ("ringcast_cli._store_commands", "Create, look at, change, delete and restore stores."),
-    "key": ("ringcast_cli._key_commands", "Look at, delete and restore the keys of a store."),
+    "store": ("ringcast_cli._store_commands", "Create, show, change, delete and restore stores."),
+    "key": ("ringcast_cli._key_commands", "List, delete and restore the keys of a store."),
     "put": ("ringcast_cli._row_commands", "Write a row."),
     "get": ("ringcast_cli._row_commands", "Print the value of rows."),
     "delete": ("ringcast_cli._row_commands", "Delete a row."),
@@ -32,11 +32,11 @@ _COMMANDS: Final = {
     "topology": ("ringcast_cli._topology_command", "Show which worker owns what."),
     "agent": (
         "ringcast_cli._agent_command",
-        "Look at the heartbeat agent of this host, resolve blocked rows.",
+        "Show the heartbeat agent of this host, resolve blocked rows.",
     ),
     "dead-letters": (
         "ringcast_cli._dead_letter_commands",
-        "Look at changes that were given up, replay, discard them.",
+        "List, replay and discard changes that were given up.",
     ),
     "completion": ("ringcast_cli._completion_command", "Print a shell completion script."),
 }

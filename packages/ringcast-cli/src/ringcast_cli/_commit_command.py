@@ -34,7 +34,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
 @click.command()
 @click.argument("store")
 @click.argument("file", type=click.File("rb"))
-@click.option("--idempotency-key", metavar="TEXT", help="The same commit with the same key again changes nothing.")
+@click.option("--idempotency-key", metavar="TEXT", help="A repetition with the same key changes nothing.")
 @shared_options("service", "timeout")
 @click.pass_context
 def commit(context: click.Context, store: str, file: BinaryIO, idempotency_key: str | None) -> None:

@@ -31,7 +31,7 @@ _NUMBER: Final = click.IntRange(min=1)
 @click.group("dead-letters")
 @shared_options("service", "timeout")
 def dead_letters() -> None:
-    """Look at changes that workers and groups have given up, have them handed over again, or discard them.
+    """List changes that workers and groups have given up, replay them, or discard them.
 
     A worker or group with the poison policy dead-letter gives a change up when its handler, or its consumers, failed as
     often as they may. NATS keeps it for 30 days, by store.
@@ -42,7 +42,7 @@ def dead_letters() -> None:
 @click.argument("store")
 @filter_options
 @click.option("--oldest", is_flag=True, help="The oldest first, instead of the newest.")
-@click.option("--limit", type=_NUMBER, default=100, show_default=True, metavar="N", help="So many at most.")
+@click.option("--limit", type=_NUMBER, default=100, show_default=True, metavar="N", help="Most dead letters.")
 @click.option("--values", is_flag=True, help="With --json: values and metadata too.")
 @shared_options("service", "timeout")
 @click.pass_context
@@ -85,15 +85,15 @@ def list_letters(
 @click.argument("numbers", nargs=-1, type=_NUMBER, metavar="[NUMBER]...")
 @filter_options
 @click.option("--all", "everything", is_flag=True, help="All dead letters of the store.")
-@click.option("--max", "most", type=_NUMBER, default=100, show_default=True, metavar="N", help="So many at most.")
-@click.option("--dry-run", is_flag=True, help="Only say which it would be.")
+@click.option("--max", "most", type=_NUMBER, default=100, show_default=True, metavar="N", help="Most dead letters.")
+@click.option("--dry-run", is_flag=True, help="Only print which they would be.")
 @click.option(
     "--patience",
     type=click.FloatRange(min=0.001, max=MAX_REPLAY_WAIT_MS / 1000),
     default=10.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long the owner may take for each.",
+    help="How long the owner may take for each dead letter.",
 )
 @shared_options("service", "timeout")
 @click.pass_context
@@ -107,12 +107,12 @@ def replay(
     patience: float,
     chosen: Chosen,
 ) -> int:
-    """Have the rows of dead letters of STORE handed over again.
+    """Hand the rows of dead letters of STORE over again.
 
     Those with a NUMBER, or those that the options choose, the oldest first. Each row is handed over as it is now, by
     whoever owns it now: the worker, or for a group the agent that has it. A dead letter is removed once its row was
-    handled; if it fails again another one, with a higher count, takes its place. The others are kept, and why is said.
-    The exit code is 1 if one failed again or was kept.
+    handled; if it fails again, another one with a higher count takes its place. The others stay, with a reason.
+    The exit code is 1 if one failed again or stayed.
     """
     config = settings_of(context)
     check_choice(context, numbers, chosen, everything)
@@ -156,7 +156,9 @@ def replay(
 @click.argument("numbers", nargs=-1, type=_NUMBER, metavar="[NUMBER]...")
 @filter_options
 @click.option("--all", "everything", is_flag=True, help="All dead letters of the store.")
-@click.option("--yes", is_flag=True, help="Don't ask; needed where no NUMBER is given and nobody can be asked.")
+@click.option(
+    "--yes", is_flag=True, help="Don't ask for confirmation; needed without a NUMBER where there is no terminal."
+)
 @shared_options("service", "timeout")
 @click.pass_context
 def discard(
@@ -169,8 +171,8 @@ def discard(
 ) -> None:
     """Remove dead letters of STORE for good.
 
-    Those with a NUMBER, or those that the options choose. Their rows stay as they are, and nobody hears of it. Those
-    that come while it runs are left.
+    Those with a NUMBER, or those that the options choose. Their rows stay as they are, and no worker receives anything.
+    Dead letters that come while it runs stay.
     """
     config = settings_of(context)
     check_choice(context, numbers, chosen, everything)

@@ -32,15 +32,15 @@ def deletion_options(command: F) -> F:
         default=DEFAULT_GRACE_S,
         show_default=True,
         metavar="SECONDS",
-        help="With --purge: how long running workers have to hear of the deletion before.",
+        help="With --purge: how long running workers have to learn of the deletion first.",
     )
-    purge = click.option("--purge", is_flag=True, help="Remove it for good: its name is free then.")
+    purge = click.option("--purge", is_flag=True, help="Remove it for good, so that its name is free.")
     yes = click.option("--yes", is_flag=True, help="Don't ask.")
     return yes(purge(grace(command)))
 
 
 async def delete_slowly(call: Callable[..., Awaitable[T]], *names: str, purge: bool, grace_s: float) -> T:
-    """Deletes, and with ``purge`` purges once running workers have heard of it.
+    """Deletes, and with ``purge`` purges once running workers have learned of it.
 
     A worker asks every few seconds. One that finds nothing any more, where it has rows, keeps them and says that it is
     stale, as after any loss of the record: only the answer that they are deleted has it end.
@@ -50,7 +50,7 @@ async def delete_slowly(call: Callable[..., Awaitable[T]], *names: str, purge: b
             found: Any = await call(*names)
             left_s = min(grace_s, grace_s - time.time() + found.deletion.deleted_at_ms / 1000)
             if left_s > 0:
-                note(f"ringcast: deleted; purging in {left_s:.0f} s, when workers have heard of it (--grace)")
+                note(f"ringcast: deleted; purging in {left_s:.0f} s, when workers have learned of it (--grace)")
                 await asyncio.sleep(left_s)
     return await call(*names, purge=purge)
 

@@ -27,15 +27,15 @@ from ringcast_cli._reading import Input, input_of, open_input, reading_options
     type=click.Choice([choice.value for choice in OnError]),
     default="stop",
     show_default=True,
-    help="What to do about a malformed line.",
+    help="What to do with a malformed line.",
 )
 @click.option(
     "--skip-unchanged/--write-unchanged",
     default=True,
     show_default=True,
-    help="Whether rows that are as FILE has them are left alone, or get a new version, of which workers hear.",
+    help="Whether rows that equal FILE stay as they are, or get a new version, which workers receive.",
 )
-@click.option("--job-id", metavar="TEXT", help="The same import with the same id again writes no batch twice.")
+@click.option("--job-id", metavar="TEXT", help="A repetition with the same id writes no batch twice.")
 @reading_options
 @shared_options("service", "timeout")
 @click.pass_context

@@ -17,12 +17,12 @@ from ringcast_cli._output import print_json, print_table, visible
 @click.group()
 @shared_options("service", "timeout")
 def key() -> None:
-    """Look at, delete and restore the keys of a store. A key is created by its first row."""
+    """List, delete and restore the keys of a store. A key is created by its first row."""
 
 
 @key.command("list")
 @click.argument("store")
-@click.option("--deleted", is_flag=True, help="Those that are deleted and can be restored too.")
+@click.option("--deleted", is_flag=True, help="Deleted ones that can be restored, too.")
 @shared_options("service", "timeout")
 @click.pass_context
 def list_keys(context: click.Context, store: str, deleted: bool) -> None:
@@ -52,7 +52,7 @@ def list_keys(context: click.Context, store: str, deleted: bool) -> None:
 @shared_options("service", "timeout")
 @click.pass_context
 def delete(context: click.Context, store: str, name: str, yes: bool, purge: bool, grace_s: float) -> None:
-    """Delete KEY of STORE with all its rows. Its workers give it up; they are not told that its rows are gone.
+    """Delete KEY of STORE with all its rows. Its workers leave it, and their handlers get no deletes.
 
     It can be restored until the service's retention is over, 7 days by default; with --purge it can't. To delete the
     rows and keep the key, `ringcast sync` it with an empty file.

@@ -18,7 +18,7 @@ def _remember(context: click.Context, parameter: click.Parameter, value: Any) ->
 
 
 _LOGIN: Final = {
-    "service_tls_ca_file": "Certificates that may sign the config service's",
+    "service_tls_ca_file": "CA certificates that sign that of the config service",
     "service_tls_cert_file": "Certificate to show to the config service",
     "service_tls_key_file": "Its key",
     "service_token_file": "Token for the config service, over TLS",
@@ -32,7 +32,7 @@ _AGENT: Final = {
         ("--agent-token-file",),
         {
             "metavar": "FILE",
-            "help": "File with its token [env: RINGCAST_AGENT_TOKEN_FILE]; found by itself where the agent makes it.",
+            "help": "File with its token [env: RINGCAST_AGENT_TOKEN_FILE]; by default the file that the agent makes.",
         },
     ),
 }
@@ -43,7 +43,10 @@ _SHARED: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
     ),
     "service": (
         ("--service",),
-        {"metavar": "HOST:PORT", "help": "Config service, tls:// before it for TLS [env: RINGCAST_SERVICE]."},
+        {
+            "metavar": "HOST:PORT",
+            "help": "Address of the config service; tls:// before it for TLS [env: RINGCAST_SERVICE].",
+        },
     ),
     **{
         name: (

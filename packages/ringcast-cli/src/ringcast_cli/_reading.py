@@ -45,14 +45,14 @@ _OPTIONS: Final = (
         help="CSV: whether the first line names the columns. Without, they are named 1, 2, 3 …",
     ),
     click.option(
-        "--delimiter", metavar="CHAR", help="CSV: what stands between columns [default: comma; tab for .tsv]."
+        "--delimiter", metavar="CHAR", help="CSV: the character between columns [default: comma; tab for .tsv]."
     ),
     click.option(
         "--comment",
         metavar="PREFIX",
         default="#",
         show_default=True,
-        help="Text: lines that begin so are left out; empty: none.",
+        help="Text: lines that begin with this are left out; empty: none.",
     ),
     click.option("--progress/--no-progress", default=None, help="Show a progress bar [default: on a terminal]."),
 )

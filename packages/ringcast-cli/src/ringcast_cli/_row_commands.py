@@ -21,7 +21,7 @@ from ringcast_cli._output import note, print_json, visible
 _LIMIT: Final = click.IntRange(min=1)
 _IF_VERSION: Final = click.option("--if-version", type=int, metavar="N", help="Only if the row is at this version.")
 _IDEMPOTENCY_KEY: Final = click.option(
-    "--idempotency-key", metavar="TEXT", help="The same write with the same key again changes nothing."
+    "--idempotency-key", metavar="TEXT", help="A repetition with the same key changes nothing."
 )
 
 
@@ -31,9 +31,9 @@ _IDEMPOTENCY_KEY: Final = click.option(
 @click.argument("row_id")
 @click.argument("value", required=False)
 @click.option("--file", "source", type=click.File("rb"), metavar="FILE", help="Take the value from a file; -: stdin.")
-@click.option("-m", "--metadata", multiple=True, metavar="NAME=VALUE", help="A metadata entry; may be repeated.")
+@click.option("-m", "--metadata", multiple=True, metavar="NAME=VALUE", help="A metadata entry; repeat it for more.")
 @_IF_VERSION
-@click.option("--if-absent", is_flag=True, help="Only if there is no such row.")
+@click.option("--if-absent", is_flag=True, help="Only if the row does not exist.")
 @_IDEMPOTENCY_KEY
 @shared_options("service", "timeout")
 @click.pass_context
@@ -85,7 +85,7 @@ def put(
 def get(context: click.Context, store: str, key: str, row_ids: tuple[str, ...]) -> int:
     """Print the value of one row, or id and value of several.
 
-    The exit code is 1 when one of them is not there.
+    The exit code is 1 when one of them does not exist.
     """
     config = settings_of(context)
 
@@ -118,7 +118,7 @@ def get(context: click.Context, store: str, key: str, row_ids: tuple[str, ...]) 
 def delete(
     context: click.Context, store: str, key: str, row_id: str, if_version: int | None, idempotency_key: str | None
 ) -> int:
-    """Delete a row. The exit code is 1 when it is not there."""
+    """Delete a row. The exit code is 1 when it does not exist."""
     config = settings_of(context)
 
     async def run() -> DeleteResult:
@@ -140,7 +140,7 @@ def delete(
 @click.argument("key")
 @click.option("--partition", type=int, metavar="N", help="Only rows of this partition.")
 @click.option("--deleted", is_flag=True, help="Tombstones too.")
-@click.option("--limit", type=_LIMIT, metavar="N", help="At most so many rows.")
+@click.option("--limit", type=_LIMIT, metavar="N", help="Most rows to print.")
 @click.option("--long", "details", is_flag=True, help="Partition, version and metadata too.")
 @shared_options("service", "timeout")
 @click.pass_context
@@ -175,7 +175,7 @@ def list_rows(
 @click.argument("row_id", required=False)
 @click.option("--partition", type=int, metavar="N", help="Only writes to this partition.")
 @click.option("--since", type=click.IntRange(min=0), default=0, metavar="REVISION", help="Only later revisions.")
-@click.option("--limit", type=_LIMIT, metavar="N", help="At most so many writes.")
+@click.option("--limit", type=_LIMIT, metavar="N", help="Most writes to print.")
 @shared_options("service", "timeout")
 @click.pass_context
 def history(

@@ -20,7 +20,7 @@ from ringcast_cli._output import print_json, print_table, visible
 @click.group()
 @shared_options("service", "timeout")
 def store() -> None:
-    """Create, look at, change, delete and restore stores."""
+    """Create, show, change, delete and restore stores."""
 
 
 @store.command()
@@ -31,27 +31,27 @@ def store() -> None:
     default=256,
     show_default=True,
     metavar="N",
-    help=f"How many partitions its rows are shared out over, 1 to {limits.MAX_PARTITIONS}.",
+    help=f"Number of partitions of its rows, 1 to {limits.MAX_PARTITIONS}.",
 )
 @click.option(
     "--mode",
     type=click.Choice([mode.value for mode in Mode], case_sensitive=False),
     default=Mode.PARTITIONED.value,
     show_default=True,
-    help="Whether workers share the partitions out, or each holds everything.",
+    help="Whether workers share the partitions, or each has all rows.",
 )
 @click.option(
     "--strategy",
     type=click.Choice([strategy.value for strategy in Strategy], case_sensitive=False),
     default=Strategy.JUMP.value,
     show_default=True,
-    help="How partitions are shared out.",
+    help="How partitions are assigned to workers.",
 )
 @click.option(
     "--inline-max-bytes",
     type=int,
     metavar="BYTES",
-    help=f"Values up to this size ride in the change event: 0 to {limits.MAX_INLINE_BYTES} "
+    help=f"Largest value that a change event carries, in bytes: 0 to {limits.MAX_INLINE_BYTES} "
     f"[default: {limits.DEFAULT_INLINE_BYTES}].",
 )
 @shared_options("service", "timeout")
@@ -61,7 +61,7 @@ def create(
 ) -> None:
     """Create the store NAME.
 
-    Only --inline-max-bytes can be changed later. Creating it again with the same settings does nothing.
+    Only --inline-max-bytes can be changed later. A repetition with the same settings does nothing.
     """
     config = settings_of(context)
 
@@ -100,7 +100,7 @@ def show(context: click.Context, name: str) -> None:
     type=int,
     metavar="BYTES",
     required=True,
-    help=f"Values up to this size ride in the change event: 0 to {limits.MAX_INLINE_BYTES}.",
+    help=f"Largest value that a change event carries, in bytes: 0 to {limits.MAX_INLINE_BYTES}.",
 )
 @shared_options("service", "timeout")
 @click.pass_context
@@ -121,7 +121,7 @@ def update(context: click.Context, name: str, inline_max_bytes: int) -> None:
 @shared_options("service", "timeout")
 @click.pass_context
 def delete(context: click.Context, name: str, yes: bool, purge: bool, grace_s: float) -> None:
-    """Delete the store NAME with all its keys. Its workers end; they are not told that its rows are gone.
+    """Delete the store NAME with all its keys. Its workers end, and their handlers get no deletes.
 
     It can be restored until the service's retention is over, 7 days by default; with --purge it can't.
     """
@@ -152,7 +152,7 @@ def restore(context: click.Context, name: str) -> None:
 
 
 @store.command("list")
-@click.option("--deleted", is_flag=True, help="Those that are deleted and can be restored too.")
+@click.option("--deleted", is_flag=True, help="Deleted ones that can be restored, too.")
 @shared_options("service", "timeout")
 @click.pass_context
 def list_stores(context: click.Context, deleted: bool) -> None:
@@ -184,7 +184,7 @@ def list_stores(context: click.Context, deleted: bool) -> None:
 def new_history(context: click.Context, name: str) -> None:
     """Begin a new history of the store NAME.
 
-    For a database that was taken back to an earlier state where the service can't notice it: the database and NATS were
+    For a database that was restored to an earlier state where the service can't notice it: the database and NATS were
     both restored, say. Workers fetch every partition whole, and hand over what differs from what they have.
     """
     config = settings_of(context)

@@ -73,8 +73,8 @@ def sync(
 
     FILE is read as `ringcast import` reads it, and compared as a whole before anything is written; the comparison takes
     about twice its size in the directory for temporary files (TMPDIR). Rows that are the same are left alone, and
-    workers hear of the difference only. A malformed line ends the sync before anything is written. After an
-    interruption, run it again: it finishes what is left. Rows that somebody else changes meanwhile are left as they are
+    workers receive only the difference. A malformed line ends the sync before anything is written. After an
+    interruption, run it again: it finishes what is left. Rows that another client changes meanwhile stay as they are
     and named; the exit code is then 1.
     """
     options = {

@@ -15,14 +15,14 @@ from ringcast_cli._up import Running, UpOptions, run_up
 
 
 @click.command()
-@click.option("--data-dir", metavar="DIR", help="Where everything is kept [env: RINGCAST_DATA_DIR].")
-@click.option("--nats-port", metavar="PORT", help="Port of NATS, 0: any free [default: 4222].")
-@click.option("--grpc-port", metavar="PORT", help="Port of the config service, 0: any free [default: 7420].")
+@click.option("--data-dir", metavar="DIR", help="Directory of all data [env: RINGCAST_DATA_DIR].")
+@click.option("--nats-port", metavar="PORT", help="Port of NATS; 0: any free port [default: 4222].")
+@click.option("--grpc-port", metavar="PORT", help="Port of the config service; 0: any free port [default: 7420].")
 @click.option(
     "--ready-file",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Written with the addresses once everything serves; removed at the end.",
+    help="File of the addresses, written once everything serves and removed at the end.",
 )
 @click.option(
     "--start-timeout",
@@ -45,8 +45,8 @@ def up(
 ) -> None:
     """Run NATS and the config service on this machine.
 
-    A NATS server with JetStream and a config service on SQLite, both on 127.0.0.1. The data is kept in a directory
-    and is there again the next time. Ctrl-C or SIGTERM stops both in order. If one of them ends by itself, the other
+    Starts a NATS server with JetStream and a config service on SQLite, both on 127.0.0.1. A directory keeps the data
+    for the next time. Ctrl-C or SIGTERM stops both in order. If one of them ends by itself, the other
     is stopped too and the exit code is 1.
     """
     context.find_root().ensure_object(dict).update(data_dir=data_dir, nats_port=nats_port, grpc_port=grpc_port)

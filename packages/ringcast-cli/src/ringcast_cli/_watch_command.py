@@ -22,11 +22,9 @@ from ringcast_cli._output import note, print_json, visible
 @click.command()
 @click.argument("store")
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
-@click.option(
-    "--worker-id", metavar="NAME", help="Name to take part under [env: RINGCAST_WORKER_ID; default: a new one]."
-)
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after so many changes.")
-@click.option("--skip-initial", is_flag=True, help="Leave out the rows that are there at the beginning.")
+@click.option("--worker-id", metavar="NAME", help="Id of this worker [env: RINGCAST_WORKER_ID; default: a new one].")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after this many changes.")
+@click.option("--skip-initial", is_flag=True, help="Leave out the rows that exist at the beginning.")
 @shared_options("servers", "timeout")
 @click.pass_context
 def watch(
@@ -40,7 +38,7 @@ def watch(
     """Take part in KEY... as a worker, and print each row that it gets.
 
     In a PARTITIONED store it takes over its share of the partitions from the other workers for as long as it runs.
-    First come the rows that are there, then every change as it happens: time, key, partition, version, put or delete,
+    It prints the existing rows, then every change as it happens: time, key, partition, version, put or delete,
     id, value. Ctrl-C ends it.
     """
     context.find_root().ensure_object(dict).update(worker_id=worker_id)

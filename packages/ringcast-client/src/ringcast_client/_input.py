@@ -68,7 +68,7 @@ def check_range(field: str, value: object, low: int, high: int) -> int:
 
 
 def check_inline(value: object) -> int:
-    """Returns ``value`` if values of so many bytes may ride in an event."""
+    """Returns ``value`` if values of so many bytes may travel in an event."""
     return check_range("inline_max_bytes", value, 0, limits.MAX_INLINE_BYTES)
 
 

@@ -25,7 +25,7 @@ class StoreCalls:
     ) -> StoreInfo:
         """Creates a store, or returns the one there is if its settings are the same.
 
-        ``inline_max_bytes``: values up to this size ride in the change event (0 to 4096, by default 256).
+        ``inline_max_bytes``: the largest value that a change event carries, in bytes (0 to 4096, by default 256).
 
         Raises:
             AlreadyExistsError: there is one with other settings.

@@ -145,7 +145,7 @@ class Lifecycle:
 
 
 def check_inline(value: int) -> int:
-    """Returns ``value`` if values of so many bytes may ride in an event.
+    """Returns ``value`` if values of so many bytes may travel in an event.
 
     Raises:
         InvalidInputError: it is too large.

@@ -26,7 +26,7 @@ _SPEC_OPTIONS: Final = {
     "tls_ca_file": ("target", "Certificates that may sign the NATS server's."),
     "tls_cert_file": ("target", "A certificate of our own for NATS."),
     "tls_key_file": ("target", "Its key."),
-    "service_tls_ca_file": ("target", "Certificates that may sign the config service's."),
+    "service_tls_ca_file": ("target", "CA certificates that sign that of the config service."),
     "service_tls_cert_file": ("target", "A certificate of our own for the config service."),
     "service_tls_key_file": ("target", "Its key."),
     "service_token_file": ("target", "A file whose first line is the token for the config service."),

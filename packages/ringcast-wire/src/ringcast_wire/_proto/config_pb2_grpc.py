@@ -286,7 +286,7 @@ class ConfigServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DiscardDeadLetters(self, request, context):
-        """Removes dead letters for good. Their rows are as they are, and nobody hears of it.
+        """Removes dead letters for good. Their rows stay as they are, and no worker receives anything.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

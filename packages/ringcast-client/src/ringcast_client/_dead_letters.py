@@ -155,8 +155,8 @@ class DeadLetterCalls:
 
         Whoever owns a row's partition now does it: its worker, or for a group the agent that has it. So no old value
         comes back. A dead letter is removed only once its row was handled, or failed again and left another one; those
-        of one row and owner are replayed as one. ``patience_s``: how long the owner may take (up to 300). A later answer
-        is ignored, and the dead letter stays.
+        of one row and owner are replayed as one. ``patience_s``: how long the owner may take (up to 300). An answer
+        after that is ignored, and the dead letter stays.
 
         Raises:
             UnknownStoreError, StoreDeletedError: there is no such store.

@@ -204,7 +204,7 @@ def test_wrong_usage(cli: Cli, store: str, tmp_path: Path) -> None:
     file = tmp_path / "rows.dat"
     file.write_text("a\n")
     for words, said in (
-        ((file,), "says nothing about its format"),
+        ((file,), "is unknown (known are"),
         (("-",), "give the --format of standard input"),
         ((file, "--format", "xml"), "Invalid value for '--format'"),
         ((file, "--format", "csv", "--delimiter", "ab"), "is not one character"),

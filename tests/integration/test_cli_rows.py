@@ -76,7 +76,7 @@ def test_conditions_and_repeats(cli: Cli, store: str) -> None:
         f"{place}: version 9 was expected, nothing was written"
     )
     wrong = cli.refused("put", store, "list", "a", "2", "--if-absent", "--if-version", 1)
-    assert wrong == "if_version and if_absent are both there: a write has one of them"
+    assert wrong == "if_version and if_absent are both given: a write takes one of them"
     repeated = ("put", store, "list", "a", "2", "--if-version", put["version"], "--idempotency-key", "once")
     assert cli.ok(*repeated).out == cli.ok(*repeated).out
     assert cli.refused("put", store, "list", "a", "3", "--idempotency-key", "once") == (

@@ -68,7 +68,7 @@ def test_mass_deletion_is_refused(cli: Cli, store: str, tmp_path: Path) -> None:
     cli.ok("sync", store, "list", file)
     file.write_text("row0\nrow1\nrow2\nrow3\n")
     assert cli.refused("sync", store, "list", file) == (
-        f"6 of 10 rows of {store}/list would be deleted, max_delete_share 0.5 lets at most 5 be deleted: "
+        f"6 of 10 rows of {store}/list would be deleted, max_delete_share 0.5 allows 5 to be deleted: "
         "nothing is written (see --max-delete-share)"
     )
     dry = cli("sync", store, "list", file, "--dry-run")
@@ -76,7 +76,7 @@ def test_mass_deletion_is_refused(cli: Cli, store: str, tmp_path: Path) -> None:
     assert "6 would be deleted" in dry.out
     file.write_text("# nothing\n")
     said = cli.refused("sync", store, "list", file, "--max-delete-share", 1)
-    assert said.endswith("allow_empty lets that happen: nothing is written (see --allow-empty)")
+    assert said.endswith("allow_empty permits that: nothing is written (see --allow-empty)")
     assert len(cli.rows(store)) == 10
     cli.ok("sync", store, "list", file, "--allow-empty")
     assert cli.rows(store) == {}

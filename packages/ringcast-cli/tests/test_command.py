@@ -213,7 +213,7 @@ def test_dead_letters_are_chosen_in_one_way(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--since", "soon"), "since 'soon' is no time: 30m, 2h, 7d or 2026-11-22T14:30 are"),
+        (("--since", "soon"), "since 'soon' is not a time: it must be like 30m, 2h, 7d or 2026-11-22T14:30"),
         (("--row", "a"), "row_id is given without a key: a row is one of a key"),
         (("--key", "a.b"), "key 'a.b' is not a valid name"),
         (("--partition", "4096"), "partition 4096 is out of range"),

@@ -78,7 +78,7 @@ def test_jsonl_with_named_columns() -> None:
         (b'{"id": 5, "value": "x"}', "row_id 5 is of type int: it must be text"),
         (b'{"id": "a"}', "has no value"),
         (b'{"id": "a", "value": 5}', "value 5 is of type int: it must be text"),
-        (b'{"id": "a", "value": {"x": 1}}', "value {'x': 1} is a dict: it must be text"),
+        (b'{"id": "a", "value": {"x": 1}}', "value {'x': 1} is of type dict: it must be text"),
         (b'{"id": "a", "value": "", "metadata": {"m": 1}}', "metadata m 1 is of type int: it must be text"),
         (b'{"id": "a", "value": "", "metadata": "m"}', "metadata 'm' is not an object"),
         (b'{"id": "a", "deleted": "yes"}', "deleted 'yes' is neither true nor false"),

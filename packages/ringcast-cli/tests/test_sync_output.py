@@ -42,8 +42,8 @@ def test_conflicts_are_named_and_the_exit_code_says_so(
     said = capsys.readouterr()
     assert said.out.startswith("s/k: 2 added, 0 changed, 0 deleted, 0 unchanged in ")
     assert said.err == (
-        "ringcast: 3 rows were changed by somebody else meanwhile, and are left as they are: a, b\\n …; "
-        "run it again to compare anew\n"
+        "ringcast: 3 rows were changed by another client meanwhile, and stay as they are: a, b\\n …; "
+        "run it again to compare again\n"
     )
 
 

@@ -145,7 +145,7 @@ def test_a_backup_is_a_store_of_that_moment(store: GroupStore, tmp_path: Path, c
 def test_a_backup_overwrites_nothing(store: GroupStore, tmp_path: Path) -> None:
     target = tmp_path / "copy.db"
     target.write_text("precious")
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="exists already"):
         store.backup(target)
     assert target.read_text() == "precious"
     with pytest.raises(StoreError, match=r"can't be opened|can't be written"):

@@ -25,7 +25,7 @@ Clock = Any  # of conftest.py
 
 @pytest.mark.parametrize("name", ["", "a b", "a:b", "a_b", "ä", "a\n", "a" * 65, "../x"])
 def test_names_are_checked(store: GroupStore, name: str) -> None:
-    with pytest.raises(InputError, match="1 to 64 of A-Z a-z 0-9 - are"):
+    with pytest.raises(InputError, match="1 to 64 characters of A-Z a-z 0-9 - are"):
         store.namespace(name)
 
 

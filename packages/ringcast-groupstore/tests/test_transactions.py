@@ -114,7 +114,7 @@ def test_other_threads_wait_but_do_not_wait_for_ever(path: Path) -> None:
             thread.start()
             thread.join(10)
             assert store.get("g", "k") is None, "reads don't wait"
-        assert "another thread writes for over 0.05 s" in str(raised[0])
+        assert "another thread has been writing for over 0.05 s" in str(raised[0])
         assert list(store.keys("g")) == ["k"]
 
 

@@ -53,7 +53,7 @@ def test_it_is_one_snapshot(spark: SparkSession, store: Store) -> None:
     [
         ("id STRING", {}, "column row_id is missing: it has the ids to look up"),
         ("row_id INT", {}, "column row_id is of type int: it must be string"),
-        ("row_id STRING, Value INT", {}, "column 'value' is there already: rename it, or leave it out"),
+        ("row_id STRING, Value INT", {}, "column 'value' exists already: rename it, or leave it out"),
         ("row_id STRING", {"since": '{"0": 1}'}, "option since goes with reads, not with a lookup"),
         ("row_id STRING", {"rowIds": "a"}, "option row_ids goes with reads"),
         ("row_id STRING", {"how": "outer"}, "how is 'outer': left or inner is allowed"),

@@ -176,7 +176,7 @@ def test_defaults_are_of_what_is_not_given() -> None:
         ({"valueColumns": "a, Version"}, "columns", "column 'version' stands twice"),
         ({"valueColumns": "a,,b"}, "value_columns", "option value_columns has '': that is no name of a column"),
         ({"valueColumns": "`a"}, "value_columns", "has '`a': that is no name of a column"),
-        ({"metadataColumns": "by STRING"}, "metadata_columns", "has 'by STRING': names with commas between are wanted"),
+        ({"metadataColumns": "by STRING"}, "metadata_columns", "has 'by STRING': it must be names with commas between"),
         ({"columns": "valu"}, "columns", "option columns has 'valu': there are row_id, value, version, partition, de"),
         ({"columns": ",".join(f"c{n}" for n in range(1_001))}, "columns", "has 1001 columns: 1000 are allowed"),
         ({"malformedValues": "drop"}, "malformed_values", "is 'drop': fail or null is allowed"),

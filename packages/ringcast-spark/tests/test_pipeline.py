@@ -117,7 +117,7 @@ def test_a_saved_plan(spark: SparkSession, store: Store, ranges: Path, tmp_path:
     planned = pipeline.make_plan(spark, spec_of(store, ranges))
     pipeline.save_plan(planned, path)
     planned.release()
-    with pytest.raises(InvalidInputError, match=r"plan .* exists: name a place where nothing is"):
+    with pytest.raises(InvalidInputError, match=r"plan .* exists: give a path that does not exist"):
         pipeline.save_plan(planned, path)
     assert pipeline.read_plan(path) == planned.plan
     loaded = pipeline.load_plan(spark, path)
@@ -157,7 +157,7 @@ def test_what_deletes_too_much_is_refused(spark: SparkSession, store: Store, ran
     empty = write_lines(tmp_path / "empty.csv", [])
     everything = {"max_delete_share": 1.0}
     planned = pipeline.make_plan(spark, spec_of(store, empty, guards=everything))
-    with pytest.raises(pipeline.PlanRefusedError, match=r"it would leave .* without a row: allow_empty lets it"):
+    with pytest.raises(pipeline.PlanRefusedError, match=r"it would leave .* without a row: allow_empty permits that"):
         pipeline.apply_plan(spark, planned)
     planned.release()
     assert store.heads() == heads

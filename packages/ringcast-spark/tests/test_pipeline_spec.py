@@ -167,7 +167,7 @@ def test_no_specification_has_a_password(target: dict[str, str]) -> None:
         ({"columns": {"v": {"validate": [{"one_of": []}]}}}, "one_of has 0 values: 1 to 10000 are allowed"),
         ({"columns": {"v": {"validate": [{"regex": "x" * 4097}]}}}, "regex has 4097 characters: 1 to 4096"),
         ({"columns": {"v": {"validate": ["required"] * 33}}}, "columns.v.validate has 33 rules: at most 32"),
-        ({"columns": {"v": {"validate": [7]}}}, "columns.v.validate has 7: a name or a table of one name is wanted"),
+        ({"columns": {"v": {"validate": [7]}}}, "columns.v.validate has 7: it must be a name or a table of one name"),
         ({"dedup": {"keep": "least"}}, "dedup: by and keep = greatest or least go together"),
         ({"guards": {"max_delete_share": 10}}, "guards.max_delete_share is 10.0: 0 to 1 is allowed"),
         ({"guards": {"max_rejected_share": -0.1}}, "guards.max_rejected_share is -0.1"),
@@ -221,7 +221,7 @@ def test_the_arithmetic_of_a_plan() -> None:
     [
         (plan(live=39), "it deletes 4 of 39 rows, 10.3%: max_delete_share is 10.0%"),
         (plan(rejected=2), "2 of 100 rows were rejected, 2.0%: max_rejected_share is 1.0%"),
-        (plan(after=Content(0, 0)), "it would leave gateway/list without a row: allow_empty lets it"),
+        (plan(after=Content(0, 0)), "it would leave gateway/list without a row: allow_empty permits that"),
         (
             plan(partitions=[PartitionPlan(3, 9, limits.MAX_PARTITION_BYTES + 1, 0, 0, 0)]),
             "partition 3 would have 8388609 bytes: the limit is 8388608; a store of more partitions than 2 is needed",

@@ -195,7 +195,7 @@ def test_a_store_without_room_for_the_sinks_key(store: Any, tmp_path: Path, feed
         ("row_id STRING, value STRING, deleted STRING", {}, "column deleted is of type string: it must be boolean"),
         (SCHEMA, {"store": "nowhere"}, "there is no store 'nowhere'"),
         (SCHEMA, {"colour": "red"}, "option 'colour' is unknown"),
-        (SCHEMA, {"key": LEDGER_KEY}, "option key is spark-sinks: there the sinks note which batches are done"),
+        (SCHEMA, {"key": LEDGER_KEY}, "option key is spark-sinks: that key is reserved for the records of sinks"),
         (SCHEMA, {"service": "127.0.0.1:1", "timeout_s": "0.3", "password": "s3cret", "user": "u"}, "did not answer"),
     ],
 )

@@ -83,7 +83,7 @@ def test_an_overwrite_that_would_delete_too_much_deletes_nothing(store: Store) -
     assert isinstance(refused, LimitExceededError)
     assert str(refused) == (
         f"the overwrite of {name} is refused, and nothing is deleted: it would leave {name} without a row: "
-        "allow_empty lets it"
+        "allow_empty permits that"
     )
     with pytest.raises(PySparkException, match=r"it deletes 100 of 100 rows, 100.0%: max_delete_share is 50.0%"):
         store.save(store.frame({}), mode="overwrite", allowEmpty="true")

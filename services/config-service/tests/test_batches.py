@@ -75,7 +75,7 @@ async def test_what_is_wrong_in_columns_is_told_as_of_rows(service: Running, sto
         (
             pb.WriteBatch(rows=[pb.RowWrite(row_id="a")], row_ids=["b"], values=["v"]),
             "row_ids",
-            "rows and row_ids are both there",
+            "rows and row_ids are both given",
         ),
         (pb.WriteBatch(row_ids=["a", ""], values=["1", "2"]), "row_id", "row 1 of the batch: row_id '' has 0 bytes"),
         (pb.WriteBatch(row_ids=["a"] * 1_001, values=["1"] * 1_001), "rows", "rows has 1001 entries: 1 to 1000"),

@@ -298,7 +298,7 @@ def test_what_can_not_be_the_socket_is_told(tmp_path: Path, shared_nats: NatsSer
 
     file = tmp_path / "file"
     file.write_text("precious")
-    assert f"lease_socket {file} is there already and is no socket" in said(file)
+    assert f"lease_socket {file} exists and is no socket" in said(file)
     assert file.read_text() == "precious"
     assert "can't be used: [Errno 2]" in said(tmp_path / "nowhere" / "s.sock")
     path = tmp_path / "s.sock"
@@ -309,7 +309,7 @@ def test_what_can_not_be_the_socket_is_told(tmp_path: Path, shared_nats: NatsSer
     ("settings", "message"),
     [
         ({"lease_socket": "relative.sock"}, "lease_socket 'relative.sock' of 13 bytes is not the path of a socket"),
-        ({"lease_socket": "/" + "x" * 107}, "of 108 bytes is not the path of a socket: an absolute one of at most 107"),
+        ({"lease_socket": "/" + "x" * 107}, "is not the path of a socket: it must be absolute, of at most 107"),
         ({"lease_mode": "rw"}, "lease_mode is 'rw': it must be 0600 to 0777, in octal"),
         ({"lease_mode": "0066"}, "lease_mode is '0066'"),
         ({"max_workers": 0}, "max_workers is 0: it must be 1 to 4096"),

@@ -181,7 +181,7 @@ def _decoded(config: CliConfig, body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.MsgspecError as error:
-        raise ProtocolError(f"what answers at {config.agent_url} is no agent of this version: {error}") from error
+        raise ProtocolError(f"the server at {config.agent_url} is no agent of this version: {error}") from error
 
 
 def _ask(config: CliConfig, path: str, body: bytes | None = None) -> bytes:

@@ -36,7 +36,7 @@ _COMMANDS: Final = {
     ),
     "dead-letters": (
         "ringcast_cli._dead_letter_commands",
-        "List, replay and discard changes that were given up.",
+        "List changes that were given up, replay or discard them.",
     ),
     "completion": ("ringcast_cli._completion_command", "Print a shell completion script."),
 }

@@ -97,6 +97,6 @@ def since_ms(text: str) -> int:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidInputError(
-            f"since {shown(text)} is no time: 30m, 2h, 7d or 2026-11-22T14:30 are", field="since"
+            f"since {shown(text)} is not a time: it must be like 30m, 2h, 7d or 2026-11-22T14:30", field="since"
         ) from None
     return max(0, int((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() * 1000))

@@ -105,7 +105,7 @@ def _format(context: click.Context, file: str, kind: str | None) -> Format:
     if file == STANDARD_INPUT:
         raise click.UsageError("give the --format of standard input", context)
     known = ", ".join(SUFFIXES)
-    raise click.UsageError(f"the suffix of {file!r} says nothing about its format ({known} do): give --format", context)
+    raise click.UsageError(f"the suffix of {file!r} is unknown (known are {known}): give --format", context)
 
 
 class OpenInput:

@@ -116,8 +116,8 @@ async def _run(config: CliConfig, store: str, key: str, given: Input, options: d
         named = ", ".join(map(visible, result.first_conflicts))
         more = " …" if result.conflicts > len(result.first_conflicts) else ""
         note(
-            f"ringcast: {result.conflicts} rows were changed by somebody else meanwhile, and are left as they are: "
-            f"{named}{more}; run it again to compare anew"
+            f"ringcast: {result.conflicts} rows were changed by another client meanwhile, and stay as they are: "
+            f"{named}{more}; run it again to compare again"
         )
     return codes.FAILED if result.refusal is not None or result.conflicts else codes.OK
 

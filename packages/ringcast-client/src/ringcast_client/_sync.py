@@ -183,14 +183,14 @@ class Sync:
                 return None
             return SyncRefusedError(
                 f"the input has no rows, so that all {difference.current} rows of {where} would be deleted; "
-                "allow_empty lets that happen",
+                "allow_empty permits that",
                 field="allow_empty",
             )
         if difference.deleted > self._options.max_delete_share * difference.current:
             return SyncRefusedError(
                 f"{difference.deleted} of {difference.current} rows of {where} would be deleted, "
-                f"max_delete_share {self._options.max_delete_share:g} lets at most "
-                f"{int(self._options.max_delete_share * difference.current)} be deleted",
+                f"max_delete_share {self._options.max_delete_share:g} allows "
+                f"{int(self._options.max_delete_share * difference.current)} to be deleted",
                 field="max_delete_share",
             )
         return None

@@ -88,7 +88,7 @@ def check_ttl(ttl_ms: int) -> None:
 def check_namespace(name: str) -> None:
     """A namespace: 1 to 64 of ``A-Z a-z 0-9 -``."""
     if type(name) is not str or not _NAMESPACE.fullmatch(name):
-        raise InputError(f"namespace {name!r} is not allowed: 1 to 64 of A-Z a-z 0-9 - are")
+        raise InputError(f"namespace {name!r} is not a valid name: 1 to 64 characters of A-Z a-z 0-9 - are allowed")
 
 
 def prefix_end(prefix: str) -> str | None:

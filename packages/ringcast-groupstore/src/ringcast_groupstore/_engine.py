@@ -79,7 +79,9 @@ class Engine:
             StoreBusyError: another thread has it for longer than the busy time-out.
         """
         if not self.lock.acquire(timeout=self.busy_timeout_s):
-            raise StoreBusyError(f"store {self.path} is busy: another thread writes for over {self.busy_timeout_s:g} s")
+            raise StoreBusyError(
+                f"store {self.path} is busy: another thread has been writing for over {self.busy_timeout_s:g} s"
+            )
 
     def begin(self) -> None:
         """Begins a transaction of the writer, under the lock.
@@ -92,7 +94,7 @@ class Engine:
         self.check_open()
         self.health.check_writable()
         if self.writer.in_transaction:
-            raise StoreError(f"this thread is inside a transaction of store {self.path}: write through that")
+            raise StoreError(f"this thread is inside a transaction of store {self.path}: write through the transaction")
         try:
             self.cursor.execute("BEGIN IMMEDIATE")
         except (sqlite3.Error, UnicodeError) as error:

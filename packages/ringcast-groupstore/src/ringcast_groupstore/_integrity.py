@@ -151,7 +151,7 @@ def _find_damage(cursor: sqlite3.Cursor) -> list[str]:
 def back_up(source: sqlite3.Connection, path: Path, target: Path) -> None:
     """Copies the database behind ``source`` to ``target``; see :meth:`ringcast_groupstore.GroupStore.backup`."""
     if target.exists():
-        raise InputError(f"backup target {target} is there already")
+        raise InputError(f"backup target {target} exists already")
     partial = _partial(target)
     try:
         copy = sqlite3.connect(partial, isolation_level=None)
@@ -164,7 +164,7 @@ def back_up(source: sqlite3.Connection, path: Path, target: Path) -> None:
         os.link(partial, target)  # unlike a rename, never over a file that has appeared meanwhile
         sync_to_disk(target.parent)
     except FileExistsError:
-        raise InputError(f"backup target {target} is there already") from None
+        raise InputError(f"backup target {target} exists already") from None
     except OSError as error:
         raise StoreFullError(f"backup {target} of {path} can't be written: {error.strerror}") from error
     finally:

@@ -99,9 +99,7 @@ def _is_ready(connection: sqlite3.Connection, path: Path) -> bool:
     found = dict(connection.execute(_SCHEMA).fetchall())
     for name, statement in _expected_schema().items():
         if found.get(name) != statement:
-            raise StoreOpenError(
-                f"database {path} is no store that this release can use: its {name!r} is not as it was made"
-            )
+            raise StoreOpenError(f"database {path} is no store that this release can use: its {name!r} was changed")
     return True
 
 

@@ -77,7 +77,7 @@ def decode_dead_letter(data: bytes, key: str, partition: int, partition_count: i
         raise ProtocolError(f"{len(data)} bytes are not a dead letter: {error}") from error
     if letter.key != key or row_partition(letter.row_id, partition_count) != partition:
         raise ProtocolError(
-            f"it tells of row {shown(letter.row_id)} of key {shown(letter.key)},"
+            f"it is about row {shown(letter.row_id)} of key {shown(letter.key)},"
             f" which is not in partition {partition} of {key}"
         )
     return letter

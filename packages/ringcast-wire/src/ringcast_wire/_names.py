@@ -91,8 +91,8 @@ def check_socket_path(field: str, value: str) -> str:
     if value.startswith("/") and "\0" not in value and size <= MAX_SOCKET_PATH_BYTES:
         return value
     raise InvalidInputError(
-        f"{field} {shown(value)} of {size} bytes is not the path of a socket: an absolute one of at most"
-        f" {MAX_SOCKET_PATH_BYTES} bytes is",
+        f"{field} {shown(value)} of {size} bytes is not the path of a socket: it must be absolute, of at most"
+        f" {MAX_SOCKET_PATH_BYTES} bytes",
         field=field,
     )
 

@@ -57,7 +57,9 @@ def check_condition(if_version: object, if_absent: bool, *, delete: bool = False
             raise InvalidInputError("if_absent makes no sense in a delete: use if_version", field="if_absent")
         return 0 if if_absent else None
     if if_absent:
-        raise InvalidInputError("if_version and if_absent are both there: a write has one of them", field="if_version")
+        raise InvalidInputError(
+            "if_version and if_absent are both given: a write takes one of them", field="if_version"
+        )
     if not isinstance(if_version, int) or isinstance(if_version, bool) or not 1 <= if_version < 2**63:
         raise InvalidInputError(
             f"if_version {shown(if_version)} is out of range: 1 to {2**63 - 1} is allowed (if_absent asks for no row)",

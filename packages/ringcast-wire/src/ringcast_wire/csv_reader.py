@@ -99,7 +99,7 @@ def read_header(record: CsvRecord) -> list[str]:
     seen: set[str] = set()
     for name in record.cells:
         if name and name in seen:
-            raise CsvError(record.line, f"names the column {shown(name)} twice: which of them is meant can't be told")
+            raise CsvError(record.line, f"names the column {shown(name)} twice: it is unclear which one is meant")
         seen.add(name)
     return record.cells
 

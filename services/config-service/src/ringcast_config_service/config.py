@@ -97,7 +97,9 @@ class Config:
     def __post_init__(self) -> None:
         match = _ADDRESS.fullmatch(self.listen)
         if match is None or int(match["port"]) > 65_535:
-            raise ConfigError(f"listen {self.listen!r} is not an address: host:port is, with a port of 0 to 65535")
+            raise ConfigError(
+                f"listen {self.listen!r} is not an address: it must be host:port, with a port of 0 to 65535"
+            )
         if self.metrics_listen != OFF:
             try:
                 parse_listen(self.metrics_listen)

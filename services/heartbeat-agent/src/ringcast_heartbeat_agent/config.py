@@ -294,7 +294,9 @@ class Config:
     def _check_listen(self, name: str, listen: str) -> None:
         match = _ADDRESS.fullmatch(listen)
         if match is None or int(match["port"]) > 65_535:
-            raise ConfigError(f"{name} {shown(listen)} is not an address: host:port is, with a port of 0 to 65535")
+            raise ConfigError(
+                f"{name} {shown(listen)} is not an address: it must be host:port, with a port of 0 to 65535"
+            )
         if not is_loopback(match["host"].strip("[]")) and not self.api_token and self.token_file == OFF:
             raise ConfigError(f"{name} {listen} can be reached from other hosts: that needs an api_token")
 

@@ -77,7 +77,7 @@ def _checked(frame: DataFrame, how: str, options: Options) -> Options:
         wanted = [name for name in wanted if name not in _NOT_ADDED]
     for name in wanted:
         if name.lower() in kinds:
-            raise InvalidInputError(f"column {shown(name)} is there already: rename it, or leave it out", field=name)
+            raise InvalidInputError(f"column {shown(name)} exists already: rename it, or leave it out", field=name)
     return replace(options, columns=(options.id_column, *wanted))
 
 

@@ -39,7 +39,9 @@ def check_room(options: Options, keys: frozenset[str]) -> None:
         LimitExceededError: the store has too many.
     """
     if options.key == LEDGER_KEY:
-        raise InvalidInputError(f"option key is {LEDGER_KEY}: there the sinks note which batches are done", field="key")
+        raise InvalidInputError(
+            f"option key is {LEDGER_KEY}: that key is reserved for the records of sinks", field="key"
+        )
     wanted = keys | {options.key, LEDGER_KEY}
     if LEDGER_KEY not in keys and len(wanted) > limits.MAX_KEYS_PER_STORE:
         raise LimitExceededError(

@@ -39,8 +39,8 @@ def parse_names(name: str, text: str) -> tuple[str, ...]:
     for column in columns:
         if column.type:
             raise InvalidInputError(
-                f"option {name} has {shown(column.name + ' ' + column.type)}: names with commas between are wanted; a "
-                f"name with white space in it stands in backticks",
+                f"option {name} has {shown(column.name + ' ' + column.type)}: it must be names with commas between; a "
+                f"name with white space needs backticks",
                 field=name,
             )
     return tuple(column.name for column in columns)
@@ -101,7 +101,7 @@ def read_schema(options: ColumnOptions) -> str:
     for column in options.value_columns:
         if not column.type:
             raise InvalidInputError(
-                f"option value_columns has {shown(column.name)} without a type: a read wants one, as in owner STRING",
+                f"option value_columns has {shown(column.name)} without a type: a read needs one, as in owner STRING",
                 field="value_columns",
             )
     kinds = all_columns(options)

@@ -36,7 +36,7 @@ def replacement_refusals(found: Replacement, max_delete_share: float, *, allow_e
     """Why it may not be, one sentence a reason; empty if it may."""
     reasons = []
     if found.after == 0 and found.live and not allow_empty:
-        reasons.append(f"it would leave {found.place} without a row: allow_empty lets it")
+        reasons.append(f"it would leave {found.place} without a row: allow_empty permits that")
     if found.delete_share > max_delete_share:
         reasons.append(
             f"it deletes {found.deletes} of {found.live} rows, {found.delete_share:.1%}: "

@@ -78,7 +78,7 @@ def _columns(spark: SparkSession, files: Sequence[Sequence[str]], options: CsvOp
             columns = [row.name for row in names]
         if columns:
             return columns
-    raise InvalidInputError("the input is empty: there is not even a header", field="source.paths")
+    raise InvalidInputError("the input is empty: it has no header", field="source.paths")
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ def check_free(field: str, path: str) -> None:
     except (OSError, ValueError, NotImplementedError) as error:
         raise _refusal(field, path, error) from None
     if kind != fs.FileType.NotFound:
-        raise InvalidInputError(f"{field} {shown(path, 300)} exists: name a place where nothing is", field=field)
+        raise InvalidInputError(f"{field} {shown(path, 300)} exists: give a path that does not exist", field=field)
 
 
 def write_file(field: str, path: str, data: bytes) -> None:

@@ -140,7 +140,7 @@ def _parse_rule(where: str, entry: Any, known: Mapping[str, tuple[type[Rule], di
     elif isinstance(entry, dict) and len(entry) == 1:
         ((name, given),) = entry.items()
     else:
-        raise InvalidInputError(f"{where} has {shown(entry)}: a name or a table of one name is wanted", field=where)
+        raise InvalidInputError(f"{where} has {shown(entry)}: it must be a name or a table of one name", field=where)
     if name not in known:
         raise InvalidInputError(f"{where}: {shown(name)} is unknown: there are {', '.join(known)}", field=where)
     kind, fixed = known[name]

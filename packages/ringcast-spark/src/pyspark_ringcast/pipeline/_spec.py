@@ -167,7 +167,7 @@ def _check_no_password(target: Any) -> None:
     given = target if isinstance(target, Mapping) else {}
     if "password" in given:
         raise InvalidInputError(
-            "target.password: a password does not stand in a specification: RINGCAST_PASSWORD has it", field="password"
+            "target.password: a specification must not have a password: set RINGCAST_PASSWORD", field="password"
         )
     if isinstance(servers := given.get("servers"), str):
         parse_servers("servers", servers)

@@ -121,7 +121,7 @@ def read_identity(connection: sqlite3.Connection) -> Identity | None:
     try:
         return msgspec.json.decode(found[0], type=Identity)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise DamagedError(f"what it is a cache of can't be read: {error}") from error
+        raise DamagedError(f"its identity can't be read: {error}") from error
 
 
 def write_identity(identity: Identity) -> Callable[[sqlite3.Connection], None]:

@@ -36,11 +36,11 @@ class _Answer:
             if whole or (status == "404" and self._last == "0" and headers.get("Description") == "No Results"):
                 self.done.set_result(None)
             else:
-                self.fail("an answer about leases is not whole")
+                self.fail("an answer about leases is incomplete")
         elif status is not None:
             self.fail(f"the leases can't be read: {status} {headers.get('Description', '')}".rstrip())
         elif headers.get("Nats-Last-Sequence") != self._last:
-            self.fail("an answer about leases is not whole")
+            self.fail("an answer about leases is incomplete")
         else:
             self._last = headers["Nats-Sequence"]
             if not is_marker(headers):

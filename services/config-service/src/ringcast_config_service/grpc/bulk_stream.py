@@ -140,7 +140,7 @@ def _rows(batch: pb.WriteBatch) -> list[RowInput] | PlainRows:
     if not row_ids and not values:
         return [row_input(row) for row in batch.rows]
     if batch.rows:
-        raise InvalidInputError("rows and row_ids are both there: a batch has the one or the other", field="row_ids")
+        raise InvalidInputError("rows and row_ids are both given: a batch takes one of them", field="row_ids")
     if len(row_ids) != len(values):
         raise InvalidInputError(f"values has {len(values)} entries for {len(row_ids)} row_ids", field="values")
     return PlainRows(row_ids, values)

@@ -129,7 +129,7 @@ def _checked_numbers(numbers: Sequence[int], most: int) -> Sequence[int]:
     if not 1 <= len(numbers) <= most:
         raise InvalidInputError(f"numbers has {len(numbers)} entries: 1 to {most} are allowed", field="numbers")
     if 0 in numbers or max(numbers) >= 2**63:
-        raise InvalidInputError("numbers has one that no dead letter has: they count from 1", field="numbers")
+        raise InvalidInputError("numbers has an entry below 1: dead letters count from 1", field="numbers")
     return numbers
 
 

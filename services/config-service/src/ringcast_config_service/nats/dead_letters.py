@@ -311,14 +311,14 @@ async def asking(nc: Client, store: str) -> AsyncIterator[None]:
         UnavailableError: it does not answer, or has no dead letters of the store.
     """
     if not nc.is_connected:
-        raise UnavailableError("NATS can't be reached, where dead letters are kept: try again later")
+        raise UnavailableError("NATS, which keeps dead letters, can't be reached: try again later")
     try:
         yield
     except NotFoundError as error:
         raise UnavailableError(f"store {store!r} has no stream of dead letters on NATS yet: try again later") from error
     except (nats.errors.Error, APIError, TimeoutError, OSError) as error:
         raise UnavailableError(
-            f"NATS, where dead letters are kept, does not answer ({field_text(error)}): try it later"
+            f"NATS, which keeps dead letters, does not answer ({field_text(error)}): try it later"
         ) from error
 
 

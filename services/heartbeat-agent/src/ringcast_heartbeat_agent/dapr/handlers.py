@@ -274,7 +274,7 @@ class Handlers:
         except js_errors.NotFoundError:
             raise UnknownStoreError(f"store {store!r} does not exist") from None
         except (nats.errors.Error, TimeoutError, OSError) as error:
-            raise UnavailableError(f"NATS does not say which keys store {store} has: {error}") from error
+            raise UnavailableError(f"the keys of store {store} can't be read from NATS: {error}") from error
         try:
             return {names.parse_notify_subject(subject).config_key for subject in info.state.subjects or ()}
         except ProtocolError as error:

@@ -139,7 +139,7 @@ class Reads:
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
         if self._waiting >= self._config.waiting_reads:
-            raise LimitExceededError(f"{self._waiting} reads wait already: at most that many may")
+            raise LimitExceededError(f"{self._waiting} reads wait already: no more are allowed")
         self._waiting += 1
         try:
             await self._turns.acquire()

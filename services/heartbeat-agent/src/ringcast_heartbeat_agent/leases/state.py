@@ -122,5 +122,5 @@ class SocketPlace:
         except FileNotFoundError:
             return
         if not stat.S_ISSOCK(found.st_mode):
-            raise ConfigError(f"lease_socket {self.path} is there already and is no socket")
+            raise ConfigError(f"lease_socket {self.path} exists and is no socket")
         self.path.unlink()

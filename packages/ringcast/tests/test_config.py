@@ -77,7 +77,7 @@ def test_the_cache_directory_can_come_from_the_environment_or_be_a_path(tmp_path
         ({"RINGCAST_PARTITION_COUNT": "4097"}, "4096"),
         ({"RINGCAST_HANDLER_TRIES": "0"}, "handler_tries 0 is out of range: 1 to 100"),
         ({"RINGCAST_AGENT": "leases.sock"}, "agent 'leases.sock' of 11 bytes is not the path of a socket"),
-        ({"RINGCAST_AGENT": "/" + "x" * 107}, "an absolute one of at most 107 bytes is"),
+        ({"RINGCAST_AGENT": "/" + "x" * 107}, "it must be absolute, of at most 107 bytes"),
         ({"RINGCAST_CONFIG_FILE": "/does/not/exist.toml"}, "RINGCAST_CONFIG_FILE"),
     ],
 )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import tracemalloc
 
 import pytest
 from ringcast import Change, InvalidInputError, UnavailableError
 from ringcast.hosting import ConfigurationItem
 from ringcast_core import row_partition
 from ringcast_heartbeat_agent._proto import dapr_messages_pb2 as pb
-from ringcast_heartbeat_agent.dapr.items import KeySelection, deleted_item, item_of, wire_size
+from ringcast_heartbeat_agent.dapr.items import KeySelection, deleted_item, item_of, memory_size, wire_size
 from ringcast_heartbeat_agent.dapr.subscription import Changed, Place, Since, Subscription, Update
 from ringcast_heartbeat_agent.errors import StoppedError
 from ringcast_testkit import PATIENCE_S
@@ -96,16 +98,39 @@ async def test_what_does_not_fit_is_read_once_the_rest_was_taken() -> None:
 
 
 async def test_bytes_have_a_bound_too() -> None:
-    key, size = Key(), item("").size
+    key = Key()
+    room = 10_000 - memory_size("a", item("x")) - memory_size("b", item(""))
     one = subscription(key, max_bytes=10_000)
     offer(one, key, "a", "x" * 50_000)  # alone it is let in: a row may be larger than the queue
     assert not one.behind
     offer(one, key, "a", "x")  # smaller than the one that it replaces
-    offer(one, key, "b", "y" * (10_000 - 2 * size - 3))
+    offer(one, key, "b", "y" * room)
     assert not one.behind
-    offer(one, key, "b", "y" * (10_000 - 2 * size - 2))
+    offer(one, key, "b", "y" * (room + 1))
     assert one.behind
-    assert (await drained(one))[-1] == {"b": "y" * (10_000 - 2 * size - 2)}
+    assert (await drained(one))[-1] == {"b": "y" * (room + 1)}
+
+
+@pytest.mark.parametrize("text", ["", "grün", "列表", "list 🗒"])
+@pytest.mark.parametrize("entries", [0, 3, 32])
+def test_what_is_counted_is_no_less_than_what_waits_takes(text: str, entries: int) -> None:
+    count = 1_000
+    one = subscription(max_items=count, max_bytes=1024 * limits.MIB)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(count):
+            metadata = {f"{text}{number}-{entry}": f"{entry}-{number}{text}" for entry in range(entries)}
+            change = Change(
+                "s", "list", number % 256, f"r{number}", f"{number}{text}", 10**6 + number, metadata=metadata
+            )
+            one.offer("list", f"r{number}", item_of(change))
+        del metadata, change
+        used = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert one.waiting == count
+    assert used <= one.bytes < 2 * used
 
 
 async def test_what_changes_while_it_reads_is_read_again_and_no_row_goes_back() -> None:

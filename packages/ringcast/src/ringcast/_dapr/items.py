@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from ringcast_wire import EventLog, InvalidInputError, Row, check_row_id, limits, names, shown
@@ -18,9 +17,6 @@ METADATA_PARTITION: Final = "ringcast.partition"
 METADATA_DELETED: Final = "ringcast.deleted"
 OPTIONS: Final = ("worker_id", "mode", "partition_count", "window_s")
 """What ``config_metadata`` of a subscription may set; other names are left to other configuration stores."""
-
-_ITEM_OVERHEAD: Final = 64
-_ENTRY_OVERHEAD: Final = 8
 
 _log = EventLog(logging.getLogger("ringcast.dapr"))
 
@@ -46,21 +42,13 @@ class KeySelector(NamedTuple):
         return cls(entry, key, check_row_id(row_id) if slash else None)
 
 
-@dataclass
+@dataclass(slots=True)
 class ConfigurationItem:
     """A row in the form in which Dapr's API has it. ``metadata`` has the row's own entries and those of Ringcast."""
 
     value: str
     version: str
     metadata: Mapping[str, str]
-
-    @cached_property
-    def size(self) -> int:
-        """About how many bytes it takes in memory."""
-        metadata = sum(
-            len(name.encode()) + len(text.encode()) + _ENTRY_OVERHEAD for name, text in self.metadata.items()
-        )
-        return len(self.value.encode()) + metadata + _ITEM_OVERHEAD
 
 
 def check_store(store_name: str) -> str:

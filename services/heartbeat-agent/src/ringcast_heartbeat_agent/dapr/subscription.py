@@ -15,7 +15,7 @@ from ringcast_core import row_partition
 from ringcast_wire import EventLog, event_within
 
 from ringcast_heartbeat_agent.clients import current
-from ringcast_heartbeat_agent.dapr.items import KeySelection, deleted_item
+from ringcast_heartbeat_agent.dapr.items import KeySelection, deleted_item, memory_size
 from ringcast_heartbeat_agent.errors import StoppedError
 
 log = EventLog(logging.getLogger(__name__))
@@ -131,6 +131,11 @@ class Subscription:
     def ended(self) -> bool:
         """Whether nothing more comes."""
         return self._ended
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes of memory the updates that wait take at most."""
+        return self._bytes
 
     @property
     def waiting(self) -> int:
@@ -292,13 +297,13 @@ class Subscription:
 
     def _fits(self, name: str, item: ConfigurationItem) -> bool:
         held = self._waiting.get(name)
-        size = self._bytes + item.size + len(name) - (held[1] if held is not None else 0)
+        size = self._bytes + memory_size(name, item) - (held[1] if held is not None else 0)
         if held is None and len(self._waiting) >= self._max_items:
             return False
         return size <= self._max_bytes or not self._waiting
 
     def _put(self, name: str, item: ConfigurationItem) -> None:
-        size = item.size + len(name)
+        size = memory_size(name, item)
         self._bytes += size - self._waiting.get(name, (item, 0))[1]
         self._waiting[name] = (item, size)
         self._news.set()

@@ -101,11 +101,6 @@ class TcpProxy:
         """Where it listens; the port stays the same until it is closed."""
         return self._port
 
-    @property
-    def open_connections(self) -> int:
-        """Connections that are open now."""
-        return len(self._writers) // 2
-
     # ---- the network
 
     def cut(self) -> None:

@@ -101,34 +101,34 @@ VARIANTS: Final = {
         "keeps the records of workers that died on its host", 100, ((HostRecords, "_delete_orphans", _nothing_to_do),)
     ),
     "waits_for_its_agent": Variant(
-        "takes no lease of its own when its agent is gone", 100, ((LeaseChoice, "wants_own", _never),)
+        "gets no lease of its own when its agent is gone", 100, ((LeaseChoice, "wants_own", _never),)
     ),
     "waits_for_no_worker": Variant(
-        "takes workers for dead that have not come back to it when it starts",
+        "declares workers dead that have not registered again when it starts",
         200,
         ((WorkerRegistry, "restore", _restore_no_worker),),
     ),
     "unread_lease": Variant(
-        "trusts the lease of a host without having read it", 300, ((Membership, "alive", _alive_unread),)
+        "trusts the lease of a host that it has not read", 300, ((Membership, "alive", _alive_unread),)
     ),
     # Key-shared dispatch.
     "loss_settles": Variant(
-        "takes what a consumer had for done when its connection is lost",
+        "counts a consumer's deliveries as acknowledged when its connection is lost",
         100,
         ((KeySharedGroup, "detach", _settle_what_it_had),),
     ),
     "old_attempt": Variant(
-        "takes an answer of an attempt that has had its time for one of the newest",
+        "accepts the answer to an attempt that has timed out as one to the newest attempt",
         100,
         ((KeySharedGroup, "answer", _take_any_attempt),),
     ),
     "two_at_once": Variant(
-        "gives a newer version of a row out while a consumer still has the one before",
+        "delivers a newer version of a row while a consumer still has the one before",
         100,
         ((Intake, "take", _take_beside), (Intake, "batch", _batch_of_distinct_keys)),
     ),
     "lapsed_row": Variant(
-        "gives a row up of which something newer came while a consumer had it",
+        "gives up a row that changed while a consumer had it",
         300,
         ((Intake, "settle", _settle_all),),
     ),

@@ -249,10 +249,10 @@ VARIANTS: Final = {
         ((KeyMachine, "assign", _fetch_at_once),),
     ),
     "ignore_prev": Variant(
-        "takes any newer event for the next one", 100, ((Partition, "classify", _classify_without_prev),)
+        "applies any newer event as if it were the next one", 100, ((Partition, "classify", _classify_without_prev),)
     ),
     "trust_after_lost_lease": Variant(
-        "does not compare with the heads after its lease or its connection was lost",
+        "does not compare with the head revisions after it lost its lease or its connection",
         100,
         ((KeySessions, "verify", _do_nothing), (KeySession, "_reconnected", _reconnected_trusting)),
     ),
@@ -260,17 +260,17 @@ VARIANTS: Final = {
         "takes rows that are older than what it has", 100, ((Partition, "accept", _accept_anything),)
     ),
     "forget_tombstones": Variant(
-        "does not remember what was deleted above its revision", 200, ((Partition, "_delete", _delete_and_forget),)
+        "forgets deletes of versions above its revision", 200, ((Partition, "_delete", _delete_and_forget),)
     ),
     "batch_revision": Variant(
-        "takes the revision of a reply with a few rows for its own", 100, ((Batch, "take", _take_its_revision),)
+        "sets its revision to that of a reply with only some rows", 100, ((Batch, "take", _take_its_revision),)
     ),
     "keep_what_is_not_listed": Variant(
         "keeps rows that a whole partition does not list", 100, ((Partition, "accept_whole", _accept_only),)
     ),
     "give_up_fetching": Variant("does not try a failed fetch again", 100, ((Fetches, "failed", _give_up_fetching),)),
     "applied_before_handler": Variant(
-        "counts an event as applied when it is taken in", 100, ((EventIntake, "take", _advance_at_once),)
+        "counts an event as applied when it arrives", 100, ((EventIntake, "take", _advance_at_once),)
     ),
     "drop_while_fetching": Variant(
         "drops and acknowledges events that come while their partition is being fetched",
@@ -278,21 +278,21 @@ VARIANTS: Final = {
         ((EventIntake, "take", _drop_while_fetching),),
     ),
     "jobs_at_once": Variant(
-        "does not wait for its handlers before it starts the next", 20, ((Applier, "apply", _start_and_go_on),)
+        "starts the next handlers before the earlier ones have returned", 20, ((Applier, "apply", _start_and_go_on),)
     ),
     "one_history": Variant(
-        "goes on in the same history after the database was restored", 100, ((Histories, "begin", _same_history),)
+        "keeps the same history after the database was restored", 100, ((Histories, "begin", _same_history),)
     ),
     "never_compares": Variant(
-        "compares with the heads only when called to", 100, ((AntiEntropyTimer, "next_s", _never),)
+        "compares with the head revisions only on demand, never by time", 100, ((AntiEntropyTimer, "next_s", _never),)
     ),
     "ahead_of_the_database": Variant(
-        "believes itself when the heads are below what it has",
+        "keeps its revision when the head revision is lower",
         100,
         ((KeyMachine, "compare_heads", _heed_higher_heads),),
     ),
     "forget_consumer": Variant(
-        "does not make a consumer again that the server has lost",
+        "does not create a consumer again after the server lost it",
         100,
         ((Consumers, "_lost", _do_nothing), (Consumers, "suspect_consumer", _do_nothing)),
     ),
@@ -300,15 +300,15 @@ VARIANTS: Final = {
         "counts workers whose lease has ended among the members", 100, ((Membership, "alive", _alive_for_ever),)
     ),
     "gone_before": Variant(
-        "gives its partitions up when it says that it leaves, and not when it goes",
+        "gives up its partitions when it announces that it leaves, not when it leaves",
         100,
         ((PeerCoordinator, "give_notice", _give_up_and_wait),),
     ),
     "keep_a_taken_id": Variant(
-        "goes on when another process has its id", 100, ((LeaseKeeper, "refused", _take_for_ours),)
+        "continues when another process has its worker id", 100, ((LeaseKeeper, "refused", _take_for_ours),)
     ),
     "leave_silently": Variant(
-        "ends in order, but leaves its partitions to the end of its lease",
+        "stops in order, but releases its partitions only when its lease ends",
         100,
         ((PeerCoordinator, "leave", _nothing_to_do), (LeaseHolder, "revoke", _nothing_to_do)),
     ),
@@ -316,10 +316,12 @@ VARIANTS: Final = {
         "deletes outbox records before it publishes them", 100, ((Lane, "_send", _delete_then_publish),)
     ),
     "publish_and_hope": Variant(
-        "takes events for published whatever the server says", 100, ((EventPublisher, "send", _publish_and_hope),)
+        "counts events as published without the server's acknowledgement",
+        100,
+        ((EventPublisher, "send", _publish_and_hope),),
     ),
     "revision_twice": Variant(
-        "gives two writes the same revision now and then",
+        "sometimes gives two writes the same revision",
         20,
         (
             (writer, "_read_state", _state_of_before),
@@ -327,17 +329,17 @@ VARIANTS: Final = {
         ),
     ),
     "below_the_floor": Variant(
-        "answers what changed since a revision though tombstones after it are gone",
+        "answers a fetch since a revision though tombstones after it were removed",
         100,
         ((mapping, "wants_whole", _forget_the_floor),),
     ),
     "compact_untold": Variant(
-        "removes tombstones and does not remember up to which",
+        "removes tombstones and does not record up to which revision",
         100,
         ((Sql, "RAISE_FLOOR", _FLOOR_AS_IT_IS),),
     ),
     "whole_without_a_word": Variant(
-        "answers with a whole partition and does not say so",
+        "answers with a whole partition and does not mark it as whole",
         100,
         ((SqliteReader, "read_partition", _whole_without_a_word),),
     ),
@@ -348,7 +350,7 @@ VARIANTS: Final = {
     ),
     # What tests and the simulation have found, and is mended.
     "half_a_view": Variant(
-        "looks after the members, again and again, before it has seen them all",
+        "acts on the members before it has read all of them",
         300,
         (
             (GroupMembership, "wake_at", property(_wake_too_soon)),
@@ -357,22 +359,22 @@ VARIANTS: Final = {
         ),
     ),
     "waiting_batch": Variant(
-        "has every change wait for one that could not be fetched, though its row came another way",
+        "lets all changes wait for a failed fetch whose row has arrived another way",
         100,
         ((BatchFetches, "drop_satisfied", _do_nothing),),
     ),
     "old_leases": Variant(
-        "reads no lease again that it has read once",
+        "never reads a lease a second time",
         100,
         ((LeaseReadings, "_neighbours", _none), (LeaseReadings, "_in_turn", _none)),
     ),
     "old_answer": Variant(
-        "believes a server that still has leases which ended long ago",
+        "trusts a server that still has leases which ended long ago",
         200,
         ((lease_reading, "ENDED_AFTER_S", math.inf), (LeaseReadings, "_ends", _forget_the_end)),
     ),
     "tells_nobody": Variant(
-        "watches its neighbour's lease alone, and does not report that it has ended",
+        "watches only its neighbour's lease, and does not report its end",
         100,
         (
             (LeaseReadings, "reports", property(_nothing_found)),
@@ -381,22 +383,22 @@ VARIANTS: Final = {
         ),
     ),
     "taken_for_dead": Variant(
-        "does not announce that it lives when others presume it dead",
+        "does not answer a report that it is dead",
         100,
         ((LeaseReadings, "ends_reported", _suspect_others_only), (LeaseReadings, "_in_turn", _none)),
     ),
     "waiting_for_nobody": Variant(
-        "waits for its grace after it was cut off, though the others have given up what is its share",
+        "waits for its grace time after a disconnection, though the others have given up its share",
         200,
         ((lease_reading, "is_given_up", _not_given_up), (assignment, "is_given_up", _not_given_up)),
     ),
     "timed_out_update": Variant(
-        "takes an update of its filters that timed out for one that did nothing",
+        "treats an update of its filters that timed out as one without effect",
         100,
         ((FilterPlan, "update_sent", _do_nothing),),
     ),
     "vanished_marker": Variant(
-        "does not look again at what a slot's record is when its claim was refused",
+        "does not read a slot's record again after its claim was refused",
         200,
         ((KvMirror, "correct", _correct_leases_only),),
     ),

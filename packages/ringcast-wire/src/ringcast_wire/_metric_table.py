@@ -188,7 +188,7 @@ WORKER: Final = (
         "Updates that were not sent, because they would have changed nothing.",
         "parti_consumer_update_skipped_total",
     ),
-    _worker("config_duplicate_events_total", "counter", _KEY, "events", "Events that had been taken in before."),
+    _worker("config_duplicate_events_total", "counter", _KEY, "events", "Events that had arrived before."),
     _worker(
         "config_unreadable_events_total",
         "counter",
@@ -257,7 +257,7 @@ WORKER: Final = (
         "sends",
         "Dead letters that could not be sent; each is sent again.",
     ),
-    _worker("config_blocked_changes_total", "counter", _KEY, "rows", "Those of them whose row was held back."),
+    _worker("config_blocked_changes_total", "counter", _KEY, "rows", "Poisoned changes whose row was blocked."),
     _worker(
         "config_replays_total",
         "counter",

@@ -89,7 +89,7 @@ class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=T
     store: str
     """The store that it is a worker of."""
     keys: tuple[str, ...]
-    """The config keys that it takes part in; as text, with commas between them."""
+    """The config keys that it works for; as text, with commas between them."""
     servers: tuple[str, ...] = (DEFAULT_SERVER,)
     """The NATS servers, any of which will do; as text, with commas between them."""
     worker_id: str = ""
@@ -99,46 +99,47 @@ class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=T
     mode: Mode | None = None
     """Refuse to start unless the store has this mode."""
     partition_count: int | None = None
-    """Refuse to start unless the store has so many partitions."""
+    """Refuse to start unless the store has this number of partitions."""
     observe: bool = False
-    """Follow every partition of the keys and take part in nothing: the other workers go on sharing them out. It has no
-    lease and no records, so no two processes may observe under one ``worker_id`` at a time."""
+    """Receive every partition of the keys without owning any: the other workers share the partitions as before. The
+    worker has no lease and no records, so no two processes may observe under one ``worker_id`` at a time."""
     consumer_prefix: str = "ringcast"
-    """What the names of its consumers begin with: fleets with prefixes of their own can be told apart in NATS."""
+    """Prefix of the names of its consumers: it shows in NATS which fleet a consumer belongs to."""
     jetstream_api: str = "$JS.API"
-    """Where the worker's account has the JetStream API of the account that holds the streams, if that is another."""
+    """Subject prefix of the JetStream API, where the streams belong to another NATS account than the worker."""
     window_s: float = 0.1
-    """How long changes may gather while something is under way."""
+    """How long changes may gather while a fetch or a handler is under way."""
     settle_s: float = 0.05
     """How long changes of the membership gather before partitions are assigned again."""
     stabilisation_s: float = 1.0
-    """A worker that joins or stops waits until no other has done so for so long, but no more than five times that, so
-    that partitions move once for all of them: meanwhile they stay where they are, and one that stops goes on serving.
-    Where no worker owns anything yet it waits for half as long. Deaths don't wait. 0: nothing waits."""
+    """A worker that joins or stops waits until no other has done so for this time, but at most five times as long. So
+    partitions move once for all of them. Meanwhile they stay where they are, and a worker that stops continues to
+    serve. Where no worker owns anything yet, it waits for half as long. Nothing waits after the death of a worker. 0:
+    no wait."""
     grace_s: float = 5.0
-    """How long after a lost connection a missing member is waited for."""
+    """How long the worker waits for a missing member after a lost connection."""
     heads_s: float = 10.0
     """How often the worker compares its revisions with the service's."""
     lease_refresh_s: float = limits.LEASE_REFRESH_S
-    """How often the worker refreshes its lease, without which it is taken for dead."""
+    """How often the worker refreshes its lease. Without a refresh the others count it as dead."""
     agent: str = ""
-    """Socket of the host's heartbeat agent, which keeps the lease then; empty: the worker keeps one of its own."""
+    """Socket of the host's heartbeat agent, which then keeps the lease; empty: the worker keeps its own."""
     max_parallel_handlers: int = 16
     """Calls of the handler under way at once for each key."""
     handler_tries: int = 3
     """How often the handler is called for a change before the poison policy decides."""
     handler_timeout_s: float = 0.0
-    """After how long a call of an ``async`` handler is cancelled, which counts as a failure; 0: never. It does not hold
-    for plain functions, nor for :meth:`ringcast.Worker.changes`."""
+    """Time after which a call of an ``async`` handler is cancelled, which counts as a failure; 0: never. It does not
+    apply to plain functions, nor to :meth:`ringcast.Worker.changes`."""
     poison_policy: PoisonPolicy = PoisonPolicy.DROP
-    """What becomes of a change that the handler has failed on ``handler_tries`` times."""
+    """What happens to a change after the handler has failed ``handler_tries`` times."""
     handler_stall_s: float = 10.0
-    """A call of the handler, or of another function of the application, that takes longer counts as one that does not
-    return: the key is stale then, and the worker not ready."""
+    """A call of the handler, or of another function of the application, that takes longer counts as stalled: the key
+    is stale then, and the worker not ready."""
     connect_timeout_s: float = 10.0
     """How long the first connection may take."""
     start_timeout_s: float = 60.0
-    """How long the whole start may take, but for handing over what the cache has."""
+    """How long the whole start may take, without the time to hand over the rows of the cache."""
     fetch_timeout_s: float = 5.0
     """How long a fetch may be silent."""
     drain_timeout_s: float = 5.0
@@ -146,24 +147,24 @@ class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=T
     update_interval_s: float = 0.1
     """Least time between two updates of the consumers."""
     update_tries: int = 5
-    """After so many failures in a row to update a consumer, the worker leaves the workers of the keys that it can't get
-    the events of, so that others take over, and comes back when it can."""
+    """Failed updates of a consumer in a row after which the worker leaves the keys whose events it can't get. Other
+    workers take over, and it comes back when it can."""
     inactive_threshold_s: float = 300.0
-    """After how long NATS forgets the consumers of a worker that is gone."""
+    """Time after which NATS deletes the consumers of a worker that is gone."""
     ack_wait_s: float = 30.0
-    """After how long without an acknowledgement NATS delivers an event again."""
+    """Time without an acknowledgement after which NATS delivers an event again."""
     max_ack_pending: int = 4_096
     """Events that NATS delivers to each consumer before one is acknowledged. The worker pulls fewer while its
     handlers are slow."""
     max_delete_share: float = 0.5
-    """After the database was restored or replaced: the share of its rows of a key that the worker deletes at most. If
-    more are missing it keeps what it has, is not ready, and says why."""
+    """After the database was restored or replaced: the largest share of its rows of a key that the worker deletes. If
+    more are missing, it keeps its rows, is not ready, and logs why."""
     cache_dir: str = ""
-    """Where the worker keeps its last-known-good rows, to start with them; empty: nowhere. Needs a ``worker_id``."""
+    """Directory of the worker's last known rows, with which it starts; empty: none. Needs a ``worker_id``."""
     nats_parser: NatsParser = NatsParser.BURSTS
-    """What reads the messages of NATS: ``library`` is slower, and knows every version of the library."""
+    """The parser of NATS messages. ``library`` is slower, and works with every version of nats-py."""
     metrics_listen: str = "off"
-    """Where Prometheus finds the metrics, as ``host:port``; needs the extra ``ringcast[metrics]``."""
+    """Address that serves metrics for Prometheus, as ``host:port``; needs the extra ``ringcast[metrics]``."""
 
     @classmethod
     def resolve(cls, given: Mapping[str, object], environ: Mapping[str, str] = os.environ) -> WorkerConfig:

@@ -58,7 +58,7 @@ class Stats:
     dead_letter_failures: int = 0
     """Attempts to send one that failed; each was followed by another."""
     blocked: int = 0
-    """Those of them whose row was held back."""
+    """Poisoned changes whose row was blocked."""
     replays: int = 0
     """Rows that were handed over again because of a dead letter."""
 

@@ -91,7 +91,7 @@ class KeySharedGroup(Group):
         if self.closed:
             tell(request, say, ReplayOutcome.KEPT, 0, f"{self._title} has ended")
         elif self._feed.is_ahead(change.partition):
-            why = f"{self._title} was told of newer changes than the agent's worker has: try again later"
+            why = f"{self._title} has received newer changes than the agent's worker has: try again later"
             tell(request, say, ReplayOutcome.KEPT, 0, why)
         elif self._replays.add(request, change, say):
             self._feed.take_again(change)

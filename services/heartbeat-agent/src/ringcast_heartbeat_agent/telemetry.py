@@ -88,13 +88,16 @@ class KeyPlace(Protocol):
 
 
 class GroupNumbers(Protocol):
-    """What is measured of a group: numbers, beside its name."""
+    """A group, as its metrics see it."""
 
     name: str
 
     @property
     def source(self) -> KeyPlace:
         """Its config key."""
+
+    def figures(self) -> object:
+        """Its figures of now: an object with an attribute for each of ``OF_GROUP``."""
 
 
 class Measures:

@@ -103,7 +103,7 @@ class _Host:
 
     def want(self, _key: str, subjects: frozenset[str]) -> None:
         assert self.session is not None
-        asyncio.get_running_loop().call_soon(self.session.filters_confirmed, subjects)
+        asyncio.get_running_loop().call_soon(self.session.ownership.filters_confirmed, subjects)
 
     def suspect_consumer(self, subject: str) -> None:
         raise AssertionError(f"{subject}: no event was lost here")
@@ -150,7 +150,7 @@ async def measure(variant: Variant, events: int, at_once: int) -> float:
         routes = Routes(connection, config, {"k": session}, PARTITIONS, Stats(), log)
         jobs = tasks.create_task(session.deliveries.run())
         session.fetches.client = cast(Any, _Fetches())
-        session.assign(frozenset(range(PARTITIONS)))
+        session.ownership.assign(frozenset(range(PARTITIONS)))
         await session.wait_until(lambda: session.ready)
         messages = deliveries(events, variant.traced)
         last = session.machine.partitions[PARTITIONS - 1]

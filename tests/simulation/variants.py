@@ -146,7 +146,7 @@ def _alive_for_ever(_self: Membership, _lease: str) -> bool:
 
 async def _give_up_and_wait(self: PeerCoordinator) -> None:
     for session in current(Worker).sessions.values():
-        session.assign(frozenset())
+        session.ownership.assign(frozenset())
     await _coordinator_give_notice(self)
 
 

@@ -119,7 +119,7 @@ def key_health(session: KeySession) -> KeyHealth:
         staleness_s=session.staleness_s,
         cached=sum(partition.cached for partition in partitions),
         refused_because=session.journal.reason(session.machine.history.refusal),
-        deleted_because=str(session.deletion or ""),
+        deleted_because=str(session.ownership.deletion or ""),
         failing_because=session.vitals.failing_because,
         aside=session.vitals.aside,
         assigned=session.vitals.assigned,

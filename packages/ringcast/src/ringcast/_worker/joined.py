@@ -114,7 +114,7 @@ class JoinedWorker:
             tasks.keep("takes part in the coordination", self.coordinator.run)
         else:
             for session in sessions.values():
-                session.assign(frozenset(range(settings.partition_count)))
+                session.ownership.assign(frozenset(range(settings.partition_count)))
         tasks.spawn(self._report_start(started))
 
     async def _report_start(self, started: asyncio.Event) -> None:

@@ -1,4 +1,4 @@
-"""What the fetches and the comparisons of a config key report to its session."""
+"""What the parts of a config key report to its session."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from ringcast_wire import RingcastError
 
 
 class KeyObserver(Protocol):
-    """The session of a config key, as its requests to the service see it."""
+    """The session of a config key, as its parts see it."""
 
     def pump(self) -> None:
-        """An answer has come, or none: carries out what follows from it."""
+        """The machine has taken something in, such as an answer: carries out what follows from it."""
 
     def deleted(self, error: RingcastError, /) -> None:
         """The service says that the store, or this key of it, is deleted."""

@@ -23,7 +23,7 @@ class Participation:
 
     def assign(self, assignment: Assignment, trigger: Trigger) -> None:
         """The partitions of a key are assigned in another way."""
-        self._sessions[assignment.key].assign(assignment.of(self._worker_id), trigger)
+        self._sessions[assignment.key].ownership.assign(assignment.of(self._worker_id), trigger)
 
     def registered(self, key: str, reason: str) -> None:
         """A key is registered, or it can't be, for a reason."""
@@ -59,8 +59,8 @@ class Participation:
                 continue
             if self.coordinator is not None and self.coordinator.stand_aside(key):
                 self._log.error("key.left_to_others", key=key, error=reason)
-                session.stand_aside(subjects)
-            elif session.do_without(subjects):
+                session.ownership.stand_aside(subjects)
+            elif session.ownership.do_without(subjects):
                 self._log.error("key.kept_without_events", key=key, error=reason)
 
     def come_back(self, key: str) -> None:

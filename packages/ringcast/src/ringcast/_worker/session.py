@@ -16,7 +16,6 @@ from ringcast._cache.cache import Cache
 from ringcast._cache.file import StoredPartition
 from ringcast._common.config import WorkerConfig
 from ringcast._common.measures import KeyMeasures
-from ringcast._common.stats import Trigger
 from ringcast._common.waiters import Waiters
 from ringcast._delivery.attempts import Handler
 from ringcast._delivery.callbacks import Listener
@@ -46,6 +45,7 @@ from ringcast._worker.anti_entropy import AntiEntropy
 from ringcast._worker.fetches import KeyFetches
 from ringcast._worker.host import KeyHost
 from ringcast._worker.journal import KeyJournal
+from ringcast._worker.ownership import KeyOwnership
 from ringcast._worker.staleness import KeyStaleness
 from ringcast._worker.subjects import KeySubjects
 from ringcast._worker.vitals import Vitals
@@ -80,8 +80,6 @@ class KeySession:
         )
         self.log = log = log.bind(key=key)
         self.hungry = False  # whether it wants more events: it has partitions, and room for their changes
-        self.deletion: RingcastError | None = None
-        """Why the key was given up: it is deleted."""
         self._bus = bus
         self._host = host
         self._cache = cache
@@ -124,6 +122,17 @@ class KeySession:
             vitals=self.vitals,
             handler_stall_s=config.handler_stall_s,
         )
+        self.ownership = KeyOwnership(
+            machine,
+            self.subjects,
+            self.vitals,
+            applier=self.applier,
+            anti_entropy=self.anti_entropy,
+            staleness=self.staleness,
+            journal=self.journal,
+            host=host,
+            observer=self,
+        )
         bus.on_back(self._reconnected)
 
     # ---- inputs
@@ -152,50 +161,6 @@ class KeySession:
         self.subjects.partition_count = settings.partition_count
         self.pump()
 
-    def assign(self, partitions: frozenset[int], trigger: Trigger | None = None) -> None:
-        """Takes the partitions to own from now on; without a trigger there was no rebalance (mode FULL)."""
-        if self.deletion is not None or self.vitals.aside:
-            return
-        before = frozenset(self.machine.partitions)
-        self._own(partitions)
-        self.vitals.assigned, self.vitals.joining = True, False
-        if trigger is not None:
-            self.journal.rebalanced(trigger, partitions - before, before - partitions, len(partitions))
-        self._host.want(self.key, self.subjects.assign(partitions))
-        self.pump()
-
-    def stand_aside(self, undelivered: frozenset[str]) -> None:
-        """Gives all partitions up, since events of these subjects can't be had; only they are still wanted."""
-        lost = frozenset(self.machine.partitions)
-        self.vitals.aside = True
-        self._own(frozenset())
-        self._host.want(self.key, self.subjects.narrow(undelivered))
-        self.journal.rebalanced(Trigger.LEAVE, frozenset(), lost, 0)
-        self.pump()
-
-    def do_without(self, undelivered: frozenset[str]) -> bool:
-        """Loads partitions although events of these subjects can't be had: their head revisions show what changes.
-
-        Returns whether there is one more of them.
-        """
-        late = self.subjects.do_without(undelivered)
-        self.machine.filters_ready(late, self._now())
-        self.pump()
-        return bool(late)
-
-    def filters_confirmed(self, subjects: frozenset[str]) -> None:
-        """The server delivers these subjects, of any key."""
-        if self.subjects.wanted <= subjects:
-            self.vitals.works("events")
-            if self.vitals.aside:
-                self._host.recovered(self.key)
-                return
-        ready, compare = self.subjects.confirmed(subjects)
-        if compare:
-            self.anti_entropy.compare_now()
-        self.machine.filters_ready(ready, self._now())
-        self.pump()
-
     def take_in(self, partition: int, data: bytes, token: str) -> None:
         """Takes an event in; ``token`` acknowledges it. :meth:`pump` is to be called after the last of many."""
         machine = self.machine
@@ -220,17 +185,8 @@ class KeySession:
 
     def give_up(self, deletion: RingcastError) -> None:
         """The key is deleted: its partitions are revoked, none is taken again, and all waits end with the reason."""
-        self.deletion = deletion
-        self.vitals.assigned = True
-        self._own(frozenset())
-        self._host.want(self.key, self.subjects.narrow(frozenset()))
-        self.pump()
+        self.ownership.give_up(deletion)
         self._waiters.fail(deletion)
-
-    def check_there(self) -> None:
-        """Raises why the key was given up, if it was."""
-        if self.deletion is not None:
-            raise type(self.deletion)(str(self.deletion), field=self.deletion.field)
 
     def close(self, error: BaseException | None) -> None:
         """Takes no more inputs; all waits, now or later, end with the error."""
@@ -294,12 +250,6 @@ class KeySession:
         """The application has taken what a long job has of these partitions."""
         self.machine.handover.partly_done(job, partitions)
         self.pump()
-
-    def _own(self, partitions: frozenset[int]) -> None:
-        self.staleness.owned(partitions)
-        self.subjects.keep(partitions)
-        self.applier.lose(self.machine.partitions.keys() - partitions)
-        self.machine.assign(partitions)
 
     # ---- what callers want to know
 

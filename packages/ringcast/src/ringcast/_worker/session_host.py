@@ -55,14 +55,14 @@ class SessionHost:
         A worker of other keys goes on with them. Nothing is handed over as a deletion of rows: partitions are revoked.
         """
         session = self._sessions[key]
-        if self._stopping.is_set() or session.deletion is not None:
+        if self._stopping.is_set() or session.ownership.deletion is not None:
             return
         if error.code is ErrorCode.KEY_DELETED:
             self._log.error("key.given_up", key=key, error=error)
             session.give_up(error)
             if self.joined is not None and self.joined.coordinator is not None:
                 self.joined.coordinator.give_up(key)
-            if any(each.deletion is None for each in self._sessions.values()):
+            if any(each.ownership.deletion is None for each in self._sessions.values()):
                 return
         else:
             self._log.error("worker.store_deleted", error=error)

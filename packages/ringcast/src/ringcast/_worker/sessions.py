@@ -64,7 +64,7 @@ class KeySessions:
     def filters_confirmed(self, subjects: frozenset[str]) -> None:
         """The server delivers these subjects."""
         for session in self.by_key.values():
-            session.filters_confirmed(subjects)
+            session.ownership.filters_confirmed(subjects)
 
     def verify(self) -> None:
         """Compares all keys with the service soon."""

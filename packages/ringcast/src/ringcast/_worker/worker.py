@@ -259,7 +259,7 @@ class Worker:
         """
         names.check_partition(partition, self.settings.partition_count)
         session = self._life.session(key)
-        session.check_there()
+        session.ownership.check_there()
         owned = session.machine.partitions
         async with _within(timeout_s, f"revision {revision} of partition {partition} of {key} was not applied"):
             await session.wait_until(lambda: partition in owned and owned[partition].applied >= revision)
@@ -271,7 +271,7 @@ class Worker:
             TimeoutError: it took longer than ``timeout_s``.
         """
         session = self._life.session(key)
-        session.check_there()
+        session.ownership.check_there()
         async with _within(timeout_s, "the condition did not come true"):
             await session.wait_until(condition)
 

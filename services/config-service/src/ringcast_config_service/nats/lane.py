@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
@@ -13,13 +12,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 import nats.errors
 from nats.aio.client import Client
 from nats.js.errors import APIError, NoStreamResponseError
-from ringcast_wire import Backoff, EventLog, event_within, field_text, limits, names
+from ringcast_wire import EventLog, event_within, limits, names
 from ringcast_wire.tracing import end_span
 
 from ringcast_config_service.nats.flights import Flight, Flights
 from ringcast_config_service.nats.outgoing import UnpublishableError, is_header_value, shape
 from ringcast_config_service.nats.publisher import EventPublisher, PubAck, Stored
 from ringcast_config_service.nats.refused import RefusedRecords
+from ringcast_config_service.nats.setbacks import Setbacks
 from ringcast_config_service.nats.sweep import Sweep, SweepHost
 from ringcast_config_service.repository import OutboxRecord, OutboxRepository
 from ringcast_config_service.telemetry import Telemetry
@@ -90,10 +90,7 @@ class Lane:
         self._bare: set[int] = set()
         """Records that the stream found too large with their changes."""
         self._refused = RefusedRecords(store, repository, host.in_memory, self._bare, telemetry.measures)
-        # Full jitter, as in a sweep.
-        self._backoff = Backoff(random.random, first_s=0.1, most_s=5.0, least=0.0)
-        self._retry_at = 0.0
-        self._warned = False
+        self._setbacks = Setbacks(store, telemetry.measures)
         self._fresh_turn = True
 
     @property
@@ -108,7 +105,7 @@ class Lane:
 
     def take(self, events: Sequence[OutboxRecord], size: int) -> None:
         """Queues what was just committed; while the stream takes no events, it is left to a sweep."""
-        if self._backoff.failures:
+        if self._setbacks:
             self.leftover = True
             return
         self._queue.extend(events)
@@ -126,9 +123,7 @@ class Lane:
         """Nothing of the store is in the outbox any more."""
         self.leftover = False
         self._bare.clear()
-        if self._warned:
-            self._warned = False
-            log.info("relay.resumed", store=self.store)
+        self._setbacks.over()
 
     def in_flight(self) -> list[int]:
         """The records on their way."""
@@ -136,7 +131,7 @@ class Lane:
 
     def retry_now(self) -> None:
         """The broker is back, or a caller waits: what failed is tried again at once."""
-        self._retry_at = 0.0
+        self._setbacks.retry_now()
         self._sweep.retry_now()
         self.wake.set()
 
@@ -151,7 +146,7 @@ class Lane:
                 await self._step()
             except Exception:
                 log.error("relay.failed", store=self.store, exc_info=True)
-                self._back_off()
+                self._setbacks.back_off()
             await self._wait()
 
     async def _step(self) -> None:
@@ -160,7 +155,7 @@ class Lane:
             return
         self._flights.give_up_overdue(self._publisher)
         await self._refused.write()
-        if _now() < self._retry_at:
+        if self._setbacks.wait_s:
             return
         while (record := await self._next()) is not None and await self._send(record):
             pass
@@ -168,7 +163,7 @@ class Lane:
     async def _wait(self) -> None:
         if self.busy:
             self.idle_since = 0.0
-            delay = min(_TICK_S, max(0.0, self._retry_at - _now()) or _TICK_S)
+            delay = min(_TICK_S, self._setbacks.wait_s or _TICK_S)
             await event_within(self.wake, delay)
         else:
             self.idle_since = self.idle_since or _now()
@@ -197,12 +192,12 @@ class Lane:
 
     @property
     def _has_room(self) -> bool:
-        if self._backoff.failures:
+        if self._setbacks:
             return not self._flights
         return len(self._flights) < self._batch and self._flights.bytes < WINDOW_BYTES
 
     async def _read_page(self) -> None:
-        if not await self._sweep.read_page(1 if self._backoff.failures else self._batch):
+        if not await self._sweep.read_page(1 if self._setbacks else self._batch):
             self.leftover = True
         elif self._sweep.active and not self._sweep.page:
             self.wake.set()  # all in memory: the next page, after other tasks that have work
@@ -254,8 +249,7 @@ class Lane:
             self._bare.discard(record.id)
             self._measures.events_published += 1
             self._host.stored(record, stored.result())
-            self._backoff.reset()
-            self._retry_at = 0.0
+            self._setbacks.succeeded()
         elif isinstance(error, APIError) and error.err_code == _TOO_LARGE:
             self._shorten(flight, error)
         else:
@@ -272,19 +266,9 @@ class Lane:
             self._sweep.page.appendleft(flight.record)
 
     def _failed(self, record: OutboxRecord, reason: str, error: BaseException | None) -> None:
-        self._measures.publish_failures[reason] += 1
-        if not self._warned:
-            self._warned = True
-            text = "" if error is None else field_text(error)
-            log.warning("relay.failing", store=self.store, subject=record.subject, reason=reason, error=text)
+        self._setbacks.failed(record, reason, error)
         self._leave(record)
         self._sweep.delay()
-        self._back_off()
-
-    def _back_off(self) -> None:
-        """What fails together counts once."""
-        if _now() >= self._retry_at:
-            self._retry_at = _now() + self._backoff.next_s()
 
     def _leave(self, record: OutboxRecord) -> None:
         """Leaves a record to the next sweep."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -30,14 +30,32 @@ class EventDemand(Protocol):
         """Waits until there is room; returns for how many events one of so many consumers should ask."""
 
 
+class ConsumerLease(Protocol):
+    """The lease that keeps the worker's id, and the names of its consumers with it."""
+
+    @property
+    def held(self) -> bool:
+        """Whether this process surely holds it."""
+
+
+class ConsumerObserver(Protocol):
+    """What :class:`Consumers` gives events to and reports to. Nothing of it may wait."""
+
+    def deliver(self, messages: Sequence[Delivery], /) -> None:
+        """Events have come."""
+
+    def filters_confirmed(self, subjects: frozenset[str], /) -> None:
+        """A consumer was changed: the server delivers all these subjects now."""
+
+    def undelivered(self, subjects: frozenset[str], reason: str, /) -> None:
+        """The updates that were to add these subjects have failed ``update_tries`` times in a row."""
+
+
 class Consumers:
     """Brings the consumers in line with the wanted subjects, and pulls from them.
 
     Updates are coalesced and at least ``update_interval_s`` apart. A failed one leaves the last good filters in place,
-    keeps no other consumer from being updated, and is tried again. ``confirmed`` is called with all subjects that the
-    server delivers after each change of a consumer; ``failing`` with the subjects that were to be added to one whose
-    updates have failed ``update_tries`` times in a row, and why. ``holds`` returns whether this process surely
-    holds the lease of the worker's id.
+    keeps no other consumer from being updated, and is tried again.
     """
 
     def __init__(
@@ -45,21 +63,17 @@ class Consumers:
         bus: Bus,
         config: WorkerConfig,
         *,
-        deliver: Callable[[Sequence[Delivery]], None],
+        observer: ConsumerObserver,
         demand: EventDemand,
-        holds: Callable[[], bool],
-        confirmed: Callable[[frozenset[str]], None],
-        failing: Callable[[frozenset[str], str], None],
+        lease: ConsumerLease,
         log: EventLog,
     ) -> None:
         self._bus = bus
         self._config = config
         self._stream = names.notify_stream(config.store)
-        self._deliver = deliver
+        self._observer = observer
         self._demand = demand
-        self._holds = holds
-        self._confirmed = confirmed
-        self._failing = failing
+        self._lease = lease
         self._pauses: dict[int, Backoff] = {}
         self._retry_at: dict[int, float] = {}
         self._log = log
@@ -152,7 +166,7 @@ class Consumers:
             UnavailableError: the lease may have ended.
             BusError: NATS does not answer.
         """
-        if not self._holds():  # the consumers may be another process's by now
+        if not self._lease.held:  # the consumers may be another process's by now
             raise UnavailableError("the lease may have ended: consumers stay as they are until it is held again")
         if not self._begun:
             await self._clear()  # what a previous life left: its position in the stream means nothing any more
@@ -178,10 +192,10 @@ class Consumers:
                 self._pauses.pop(index, None)
                 self._retry_at.pop(index, None)
                 self._pull(tasks, index, bool(filters))
-                self._confirmed(self._plan.confirmed)
+                self._observer.filters_confirmed(self._plan.confirmed)
                 confirmed = True
         if not confirmed:
-            self._confirmed(self._plan.confirmed)
+            self._observer.filters_confirmed(self._plan.confirmed)
 
     async def _update_one(self, index: int, filters: frozenset[str]) -> None:
         asked_at = asyncio.get_running_loop().time()
@@ -204,7 +218,8 @@ class Consumers:
         pause = self._pauses.setdefault(index, Backoff(random.random, first_s=_FIRST_PAUSE_S, most_s=_MOST_PAUSE_S))
         self._retry_at[index] = asyncio.get_running_loop().time() + pause.next_s()
         if pause.failures >= self._config.update_tries:
-            self._failing(filters - self._plan.confirmed, f"consumer {self._name(index)}: {field_text(error)}")
+            reason = f"consumer {self._name(index)}: {field_text(error)}"
+            self._observer.undelivered(filters - self._plan.confirmed, reason)
 
     def _pull(self, tasks: asyncio.TaskGroup, index: int, wanted: bool) -> None:
         found = self._loops.get(index)
@@ -220,7 +235,7 @@ class Consumers:
                 self._bus,
                 self._stream,
                 self._name(index),
-                deliver=self._deliver,
+                deliver=self._observer.deliver,
                 demand=lambda: self._demand.next(len(self._loops)),
                 missing=lambda: self._lost(index),
                 counters=self.counters.setdefault(self._name(index), ConsumerCounters()),

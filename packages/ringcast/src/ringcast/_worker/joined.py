@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from ringcast_wire import EventLog, Mode, RingcastError, StoreSettings, UnavailableError
 
-from ringcast._bus.bus import TRANSIENT, Bus
+from ringcast._bus.bus import TRANSIENT, Bus, Delivery
 from ringcast._bus.consumers import Consumers, EventDemand
 from ringcast._bus.requests import FetchClient
 from ringcast._common.config import WorkerConfig
@@ -54,11 +54,9 @@ class JoinedWorker:
         self.consumers = Consumers(
             bus,
             config,
-            deliver=self.routes.deliver,
+            observer=self,
             demand=demand,
-            holds=lambda: lease.held,
-            confirmed=context.keys.filters_confirmed,
-            failing=self.participation.undelivered,
+            lease=lease,
             log=log,
         )
         self.coordinator: PeerCoordinator | None = None
@@ -133,6 +131,18 @@ class JoinedWorker:
         if refused := self._context.bus.refusals.subjects():
             reasons.append(f"NATS refuses {', '.join(refused)}")
         return "; ".join(reasons)
+
+    def deliver(self, messages: Sequence[Delivery]) -> None:
+        """Events have come."""
+        self.routes.deliver(messages)
+
+    def filters_confirmed(self, subjects: frozenset[str]) -> None:
+        """The server delivers these subjects."""
+        self._context.keys.filters_confirmed(subjects)
+
+    def undelivered(self, subjects: frozenset[str], reason: str) -> None:
+        """The events of these subjects can't be had."""
+        self.participation.undelivered(subjects, reason)
 
     def verify(self) -> None:
         """The lease was lost for a while: others may have taken over, and events may have been missed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import tomllib
@@ -45,3 +46,9 @@ if any(variable in os.environ for variable in PANTS_VARIABLES):
 
 # Workers that come and go wait for others that do, a second each time. Tests that are about that say so.
 os.environ.setdefault("RINGCAST_STABILISATION_S", "0")
+
+
+def pytest_collection_finish() -> None:
+    """Have the collector of garbage leave alone what was imported: it would look at all of it again and again."""
+    gc.collect()
+    gc.freeze()

@@ -33,7 +33,7 @@ from ringcast_config_service.repository import (
 )
 from ringcast_config_service.repository.sql.statements import Postgres
 from ringcast_core import row_partition
-from ringcast_testkit import PATIENCE_S
+from ringcast_testkit import PATIENCE_S, PostgresServer
 from ringcast_wire import (
     ChunkAssembler,
     Event,
@@ -175,6 +175,14 @@ async def _bench(address: str) -> AsyncIterator[Bench]:
 async def bench(database: str) -> AsyncIterator[Bench]:
     async for bench in _bench(database):
         yield bench
+
+
+@pytest.fixture(scope="session")
+def shared_postgres(shared_postgres: PostgresServer) -> PostgresServer:
+    """It waits for no disk: no test stops it, so that nothing has to outlive it."""
+    shared_postgres.ask("ALTER SYSTEM SET fsync = off")
+    shared_postgres.ask("SELECT pg_reload_conf()")
+    return shared_postgres
 
 
 @pytest.fixture

@@ -21,6 +21,17 @@ def test_fetch_subjects_can_be_taken_apart(store: str, key: str, what: int | str
     assert (parsed.store, parsed.config_key, parsed.what) == (store, key, what)
 
 
+@given(NAMES, NAMES, PARTITIONS)
+def test_keys_of_seals_can_be_taken_apart(key: str, group: str, partition: int) -> None:
+    assert names.parse_seal_key(names.seal_key(key, group, partition)) == (key, group, partition)
+
+
+@pytest.mark.parametrize("name", ["", "k.g", "k.g.p", "k.g.4096", "k.g.01", "k.g.1.2", ".g.1", "k..1", "k.g é.1"])
+def test_any_other_key_of_a_seal_is_refused(name: str) -> None:
+    with pytest.raises(ProtocolError):
+        names.parse_seal_key(name)
+
+
 @given(st.text(max_size=80))
 def test_any_other_subject_is_refused_not_guessed(text: str) -> None:
     for parse in (names.parse_notify_subject, names.parse_fetch_subject):

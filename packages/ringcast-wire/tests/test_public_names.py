@@ -20,6 +20,7 @@ FROZEN = [
     "EventLog",
     "FetchReply",
     "FetchReplyWriter",
+    "GroupSeal",
     "HeadsReply",
     "HeadsRequest",
     "InUseError",

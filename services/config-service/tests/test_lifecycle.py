@@ -38,7 +38,8 @@ async def meta_entry(service: Running, store: str) -> bytes | None:
 
 async def streams_of(service: Running, store: str) -> set[str]:
     """Those of the store that are there. A list of all would come in pages: tests share the server."""
-    buckets = [f"KV_{bucket}" for bucket in (names.meta_bucket(store), names.nodes_bucket(store))]
+    makers = (names.meta_bucket, names.nodes_bucket, names.groups_bucket)
+    buckets = [f"KV_{make(store)}" for make in makers]
     found = set()
     for stream in (names.notify_stream(store), names.dead_stream(store), *buckets):
         with suppress(NotFoundError):
@@ -105,7 +106,7 @@ async def test_a_key(service: Running, store_name: str) -> None:
 async def test_a_purge_removes_what_is_on_the_bus_and_frees_the_name(service: Running, store_name: str) -> None:
     first = await service.create(store_name)
     await service.put(store_name, "a")
-    assert len(await streams_of(service, store_name)) == 4
+    assert len(await streams_of(service, store_name)) == 5
     await service.stub.DeleteStore(pb.DeleteStoreRequest(name=store_name, purge=True))
     assert await streams_of(service, store_name) == set()
     assert await code_of(service.put(store_name, "a")) == (grpc.StatusCode.NOT_FOUND, ErrorCode.UNKNOWN_STORE)

@@ -13,10 +13,10 @@ from typing import Any
 import nats
 import pytest
 from nats.js.api import StreamConfig
-from nats.js.errors import APIError
+from nats.js.errors import APIError, NotFoundError
 from ringcast_config_service.nats.provisioner import Provisioner
 from ringcast_config_service.nats.relay import Relay
-from ringcast_config_service.nats.streams import StreamSizes, differences, leases, of_store
+from ringcast_config_service.nats.streams import StreamSizes, differences, groups, leases, of_store
 from ringcast_config_service.telemetry import Telemetry
 from ringcast_testkit import PATIENCE_S, NatsServer
 from ringcast_wire import UnavailableError, limits, names
@@ -66,6 +66,7 @@ async def test_nothing_can_be_rolled_up_and_everything_has_a_limit(
             "KV_config_leases": f"$KV.config_leases.{name}",
             f"KV_config_nodes_{name}": f"$KV.config_nodes_{name}.k.w",
             f"KV_config_meta_{name}": f"$KV.config_meta_{name}.other",
+            f"KV_config_groups_{name}": f"$KV.config_groups_{name}.k.g.0",
             f"config_notify_{name}": f"config.notify.{name}.k.0",
             f"config_dead_{name}": f"config.dead.{name}.k.0",
         }
@@ -102,7 +103,8 @@ async def test_streams_with_other_settings_are_changed_and_keep_what_they_have(
             await js.add_stream(StreamConfig(name=names.notify_stream(store.name), subjects=subjects))
             await js.publish(names.notify_subject(store.name, "k", 0), b"event")
             await provisioner.ensure(store)
-            for config in (leases(StreamSizes()), *of_store(store.name, StreamSizes())):
+            sizes = StreamSizes()
+            for config in (leases(sizes), *of_store(store.name, sizes), groups(store.name, sizes)):
                 info = await js.stream_info(config.name)
                 assert differences(config, info.config) == {}
                 assert info.config.allow_rollup_hdrs is False or not info.config.allow_rollup_hdrs
@@ -162,10 +164,17 @@ async def test_a_stream_is_smaller_where_there_is_no_room_and_grows_when_there_i
             for _ in range(3):
                 await provisioner.ensure(store)
             assert (await js.stream_info(names.notify_stream(store.name))).config.max_bytes == 6 * limits.MIB
-            assert caplog.text.count("event=provision.small_stream") == 1
+            assert "event=provision.small_stream stream=config_notify" in caplog.text
+            assert caplog.text.count("event=provision.small_stream") == 2
+            groups_bucket = f"KV_{names.groups_bucket(store.name)}"
+            assert f"event=provision.small_stream stream={groups_bucket} max_bytes=0" in caplog.text
+            with pytest.raises(NotFoundError):
+                await js.stream_info(groups_bucket)
+            assert await (await js.key_value(names.meta_bucket(store.name))).get("partition_count")
             await js.delete_stream("other")
             await provisioner.ensure(store)
             assert (await js.stream_info(names.notify_stream(store.name))).config.max_bytes == 24 * limits.MIB
+            assert (await js.stream_info(groups_bucket)).config.max_bytes
 
 
 async def test_leases_go_on_when_events_have_filled_the_broker(

@@ -277,7 +277,11 @@ async def test_what_a_store_has_on_the_bus(service: Running, store_name: str) ->
         120,
         True,
     )
-    for bucket, ttl in ((names.nodes_bucket(store_name), 86_400), (names.LEASES_BUCKET, 10)):
+    for bucket, ttl in (
+        (names.nodes_bucket(store_name), 86_400),
+        (names.LEASES_BUCKET, 10),
+        (names.groups_bucket(store_name), 30 * 86_400),
+    ):
         status = await (await js.key_value(bucket)).status()
         assert (status.ttl, status.history, status.marker_ttl) == (ttl, 1, None)
     meta = await js.key_value(names.meta_bucket(store_name))

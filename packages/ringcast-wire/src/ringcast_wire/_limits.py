@@ -63,6 +63,8 @@ LEASE_SEEN_TO_END_S: Final = LEASE_TTL_S + 1.0
 """After so long without a refresh a watcher looks whether a lease has ended: nothing on the bus tells of it."""
 MAX_RECORD_BYTES: Final = 4 * KIB
 """A lease, a member or a claim on a slot, with headers: a worker keeps all records of its keys in memory."""
+MAX_SEAL_PENDING: Final = 128
+"""Unsettled changes that a group's seal of a partition names; it stops before those that do not fit."""
 MAX_SETTING_BYTES: Final = 16 * KIB
 """A setting of a store, with headers."""
 MAX_DEAD_LETTER_BYTES: Final = 8 * MIB

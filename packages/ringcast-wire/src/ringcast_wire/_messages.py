@@ -13,7 +13,7 @@ import msgspec
 from ringcast_core import HASH_NAME
 
 from ringcast_wire._errors import MismatchError, ProtocolError
-from ringcast_wire._limits import MAX_BATCH_ROWS
+from ringcast_wire._limits import MAX_BATCH_ROWS, MAX_SEAL_PENDING
 from ringcast_wire._names import check_partition_count
 
 WIRE_VERSION: Final = 1
@@ -133,6 +133,22 @@ class EndedLeases(msgspec.Struct, frozen=True, kw_only=True):
     """Leases that a worker found ended, kept under its :func:`~ringcast_wire.names.ended_key`, for others to read."""
 
     leases: tuple[str, ...]
+
+
+class GroupSeal(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a group has come in one partition, kept under its :func:`~ringcast_wire.names.seal_key`.
+
+    Every change up to ``revision`` of ``history`` is settled, but for the versions of ``pending``. ``holder`` is the
+    incarnation of the process that delivers the partition for the group now, and ``lease`` the lease by which it
+    counts as alive; without a holder the next host may go on. An empty ``history``: the group begins with every row.
+    """
+
+    history: str
+    revision: Annotated[int, msgspec.Meta(ge=0)]
+    pending: Annotated[tuple[int, ...], msgspec.Meta(max_length=MAX_SEAL_PENDING)] = ()
+    holder: str = ""
+    lease: LeaseId | None = None
+    sealed_at_ms: int = 0
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
@@ -319,7 +335,7 @@ def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes | bytearray, what: 
     return message
 
 
-def encode_record(record: NodeRecord | SlotClaim | LeaseRecord | EndedLeases) -> bytes:
+def encode_record(record: NodeRecord | SlotClaim | LeaseRecord | EndedLeases | GroupSeal) -> bytes:
     """A bucket record as JSON."""
     return _json.encode(record)
 

@@ -131,6 +131,28 @@ def is_ended_key(name: str) -> bool:
     return name.startswith("~ended.")
 
 
+def groups_bucket(store: str) -> str:
+    """KV bucket of how far the groups of a store have come: ``<config_key>.<group>.<partition>``."""
+    return f"config_groups_{store}"
+
+
+def seal_key(config_key: str, group: str, partition: int | str) -> str:
+    """Key of a group's seal of one partition in the groups bucket."""
+    return f"{config_key}.{group}.{partition}"
+
+
+def parse_seal_key(name: str) -> tuple[str, str, int]:
+    """Config key, group and partition of a seal's key.
+
+    Raises:
+        ProtocolError: it is not one.
+    """
+    config_key, group, last = _tokens(name, "")
+    if (partition := _partition(last)) is None:
+        raise ProtocolError(f"key {shown(name)} is not of the form <key>.<group>.<partition>")
+    return config_key, group, partition
+
+
 def notify_stream(store: str) -> str:
     """JetStream stream of a store's events."""
     return f"config_notify_{store}"

@@ -85,6 +85,7 @@ class Provisioner:
             settings = await self._js.key_value(names.meta_bucket(store.name))
             await self._ensure_settings(store, settings)
             await clear_deletion(settings)
+            await self._ensure_groups(store.name)
 
     async def mark_deleted(self, store: StoreRecord) -> None:
         """Workers that start are refused from now on, with a sentence that the store is deleted."""
@@ -208,6 +209,16 @@ class Provisioner:
         elif self._smaller.get(config.name) != size:
             self._smaller[config.name] = size
             log.warning("provision.small_stream", stream=config.name, max_bytes=size, wanted=wanted)
+
+    async def _ensure_groups(self, store: str) -> None:
+        """The bucket of the store's groups. Where there is no room for it the store is served all the same."""
+        config = streams.groups(store, self._sizes)
+        try:
+            await self._ensure_stream(config)
+        except APIError as error:
+            if error.err_code not in _NO_ROOM:
+                raise
+            self._has_size(config, 0)
 
     # ---- settings
 

@@ -21,6 +21,8 @@ from ringcast_wire import limits, names
 EVENTS_PER_PARTITION: Final = 64
 DUPLICATE_WINDOW_S: Final = 120.0
 NODE_TTL_S: Final = 86_400.0
+SEAL_TTL_S: Final = 30 * 86_400.0
+"""How long a group's position outlives the group. The host that delivers it writes it anew every day."""
 DEAD_LETTERS: Final = 100_000
 DEAD_LETTER_AGE_S: Final = 30 * 86_400.0
 META_BYTES: Final = limits.MIB
@@ -43,6 +45,9 @@ class StreamSizes:
     )
     members_max_bytes: int = size(
         "32MiB", "Room for the member records of each store.", allowed=at_least(SMALLEST_BYTES)
+    )
+    groups_max_bytes: int = size(
+        "32MiB", "Room for how far the groups of each store have come.", allowed=at_least(SMALLEST_BYTES)
     )
     leases_max_bytes: int = size("32MiB", "Room for the leases of all processes.", allowed=at_least(SMALLEST_BYTES))
     lease_tags: tuple[str, ...] = setting(
@@ -84,6 +89,13 @@ def of_store(store: str, sizes: StreamSizes) -> Iterator[StreamConfig]:
         max_age=DEAD_LETTER_AGE_S,
         **_COMMON,
     )
+
+
+def groups(store: str, sizes: StreamSizes) -> StreamConfig:
+    """The bucket of how far the groups of a store have come. A store is served without it, too."""
+    bucket = names.groups_bucket(store)
+    subjects = [f"$KV.{bucket}.{names.seal_key('*', '*', '*')}"]
+    return _bucket(bucket, subjects, limits.MAX_RECORD_BYTES, SEAL_TTL_S, sizes.groups_max_bytes, ())
 
 
 _COMMON: Final[dict[str, Any]] = {

@@ -3,54 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
 from typing import Final
 
 from ringcast_wire import EventLog, UnavailableError, event_before, field_text, names
 
 from ringcast._bus.bus import TRANSIENT, Bus, Message
-from ringcast._bus.kv import Bucket, is_marker
+from ringcast._bus.kv import Bucket
+from ringcast._bus.multi_get import ANSWER_S, MultiGetAnswer, ask_for
 from ringcast._protocol.lease_reading import Lease, LeaseReadings
 
-_ANSWER_S: Final = 2.0
 _FAILURES: Final = 3
 """After so many failures in a row a warning is logged: the end of a lease would not be noticed."""
-
-
-class _Answer:
-    """What has come of an answer. Each message names the one before it, so that one that is missing shows."""
-
-    def __init__(self) -> None:
-        self.found: dict[str, Lease] = {}
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._last = "0"
-
-    def take(self, msg: Message, prefix: str) -> None:
-        headers = msg.headers or {}
-        status = headers.get("Status")
-        if status in ("204", "404") and not msg.data:
-            whole = status == "204" and headers.get("Nats-Last-Sequence") == self._last
-            if whole or (status == "404" and self._last == "0" and headers.get("Description") == "No Results"):
-                self.done.set_result(None)
-            else:
-                self.fail("an answer about leases is incomplete")
-        elif status is not None:
-            self.fail(f"the leases can't be read: {status} {headers.get('Description', '')}".rstrip())
-        elif headers.get("Nats-Last-Sequence") != self._last:
-            self.fail("an answer about leases is incomplete")
-        else:
-            self._last = headers["Nats-Sequence"]
-            if not is_marker(headers):
-                stored_s = datetime.fromisoformat(headers["Nats-Time-Stamp"]).timestamp()
-                lease = headers["Nats-Subject"].removeprefix(prefix)
-                self.found[lease] = Lease(int(self._last), msg.data, stored_s)
-
-    def fail(self, why: str) -> None:
-        if not self.done.done():
-            self.done.set_exception(UnavailableError(why))
 
 
 class LeaseReader:
@@ -80,7 +45,7 @@ class LeaseReader:
         self._wake = asyncio.Event()
         self._inbox = ""
         self._number = 0
-        self._answer: _Answer | None = None
+        self._answer: MultiGetAnswer | None = None
         self.failures = 0
         """Readings that failed one after another."""
 
@@ -138,26 +103,20 @@ class LeaseReader:
         if not self._bus.is_connected:
             raise UnavailableError("there is no connection to NATS")
         self._number += 1
-        answer = self._answer = _Answer()
-        question = {"multi_last": [self._bucket.prefix + lease for lease in leases]}
+        answer = self._answer = MultiGetAnswer(self._bucket.prefix, "leases")
         try:
-            async with self._bus.refusals.fail_fast(self._subject), asyncio.timeout(_ANSWER_S):
-                await self._bus.publish(
-                    self._subject, json.dumps(question).encode(), reply=f"{self._inbox}.{self._number}"
-                )
+            async with self._bus.refusals.fail_fast(self._subject), asyncio.timeout(ANSWER_S):
+                reply = f"{self._inbox}.{self._number}"
+                await ask_for(self._bus, self._bucket.stream, self._bucket.prefix, leases, reply)
                 await answer.done
         finally:
             self._answer = None
-        return answer.found
+        return {name: Lease(*found) for name, found in answer.found.items() if found.data is not None}
 
     async def _on_message(self, msg: Message) -> None:
         answer = self._answer
-        if answer is None or answer.done.done() or not msg.subject.endswith(f".{self._number}"):
-            return
-        try:
-            answer.take(msg, self._bucket.prefix)
-        except (KeyError, ValueError) as error:
-            answer.fail(f"an answer about leases can't be read: {error!r}")
+        if answer is not None and msg.subject.endswith(f".{self._number}"):
+            answer.take(msg)
 
     def _failed(self, error: BaseException) -> None:
         if self._bus.is_connected:

@@ -6,7 +6,7 @@ All that the simulation takes from the agent's distribution for dispatch is impo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -104,6 +104,7 @@ class Source:
 
     store = "s"
     staleness_s = 0.0
+    lease = None
 
     def __init__(self, host: Host, key: str, partitions: int) -> None:
         self.key = key
@@ -130,9 +131,12 @@ class Source:
         """The live rows."""
         return self._session.machine.rows() if self._host.sessions else iter(())
 
-    def row_ids(self) -> list[str]:
-        """Their ids."""
-        return [row.row_id for row in self.rows()]
+    def row_ids(self, partitions: Collection[int] | None = None) -> list[str]:
+        """Their ids: all of them, or those of these partitions."""
+        row_ids = [row.row_id for row in self.rows()]
+        if partitions is None:
+            return row_ids
+        return [row_id for row_id in row_ids if row_partition(row_id, self._partitions) in partitions]
 
     def change_of(self, row_id: str) -> Change | None:
         """A live row as it is now, as a change."""

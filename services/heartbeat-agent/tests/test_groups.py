@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from typing import Any, cast
 
 import pytest
@@ -26,7 +26,7 @@ class RegisteredWorker(OwnsAll):
         super().__init__()
         self.changes: dict[str, Change] = {}
 
-    def row_ids(self) -> list[str]:
+    def row_ids(self, partitions: Collection[int] | None = None) -> list[str]:
         return list(self.changes)
 
     def change_of(self, row_id: str) -> Change | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -68,7 +68,7 @@ class Followed:
 class OwnsAll:
     """A source of a group whose host owns everything, without a worker behind it."""
 
-    store, worker_id, staleness_s = "s", "w", 0.0
+    store, worker_id, staleness_s, lease = "s", "w", 0.0, None
 
     def __init__(self, key: str = "list") -> None:
         self.key = key
@@ -84,7 +84,7 @@ class OwnsAll:
     def rows(self) -> Iterable[Row]:
         return ()
 
-    def row_ids(self) -> list[str]:
+    def row_ids(self, partitions: Collection[int] | None = None) -> list[str]:
         return []
 
     def change_of(self, _row_id: str) -> Change | None:

@@ -27,13 +27,16 @@ from ringcast_wire import (
     names,
 )
 
-from ringcast._bus.bus import TRANSIENT, Bus, NotFoundError, OpenBus, connected, translated
+from ringcast._bus.bus import TRANSIENT, Bus, NotFoundError, OpenBus, RejectedError, connected, translated
 from ringcast._bus.kv import Bucket, BucketWatch, ConflictError
 from ringcast._bus.nats_bus import NatsBus
 from ringcast._bus.nats_client import WorkerClient
+from ringcast._bus.refusals import RefusedError
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import worker_log
+from ringcast._common.process import this_process
 from ringcast._common.stats import Stats
+from ringcast._coordination.group_seals import GroupSeals, SealEntry
 from ringcast._coordination.lease import LeaseHolder
 from ringcast._dapr.items import (
     METADATA_DELETED,
@@ -61,8 +64,39 @@ def take_replays(worker: Worker, taker: ReplayTaker) -> None:
     worker._replay_taker = taker
 
 
+class WorkerLease:
+    """The lease by which other workers count a worker of this process as alive; the worker must have one of its own."""
+
+    def __init__(self, worker: Worker, worker_id: str) -> None:
+        self.id = worker_id
+        self._worker = worker
+
+    @property
+    def incarnation(self) -> str:
+        """What the lease says of this process; another process that has it says something else."""
+        return this_process.incarnation
+
+    @property
+    def held(self) -> bool:
+        """Whether it can't have ended, by this process's own clock."""
+        lease = self._lease
+        return lease is not None and lease.held
+
+    @property
+    def losses(self) -> int:
+        """How often it may have ended before it was refreshed."""
+        lease = self._lease
+        return lease.losses if lease is not None else 0
+
+    @property
+    def _lease(self) -> LeaseHolder | None:
+        runtime = self._worker._life.runtime
+        lease = runtime.lease if runtime is not None else None
+        return lease if isinstance(lease, LeaseHolder) else None
+
+
 class HostBus:
-    """The connection of an agent for its lease and the records of its workers."""
+    """The connection of an agent for its lease, the records of its workers, and how far its groups have come."""
 
     def __init__(self, bus: Bus, agent_id: str, servers: Sequence[str], log: EventLog) -> None:
         self.bus = bus
@@ -82,8 +116,9 @@ class HostBus:
         connect_timeout_s: float,
         logger: logging.Logger,
         open_bus: OpenBus = NatsBus.prepared,
+        purpose: str = "leases",
     ) -> AsyncIterator[HostBus]:
-        """Connects, and closes in the end.
+        """Connects, and closes in the end. ``purpose`` is in the connection's name.
 
         Raises:
             UnavailableError: no server answered within ``connect_timeout_s``.
@@ -94,13 +129,17 @@ class HostBus:
             keys=(),
             servers=tuple(servers),
             worker_id=agent_id,
-            name=f"ringcast-leases-{agent_id}",
+            name=f"ringcast-{purpose}-{agent_id}",
             jetstream_api=jetstream_api,
             connect_timeout_s=connect_timeout_s,
             **msgspec.structs.asdict(login),
         )
         async with connected(open_bus, config, log) as bus:
             yield cls(bus, agent_id, servers, log)
+
+    def seals(self, store: str) -> GroupSeals:
+        """How far the groups of a store have come."""
+        return GroupSeals(self.bus, store, self.log)
 
     async def check_store(self, store: str) -> None:
         """Looks whether there is a store.
@@ -264,16 +303,23 @@ __all__ = [
     "HOST_REFRESH_S",
     "METADATA_DELETED",
     "METADATA_KEY",
+    "TRANSIENT",
     "Backoff",
     "Budget",
     "ConfigurationItem",
+    "ConflictError",
+    "GroupSeals",
     "HostBus",
     "HostLease",
     "HostRecords",
     "KeyReader",
     "KeySelector",
+    "RefusedError",
+    "RejectedError",
     "ReplayTaker",
+    "SealEntry",
     "WorkerClient",
+    "WorkerLease",
     "make_item",
     "take_replays",
 ]

@@ -30,6 +30,7 @@ from ringcast_heartbeat_agent.dispatch.groups import Dispatch
 from ringcast_heartbeat_agent.dispatch.key_follower import KeyFollowers
 from ringcast_heartbeat_agent.dispatch.positions import Positions
 from ringcast_heartbeat_agent.dispatch.progress import History
+from ringcast_heartbeat_agent.dispatch.seal_service import SealService
 from ringcast_heartbeat_agent.dispatch.transport import DispatchServicer
 from ringcast_heartbeat_agent.followers import Followers
 from ringcast_heartbeat_agent.leases.host import HostLeases
@@ -75,7 +76,8 @@ class App(Lifetime):
             js = nc.jetstream(prefix=config.jetstream_api, timeout=_API_TIMEOUT_S)
             dead_letters = DeadLetterPublisher(nc, js)
             positions = positions_of(config)
-            dispatch = Dispatch(config, key_followers, tasks, dead_letters, History(reader, positions))
+            seals = SealService(config, tasks.create_task)
+            dispatch = Dispatch(config, key_followers, tasks, dead_letters, History(reader, positions), seals)
             observers = Observers(config, followers, reader, self._metrics)
             handlers = Handlers(config, js, reader, observers, dispatch, tasks, measures)
             callbacks = CallbackSender(config, tasks, handlers, measures)
@@ -92,12 +94,14 @@ class App(Lifetime):
                 unhealthy_because=lambda: _unhealthy_because(nc, followers, handlers, leases),
             )
             self._measure(nc, handlers, dispatch, dead_letters)
+            self._measure_seals(seals)
             self._measure_keys(handlers, followers)
             self._measure_leases(leases)
             background = [
                 tasks.create_task(followers.run(), name="followers"),
                 tasks.create_task(handlers.run(), name="new-keys"),
                 tasks.create_task(positions.run(), name="positions"),
+                tasks.create_task(seals.run(), name="seals"),
             ]
             try:
                 callbacks.start()
@@ -106,7 +110,7 @@ class App(Lifetime):
                     self.ready.set()
                     await self._stopping.wait()
             finally:
-                await self._shut(grpc_server, http_server, handlers, callbacks, dispatch, followers)
+                await self._shut(grpc_server, http_server, handlers, callbacks, dispatch, seals, followers)
                 await bounded("positions of groups", positions.flush(), config.stop_timeout_s)
                 for task in background:
                     task.cancel()
@@ -143,6 +147,7 @@ class App(Lifetime):
         handlers: Handlers,
         callbacks: CallbackSender,
         dispatch: Dispatch,
+        seals: SealService,
         followers: Followers,
     ) -> None:
         """Intake first, then what is in flight, then the streams, which end with an error, then the partitions.
@@ -158,6 +163,8 @@ class App(Lifetime):
         await bounded("gRPC calls", grpc_server.stop(bound_s), bound_s + 1)
         await bounded("HTTP requests", http_server.stop(), bound_s)
         await bounded("callbacks", callbacks.stop(), bound_s)
+        await bounded("seals of groups", seals.flush(), bound_s)
+        seals.stop()
         await bounded("partitions", followers.stop(), bound_s)
         log.info("agent.stopped")
 
@@ -190,6 +197,15 @@ class App(Lifetime):
             ("staleness_seconds", ()): lambda: max(
                 (followers.staleness_s, *handlers.unread_s.values(), *handlers.groups_unread_s.values())
             ),
+        }
+
+    def _measure_seals(self, seals: SealService) -> None:
+        self._measures.gauges |= {
+            ("groups_not_durable", ()): lambda: seals.not_durable,
+            ("partitions_awaited", ()): lambda: seals.waiting,
+            ("seals_written_total", ()): lambda: seals.counts.written,
+            ("seals_refused_total", ()): lambda: seals.counts.refused,
+            ("seals_failed_total", ()): lambda: seals.counts.failed,
         }
 
     def _measure_leases(self, leases: HostLeases | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from ringcast import Change
@@ -63,6 +63,10 @@ class Absent:
     def discard(self, row_id: str) -> None:
         """There is a newer change of a row."""
         self._kept.pop(row_id, None)
+
+    def forget(self, partitions: Collection[int]) -> None:
+        """These partitions are another host's."""
+        self._kept = {row_id: change for row_id, change in self._kept.items() if change.partition not in partitions}
 
     def back(self, name: str, patterns: Sequence[str]) -> list[Change]:
         """A consumer has come: takes out what it wants."""

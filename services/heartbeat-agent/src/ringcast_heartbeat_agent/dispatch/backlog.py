@@ -65,6 +65,10 @@ class Backlog:
         """The changes that wait."""
         return (change for change in self._rows.values() if change is not None)
 
+    def row_ids(self) -> Iterator[str]:
+        """The rows that wait."""
+        return iter(self._rows)
+
     def holds(self, owner: str | None) -> bool:
         """Whether rows of an owner may wait, so that further ones come after them."""
         return bool(self._unsorted or self._queues.get(owner))

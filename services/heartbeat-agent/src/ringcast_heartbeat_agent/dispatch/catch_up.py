@@ -13,6 +13,7 @@ from ringcast import Change
 from ringcast_wire import EventLog, PartitionRows, UnknownKeyError
 
 from ringcast_heartbeat_agent.dispatch.positions import Place
+from ringcast_heartbeat_agent.dispatch.seals import Settled
 
 log = EventLog(logging.getLogger(__name__))
 
@@ -43,14 +44,10 @@ class CatchUp:
         reader: where it is read.
         turns: bounds the reads of all groups that are under way.
         place: the group.
-        history: the history of the revisions of :meth:`add`.
         take: takes a change that was missed.
     """
 
-    def __init__(
-        self, reader: Reader, turns: asyncio.Semaphore, place: Place, history: str, take: Callable[[Change], None]
-    ) -> None:
-        self.history = history
+    def __init__(self, reader: Reader, turns: asyncio.Semaphore, place: Place, take: Callable[[Change], None]) -> None:
         self._reader = reader
         self._turns = turns
         self._place = place
@@ -58,8 +55,10 @@ class CatchUp:
         self._room = 1
         self._has_room = asyncio.Event()
         self._has_room.set()
-        self._unread: dict[int, int] = {}
-        """Since which revision a partition is to be read."""
+        self._unread: dict[int, Settled] = {}
+        """Since when a partition is to be read."""
+        self._floors: dict[int, Settled] = {}
+        """What was settled of a partition before this group had it: up to there only a read tells of it."""
         self._fresh: dict[str, int] = {}
         """The versions that came while partitions are unread: what is read must not lead a row back."""
         self._read_ahead: dict[int, _ReadAhead] = {}
@@ -78,12 +77,37 @@ class CatchUp:
         since = self._failing_since
         return 0.0 if since is None else time.monotonic() - since
 
-    def add(self, partition: int, revision: int) -> None:
-        """A partition is to be read, since a revision."""
-        self._unread[partition] = revision
+    def add(self, partition: int, since: Settled) -> None:
+        """A partition is to be read: what has changed ``since``, and what was not settled then."""
+        self._unread[partition] = since
+
+    def pass_over(self, partition: int, until: Settled) -> None:
+        """What the worker tells of a partition up to there is not to be taken: it was settled, or is read."""
+        self._floors[partition] = until
+
+    def lose(self, partition: int) -> None:
+        """The group does not have a partition any more."""
+        for known in (self._floors, self._read_ahead, self._unread):
+            known.pop(partition, None)
+
+    def reached(self, partition: int, applied: int, history: str) -> int | None:
+        """Up to which revision all of a partition was taken; ``None`` as long as it is to be read."""
+        if partition in self._unread:
+            return None
+        for known in (self._floors.get(partition), self._read_ahead.get(partition)):
+            if known is not None and known.history == history:
+                applied = max(applied, known.revision)
+        return applied
+
+    def reads_another(self, history: str) -> bool:
+        """Whether something is to be read since a revision of another history."""
+        return any(since.history != history for since in self._unread.values())
 
     def is_new(self, change: Change, history: str) -> bool:
         """Notes a change from the worker; returns whether it is to be taken: a read may have been ahead of it."""
+        floor = self._floors.get(change.partition)
+        if floor is not None and floor.history == history and change.version <= floor.revision:
+            return False
         read = self._read_ahead.get(change.partition)
         if read is not None and read.history == history and change.version <= read.revision:
             return change.deleted and read.live is not None and change.row_id not in read.live
@@ -115,24 +139,38 @@ class CatchUp:
         store, key, group = self._place
         log.info("group.catches_up", store=store, key=key, group=group, partitions=len(self._unread))
         while self._unread:
-            partition, revision = next(iter(self._unread.items()))
-            found, history = await self._read(partition, revision, self.history)
-            after = revision if history == self.history else 0
-            if found.whole:
-                log.warning("group.deletions_unknown", store=store, key=key, group=group, partition=partition)
-            live = frozenset(row.row_id for row in found.rows) if found.whole else None
-            self._read_ahead[partition] = _ReadAhead(history, found.revision, live)
-            for row in found.rows:
-                if self._room <= 0:
-                    self._has_room.clear()
-                    await self._has_room.wait()
-                if row.version > max(after, self._fresh.get(row.row_id, 0)):
-                    self._room -= 1
-                    value = None if row.deleted else row.value
-                    self._take(Change(store, key, partition, row.row_id, value, row.version, row.deleted, row.metadata))
-            del self._unread[partition]
+            partition, since = next(iter(self._unread.items()))
+            if await self._catch_up(partition, since):
+                del self._unread[partition]
             await asyncio.sleep(0)
         self._fresh.clear()
+
+    async def _catch_up(self, partition: int, since: Settled) -> bool:
+        """Reads one partition; says whether to the end: the group may not have it any more, or anew."""
+        store, key, group = self._place
+        lowest = min((since.revision, *(version - 1 for version in since.pending)))
+        found, history = await self._read(partition, lowest, since.history)
+        if self._unread.get(partition) is not since:
+            return False
+        same = history == since.history
+        after, pending = (since.revision, frozenset(since.pending)) if same else (0, frozenset[int]())
+        if found.whole and since.revision:
+            log.warning("group.deletions_unknown", store=store, key=key, group=group, partition=partition)
+        live = frozenset(row.row_id for row in found.rows) if found.whole else None
+        self._read_ahead[partition] = _ReadAhead(history, found.revision, live)
+        for row in found.rows:
+            if row.version <= after and row.version not in pending:
+                continue
+            if self._room <= 0:
+                self._has_room.clear()
+                await self._has_room.wait()
+            if self._unread.get(partition) is not since:
+                return False
+            if row.version > self._fresh.get(row.row_id, 0):
+                self._room -= 1
+                value = None if row.deleted else row.value
+                self._take(Change(store, key, partition, row.row_id, value, row.version, row.deleted, row.metadata))
+        return True
 
     async def _read(self, partition: int, revision: int, history: str) -> tuple[PartitionRows, str]:
         store, key, group = self._place

@@ -98,6 +98,11 @@ class ConsumerSession:
         """What it has in flight under this offset is answered, or has had its time: it is not sent (again)."""
         self._flight.pop(offset, None)
 
+    @property
+    def partitions_in_flight(self) -> set[int]:
+        """The partitions of what it has not answered."""
+        return {delivery.change.partition for delivery in self._flight.values()}
+
     def pong(self, number: int) -> None:
         """Has a ping answered; of several the newest."""
         self._pong = number

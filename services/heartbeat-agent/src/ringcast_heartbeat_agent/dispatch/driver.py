@@ -72,6 +72,7 @@ class Driver:
         self._sessions = sessions
         self._feed = feed
         self._intake = feed.intake
+        self._holdings = feed.holdings
         self._failures = failures
         self._replays = replays
         self._tasks = tasks
@@ -114,6 +115,7 @@ class Driver:
             consumer.answered(offset)
             change = self._settle(offset)
             if change is not None:
+                self._holdings.settle(change)
                 self._replays.tell(change, ReplayOutcome.HANDLED)
         self.do(actions)
 
@@ -217,10 +219,11 @@ class Driver:
 
     def _deliver(self, number: int, offset: int, attempt: int, revoked: list[tuple[int, int, int]]) -> None:
         message = self._intake.messages[offset]
-        if self._source.owns(message.change.partition):
+        change = message.change
+        if self._source.owns(change.partition) and self._holdings.may_deliver(offset, change):
             message.delivered = True
-            self._sessions[number].give(Delivery(offset, attempt, message.change, message.size))
-        else:  # another host has it, and begins with the rows as they are
+            self._sessions[number].give(Delivery(offset, attempt, change, message.size))
+        else:  # another host has it, or may have it, and delivers what is not settled
             revoked.append((number, offset, attempt))
 
     def _do_one(self, action: Action) -> None:
@@ -239,8 +242,9 @@ class Driver:
                 change = self._settle(offset)
                 if change is not None:
                     self._replays.tell(change, ReplayOutcome.KEPT, "no consumer of the group wants the row now")
-                if change is not None and change.row_id not in self._intake and self._source.owns(change.partition):
-                    self._feed.absent.keep(change)
+                    newest = change.row_id not in self._intake and self._source.owns(change.partition)
+                    if not (newest and self._feed.absent.keep(change)):
+                        self._holdings.settle(change)
             case Action.Evicted(number):
                 self._observer.consumer_ended(number, evicted=True)
             case Action.Left(number):
@@ -253,7 +257,9 @@ class Driver:
 
     def _give_up(self, offset: int) -> None:
         self._failures.forget(offset)
-        self._intake.give_up(offset)
+        change = self._intake.give_up(offset)
+        if change is not None:
+            self._holdings.settle(change)
 
     async def _publish_dead_letter(self, offset: int, deliveries: int, reason: str) -> None:
         await self._failures.publish(offset, self._intake.messages[offset].change, deliveries, reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from itertools import chain
 from typing import Final, Protocol
 
@@ -11,8 +12,10 @@ from ringcast import Change
 from ringcast_heartbeat_agent.dispatch.absent import Absent
 from ringcast_heartbeat_agent.dispatch.consumer_session import ConsumerSession
 from ringcast_heartbeat_agent.dispatch.group import GroupContext
+from ringcast_heartbeat_agent.dispatch.holdings import Holdings, HoldsAll
 from ringcast_heartbeat_agent.dispatch.intake import AT_ONCE, Intake
 from ringcast_heartbeat_agent.dispatch.positions import Away
+from ringcast_heartbeat_agent.dispatch.present import PresentRows
 from ringcast_heartbeat_agent.dispatch.progress import Progress
 from ringcast_heartbeat_agent.dispatch.routing import Routing
 from ringcast_heartbeat_agent.dispatch.sessions import Sessions
@@ -68,7 +71,10 @@ class Feed:
         self._save_at = 0.0
         self._offering = False
         self._closed = False
+        self._present = PresentRows(source, self.intake, self._shares, tasks, self.offer_soon)
         self._progress = Progress(source, group, context.history, self._put) if context.history is not None else None
+        self.holdings = self._hold(group, context)
+        """The partitions whose rows the group delivers."""
 
     def begin(self) -> None:
         """Begins with what is known of the group that was there before; what that one missed is read."""
@@ -78,6 +84,29 @@ class Feed:
         for away in self._progress.away:
             self.absent.gone(away.name, away.filters, now)
         self._look_at_partitions(self._progress)
+
+    def _hold(self, group: str, context: GroupContext) -> Holdings | HoldsAll:
+        """Of the partitions that hosts share, where they tell each other how far groups have come."""
+        seals, lease, store = context.seals, self._source.lease, self._source.store
+        progress, tasks = self._progress, self._tasks
+        if seals is None or progress is None:
+            return HoldsAll(self._source, progress)
+        if lease is None:
+            return HoldsAll(self._source, progress, "every host has every partition of the store")
+        place = store, self._source.key, group
+        holdings = Holdings(
+            self._source,
+            progress,
+            self.intake,
+            self.absent,
+            self._sessions,
+            self._present,
+            catch_up=lambda: tasks.spawn(progress.missed.run()),
+            keeper_of=lambda sealed: seals.keeper(place, sealed, lease),
+            warn=partial(seals.warn, store),
+        )
+        progress.holds = holdings.is_held
+        return holdings
 
     @property
     def unread_s(self) -> float:
@@ -95,7 +124,7 @@ class Feed:
 
     def take(self, change: Change) -> None:
         """Takes a change from the worker in."""
-        if self._progress is None or self._progress.is_new(change):
+        if self.holdings.admits(change):
             self._put(change)
 
     def take_again(self, change: Change) -> None:
@@ -132,9 +161,9 @@ class Feed:
         self.intake.share(self._shares())
         self.offer_soon()
 
-    def deliver_present(self, consumer: ConsumerSession) -> None:
-        """Has the rows that are there delivered to a consumer, as they are, a few at a time."""
-        self._tasks.spawn(self._deliver_present(consumer.name, self._shares(), self._source.row_ids()))
+    def deliver_present(self, consumer: ConsumerSession, *, returns: bool) -> None:
+        """Has the rows that are there delivered to a consumer, as they are; ``returns``: it has been here before."""
+        self._present.deliver(consumer.name, self.holdings.present(consumer.name, returns=returns))
 
     def offer_soon(self) -> None:
         """At the end of this turn of the event loop: a call of the dispatcher costs more than a message."""
@@ -147,12 +176,15 @@ class Feed:
         if self._closed:
             return
         self._save()
+        self.holdings.close()
         self._closed = True
         self.intake.clear()
         self.absent.clear()
 
     def _look_at_partitions(self, progress: Progress) -> None:
-        if progress.look():
+        if isinstance(self.holdings, Holdings):
+            progress.applied()
+        elif progress.look():
             self._tasks.spawn(progress.missed.run())
 
     def _save(self) -> None:
@@ -196,15 +228,6 @@ class Feed:
             self._sink.offer(range(last - len(keys) + 1, last + 1), keys)
         if self.intake.goes_on:
             self.offer_soon()
-
-    async def _deliver_present(self, name: str, shares: Shares, row_ids: list[str]) -> None:
-        """If the consumer has gone meanwhile, others get the rows."""
-        for start in range(0, len(row_ids), AT_ONCE):
-            some = row_ids[start : start + AT_ONCE]
-            theirs = (row_id for row_id, owner in zip(some, shares.owners(some), strict=True) if owner == name)
-            self.intake.deliver_present(theirs, name)
-            self.offer_soon()
-            await asyncio.sleep(0)
 
     def _shares(self) -> Shares:
         return Shares((one for one in self._sessions if not one.leaving), self._routing)

@@ -16,6 +16,7 @@ from ringcast_heartbeat_agent.dispatch.dead_letters import DeadLetterPublisher
 from ringcast_heartbeat_agent.dispatch.progress import History
 from ringcast_heartbeat_agent.dispatch.replays import nothing, tell
 from ringcast_heartbeat_agent.dispatch.routing import Routing
+from ringcast_heartbeat_agent.dispatch.seal_service import SealService
 from ringcast_heartbeat_agent.dispatch.sessions import Sessions
 from ringcast_heartbeat_agent.dispatch.source import Source
 from ringcast_heartbeat_agent.errors import EvictedError, StoppedError, StoppingError
@@ -54,6 +55,8 @@ class GroupContext(NamedTuple):
     dead_letters: DeadLetterPublisher
     history: History | None = None
     """``None``: groups that start again know nothing of what was before."""
+    seals: SealService | None = None
+    """``None``: hosts do not tell each other how far groups have come."""
 
 
 class Figures(NamedTuple):
@@ -122,7 +125,7 @@ class Group:
             if held is not None and held in self.sessions:
                 self._evict(held)
         if not changes_only:
-            self._tell_present(consumer)
+            self._tell_present(consumer, returns=bool(session))
         return consumer, False
 
     def detach(self, consumer: ConsumerSession) -> None:
@@ -162,6 +165,9 @@ class Group:
 
     def look(self, now: float) -> None:
         """Called four times a second, for what is to be done after a time."""
+
+    def partitions_changed(self) -> None:
+        """The host has other partitions now."""
 
     def replay(self, request: ReplayRequest, change: Change, say: Callable[[ReplayAnswer], None]) -> Callable[[], None]:
         """Hands a row over again, as it is now, because of a dead letter; says what came of it once it is known.
@@ -222,8 +228,8 @@ class Group:
     def _evict(self, consumer: ConsumerSession) -> None:
         raise NotImplementedError
 
-    def _tell_present(self, consumer: ConsumerSession) -> None:
-        """Has the rows that are there delivered to a consumer."""
+    def _tell_present(self, consumer: ConsumerSession, *, returns: bool) -> None:
+        """Has the rows that are there delivered to a consumer; ``returns``: its process has been here before."""
 
     def _evicted(self) -> EvictedError:
         return EvictedError(f"no sign of life for {self.evict_after_s:g} s: others have its messages; register again")

@@ -22,6 +22,7 @@ from ringcast_heartbeat_agent.dispatch.key_follower import KeyFollower, KeyFollo
 from ringcast_heartbeat_agent.dispatch.key_shared import KeySharedGroup
 from ringcast_heartbeat_agent.dispatch.progress import History
 from ringcast_heartbeat_agent.dispatch.routing import Routing, routing_of
+from ringcast_heartbeat_agent.dispatch.seal_service import SealService
 from ringcast_heartbeat_agent.errors import StoppingError
 
 _STOPPING: Final = "the agent is stopping"
@@ -55,11 +56,12 @@ class Dispatch:
         tasks: asyncio.TaskGroup,
         dead_letters: DeadLetterPublisher,
         history: History | None = None,
+        seals: SealService | None = None,
     ) -> None:
         self._config = config
         self._followers = followers
         self._dead_letters = dead_letters
-        self._context = GroupContext(config, tasks.create_task, dead_letters, history)
+        self._context = GroupContext(config, tasks.create_task, dead_letters, history, seals)
         self.stopping = False
 
     async def join(self, asked: Registration) -> tuple[Group, ConsumerSession, bool]:

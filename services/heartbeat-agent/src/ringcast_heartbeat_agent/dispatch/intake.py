@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final, Protocol
 
 from ringcast import Change
@@ -71,11 +71,32 @@ class Intake:
     def changes(self) -> Iterator[Change]:
         """Everything that has come and is not settled."""
         yield from (message.change for message in self.messages.values())
+        yield from self.later()
+
+    def later(self) -> Iterator[Change]:
+        """The changes that are no messages yet."""
         yield from (change for change in self._next.values() if change is not None)
         yield from self._arrived.values()
         yield from self._behind.changes()
         if self._lines is not None:
             yield from self._lines.waiting()
+
+    def present(self) -> Iterator[str]:
+        """The rows that are still to be delivered as they are."""
+        yield from self._present.row_ids()
+        yield from (row_id for row_id, change in self._next.items() if change is None)
+        if self._lines is not None:
+            yield from self._lines.present()
+
+    def forget(self, partitions: Collection[int]) -> None:
+        """These partitions are another host's: their changes become no messages any more."""
+        for row_id in [change.row_id for change in self.later() if change.partition in partitions]:
+            self._arrived.pop(row_id, None)
+            self._behind.discard(row_id)
+            if self._next.get(row_id) is not None:
+                del self._next[row_id]
+            if self._lines is not None:
+                self._lines.discard(row_id)
 
     def __contains__(self, row_id: str) -> bool:
         """Whether something of a row is not settled, or still to come."""

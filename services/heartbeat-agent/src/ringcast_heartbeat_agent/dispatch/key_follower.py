@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 from ringcast import Change, UnavailableError, Worker
-from ringcast.hosting import take_replays
+from ringcast.hosting import WorkerLease, take_replays
 from ringcast.metrics import PrometheusMetrics
 from ringcast_core import row_partition
-from ringcast_wire import ReplayAnswer, ReplayOutcome, ReplayRequest, Row, names
+from ringcast_wire import Mode, ReplayAnswer, ReplayOutcome, ReplayRequest, Row, names
 
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dispatch.group import Group
@@ -49,8 +49,8 @@ class KeyFollower(Follower):
             servers=config.nats,
             worker_id=self.worker_id,
             handler=self._on_change,
-            on_assigned=lambda _, partitions: self._revoked.difference_update(partitions),
-            on_revoked=lambda _, partitions: self._revoked.update(partitions),
+            on_assigned=lambda _, partitions: self._on_partitions(partitions, gained=True),
+            on_revoked=lambda _, partitions: self._on_partitions(partitions, gained=False),
             handler_timeout_s=0.0,  # it waits while a group's window is full
             stabilisation_s=0.0,  # an agent that stops has ended its groups by then: no consumer is served meanwhile
             # Set here, so that no environment variable sets it otherwise: what was handed over and not settled
@@ -109,9 +109,19 @@ class KeyFollower(Follower):
         """The live rows held now."""
         return self._worker.rows(self.key)
 
-    def row_ids(self) -> list[str]:
-        """Their ids."""
-        return [row.row_id for row in self._worker.rows(self.key)]
+    def row_ids(self, partitions: Collection[int] | None = None) -> list[str]:
+        """Their ids: all of them, or those of these partitions."""
+        row_ids = [row.row_id for row in self._worker.rows(self.key)]
+        if partitions is None or self.applied().keys() <= set(partitions):
+            return row_ids
+        count = self._worker.settings.partition_count
+        return [row_id for row_id in row_ids if row_partition(row_id, count) in partitions]
+
+    @property
+    def lease(self) -> WorkerLease | None:
+        """The lease by which this host has its partitions; ``None`` in mode FULL."""
+        is_shared = self._worker.settings.mode is Mode.PARTITIONED
+        return WorkerLease(self._worker, self.worker_id) if is_shared else None
 
     def change_of(self, row_id: str) -> Change | None:
         """A live row as it is now, as if it had just changed."""
@@ -170,6 +180,14 @@ class KeyFollower(Follower):
     def _on_change(self, change: Change) -> None:
         for group in self.groups.values():
             group.take(change)
+
+    def _on_partitions(self, partitions: Collection[int], *, gained: bool) -> None:
+        if gained:
+            self._revoked.difference_update(partitions)
+        else:
+            self._revoked.update(partitions)
+        for group in self.groups.values():
+            group.partitions_changed()
 
     def _on_replay(
         self, request: ReplayRequest, change: Change, say: Callable[[ReplayAnswer], None]

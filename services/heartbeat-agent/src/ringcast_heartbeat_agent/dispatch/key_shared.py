@@ -87,11 +87,17 @@ class KeySharedGroup(Group):
     def look(self, now: float) -> None:
         self._feed.look(now)
 
+    def partitions_changed(self) -> None:
+        self._feed.holdings.look_soon()
+
     def replay(self, request: ReplayRequest, change: Change, say: Callable[[ReplayAnswer], None]) -> Callable[[], None]:
         if self.closed:
             tell(request, say, ReplayOutcome.KEPT, 0, f"{self._title} has ended")
         elif self._feed.is_ahead(change.partition):
             why = f"{self._title} has received newer changes than the agent's worker has: try again later"
+            tell(request, say, ReplayOutcome.KEPT, 0, why)
+        elif not self._feed.holdings.is_held(change.partition):
+            why = f"{self._title} waits for the partition, which another host holds: try again later"
             tell(request, say, ReplayOutcome.KEPT, 0, why)
         elif self._replays.add(request, change, say):
             self._feed.take_again(change)
@@ -137,6 +143,7 @@ class KeySharedGroup(Group):
             "bytes": intake.window.bytes,
             "behind": intake.behind,
             "kept": len(self._feed.absent),
+            **self._feed.holdings.status(),
             **self._driver.status(),
         }
 
@@ -162,5 +169,5 @@ class KeySharedGroup(Group):
     def _evict(self, consumer: ConsumerSession) -> None:
         self._driver.evict(consumer)
 
-    def _tell_present(self, consumer: ConsumerSession) -> None:
-        self._feed.deliver_present(consumer)
+    def _tell_present(self, consumer: ConsumerSession, *, returns: bool) -> None:
+        self._feed.deliver_present(consumer, returns=returns)

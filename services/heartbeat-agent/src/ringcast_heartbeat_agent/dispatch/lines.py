@@ -101,6 +101,12 @@ class Lines:
         for line in self._lines.values():
             yield from (change for change in line.values() if change is not None)
 
+    def present(self) -> Iterator[str]:
+        """The rows that wait without a change."""
+        yield from (row_id for row_id, change in self._turns.values() if change is None)
+        for line in self._lines.values():
+            yield from (row_id for row_id, change in line.items() if change is None)
+
     def clear(self) -> None:
         """Forgets everything."""
         for held in (self._lines, self._keys, self._turns, self._busy):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from ringcast import Change
 
 from ringcast_heartbeat_agent.dispatch.routing import RowMetadata
+from ringcast_heartbeat_agent.dispatch.seal_keeper import Lease
 
 
 class Source(Protocol):
@@ -35,8 +36,12 @@ class Source(Protocol):
     def rows(self) -> Iterable[RowMetadata]:
         """The live rows held now."""
 
-    def row_ids(self) -> list[str]:
-        """Their ids."""
+    def row_ids(self, partitions: Collection[int] | None = None) -> list[str]:
+        """Their ids: all of them, or those of these partitions."""
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease by which this host has its partitions; ``None`` where every host has all of them."""
 
     def change_of(self, row_id: str) -> Change | None:
         """A live row as it is now, as a change."""

@@ -1,0 +1,82 @@
+"""How far the groups of a store have come, in the bucket that their hosts share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from ringcast_wire import EventLog, GroupSeal, LeaseRecord, ProtocolError, decode_record, encode_record, names
+
+from ringcast._bus.bus import Bus, NotFoundError
+from ringcast._bus.kv import Bucket
+from ringcast._bus.multi_get import read_entries
+
+_KEYS_AT_ONCE: Final = 256
+
+
+class SealEntry(NamedTuple):
+    """What stands under a key: the revision that a compare-and-set names (0: nothing ever did), and the seal."""
+
+    revision: int
+    seal: GroupSeal | None
+
+
+class GroupSeals:
+    """The seals of one store's groups, and the leases of the processes that hold them.
+
+    Every call raises ``UnavailableError`` or ``BusError`` when NATS does not answer, and ``RefusedError`` when the
+    permissions do not allow it.
+    """
+
+    def __init__(self, bus: Bus, store: str, log: EventLog) -> None:
+        self._bus = bus
+        self._bucket = Bucket(bus, names.groups_bucket(store))
+        self._log = log.bind(store=store)
+
+    async def exists(self) -> bool:
+        """Whether the store has the bucket: services before this version do not make it."""
+        try:
+            await self._bus.check_stream(self._bucket.stream)
+        except NotFoundError:
+            return False
+        return True
+
+    async def read(self, keys: Sequence[str]) -> dict[str, SealEntry]:
+        """What stands under each of these keys. A record that can't be read counts as none."""
+        entries: dict[str, SealEntry] = {key: SealEntry(0, None) for key in keys}
+        for start in range(0, len(keys), _KEYS_AT_ONCE):
+            some = keys[start : start + _KEYS_AT_ONCE]
+            for key, found in (await read_entries(self._bus, self._bucket.name, some, "seals")).items():
+                entries[key] = SealEntry(found.sequence, self._decoded(key, found.data))
+        return entries
+
+    async def write(self, key: str, seal: GroupSeal, *, last: int) -> int:
+        """Writes a seal if its key is at revision ``last``, and returns the new revision.
+
+        Raises:
+            ConflictError: it is at another.
+            RejectedError: the bucket does not take it.
+        """
+        return await self._bucket.put(key, encode_record(seal), last=last)
+
+    async def living(self, leases: Iterable[str]) -> dict[str, str]:
+        """Which of these leases live, and the incarnation of the process that has each."""
+        wanted = sorted(set(leases))
+        living: dict[str, str] = {}
+        for start in range(0, len(wanted), _KEYS_AT_ONCE):
+            some = wanted[start : start + _KEYS_AT_ONCE]
+            for lease, found in (await read_entries(self._bus, names.LEASES_BUCKET, some, "leases")).items():
+                with suppress(ProtocolError):  # as good as none
+                    if found.data is not None:
+                        living[lease] = decode_record(found.data, LeaseRecord).incarnation
+        return living
+
+    def _decoded(self, key: str, data: bytes | None) -> GroupSeal | None:
+        if data is None:
+            return None
+        try:
+            return decode_record(data, GroupSeal)
+        except ProtocolError as error:
+            self._log.warning("group.seal_unreadable", seal=key, error=error)
+            return None

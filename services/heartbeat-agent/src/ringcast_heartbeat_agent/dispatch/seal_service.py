@@ -1,0 +1,136 @@
+"""The seals of all groups of an agent: the connection over which they are read and written, and their keepers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Final
+
+from ringcast import UnavailableError
+from ringcast.hosting import GroupSeals, HostBus, SealEntry
+from ringcast_wire import EventLog, GroupSeal
+
+from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.dispatch.positions import Place
+from ringcast_heartbeat_agent.dispatch.seal_keeper import Lease, SealCounts, Sealed, SealKeeper
+
+log = EventLog(logging.getLogger(__name__))
+
+_CONNECT_S: Final = 10.0
+
+
+class _StoreSeals:
+    """The seals of one store, over the connection that there is by then."""
+
+    def __init__(self, service: SealService, store: str) -> None:
+        self._service = service
+        self._store = store
+        self._opened: tuple[HostBus, GroupSeals] | None = None
+
+    async def exists(self) -> bool:
+        """Whether the store has a bucket for them."""
+        return await self._seals().exists()
+
+    async def read(self, keys: list[str]) -> dict[str, SealEntry]:
+        """What stands under each key."""
+        return await self._seals().read(keys)
+
+    async def write(self, key: str, seal: GroupSeal, *, last: int) -> int:
+        """Writes by compare-and-set."""
+        return await self._seals().write(key, seal, last=last)
+
+    async def living(self, leases: set[str]) -> dict[str, str]:
+        """The incarnations of the processes that have these leases."""
+        return await self._seals().living(leases)
+
+    def _seals(self) -> GroupSeals:
+        bus = self._service.bus
+        if bus is None:
+            raise UnavailableError("the agent has no connection for the seals of groups yet")
+        if self._opened is None or self._opened[0] is not bus:
+            self._opened = bus, bus.seals(self._store)
+        return self._opened[1]
+
+
+class SealService:
+    """Makes the keepers of groups. It connects when the first group is there."""
+
+    def __init__(self, config: Config, spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]) -> None:
+        self.bus: HostBus | None = None
+        self.counts = SealCounts()
+        self._config = config
+        self._spawn = spawn
+        self._keepers: dict[Place, SealKeeper] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._needed = asyncio.Event()
+        self._told: dict[str, str] = {}
+
+    def keeper(self, place: Place, group: Sealed, lease: Lease) -> SealKeeper:
+        """What keeps the seals of a group that begins."""
+        before = self._keepers.get(place)
+        store = _StoreSeals(self, place[0])
+        keeper = self._keepers[place] = SealKeeper(place, store, group, lease, self.counts)
+        task = self._spawn(keeper.run(before))
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._ended, place, keeper))
+        self._needed.set()
+        return keeper
+
+    def warn(self, store: str, why: str) -> None:
+        """Says that the groups of a store are not durable, or are again: once for each reason."""
+        if self._told.get(store, "") == why:
+            return
+        if why:
+            self._told[store] = why
+            log.warning("groups.not_durable", store=store, why=why)
+        else:
+            del self._told[store]
+            log.info("groups.durable", store=store)
+
+    @property
+    def waiting(self) -> int:
+        """Partitions that groups are still to get from other hosts."""
+        return sum(len(each.seals.waiting()) for each in list(self._keepers.values()) if not each.why_not)
+
+    @property
+    def not_durable(self) -> int:
+        """Groups whose seals can't be kept."""
+        return sum(bool(each.why_not) for each in list(self._keepers.values()))
+
+    async def run(self) -> None:
+        """Keeps the connection until cancelled."""
+        await self._needed.wait()
+        config = self._config
+        while True:
+            try:
+                async with HostBus.open(
+                    config.agent_id,
+                    servers=config.nats,
+                    login=config.nats_login,
+                    jetstream_api=config.jetstream_api,
+                    connect_timeout_s=_CONNECT_S,
+                    logger=logging.getLogger(__name__),
+                    purpose="groups",
+                ) as self.bus:
+                    await self.bus.bus.closed
+            except Exception as error:  # noqa: BLE001  # whatever it is: groups wait for it
+                log.warning("groups.connection_failed", error=error)
+            self.bus = None
+            await asyncio.sleep(1.0)
+
+    async def flush(self) -> None:
+        """Waits until all groups that have ended have given up what they held."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def stop(self) -> None:
+        """Ends all keepers, whatever they still have to write."""
+        for task in self._tasks:
+            task.cancel()
+
+    def _ended(self, place: Place, keeper: SealKeeper, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if self._keepers.get(place) is keeper:
+            del self._keepers[place]

@@ -1,0 +1,337 @@
+"""Which partitions of a group this host holds, and what its seals are to say: decisions alone, without I/O or a clock.
+
+A **seal** is the record of a partition in the bucket of groups: how far the group has come there, and which process
+delivers the partition now. A partition goes through these states::
+
+    own ──▶ ASKED ──▶ CLAIMING ──▶ HELD ──▶ LEAVING ──▶ gone
+              ▲ ▼          │         │
+            WAITING ◀──────┴─────────┘  another process has it
+
+Each write is a compare-and-set on what was read or written last. So of two hosts that claim a partition one gets it,
+and a process that was paused for longer than its lease finds its next write refused: it holds the partition no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+import msgspec
+from ringcast_wire import GroupSeal, limits
+
+LOOK_S: Final = 0.5
+"""How often it is looked whether another host has given a partition up."""
+RENEW_S: Final = 86_400.0
+"""After so long a seal that says nothing new is written again: the bucket forgets old ones."""
+
+
+class Settled(NamedTuple):
+    """How far a group has come: every change up to ``revision`` is settled, but for the versions of ``pending``."""
+
+    history: str
+    revision: int
+    pending: tuple[int, ...] = ()
+
+    @classmethod
+    def bounded(cls, history: str, revision: int, pending: Iterable[int]) -> Settled:
+        """As much of it as a seal can say: it stops before the first version that has no room. It is never ahead."""
+        below = sorted({version for version in pending if version <= revision})
+        if len(below) > limits.MAX_SEAL_PENDING:
+            revision = below[limits.MAX_SEAL_PENDING] - 1
+            del below[limits.MAX_SEAL_PENDING :]
+        return cls(history, revision, tuple(below))
+
+    @classmethod
+    def of(cls, seal: GroupSeal) -> Settled:
+        """What a seal says."""
+        return cls(seal.history, seal.revision, seal.pending)
+
+
+class Hold(Enum):
+    """What this host has of a partition."""
+
+    ASKED = auto()  # what its seal says is to be read
+    WAITING = auto()  # a process that lives holds it
+    CLAIMING = auto()  # a seal that names this process is to be written
+    HELD = auto()
+    LEAVING = auto()  # it is another host's: what is in flight here is awaited, then the last seal is written
+
+
+class Write(NamedTuple):
+    """A seal to write, if its key is at revision ``last``."""
+
+    partition: int
+    seal: GroupSeal
+    last: int
+
+
+class Outcome(Enum):
+    """What has come of a partition."""
+
+    NONE = auto()
+    TAKEN = auto()  # the group goes on from what its seal said
+    RESUMED = auto()  # nobody had it meanwhile
+    LOST = auto()  # another process has it, or the seal was reset: what this group knows of it is worth nothing
+
+
+class _Partition:
+    __slots__ = (
+        "again",
+        "due",
+        "found",
+        "known",
+        "revision",
+        "said",
+        "said_at",
+        "sent",
+        "state",
+        "unsure",
+        "wanted",
+        "was_held",
+    )
+
+    def __init__(self, due: float) -> None:
+        self.state = Hold.ASKED
+        self.due = due
+        """When to read it next."""
+        self.revision = 0
+        """Of the record, as it was read or written last."""
+        self.found: GroupSeal | None = None
+        """What the group goes on from."""
+        self.known = False
+        """Whether a seal said so."""
+        self.said: GroupSeal | None = None
+        """What was written last."""
+        self.said_at = 0.0
+        self.wanted: GroupSeal | None = None
+        """What is to be written."""
+        self.was_held = False
+        """Whether this group has delivered it."""
+        self.sent = False
+        """Whether a seal that names this process may have been written."""
+        self.unsure = False
+        """Whether the record is another than was thought, while the partition is given up: it is read again."""
+        self.again = False
+        """It is this host's again, while it is being given up."""
+
+
+class Seals:
+    """The partitions of one group. ``holder`` and ``lease`` name this process."""
+
+    def __init__(self, holder: str, lease: str) -> None:
+        self._holder = holder
+        self._lease = lease
+        self._partitions: dict[int, _Partition] = {}
+
+    # ---- what there is
+
+    def is_held(self, partition: int) -> bool:
+        """Whether the group may deliver rows of a partition."""
+        one = self._partitions.get(partition)
+        return one is not None and one.state is Hold.HELD
+
+    def is_taken(self, partition: int) -> bool:
+        """Whether the group takes changes of a partition in: it holds it, or did as far as it knows."""
+        one = self._partitions.get(partition)
+        return one is not None and one.was_held and one.state is not Hold.LEAVING
+
+    def held(self) -> list[int]:
+        """The partitions that it may deliver."""
+        return self._of(Hold.HELD)
+
+    def waiting(self) -> list[int]:
+        """Those that another process holds, or that no seal was read of yet."""
+        return self._of(Hold.ASKED, Hold.WAITING, Hold.CLAIMING)
+
+    def leaving(self) -> list[int]:
+        """Those that are being given up."""
+        return self._of(Hold.LEAVING)
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def _of(self, *states: Hold) -> list[int]:
+        return [number for number, one in self._partitions.items() if one.state in states]
+
+    # ---- what the host owns
+
+    def own(self, partitions: Iterable[int], now: float) -> None:
+        """These partitions are the host's, some of them new."""
+        for number in partitions:
+            one = self._partitions.get(number)
+            if one is None:
+                self._partitions[number] = _Partition(now)
+            elif one.state is Hold.LEAVING:
+                one.again = True
+
+    def give_up(self, partitions: Iterable[int]) -> list[int]:
+        """These partitions are another host's. Returns those that were held: :meth:`release` is to follow."""
+        held = []
+        for number in partitions:
+            one = self._partitions.get(number)
+            if one is None:
+                continue
+            one.again = False
+            if one.state is Hold.LEAVING:
+                continue
+            if one.was_held:
+                held.append(number)
+                one.state, one.wanted = Hold.LEAVING, None
+            elif one.sent and one.found is not None:  # a claim that may have landed is taken back
+                one.state, one.wanted = Hold.LEAVING, self._given_up(Settled.of(one.found))
+            else:
+                del self._partitions[number]
+        return held
+
+    def release(self, partition: int, settled: Settled | None) -> None:
+        """Nothing of a partition that was given up is in flight any more. Without ``settled`` its seal stays."""
+        one = self._partitions.get(partition)
+        if one is None or one.state is not Hold.LEAVING:
+            return
+        before = one.said
+        if settled is None and before is not None:
+            settled = Settled.of(before)
+        if settled is None:
+            self._gone(partition, one)
+        else:
+            one.wanted = self._given_up(settled)
+
+    # ---- reading
+
+    def due_reads(self, now: float) -> list[int]:
+        """The partitions whose seals are to be read now."""
+        return [
+            number
+            for number, one in self._partitions.items()
+            if one.due <= now and (one.state in (Hold.ASKED, Hold.WAITING) or one.unsure)
+        ]
+
+    def put_off(self, partitions: Iterable[int], until: float) -> None:
+        """These could not be read."""
+        for number in partitions:
+            if (one := self._partitions.get(number)) is not None:
+                one.due = max(one.due, until)
+
+    def found(
+        self, partition: int, revision: int, seal: GroupSeal | None, *, lives: bool, start: Settled, now: float
+    ) -> Outcome:
+        """A seal was read. ``lives``: whether its holder does; ``start``: where a group without a seal begins."""
+        one = self._partitions.get(partition)
+        if one is None or not (one.state in (Hold.ASKED, Hold.WAITING) or one.unsure):
+            return Outcome.NONE
+        ours = seal is not None and seal.holder == self._holder
+        one.revision = revision
+        if one.unsure:
+            one.unsure = False
+            if not ours:
+                self._gone(partition, one)
+            return Outcome.NONE
+        if ours and one.was_held:
+            one.state, one.said = Hold.HELD, seal
+            return Outcome.RESUMED
+        lost = one.was_held and seal is not None
+        if lost:
+            one.was_held, one.said = False, None
+        if seal is not None and seal.holder and lives and not ours:
+            one.state, one.due = Hold.WAITING, now + LOOK_S
+        else:
+            goes_on = one.said if one.was_held and one.said is not None else None
+            one.found, one.known = seal or goes_on or self._seal(start), seal is not None
+            one.state = Hold.CLAIMING
+            one.wanted = msgspec.structs.replace(one.found, holder=self._holder, lease=self._lease)
+        return Outcome.LOST if lost else Outcome.NONE
+
+    def begins_with(self, partition: int) -> tuple[Settled, bool]:
+        """What the group goes on from, of a partition that was taken, and whether a seal said so."""
+        one = self._partitions[partition]
+        assert one.found is not None
+        return Settled.of(one.found), one.known
+
+    # ---- writing
+
+    def settle(self, partition: int, settled: Settled, now: float) -> None:
+        """The group has come so far in a partition that it holds."""
+        one = self._partitions.get(partition)
+        if one is None or one.state is not Hold.HELD:
+            return
+        said = one.said
+        if said is not None and Settled.of(said) == settled and now - one.said_at < RENEW_S:
+            one.wanted = None
+        else:
+            one.wanted = self._seal(settled)
+
+    def due_writes(self) -> list[Write]:
+        """What is to be written now. The caller writes it, or calls :meth:`refused` or this again."""
+        writes = []
+        for number, one in self._partitions.items():
+            if one.wanted is not None and not one.unsure:
+                one.sent = one.sent or bool(one.wanted.holder)
+                writes.append(Write(number, one.wanted, one.revision))
+        return writes
+
+    def written(self, write: Write, revision: int, now: float) -> Outcome:
+        """A write has succeeded."""
+        one = self._partitions.get(write.partition)
+        if one is None or one.revision != write.last:
+            return Outcome.NONE
+        one.revision, one.said, one.said_at = revision, write.seal, now
+        if one.wanted is write.seal:
+            one.wanted = None
+        if one.state is Hold.LEAVING:
+            if not write.seal.holder:
+                self._gone(write.partition, one)
+            return Outcome.NONE
+        if one.state is not Hold.CLAIMING:
+            return Outcome.NONE
+        one.state = Hold.HELD
+        was_held, one.was_held = one.was_held, True
+        return Outcome.RESUMED if was_held else Outcome.TAKEN
+
+    def refused(self, write: Write, now: float) -> None:
+        """A compare-and-set was refused: another process has written, or an earlier write of ours landed after all.
+
+        The seal is read again. Until then the partition is not held.
+        """
+        one = self._partitions.get(write.partition)
+        if one is None or one.revision != write.last:
+            return
+        one.due = now
+        if one.state is Hold.LEAVING:
+            one.unsure = True
+        else:
+            one.state, one.wanted = Hold.ASKED, None
+
+    def checked(self, partition: int, revision: int, now: float) -> None:
+        """The record of a partition that is held was read: where it is another than was written, it is read anew.
+
+        It was reset, or another process has it. A server that lags may have an older record, which says nothing.
+        """
+        one = self._partitions.get(partition)
+        if one is not None and one.state is Hold.HELD and (revision > one.revision or revision == 0):
+            one.state, one.due, one.wanted = Hold.ASKED, now, None
+
+    def doubt(self, now: float) -> None:
+        """The lease of this process may have ended: another may hold what was held here."""
+        for one in self._partitions.values():
+            if one.state in (Hold.HELD, Hold.CLAIMING):
+                one.state, one.due, one.wanted = Hold.ASKED, now, None
+
+    def _seal(self, settled: Settled) -> GroupSeal:
+        return GroupSeal(
+            history=settled.history,
+            revision=settled.revision,
+            pending=settled.pending,
+            holder=self._holder,
+            lease=self._lease,
+        )
+
+    @staticmethod
+    def _given_up(settled: Settled) -> GroupSeal:
+        return GroupSeal(history=settled.history, revision=settled.revision, pending=settled.pending)
+
+    def _gone(self, number: int, one: _Partition) -> None:
+        again = one.again
+        del self._partitions[number]
+        if again:
+            self._partitions[number] = _Partition(0.0)

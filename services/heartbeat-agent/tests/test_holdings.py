@@ -1,0 +1,311 @@
+"""Two hosts of a group in one process: seals in memory, leases that end when the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterable
+from functools import partial
+from typing import Any, cast
+
+import pytest
+from ringcast import Change
+from ringcast.hosting import ConflictError, RejectedError, SealEntry
+from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.dispatch.consumer_session import Delivery
+from ringcast_heartbeat_agent.dispatch.group import GroupContext
+from ringcast_heartbeat_agent.dispatch.key_shared import KeySharedGroup
+from ringcast_heartbeat_agent.dispatch.positions import Positions
+from ringcast_heartbeat_agent.dispatch.progress import History
+from ringcast_heartbeat_agent.dispatch.seal_keeper import Lease, SealCounts, Sealed, SealKeeper
+from ringcast_testkit import PATIENCE_S
+from ringcast_testkit.dispatch import OwnsAll
+from ringcast_wire import GroupSeal, PartitionRows, Row, names
+
+KEY = names.seal_key("list", "g", 0)
+
+
+class Bucket:
+    """The bucket of groups, and the leases. Every host reads and writes the same one."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, SealEntry] = {}
+        self.leases: dict[str, str] = {}
+        self.full = False
+
+    async def exists(self) -> bool:
+        return True
+
+    async def read(self, keys: Iterable[str]) -> dict[str, SealEntry]:
+        return {key: self.entries.get(key, SealEntry(0, None)) for key in keys}
+
+    async def write(self, key: str, seal: GroupSeal, *, last: int) -> int:
+        if self.full:
+            raise RejectedError("maximum bytes exceeded", 10077)
+        if self.entries.get(key, SealEntry(0, None)).revision != last:
+            raise ConflictError(key)
+        self.entries[key] = SealEntry(last + 1, seal)
+        return last + 1
+
+    async def living(self, leases: Iterable[str]) -> dict[str, str]:
+        return {lease: self.leases[lease] for lease in leases if lease in self.leases}
+
+
+class HostLease:
+    """The lease of one host."""
+
+    def __init__(self, bucket: Bucket, name: str) -> None:
+        self.id = self.incarnation = name
+        self.losses = 0
+        self._bucket = bucket
+        bucket.leases[name] = name
+
+    @property
+    def held(self) -> bool:
+        return self.id in self._bucket.leases
+
+    def end(self) -> None:
+        """It has run out."""
+        del self._bucket.leases[self.id]
+
+    def regrant(self) -> None:
+        """It is granted again."""
+        self._bucket.leases[self.id] = self.id
+        self.losses += 1
+
+
+class Record:
+    """The service's rows of partition 0."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Row] = {}
+        self.revision = 0
+
+    def write(self, row_id: str, value: str | None) -> Change:
+        """The next version of a row, as the workers get it."""
+        self.revision += 1
+        self.rows[row_id] = Row(row_id, value or "", self.revision, value is None)
+        return Change("s", "list", 0, row_id, value, self.revision, value is None)
+
+    async def partition(self, *_place: Any, since: int, history: str) -> tuple[PartitionRows, str]:
+        whole = history != "h"
+        rows = [row for row in self.rows.values() if row.version > since or (whole and not row.deleted)]
+        return PartitionRows(0, self.revision, whole, sorted(rows, key=lambda row: row.version)), "h"
+
+
+class Host(OwnsAll):
+    """One host: its worker, the group, and a consumer."""
+
+    history = "h"
+
+    def __init__(self, bucket: Bucket, record: Record, name: str, *, owns: bool, window: int = 100) -> None:
+        super().__init__()
+        self.lease: Any = HostLease(bucket, name)
+        self.owned = owns
+        self.revision = record.revision
+        self.counts = SealCounts()
+        self.warnings: list[str] = []
+        self._bucket = bucket
+        self._keeper: SealKeeper | None = None
+        context = GroupContext(
+            Config(window=window, retry_first_s=0.01),
+            asyncio.create_task,
+            cast(Any, None),
+            History(record, Positions()),
+            cast(Any, self),
+        )
+        self.group = KeySharedGroup(self, "g", context, "drop")
+        self.member, _ = self.group.join("one", (), capacity=1, changes_only=True, session="", api="stream")
+        self.told: list[Delivery] = []
+        self._reading = asyncio.create_task(self._read())
+
+    # ---- what the group asks
+
+    def keeper(self, place: Any, group: Sealed, lease: Lease) -> SealKeeper:
+        self._keeper = SealKeeper(place, self._bucket, group, lease, self.counts)
+        self.keeping = asyncio.create_task(self._keeper.run(None))
+        return self._keeper
+
+    def warn(self, _store: str, why: str) -> None:
+        self.warnings.append(why)
+
+    def owns(self, _partition: int) -> bool:
+        return self.owned
+
+    def applied(self) -> dict[int, int]:
+        return {0: self.revision} if self.owned else {}
+
+    def row_ids(self, partitions: Collection[int] | None = None) -> list[str]:
+        return []
+
+    # ---- what the test does
+
+    def take(self, change: Change) -> None:
+        """The worker hands a change over."""
+        self.group.take(change)
+        self.revision = change.version
+
+    def move(self, *, owns: bool) -> None:
+        """The partition is this host's, or another's."""
+        self.owned = owns
+        self.group.partitions_changed()
+
+    def answer(self, delivery: Delivery) -> None:
+        self.group.answer(self.member, [delivery.offset], [delivery.attempt])
+
+    async def hears(self, count: int) -> list[tuple[str, int]]:
+        """Waits for so many deliveries."""
+        await until(lambda: len(self.told) >= count)
+        return [(each.change.row_id, each.change.version) for each in self.told]
+
+    async def holds(self, held: bool = True) -> None:
+        await until(lambda: self._keeper is not None and self._keeper.is_held(0) is held)
+
+    async def close(self) -> None:
+        self._reading.cancel()
+        self.group.close()
+        await asyncio.wait({self.keeping}, timeout=0.1)
+        self.keeping.cancel()
+
+    async def _read(self) -> None:
+        async for frame in self.member.frames():
+            self.told += frame.deliveries
+
+
+async def until(condition: Any) -> None:
+    """Waits until it holds."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def hosts() -> AsyncIterator[Any]:
+    """Makes hosts that share a bucket and a record."""
+    bucket, record, made = Bucket(), Record(), []
+
+    def make(name: str, *, owns: bool) -> Host:
+        made.append(Host(bucket, record, name, owns=owns))
+        return made[-1]
+
+    make.bucket, make.record = bucket, record  # type: ignore[attr-defined]
+    yield make
+    for host in made:
+        await host.close()
+
+
+def sealed(hosts: Any) -> tuple[int, tuple[int, ...]]:
+    seal = hosts.bucket.entries[KEY].seal
+    return seal.revision, seal.pending
+
+
+async def test_the_next_host_waits_for_what_is_in_flight(hosts: Any) -> None:
+    one, two = hosts("one", owns=True), hosts("two", owns=False)
+    await one.holds()
+    for row_id in ("a", "b"):
+        one.take(hosts.record.write(row_id, "1"))
+    await one.hears(1)  # of one at a time
+    await until(partial(lambda: sealed(hosts) == (2, (1, 2))))
+    one.move(owns=False)
+    two.revision = 2
+    two.move(owns=True)
+    await until(lambda: one._keeper.seals.leaving() and two._keeper.seals.waiting())
+    two.take(hosts.record.write("a", "2"))
+    hosts.record.write("c", None)
+    one.answer(one.told[0])
+    assert await two.hears(1) == [("b", 2)]
+    two.answer(two.told[0])
+    await two.hears(2)
+    two.answer(two.told[1])
+    assert await two.hears(3) == [("b", 2), ("a", 3), ("c", 4)]
+    assert await one.hears(1) == [("a", 1)]
+
+
+async def test_a_paused_host_leads_no_row_back(hosts: Any) -> None:
+    """It still has an old change of a row that another host has had newer ones of."""
+    one, two = hosts("one", owns=True), hosts("two", owns=False)
+    await one.holds()
+    for row_id in ("a", "b", "c"):
+        one.take(hosts.record.write(row_id, "1"))
+    await one.hears(1)
+    await until(lambda: sealed(hosts) == (3, (1, 2, 3)))
+    one.lease.end()
+    two.revision = 3
+    two.move(owns=True)
+    for number in range(3):
+        await two.hears(number + 1)
+        two.answer(two.told[number])
+    two.take(hosts.record.write("b", "2"))
+    await two.hears(4)
+    two.answer(two.told[3])
+    await until(lambda: sealed(hosts) == (4, ()))
+    one.answer(one.told[0])  # late: the next message may not be delivered
+    one.lease.regrant()
+    await until(lambda: not one._keeper.seals.is_taken(0))
+    assert sealed(hosts) == (4, ())
+    two.move(owns=False)
+    await one.holds()
+    one.revision = 4
+    one.take(hosts.record.write("c", "2"))
+    assert (await one.hears(2))[1:] == [("c", 5)]
+
+
+async def test_a_doubt_that_was_unfounded_repeats_nothing(hosts: Any) -> None:
+    one = hosts("one", owns=True)
+    await one.holds()
+    for row_id in ("a", "b", "c"):
+        one.take(hosts.record.write(row_id, "1"))
+    await one.hears(1)
+    one.lease.end()
+    one.answer(one.told[0])  # b is its turn now, and let go
+    one.take(hosts.record.write("d", "1"))
+    one.lease.regrant()
+    for number in range(1, 4):
+        await one.hears(number + 1)
+        one.answer(one.told[number])
+    await until(lambda: sealed(hosts) == (4, ()))
+    assert sorted(await one.hears(4)) == [("a", 1), ("b", 2), ("c", 3), ("d", 4)]
+
+
+async def test_a_full_bucket_is_written_to_again_when_there_is_room(
+    hosts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ringcast_heartbeat_agent.dispatch.seal_keeper._AGAIN_S", 0.05)
+    hosts.bucket.full = True
+    one = hosts("one", owns=True)
+    await until(lambda: one.warnings)
+    one.take(hosts.record.write("a", "1"))
+    await one.hears(1)
+    one.answer(one.told[0])
+    hosts.bucket.full = False
+    await until(lambda: KEY in hosts.bucket.entries and sealed(hosts) == (1, ()))
+    one.take(hosts.record.write("a", "2"))
+    assert await one.hears(2) == [("a", 1), ("a", 2)]
+    assert {one.warnings[0], one.warnings[-1]} == {"the bucket of groups takes no seal: maximum bytes exceeded", ""}
+
+
+async def test_a_group_that_ends_gives_up_what_it_holds(hosts: Any) -> None:
+    one = hosts("one", owns=True)
+    await one.holds()
+    for row_id in ("a", "b"):
+        one.take(hosts.record.write(row_id, "1"))
+    await one.hears(1)
+    await one.close()
+    seal = hosts.bucket.entries[KEY].seal
+    assert (seal.holder, seal.revision, seal.pending) == ("", 2, (1, 2))
+    two = hosts("two", owns=True)
+    await two.hears(1)
+    two.answer(two.told[0])
+    assert await two.hears(2) == [("a", 1), ("b", 2)]
+
+
+async def test_another_history_means_every_row(hosts: Any) -> None:
+    for row_id in ("a", "b"):
+        hosts.record.write(row_id, "1")
+    hosts.bucket.entries[KEY] = SealEntry(1, GroupSeal(history="before", revision=90))
+    one = hosts("one", owns=True)
+    await one.hears(1)
+    one.answer(one.told[0])
+    assert await one.hears(2) == [("a", 1), ("b", 2)]
+    one.answer(one.told[1])
+    await until(lambda: sealed(hosts) == (2, ()))
+    assert hosts.bucket.entries[KEY].seal.history == "h"

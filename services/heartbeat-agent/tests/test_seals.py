@@ -1,0 +1,215 @@
+"""The decisions about the partitions that a group holds."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from ringcast_heartbeat_agent.dispatch.seals import LOOK_S, RENEW_S, Outcome, Seals, Settled, Write
+from ringcast_wire import GroupSeal, encode_record, limits
+
+START = Settled("h", 3)
+
+
+def seal(revision: int = 7, pending: tuple[int, ...] = (), *, holder: str = "", history: str = "h") -> GroupSeal:
+    """One as it may stand in the bucket."""
+    lease = "w" if holder else None
+    return GroupSeal(history=history, revision=revision, pending=pending, holder=holder, lease=lease)
+
+
+def write_of(seals: Seals) -> Write:
+    """The one write that is due."""
+    (write,) = seals.due_writes()
+    return write
+
+
+def holding(found: GroupSeal | None = None) -> Seals:
+    """Partition 0 is held, at revision 5 of its record."""
+    seals = Seals("me", "mine")
+    seals.own([0], 0.0)
+    assert seals.due_reads(0.0) == [0]
+    assert seals.found(0, 4, found, lives=False, start=START, now=0.0) is Outcome.NONE
+    assert not seals.is_held(0)
+    assert seals.written(write_of(seals), 5, 0.0) is Outcome.TAKEN
+    assert seals.is_held(0)
+    assert not seals.due_writes()
+    return seals
+
+
+def test_a_partition_without_a_seal_begins_where_the_group_does() -> None:
+    assert holding().begins_with(0) == (START, False)
+
+
+def test_a_partition_that_was_given_up_or_whose_holder_died_goes_on_from_its_seal() -> None:
+    for found in (seal(7, (2, 5)), seal(7, (2, 5), holder="dead")):
+        assert holding(found).begins_with(0) == (Settled("h", 7, (2, 5)), True)
+
+
+def test_a_partition_is_waited_for_while_its_holder_lives() -> None:
+    seals = Seals("me", "mine")
+    seals.own([0], 0.0)
+    assert seals.found(0, 4, seal(holder="other"), lives=True, start=START, now=1.0) is Outcome.NONE
+    assert (seals.waiting(), seals.due_writes(), seals.due_reads(1.0 + LOOK_S - 0.01)) == ([0], [], [])
+    assert seals.due_reads(1.0 + LOOK_S) == [0]
+    seals.found(0, 6, seal(9), lives=False, start=START, now=2.0)
+    write = write_of(seals)
+    assert (write.last, write.seal.holder, write.seal.lease, write.seal.revision) == (6, "me", "mine", 9)
+
+
+def test_of_two_hosts_that_claim_a_partition_one_gets_it() -> None:
+    seals = Seals("me", "mine")
+    seals.own([0], 0.0)
+    seals.found(0, 4, None, lives=False, start=START, now=0.0)
+    seals.refused(write_of(seals), 0.0)
+    assert seals.due_reads(0.0) == [0]
+    seals.found(0, 5, seal(holder="other"), lives=True, start=START, now=0.0)
+    assert not seals.is_held(0)
+    assert not seals.due_writes()
+
+
+def test_a_settlement_is_written_once_and_renewed_after_a_day() -> None:
+    seals = holding()
+    seals.settle(0, Settled("h", 9, (8,)), 1.0)
+    write = write_of(seals)
+    assert write == Write(
+        0, seal(9, (8,), holder="me").__class__(history="h", revision=9, pending=(8,), holder="me", lease="mine"), 5
+    )
+    seals.settle(0, Settled("h", 10), 1.0)  # while the write is on its way
+    assert seals.written(write, 6, 1.0) is Outcome.NONE
+    write = write_of(seals)
+    assert (write.last, write.seal.revision) == (6, 10)
+    seals.written(write, 7, 1.0)
+    seals.settle(0, Settled("h", 10), RENEW_S)
+    assert not seals.due_writes()
+    seals.settle(0, Settled("h", 10), 1.0 + RENEW_S)
+    assert write_of(seals).last == 7
+
+
+def test_a_late_settlement_is_refused_and_the_partition_lost() -> None:
+    seals = holding()
+    seals.settle(0, Settled("h", 9), 20.0)
+    seals.refused(write_of(seals), 20.0)
+    assert not seals.is_held(0)
+    assert seals.is_taken(0)
+    assert seals.found(0, 8, seal(9, holder="other"), lives=True, start=START, now=20.0) is Outcome.LOST
+    assert not seals.is_taken(0)
+    seals.found(0, 9, seal(12), lives=False, start=START, now=21.0)
+    assert seals.written(write_of(seals), 10, 21.0) is Outcome.TAKEN
+    assert seals.begins_with(0) == (Settled("h", 12), True)
+
+
+def test_a_write_whose_answer_was_lost_costs_nothing() -> None:
+    seals = holding()
+    seals.settle(0, Settled("h", 9), 1.0)
+    seals.refused(write_of(seals), 1.0)
+    own = GroupSeal(history="h", revision=9, holder="me", lease="mine")
+    assert seals.found(0, 6, own, lives=True, start=START, now=1.0) is Outcome.RESUMED
+    seals.settle(0, Settled("h", 11), 1.0)
+    assert write_of(seals).last == 6
+
+
+def test_a_lease_that_may_have_ended_puts_every_partition_in_doubt() -> None:
+    for found, outcome in (
+        (GroupSeal(history="h", revision=3, holder="me", lease="mine"), Outcome.RESUMED),
+        (seal(3, holder="other"), Outcome.LOST),
+        (seal(0, history=""), Outcome.LOST),  # it was reset
+    ):
+        seals = holding()
+        seals.doubt(30.0)
+        assert not seals.is_held(0)
+        assert seals.found(0, 5, found, lives=True, start=START, now=30.0) is outcome
+        assert seals.is_held(0) is (outcome is Outcome.RESUMED)
+
+
+def test_a_seal_that_another_process_wrote_is_seen_by_a_check() -> None:
+    for revision, held in ((5, True), (4, True), (6, False), (0, False)):
+        seals = holding()
+        seals.checked(0, revision, 1.0)
+        assert seals.is_held(0) is held
+        assert seals.due_reads(1.0) == ([] if held else [0])
+
+
+def test_a_bucket_that_was_deleted_is_filled_again() -> None:
+    seals = holding(seal(7, (2,)))
+    seals.doubt(1.0)
+    assert seals.found(0, 0, None, lives=False, start=START, now=1.0) is Outcome.NONE
+    write = write_of(seals)
+    assert (write.last, write.seal.revision, write.seal.pending) == (0, 7, (2,))
+    assert seals.written(write, 1, 1.0) is Outcome.RESUMED
+
+
+def test_a_partition_is_given_up_once_nothing_of_it_is_in_flight() -> None:
+    seals = holding()
+    assert seals.give_up([0, 1]) == [0]
+    assert not seals.is_held(0)
+    assert not seals.due_writes()
+    seals.release(0, Settled("h", 9, (4,)))
+    write = write_of(seals)
+    assert (write.seal, write.last) == (seal(9, (4,)), 5)
+    seals.written(write, 6, 1.0)
+    assert len(seals) == 0
+
+
+def test_a_partition_that_was_not_read_to_its_end_is_given_up_as_it_was_found() -> None:
+    seals = holding(seal(7, (2,)))
+    seals.give_up([0])
+    seals.release(0, None)
+    assert write_of(seals).seal == seal(7, (2,))
+
+
+def test_a_partition_that_comes_back_while_it_is_given_up_is_asked_for_again() -> None:
+    seals = holding()
+    seals.give_up([0])
+    seals.own([0], 1.0)
+    seals.release(0, Settled("h", 9))
+    seals.written(write_of(seals), 6, 1.0)
+    assert seals.due_reads(1.0) == [0]
+
+
+def test_a_claim_that_may_have_landed_is_taken_back() -> None:
+    seals = Seals("me", "mine")
+    seals.own([0], 0.0)
+    seals.found(0, 4, seal(), lives=False, start=START, now=0.0)
+    claim = write_of(seals)
+    assert seals.give_up([0]) == []
+    seals.written(claim, 5, 0.0)
+    write = write_of(seals)
+    assert (write.seal, write.last) == (seal(), 5)
+    seals.refused(write, 0.0)
+    assert (seals.due_writes(), seals.due_reads(0.0)) == ([], [0])
+    seals.found(0, 8, claim.seal, lives=True, start=START, now=0.0)
+    assert write_of(seals).last == 8
+    seals.refused(write_of(seals), 0.0)
+    seals.found(0, 9, seal(holder="other"), lives=True, start=START, now=0.0)
+    assert len(seals) == 0
+
+
+def test_what_was_not_claimed_yet_is_forgotten() -> None:
+    seals = Seals("me", "mine")
+    seals.own([0, 1], 0.0)
+    seals.found(1, 4, None, lives=False, start=START, now=0.0)
+    assert seals.give_up([0, 1]) == []
+    assert len(seals) == 0
+
+
+@given(st.sets(st.integers(1, 10_000), max_size=400), st.integers(0, 10_000))
+def test_a_bounded_settlement_is_never_ahead(pending: set[int], revision: int) -> None:
+    settled = Settled.bounded("h", revision, pending)
+    assert settled.revision <= revision
+    assert settled.pending == tuple(sorted(version for version in pending if version <= settled.revision))
+    assert len(settled.pending) <= limits.MAX_SEAL_PENDING
+    below = {version for version in pending if version <= revision}
+    if len(below) <= limits.MAX_SEAL_PENDING:
+        assert (settled.revision, set(settled.pending)) == (revision, below)
+
+
+def test_the_largest_seal_fits_into_a_record() -> None:
+    pending = tuple(range(2**63 - limits.MAX_SEAL_PENDING, 2**63))
+    largest = GroupSeal(
+        history="h" * 64,
+        revision=2**63,
+        pending=pending,
+        holder="i" * 16,
+        lease=f"{'w' * 64}.{'w' * 64}",
+        sealed_at_ms=2**53,
+    )
+    assert len(encode_record(largest)) < limits.MAX_RECORD_BYTES - 300  # its subject and headers

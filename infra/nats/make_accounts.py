@@ -52,7 +52,7 @@ REPLAYS = "config.replay.*.*"
 """What the config service says to workers, who hear it for their keys alone."""
 MOST_CONNECTIONS = {"WORKERS": 9_000, "TOOLS": 100}
 """Of ``max_connections`` in nats.conf, so that there is always room for the config service."""
-FOR_TOOLS = (f"{API}.STREAM.INFO.*", f"{API}.DIRECT.GET.>", "config.fetch.>")
+FOR_TOOLS = (f"{API}.STREAM.INFO.*", f"{API}.DIRECT.GET.>", "$KV.>", "config.fetch.>")
 """Those of them that the tools' account has, too."""
 
 
@@ -127,11 +127,16 @@ def service_user() -> User:
 
 
 def tools_user(stores: Sequence[str]) -> User:
-    """`ringcast topology`: reads the buckets of the stores, with requests alone. It can make nothing on the server."""
-    buckets = [names.LEASES_BUCKET, *map(names.meta_bucket, stores), *map(names.nodes_bucket, stores)]
+    """`ringcast topology` and `groups`: reads the buckets of the stores, with requests alone, and writes the seals of
+    groups: `ringcast groups reset`. It can make nothing else on the server."""
+    of_stores = [
+        make(store) for make in (names.meta_bucket, names.nodes_bucket, names.groups_bucket) for store in stores
+    ]
+    buckets = [names.LEASES_BUCKET, *of_stores]
     publish = [f"{WORKER_API}.{verb}.KV_{bucket}" for bucket in buckets for verb in ("STREAM.INFO", "DIRECT.GET")]
     publish += [names.fetch_subject(store, "*", names.FETCH_HEADS) for store in stores]
-    why = "For `ringcast topology`: reads who takes part."
+    publish += [f"$KV.{names.groups_bucket(store)}.{names.seal_key('*', '*', '*')}" for store in stores]
+    why = "For `ringcast topology` and `groups`: reads who takes part, resets groups."
     return User(TOOLS, publish, [f"{names.TOOLS_INBOX_PREFIX}.>"], why, variable="NATS_TOOLS_PASSWORD")
 
 
@@ -144,8 +149,9 @@ def worker_user(worker: Worker, *, prefix: str, partitions: int) -> User:
 
 
 def agent_user(agent: Worker, *, prefix: str, partitions: int) -> User:
-    """A heartbeat agent: what its workers may, one for each key, asking which keys a store has, and keeping the lease
-    of its host: for the workers that register with it, whose records it deletes when they die."""
+    """A heartbeat agent: what its workers may, one for each key, asking which keys a store has, keeping the lease of
+    its host (for the workers that register with it, whose records it deletes when they die), and the seals of groups
+    of its keys."""
     publish = [f"{WORKER_API}.STREAM.INFO.{names.notify_stream(store)}" for store in agent.stores]
     publish += host_subjects(agent)
     for worker in agent_workers(agent):
@@ -173,7 +179,7 @@ def agent_workers(agent: Worker) -> list[Worker]:
 
 
 def host_subjects(agent: Worker) -> Iterator[str]:
-    """What an agent publishes for the workers of its host."""
+    """What an agent publishes for the workers of its host, and for how far its groups have come."""
     lease = f"$KV.{names.LEASES_BUCKET}.{agent.worker_id}.*"
     yield lease
     yield f"{WORKER_API}.DIRECT.GET.KV_{names.LEASES_BUCKET}.{lease}"
@@ -182,6 +188,9 @@ def host_subjects(agent: Worker) -> Iterator[str]:
         for verb in ("CREATE", "DELETE"):
             yield f"{WORKER_API}.CONSUMER.{verb}.KV_{nodes}.{names.watch_name(store, agent.worker_id)}"
         yield from (f"$KV.{nodes}.{names.node_key(key, '*')}" for key in keys)
+        groups = names.groups_bucket(store)
+        yield from (f"{WORKER_API}.{verb}.KV_{groups}" for verb in ("STREAM.INFO", "DIRECT.GET"))
+        yield from (f"$KV.{groups}.{names.seal_key(key, '*', '*')}" for key in keys)
 
 
 def agent_names(agent: Worker) -> list[str]:

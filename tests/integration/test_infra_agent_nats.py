@@ -74,6 +74,9 @@ async def test_the_permissions_of_an_agent_are_enough(tmp_path: Path) -> None:
                     assert replayed == [ReplayOutcome.HANDLED]
                     await client.put("gateway", "blocklist", "good", "2")
                     await one.values({"good": "2"})
+                    await status_until(
+                        agent, "gateway", lambda group: group["durable"] and group["partitions_held"] == 4
+                    )
                     assert await asyncio.to_thread(read_all, agent) == {"blocklist/good": "2", "blocklist/bad": "1"}
                 assert agent.terminate() == 0
     assert server.violations() == []
@@ -128,7 +131,12 @@ async def test_an_agent_may_not_publish_events(tmp_path: Path) -> None:
     (server.configuration / "accounts.conf").write_text(made.stdout)
     with server:
         bus = await nats.connect(server.url, user="host-1", password=PASSWORD, inbox_prefix="_INBOX_host-1")
-        refused = ("config.notify.gateway.blocklist.0", "$KV.config_leases.host-2", f"{WORKER_API}.STREAM.LIST")
+        refused = (
+            "config.notify.gateway.blocklist.0",
+            "$KV.config_leases.host-2",
+            "$KV.config_groups_gateway.other.g.0",
+            f"{WORKER_API}.STREAM.LIST",
+        )
         for subject in refused:
             await bus.publish(subject, b"{}")
         await bus.flush()

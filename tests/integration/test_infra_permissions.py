@@ -74,6 +74,8 @@ async def worker(server: InfraNats, service: ConfigServiceProcess) -> AsyncItera
         "$JS.API.STREAM.NAMES",
         "$JS.API.INFO",
         "$SYS.REQ.SERVER.PING",
+        f"$KV.{names.groups_bucket('gateway')}.{names.seal_key('blocklist', 'g', 0)}",
+        f"{WORKER_API}.DIRECT.GET.KV_{names.groups_bucket('gateway')}",
         "config.dead.gateway.other.0",
         "config.dead.other.blocklist.0",
         names.replay_subject("gateway", "blocklist"),

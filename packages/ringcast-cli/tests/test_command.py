@@ -53,6 +53,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
         "import",
         "watch",
         "topology",
+        "groups",
         "agent",
         "dead-letters",
         "completion",

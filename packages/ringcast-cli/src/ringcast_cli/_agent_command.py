@@ -83,6 +83,8 @@ class _Group(msgspec.Struct):
     blocked: list[_Blocked]
     consumers: list[_Consumer]
     routing_key: str = "row"
+    not_durable_because: str = ""
+    partitions_awaited: int = 0
 
 
 class _Resolved(msgspec.Struct):
@@ -238,6 +240,11 @@ def _print(status: _Status) -> None:
     click.echo()
     columns = ["group", "store/key", "mode", "routing", "poison", "cursor", "last", "in flight", "lag", "blocked"]
     print_table(columns, [_group(each) for each in status.groups], right=frozenset({5, 6, 7, 8, 9}))
+    for each in status.groups:
+        if each.not_durable_because:
+            click.echo(f"group {each.group} of {_place(each)} is not durable: {each.not_durable_because}")
+        if each.partitions_awaited:
+            click.echo(f"group {each.group} of {_place(each)} waits for {each.partitions_awaited} partitions")
     click.echo()
     columns = ["consumer", "group", "store/key", "state", "in flight", "capacity", "waiting", "filters"]
     rows = [_consumer(group, each) for group in status.groups for each in group.consumers]

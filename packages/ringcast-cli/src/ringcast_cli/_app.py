@@ -30,6 +30,7 @@ _COMMANDS: Final = {
     "sync": ("ringcast_cli._sync_command", "Make a key equal to a file, deletions included."),
     "watch": ("ringcast_cli._watch_command", "Take part as a worker and print each change."),
     "topology": ("ringcast_cli._topology_command", "Show which worker owns what."),
+    "groups": ("ringcast_cli._group_commands", "Look at how far groups of consumers have come, reset them."),
     "agent": (
         "ringcast_cli._agent_command",
         "Show the heartbeat agent of this host, resolve blocked rows.",

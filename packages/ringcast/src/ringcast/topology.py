@@ -76,10 +76,10 @@ async def read_topology(
         MismatchError: the store speaks another wire version or hash.
     """
     names.check_name("key", key)
-    settings, nodes, leases = await _read(_servers(servers), store, f"{key}.>", timeout_s)
+    settings, nodes, leases = await _read(servers_of(servers), store, f"{key}.>", timeout_s)
     found = _topology(store, key, settings, nodes, leases)
     if not found.members:
-        await _require_key(_servers(servers), store, key, timeout_s)
+        await _require_key(servers_of(servers), store, key, timeout_s)
     return found
 
 
@@ -87,7 +87,7 @@ async def read_topologies(
     servers: str | Sequence[str] | None, store: str, *, timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> list[Topology]:
     """The topology of every key of a store that has members, by name of the key. Raises as :func:`read_topology`."""
-    settings, nodes, leases = await _read(_servers(servers), store, ">", timeout_s)
+    settings, nodes, leases = await _read(servers_of(servers), store, ">", timeout_s)
     keys = sorted({entry.partition(".")[0] for entry in nodes if not names.is_ended_key(entry)})
     return [_topology(store, key, settings, nodes, leases) for key in keys]
 
@@ -153,7 +153,8 @@ def _member(worker_id: str, record: NodeRecord, lease: LeaseRecord | None, parti
     )
 
 
-def _servers(servers: str | Sequence[str] | None) -> list[str]:
+def servers_of(servers: str | Sequence[str] | None) -> list[str]:
+    """The URLs of NATS servers; ``None``: those of the environment, or of this machine."""
     if servers is None:
         servers = os.environ.get("RINGCAST_SERVERS") or DEFAULT_SERVERS
     return [part.strip() for part in servers.split(",")] if isinstance(servers, str) else list(servers)

@@ -68,6 +68,17 @@ async def open_bus(servers: Sequence[str], *, timeout_s: float, name: str) -> As
 async def read_bucket(nc: Client, bucket: str, keys: str = ">", *, timeout_s: float) -> dict[str, bytes] | None:
     """What is in a bucket now under the keys that match, or ``None`` when there is no such bucket.
 
+    As :func:`read_bucket_entries`, without the revisions.
+    """
+    entries = await read_bucket_entries(nc, bucket, keys, timeout_s=timeout_s)
+    return {key: data for key, (_, data) in entries.items()} if entries is not None else None
+
+
+async def read_bucket_entries(
+    nc: Client, bucket: str, keys: str = ">", *, timeout_s: float
+) -> dict[str, tuple[int, bytes]] | None:
+    """Revision and value of each entry of a bucket whose key matches, or ``None`` when there is no such bucket.
+
     By requests alone: a consumer would take the right to make one, which may send what it likes to where it likes. The
     prefix of the JetStream API is read from the environment, as for a worker. May wait for ever: bound it.
     """
@@ -77,7 +88,7 @@ async def read_bucket(nc: Client, bucket: str, keys: str = ">", *, timeout_s: fl
         await nc.jetstream(prefix=api, timeout=timeout_s).stream_info(stream)
     except nats.js.errors.NotFoundError:
         return None
-    entries: dict[str, bytes] = {}
+    entries: dict[str, tuple[int, bytes]] = {}
     sequence = 1
     while sequence:
         request = {"seq": sequence, "next_by_subj": prefix + keys, "batch": _PAGE}
@@ -94,7 +105,7 @@ async def ask(nc: Client, subject: str, *, timeout_s: float) -> Message | None:
 
 
 async def _read_page(
-    nc: Client, subject: str, request: dict[str, object], prefix: str, entries: dict[str, bytes]
+    nc: Client, subject: str, request: dict[str, object], prefix: str, entries: dict[str, tuple[int, bytes]]
 ) -> int:
     """Takes one answer in; returns the sequence to go on from, or 0 after the last."""
     inbox, last = nc.new_inbox(), 0
@@ -108,7 +119,7 @@ async def _read_page(
                 key, last = headers["Nats-Subject"].removeprefix(prefix), int(headers["Nats-Sequence"])
                 entries.pop(key, None)
                 if message.data and not any(name in headers for name in _GONE):
-                    entries[key] = message.data
+                    entries[key] = last, message.data
             elif status == _END:
                 return last + 1 if last and int(headers.get("Nats-Num-Pending", "0")) else 0
             elif status == _NOTHING:

@@ -152,7 +152,7 @@ class SealKeeper:
 
     async def _work(self) -> None:
         backoff = Backoff(random.random, first_s=0.1, most_s=2.0)
-        while not (self._closing and (self.why_not or not len(self.seals))):
+        while not self._is_over:
             pause_s = SEAL_S
             try:
                 if self.why_not:
@@ -167,6 +167,11 @@ class SealKeeper:
             except TRANSIENT as error:
                 pause_s = await self._failed(error, backoff)
             await self._sleep(pause_s)
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether nothing is left to do. Without its lease it can't give up what it holds: others take that anyway."""
+        return self._closing and (bool(self.why_not) or not len(self.seals) or not self._lease.held)
 
     async def _step(self) -> None:
         now = self._now()

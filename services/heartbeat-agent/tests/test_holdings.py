@@ -86,9 +86,11 @@ class Record:
         self.rows[row_id] = Row(row_id, value or "", self.revision, value is None)
         return Change("s", "list", 0, row_id, value, self.revision, value is None)
 
-    async def partition(self, *_place: Any, since: int, history: str) -> tuple[PartitionRows, str]:
-        whole = history != "h"
-        rows = [row for row in self.rows.values() if row.version > since or (whole and not row.deleted)]
+    async def partition(
+        self, _store: str, _key: str, _partition: int, *, since: int | None = None, history: str = ""
+    ) -> tuple[PartitionRows, str]:
+        whole, after = history != "h", since or 0
+        rows = [row for row in self.rows.values() if row.version > after or (whole and not row.deleted)]
         return PartitionRows(0, self.revision, whole, sorted(rows, key=lambda row: row.version)), "h"
 
 

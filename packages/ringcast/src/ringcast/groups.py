@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from nats.aio.client import Client
-from nats.js.errors import APIError
 from ringcast_wire import (
     GroupSeal,
     HeadsReply,
@@ -29,11 +27,9 @@ from ringcast_wire import (
     without_passwords,
 )
 
-from ringcast._bus.tools import ask, open_bus, read_bucket, read_bucket_entries
+from ringcast._bus.tools import ToolBus, ask, open_bus, read_bucket, read_bucket_entries, write_entry
 from ringcast.topology import DEFAULT_TIMEOUT_S, servers_of
 
-_EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
-_WRONG_SEQUENCE: Final = (10071, 10164)
 _TRIES: Final = 5
 _AT_ONCE: Final = 32
 
@@ -144,7 +140,7 @@ async def reset_group(
             ) from None
 
 
-async def _reset(client: Client, store: str, key: str, group: str, force: bool, timeout_s: float) -> int:
+async def _reset(client: ToolBus, store: str, key: str, group: str, force: bool, timeout_s: float) -> int:
     done: set[int] = set()
     for _ in range(_TRIES):
         seals = await _seals(client, store, names.seal_key(key, group, "*"), timeout_s)
@@ -180,24 +176,16 @@ def _check_free(
 
 
 async def _forget(
-    client: Client, store: str, key: str, group: str, partition: int, revision: int, timeout_s: float
+    client: ToolBus, store: str, key: str, group: str, partition: int, revision: int, timeout_s: float
 ) -> bool:
     """Has one partition begin again; says whether its seal was still the one that was read."""
-    subject = f"$KV.{names.groups_bucket(store)}.{names.seal_key(key, group, partition)}"
+    bucket, name = names.groups_bucket(store), names.seal_key(key, group, partition)
     seal = GroupSeal(history="", revision=0, sealed_at_ms=int(time.time() * 1000))
-    try:
-        await client.jetstream(timeout=timeout_s).publish(
-            subject, encode_record(seal), headers={_EXPECTED: str(revision)}
-        )
-    except APIError as error:
-        if error.err_code in _WRONG_SEQUENCE:
-            return False
-        raise UnavailableError(f"the seal of partition {partition} can't be written: {error}") from error
-    return True
+    return await write_entry(client, bucket, name, encode_record(seal), last=revision, timeout_s=timeout_s)
 
 
 async def _seals(
-    client: Client, store: str, keys: str, timeout_s: float
+    client: ToolBus, store: str, keys: str, timeout_s: float
 ) -> dict[tuple[str, str, int], tuple[int, GroupSeal]]:
     entries = await read_bucket_entries(client, names.groups_bucket(store), keys, timeout_s=timeout_s)
     if entries is None:
@@ -213,7 +201,7 @@ async def _seals(
     return seals
 
 
-async def _heads(client: Client, store: str, key: str, timeout_s: float) -> HeadsReply | None:
+async def _heads(client: ToolBus, store: str, key: str, timeout_s: float) -> HeadsReply | None:
     reply = await ask(client, names.fetch_subject(store, key, names.FETCH_HEADS), timeout_s=timeout_s)
     try:
         return decode_heads_reply(reply.data) if reply is not None else None

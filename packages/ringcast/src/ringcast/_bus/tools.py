@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, TypeAlias
 
 import nats
 import nats.errors
@@ -23,6 +23,11 @@ _END: Final = "204"
 _NOTHING: Final = "404"
 _NO_RESPONDERS: Final = "503"
 _GONE: Final = ("KV-Operation", "Nats-Marker-Reason")
+_EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
+_WRONG_SEQUENCE: Final = (10071, 10164)
+
+ToolBus: TypeAlias = Client
+"""What :func:`open_bus` opens."""
 
 
 @asynccontextmanager
@@ -94,6 +99,22 @@ async def read_bucket_entries(
         request = {"seq": sequence, "next_by_subj": prefix + keys, "batch": _PAGE}
         sequence = await _read_page(nc, f"{api}.DIRECT.GET.{stream}", request, prefix, entries)
     return entries
+
+
+async def write_entry(nc: Client, bucket: str, key: str, value: bytes, *, last: int, timeout_s: float) -> bool:
+    """Writes an entry if it is at revision ``last``; says whether it was.
+
+    Raises:
+        UnavailableError: the bucket does not take it.
+    """
+    js, headers = nc.jetstream(timeout=timeout_s), {_EXPECTED: str(last)}
+    try:
+        await js.publish(f"$KV.{bucket}.{key}", value, headers=headers)
+    except nats.js.errors.APIError as error:
+        if error.err_code in _WRONG_SEQUENCE:
+            return False
+        raise UnavailableError(f"bucket {bucket} does not take {key}: {error}") from error
+    return True
 
 
 async def ask(nc: Client, subject: str, *, timeout_s: float) -> Message | None:

@@ -268,6 +268,18 @@ async def test_a_doubt_that_was_unfounded_repeats_nothing(hosts: Any) -> None:
     assert sorted(await one.hears(4)) == [("a", 1), ("b", 2), ("c", 3), ("d", 4)]
 
 
+async def test_a_bucket_that_was_emptied_is_filled_again(hosts: Any) -> None:
+    one = hosts("one", owns=True)
+    await one.holds()
+    one.take(hosts.record.write("a", "1"))
+    await one.hears(1)
+    await until(lambda: sealed(hosts) == (1, (1,)))
+    hosts.bucket.entries.clear()
+    one.answer(one.told[0])
+    await until(lambda: KEY in hosts.bucket.entries and sealed(hosts) == (1, ()))
+    assert await one.hears(1) == [("a", 1)]
+
+
 async def test_a_full_bucket_is_written_to_again_when_there_is_room(
     hosts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -245,6 +245,7 @@ class Holdings:
 
     def resumed(self, partition: int) -> None:
         """The group delivers a partition again, after a doubt."""
+        self._dirty = True  # what was to be written is to be written again
         dropped = self._dropped.pop(partition, None)
         if not dropped:
             return
@@ -280,6 +281,7 @@ class Holdings:
     def _begin(self, partition: int, since: Settled, *, known: bool) -> None:
         applied, history = self._source.applied().get(partition, 0), self._source.history
         missed = self._missed.pop(partition, 0)
+        self._dirty = True
         current = (since.history, since.revision) == (history, applied) and missed <= since.revision
         if known:
             self._sealed.add(partition)

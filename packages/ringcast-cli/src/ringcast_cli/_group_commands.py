@@ -15,6 +15,7 @@ from ringcast_cli._output import print_json, print_table
 
 
 @click.group()
+@shared_options("servers", "timeout")
 def groups() -> None:
     """Look at how far groups of consumers have come, and have them begin again."""
 

@@ -88,7 +88,7 @@ async def import_rows(stub: ConfigServiceStub, store: str, prefix: str, batches:
     ("words", "sentence"),
     [
         ((), "Missing option '--database'"),
-        (("--database", "sqlite:x", "--listen", "nowhere"), "listen 'nowhere' is not an address: host:port"),
+        (("--database", "sqlite:x", "--listen", "nowhere"), "listen 'nowhere' is not an address: it must be host:port"),
         (("--database", "sqlite:x", "--listen", "h:99999"), "with a port of 0 to 65535"),
         (("--database", "sqlite:x", "--metrics-listen", "7421"), "metrics_listen '7421' is neither off nor host:port"),
         (("--database", "sqlite:x", "--tombstone-retention", "soon"), "duration 'soon' can't be read"),

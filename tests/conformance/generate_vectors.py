@@ -10,11 +10,13 @@ Run: python tests/conformance/generate_vectors.py
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import platform
 import random
 from collections.abc import Iterable, Iterator
+from fractions import Fraction
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -172,6 +174,97 @@ def assign_cases() -> Iterator[dict[str, Any]]:
         yield {"partitions": partitions, "slots": slots, "load_factor": load_factor, "table": table}
 
 
+def sticky_counts(case: dict[str, Any], names: list[str], pinned: dict[int, str], table: list[str | None]) -> None:
+    """Equal loads: places in the order of how full they make their worker; the last ones where a partition is."""
+    capacity = dict(zip(case["workers"], case["capacities"], strict=True))
+    count = {name: list(pinned.values()).count(name) for name in names}
+    pins, fills = dict(count), []
+    for _ in range(len(table) - len(pinned)):
+        name = min(names, key=lambda name: (Fraction(count[name] + 1, capacity[name]), name))
+        count[name] += 1
+        fills.append(Fraction(count[name], capacity[name]))
+    last = max(fills, default=Fraction(0))
+    place_is_last = [name for name in names if count[name] > pins[name] and count[name] == last * capacity[name]]
+    for name in place_is_last:
+        count[name] -= 1
+    rivals = [name for name in names if count[name] + 1 == last * capacity[name]]
+    here = {name: sum(table[p] == name for p in range(len(table)) if p not in pinned) for name in names}
+    rivals.sort(key=lambda name: (here[name] <= count[name] - pins[name], name))
+    for name in rivals[: len(place_is_last)]:
+        count[name] += 1
+    room = {name: count[name] - pins[name] for name in names}
+    for partition in range(len(table)):
+        owner = table[partition]
+        if partition not in pinned:
+            if owner is not None and room[owner]:
+                room[owner] -= 1
+            else:
+                table[partition] = None
+    turn = itertools.cycle(names)
+    for partition in range(len(table)):
+        if table[partition] is None:
+            name = next(name for name in turn if room[name])
+            room[name] -= 1
+            table[partition] = name
+
+
+def sticky_loads(case: dict[str, Any], names: list[str], pinned: dict[int, str], table: list[str | None]) -> None:
+    """Different loads: the largest first to where they fill least, then the best moves from the fullest worker."""
+    capacity = dict(zip(case["workers"], case["capacities"], strict=True))
+    loads = case["loads"]
+
+    def fill(name: str, more: int = 0) -> Fraction:
+        mine = (loads[partition] for partition, owner in enumerate(table) if owner == name)
+        return Fraction(sum(mine) + more, capacity[name])
+
+    def least(load: int) -> str:
+        return min(names, key=lambda name: (fill(name, load), name))
+
+    def move() -> tuple[int, str] | None:
+        for giver in sorted(names, key=lambda name: (-fill(name), name)):
+            free = [p for p, owner in enumerate(table) if owner == giver and p not in pinned]
+            smallest = min((loads[p] for p in free), default=None)
+            if smallest is not None and fill(taker := least(smallest), smallest) < fill(giver):
+                return min(free, key=lambda p: (max(fill(giver, -loads[p]), fill(taker, loads[p])), p)), taker
+        return None
+
+    for partition in sorted(range(len(table)), key=lambda p: (-loads[p], p)):
+        if table[partition] is None:
+            table[partition] = least(loads[partition])
+    while (found := move()) is not None:
+        table[found[0]] = found[1]
+
+
+def sticky(case: dict[str, Any]) -> list[str]:
+    """Exclusive ownership, as the page of the crate's module has it."""
+    names = sorted(set(case["workers"]) - set(case["drains"]))
+    pinned = {int(p): name for p, name in case["pins"].items() if name in names}
+    table: list[str | None] = [pinned.get(p, o if o in names else None) for p, o in enumerate(case["owners"])]
+    is_counted = case["loads"] is None or len(set(case["loads"])) == 1
+    (sticky_counts if is_counted else sticky_loads)(case, names, pinned, table)
+    return [name for name in table if name is not None]
+
+
+def sticky_cases() -> Iterator[dict[str, Any]]:
+    """Cold starts, joiners, deaths, capacities, loads, pins and drains, alone and drawn together."""
+    draw = random.Random(20261125)
+    for number in range(48):
+        partitions = draw.choice((1, 2, 5, 16, 61, 128))
+        known = [f"worker-{n}" for n in draw.sample(range(12), draw.randint(1, 9))]
+        workers = draw.sample(known, draw.randint(1, len(known)))
+        owners = [draw.choice([None, *known]) for _ in range(partitions)]
+        case: dict[str, Any] = {
+            "owners": [None] * partitions if number % 8 == 0 else owners,
+            "workers": workers,
+            "capacities": [draw.randint(1, 4) if number % 3 == 1 else 1 for _ in workers],
+            "loads": [draw.randint(1, 9) for _ in range(partitions)] if number % 4 == 2 else None,
+            "pins": {str(p): draw.choice(known) for p in range(partitions) if number % 5 == 3 and draw.random() < 0.3},
+            "drains": draw.sample(workers, draw.randint(0, len(workers) - 1)) if number % 7 == 4 else [],
+        }
+        case["table"] = sticky(case)
+        yield case
+
+
 def ring_hash(data: bytes) -> int:
     """FNV-1a over 32 bits, then murmur3's 32-bit finalizer."""
     hash32 = 0x811C9DC5
@@ -248,6 +341,7 @@ def main() -> None:
     source = "the loop of Lamping and Veach 2014, checked against jump.hash of jump-consistent-hash"
     write("jump_hash", source, ["jump-consistent-hash"], jump_cases())
     write("assign_jump", "transcription in the generator: deferred acceptance in rounds", [], assign_cases())
+    write("assign_sticky", "transcription in the generator: places and moves by fractions", [], sticky_cases())
     write("ring", "transcription in the generator: nearest of all points", [], ring_cases())
     write("routing_key", "transcription in the generator: nearest of all points", [], routing_cases())
 

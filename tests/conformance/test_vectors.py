@@ -57,6 +57,21 @@ def test_partitions_are_assigned_as_transcribed(case: dict[str, Any]) -> None:
     assert table == case["table"]
 
 
+@pytest.mark.parametrize(
+    "case", cases("assign_sticky"), ids=lambda case: f"{len(case['owners'])}-{len(case['workers'])}"
+)
+def test_owners_are_assigned_as_transcribed(case: dict[str, Any]) -> None:
+    table = ringcast_core.assign_sticky(
+        case["owners"],
+        case["workers"],
+        capacities=case["capacities"],
+        loads=case["loads"],
+        pins={int(partition): worker for partition, worker in case["pins"].items()},
+        drains=case["drains"],
+    )
+    assert table == case["table"]
+
+
 @pytest.mark.parametrize("case", cases("ring"), ids=lambda case: str(len(case["members"])))
 def test_ring_keys_belong_to_the_nearest_point(case: dict[str, Any]) -> None:
     members, owners = case["members"], case["owners"]
@@ -81,6 +96,7 @@ def test_the_committed_files_are_what_the_generator_writes() -> None:
     """All but Spark's, whose inputs are compared here and whose answers the live test asks for again."""
     assert list(generate_vectors.jump_cases()) == cases("jump_hash")
     assert list(generate_vectors.assign_cases()) == cases("assign_jump")
+    assert list(generate_vectors.sticky_cases()) == cases("assign_sticky")
     assert list(generate_vectors.ring_cases()) == cases("ring")
     assert json.loads(json.dumps(list(generate_vectors.routing_cases()))) == cases("routing_key")
     assert [case["text"] for case in cases("row_partition") if "text" in case] == generate_vectors.row_ids()

@@ -21,6 +21,7 @@ pub fn to_exception(error: &Error) -> PyErr {
         | Error::LoadFactor { .. }
         | Error::Empty { .. }
         | Error::Duplicate { .. }
+        | Error::Length { .. }
         | Error::Malformed { .. }
         | Error::Reply { .. } => PyValueError::new_err(error.to_string()),
     }

@@ -9,6 +9,7 @@ mod dispatch;
 mod ids;
 mod ints;
 mod ring;
+mod sticky;
 
 use pyo3::prelude::*;
 
@@ -18,7 +19,7 @@ mod _native {
     use pyo3::prelude::*;
     use pyo3::types::PyBytes;
     use ringcast_core::{
-        MAX_DEDUP_ROWS, MAX_PARTITIONS, MAX_ROW_ID_BYTES, MAX_SLOTS, assign, dispatch, hash, jump, reply, ring,
+        MAX_DEDUP_ROWS, MAX_PARTITIONS, MAX_ROW_ID_BYTES, MAX_SLOTS, assign, dispatch, hash, jump, reply, ring, sticky,
     };
 
     #[pymodule_export]
@@ -35,6 +36,7 @@ mod _native {
     use crate::ids::{Ids, bytes_of};
     use crate::ints::{column, int, ints};
     use crate::ring::names_of;
+    use crate::sticky::{Assigned, pins_of};
 
     const PARTITIONS: (u64, u64) = (1, MAX_PARTITIONS as u64);
     const BUCKETS: (u64, u64) = (1, jump::MAX_BUCKETS as u64);
@@ -50,6 +52,7 @@ mod _native {
         module.add("MAX_DISPATCH_WINDOW", dispatch::MAX_WINDOW)?;
         module.add("VIRTUAL_NODES", ring::VIRTUAL_NODES)?;
         module.add("DEFAULT_LOAD_FACTOR", assign::DEFAULT_LOAD_FACTOR)?;
+        module.add("MAX_WEIGHT", sticky::MAX_WEIGHT)?;
         module.add("WIRE_VERSION", reply::WIRE_VERSION)?;
         module.add("HASH_NAME", ringcast_core::HASH_NAME)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
@@ -145,6 +148,40 @@ mod _native {
         let partitions = int(partitions, "partitions", PARTITIONS)?;
         let names = names_of(members, "members")?;
         released(members.py(), || ring::ring_assign(partitions, &names))
+    }
+
+    /// The worker of each partition under exclusive ownership: the fewest moves from `owners` to an even table.
+    ///
+    /// `owners` are the present owners, by partition (1 to 4096); None, or a name that is not among `workers`, means that
+    /// there is none. `capacities` are of the workers in their order, `loads` of the partitions, each 1 to 1,000,000 and 1
+    /// where not given. `pins` says which worker must own a partition, and `drains` names workers that must end with
+    /// nothing; a pin to a worker that drains or is not there counts for nothing.
+    ///
+    /// Even: no partition that may move can leave its new worker less full (load by capacity) than its old one was. With
+    /// equal capacities and loads every worker has floor(P/N) or ceil(P/N) partitions. With equal loads the table is the
+    /// even one with the fewest moves, otherwise an even one. The order of the arguments has no influence. Raises
+    /// ValueError for what is out of range, repeated or of another length, and where every worker drains.
+    #[pyfunction]
+    #[pyo3(signature = (owners, workers, *, capacities=None, loads=None, pins=None, drains=None))]
+    fn assign_sticky<'py>(
+        py: Python<'py>,
+        owners: &Bound<'py, PyAny>,
+        workers: &Bound<'py, PyAny>,
+        capacities: Option<&Bound<'py, PyAny>>,
+        loads: Option<&Bound<'py, PyAny>>,
+        pins: Option<&Bound<'py, PyAny>>,
+        drains: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        const WEIGHTS: (u64, u64) = (1, sticky::MAX_WEIGHT as u64);
+        let capacities = capacities.map(|given| ints(given, "capacities", WEIGHTS)).transpose()?;
+        let loads: Option<Vec<u32>> = loads.map(|given| ints(given, "loads", WEIGHTS)).transpose()?;
+        let names = names_of(workers, "workers")?;
+        let drains = drains.map(|given| names_of(given, "drains")).transpose()?.unwrap_or_default();
+        let assigned = Assigned::new(names, capacities, &drains)?;
+        let owners = assigned.owners(owners)?;
+        let pins = pins.map(|given| pins_of(given, &assigned)).transpose()?.unwrap_or_default();
+        let found = released(py, || sticky::assign_sticky(&owners, &assigned.workers(), loads.as_deref(), &pins))?;
+        assigned.named(py, &found)
     }
 
     fn partitioner(partitions: &Bound<'_, PyAny>) -> PyResult<hash::Partitioner> {

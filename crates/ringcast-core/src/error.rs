@@ -66,6 +66,15 @@ pub enum Error {
         /// The entry.
         value: String,
     },
+    /// A list that must be as long as another one and is not.
+    Length {
+        /// Name of the argument.
+        field: &'static str,
+        /// How many entries were given.
+        value: usize,
+        /// How many there must be.
+        expected: usize,
+    },
     /// A buffer that contradicts itself.
     Malformed {
         /// Name of the argument.
@@ -90,7 +99,7 @@ impl Error {
             Self::OutOfRange { .. } | Self::LoadFactor { .. } => ErrorCode::OutOfRange,
             Self::Empty { .. } => ErrorCode::Empty,
             Self::Duplicate { .. } => ErrorCode::Duplicate,
-            Self::Malformed { .. } | Self::Reply { .. } => ErrorCode::Malformed,
+            Self::Length { .. } | Self::Malformed { .. } | Self::Reply { .. } => ErrorCode::Malformed,
         }
     }
 
@@ -111,6 +120,9 @@ impl fmt::Display for Error {
             }
             Self::Empty { field } => write!(f, "{field} must have at least one entry, got none"),
             Self::Duplicate { field, value } => write!(f, "{field} must not repeat an entry, got {value} twice"),
+            Self::Length { field, value, expected } => {
+                write!(f, "{field} must have as many entries as there are partitions, {expected}, got {value}")
+            }
             Self::Malformed { field, index } => {
                 write!(f, "{field} is malformed: entry {index} points outside the data")
             }

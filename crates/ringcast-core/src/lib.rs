@@ -10,6 +10,7 @@
 //! | [`mod@column`] | the same for a whole column of row ids in Arrow's layouts |
 //! | [`jump`] | JumpHash, the bucket of a 64-bit key |
 //! | [`assign`] | the slot of every partition: bounded-load JumpHash that tolerates vacant slots |
+//! | [`sticky`] | the worker of every partition under exclusive ownership: few moves, even loads, weights, pins, drains |
 //! | [`ring`] | the member of a key: consistent ring with 100 virtual nodes a member |
 //! | [`dedup`] | which row changes of a micro-batch are still worth fetching |
 //! | [`reply`] | which rows a fetch reply holds, as columns in Arrow's layouts |
@@ -26,6 +27,7 @@ pub mod hash;
 pub mod jump;
 pub mod reply;
 pub mod ring;
+pub mod sticky;
 
 pub use error::{Error, ErrorCode};
 

@@ -7,6 +7,7 @@ use ringcast_core::assign::assign;
 use ringcast_core::hash::{row_partition, xxh64};
 use ringcast_core::jump::{jump_hash, jump_hash_batch};
 use ringcast_core::ring::{Ring, ring_assign};
+use ringcast_core::sticky::{Worker, assign_sticky};
 use serde_json::Value;
 
 fn cases(name: &str) -> Vec<Value> {
@@ -64,6 +65,32 @@ fn partitions_are_assigned_as_transcribed() {
         let load_factor = case["load_factor"].as_f64().unwrap();
         let table = assign(number(&case["partitions"]), &numbers(&case["slots"]), load_factor).unwrap();
         assert_eq!(table, numbers(&case["table"]), "{} on {}", case["partitions"], case["slots"]);
+    }
+}
+
+#[test]
+fn owners_are_assigned_as_transcribed() {
+    for case in cases("assign_sticky.json") {
+        let names: Vec<&str> = case["workers"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+        let index = |name: &Value| names.iter().position(|known| Some(*known) == name.as_str());
+        let index = |name: &Value| index(name).map(|at| u32::try_from(at).unwrap());
+        let owners: Vec<Option<u32>> = case["owners"].as_array().unwrap().iter().map(index).collect();
+        let drains: Vec<u32> = case["drains"].as_array().unwrap().iter().filter_map(index).collect();
+        let capacities = numbers(&case["capacities"]);
+        let workers: Vec<Worker<'_>> = (0..)
+            .zip(names.iter().zip(&capacities))
+            .map(|(at, (name, &capacity))| Worker { name, capacity, drains: drains.contains(&at) })
+            .collect();
+        let loads = case["loads"].as_array().map(|loads| loads.iter().map(number).collect::<Vec<_>>());
+        let pins: Vec<(u32, u32)> = case["pins"]
+            .as_object()
+            .unwrap()
+            .iter()
+            .filter_map(|(partition, name)| Some((partition.parse().unwrap(), index(name)?)))
+            .collect();
+        let table = assign_sticky(&owners, &workers, loads.as_deref(), &pins).unwrap();
+        let expected: Vec<u32> = case["table"].as_array().unwrap().iter().filter_map(index).collect();
+        assert_eq!(table, expected, "{case}");
     }
 }
 

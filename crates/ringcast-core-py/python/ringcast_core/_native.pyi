@@ -28,6 +28,7 @@ __all__ = [
     "MAX_PARTITIONS",
     "MAX_ROW_ID_BYTES",
     "MAX_SLOTS",
+    "MAX_WEIGHT",
     "Partitions",
     "Ring",
     "Router",
@@ -36,6 +37,7 @@ __all__ = [
     "__version__",
     "assign_jump",
     "assign_ring",
+    "assign_sticky",
     "jump_hash",
     "jump_hash_batch",
     "read_fetch_reply",
@@ -53,6 +55,7 @@ MAX_KEY_FILTERS: Final[int]
 MAX_PARTITIONS: Final[int]
 MAX_ROW_ID_BYTES: Final[int]
 MAX_SLOTS: Final[int]
+MAX_WEIGHT: Final[int]
 VIRTUAL_NODES: Final[int]
 WIRE_VERSION: Final[int]
 __version__: Final[str]
@@ -65,6 +68,15 @@ def jump_hash(key: int, buckets: int) -> int: ...
 def jump_hash_batch(keys: Iterable[int], buckets: int) -> array[int]: ...
 def assign_jump(partitions: int, slots: Iterable[int], load_factor: float = ...) -> list[int]: ...
 def assign_ring(partitions: int, members: Iterable[str]) -> list[int]: ...
+def assign_sticky(
+    owners: Iterable[str | None],
+    workers: Iterable[str],
+    *,
+    capacities: Iterable[int] | None = None,
+    loads: Iterable[int] | None = None,
+    pins: dict[int, str] | None = None,
+    drains: Iterable[str] | None = None,
+) -> list[str]: ...
 
 @final
 class Partitions:

@@ -1,0 +1,307 @@
+"""What the leader of a key writes next.
+
+Each step is one compare-and-set on the revision of the table that it was computed from. What a step relies on stays
+true once it is true, so it does no harm when two processes believe that they lead, or when one goes on after a long
+halt. The leader keeps clocks and nothing else: a successor starts them again, and loses some time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+from typing import Final
+
+from ringcast._protocol.sticky.evidence import LeaseEvidence
+from ringcast._protocol.sticky.plan import Wishes, planned
+from ringcast._protocol.sticky.records import MAX_MOVING, Entry, Phase, Session, State, Table, Term
+
+TOUCH_S: Final = 6 * 3600.0
+"""How often the term and the table are written again: the bucket deletes what was not written for a day."""
+_STAGGER_MOST: Final = 20
+"""A candidate waits for no more others than so many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderTimes:
+    """How long the leader waits, in seconds on its own clock."""
+
+    quiet_s: float = 1.0
+    """A cold start, and a change that is planned, wait until the members were the same for so long,"""
+    quiet_most_s: float = 10.0
+    """or until so long after the first change."""
+    prepare_s: float = 60.0
+    """A worker that was offered a partition and has not prepared it by then is passed over,"""
+    passed_over_s: float = 300.0
+    """for so long."""
+    stagger_s: float = 0.5
+    """Each candidate for the term gives the ones before it so long to take it."""
+    touch_s: float = TOUCH_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What one process sees of a key in the bucket. A revision is 0 where there is no record and never was one."""
+
+    term: Term | None = None
+    term_revision: int = 0
+    table: Table | None = None
+    table_revision: int = 0
+    states: Mapping[str, State] = field(default_factory=dict)
+    """By worker."""
+    live: frozenset[str] = frozenset()
+    """Workers whose leases are believed to live: a hint, by which the leader plans and gives nothing away."""
+    wishes: Wishes = field(default_factory=Wishes)
+
+
+@dataclass(frozen=True, slots=True)
+class TakeTerm:
+    """Write the term, if its revision is still ``last``."""
+
+    term: Term
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTable:
+    """Write the table, if its revision is still ``last``."""
+
+    table: Table
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The next write, if any, and when to look again if nothing changes before.
+
+    ``passed_over``: partitions whose next owner has not prepared them in time, with its worker id, for an alert.
+    """
+
+    write: TakeTerm | WriteTable | None = None
+    wake_at: float | None = None
+    passed_over: tuple[tuple[int, str], ...] = ()
+
+
+class _Clocks:
+    """Since when something is as it is, for as long as it is; by any key."""
+
+    def __init__(self) -> None:
+        self._since: dict[object, float] = {}
+
+    def since(self, key: object, now: float) -> float:
+        return self._since.setdefault(key, now)
+
+    def keep(self, keys: set[object]) -> None:
+        self._since = {key: at for key, at in self._since.items() if key in keys}
+
+
+class Leader:
+    """One process that leads a key, or stands by to lead it."""
+
+    def __init__(
+        self, worker_id: str, partitions: int, evidence: LeaseEvidence, give_away_s: float, times: LeaderTimes
+    ):
+        self._worker_id = worker_id
+        self._partitions = partitions
+        self._evidence = evidence
+        self._give_away_s = give_away_s
+        self._times = times
+        self._offers, self._records = _Clocks(), _Clocks()
+        self._passed_over: dict[str, float] = {}
+        self._members: frozenset[tuple[str, bool, int]] = frozenset()
+        self._changed_at = self._first_change_at = 0.0
+        self._is_settled = False
+        self._wake_at: float | None = None
+
+    def step(self, view: View, now: float) -> Step:
+        """What to do now. Call it after every change of the view, and at ``wake_at``."""
+        self._wake_at = None
+        sessions = _sessions(view)
+        self._note(view, sessions, now)
+        if view.term is None or view.term.leader != self._worker_id:
+            return Step(self._candidacy(view, sessions, now), self._wake_at)
+        self._records.keep({("term", view.term_revision), ("table", view.table_revision)})
+        if self._is_due(("term", view.term_revision), self._times.touch_s, now):
+            return Step(TakeTerm(view.term, view.term_revision), now)
+        if view.table is None:
+            return Step(self._found(view, sessions, now), self._wake_at)
+        return self._lead(view, view.table, sessions, now)
+
+    def _is_due(self, clock: object, after_s: float, now: float, clocks: _Clocks | None = None) -> bool:
+        """Whether something has been as it is for so long; if not, the leader looks again then."""
+        due = (clocks or self._records).since(clock, now) + after_s
+        if now < due:
+            self._wake(due)
+        return now >= due
+
+    def _wake(self, at: float) -> None:
+        self._wake_at = at if self._wake_at is None else min(self._wake_at, at)
+
+    def _note(self, view: View, sessions: Mapping[str, Session], now: float) -> None:
+        """Starts the clocks of whatever is seen for the first time."""
+        members = frozenset((name, view.states[name].leaving, view.states[name].capacity) for name in sessions)
+        if members != self._members:
+            if self._is_settled or not self._members:
+                self._first_change_at = now
+            self._members, self._changed_at, self._is_settled = members, now, False
+        named = set(sessions.values())
+        for entry in view.table.entries if view.table is not None else ():
+            named.update(session for session in (entry.owner, entry.next) if session is not None)
+        for session in named:
+            self._evidence.note(session, now)
+            current = sessions.get(session.worker_id)
+            if current is not None:
+                self._evidence.succeeded(session, current, now)
+        self._evidence.keep(named)
+
+    def _is_quiet(self, now: float) -> bool:
+        """Whether the members have been the same for long enough, or have changed for too long."""
+        times = self._times
+        due = min(self._changed_at + times.quiet_s, self._first_change_at + times.quiet_most_s)
+        if now < due:
+            self._wake(due)
+        else:
+            self._is_settled = True
+        return now >= due
+
+    def _candidacy(self, view: View, sessions: Mapping[str, Session], now: float) -> TakeTerm | None:
+        """Takes the term of a leader that is gone, if the candidates before this one do not."""
+        if self._worker_id not in sessions or (view.term is not None and view.term.leader in view.live):
+            self._records.keep(set())
+            return None
+        place = min(sorted(sessions).index(self._worker_id), _STAGGER_MOST)
+        if not self._is_due(("vacant", view.term_revision), place * self._times.stagger_s, now):
+            return None
+        return TakeTerm(Term(leader=self._worker_id), view.term_revision)
+
+    def _found(self, view: View, sessions: Mapping[str, Session], now: float) -> WriteTable | None:
+        """The first table of a key, or the one after a table was lost: then no owner of that may be left."""
+        seen = {name: state.seen for name, state in view.states.items()}
+        if any(seen.values()):
+            is_over = self._is_due(("table", view.table_revision), self._give_away_s, now)
+            if not is_over or any(seen[name] for name in sessions):
+                return None
+        quiet = self._is_quiet(now)
+        targets = planned([None] * self._partitions, self._taking(view, sessions), view.wishes) if quiet else None
+        if targets is None:
+            return None
+        epoch = max(view.term_revision, *seen.values()) + 1
+        entries = tuple(Entry(sessions[name], epoch) for name in targets)
+        return WriteTable(Table(epoch, entries), view.table_revision)
+
+    def _taking(self, view: View, sessions: Mapping[str, Session]) -> dict[str, int]:
+        """The capacities of the workers that may get partitions."""
+        leaving = {name for name in sessions if view.states[name].leaving} | view.wishes.drains
+        return {name: view.states[name].capacity for name in sessions if name not in leaving}
+
+    def _lead(self, view: View, table: Table, sessions: Mapping[str, Session], now: float) -> Step:
+        passed_over = self._pass_over(view, table, now)
+        targets = self._targets(view, table, sessions, now)
+        quiet = self._is_quiet(now)
+        moving = sum(entry.phase is not Phase.HELD for entry in table.entries)
+        epoch, entries = table.epoch + 1, []
+        for number, entry in enumerate(table.entries):
+            target = sessions.get(targets[number]) if targets is not None else None
+            may_move = moving < MAX_MOVING and (quiet or not _is_current(entry.owner, sessions))
+            after = self._advanced(view, number, entry, target, epoch, now, may_move=may_move)
+            moving += (after.phase is not Phase.HELD) - (entry.phase is not Phase.HELD)
+            entries.append(after)
+        write = None
+        is_touched = self._is_due(("table", view.table_revision), self._times.touch_s, now)
+        if is_touched or tuple(entries) != table.entries:
+            write = WriteTable(Table(epoch, tuple(entries)), view.table_revision)
+        self._wake_for_evidence(table, sessions)
+        return Step(write, self._wake_at, passed_over)
+
+    def _advanced(
+        self, view: View, number: int, entry: Entry, target: Session | None, epoch: int, now: float, *, may_move: bool
+    ) -> Entry:
+        """The entry of a partition one step on, or as it is."""
+        if entry.owner is None or self._has_let_go(view, number, entry, now):
+            if entry.owner is None and target is None:
+                return entry
+            is_offered = target is not None and target == entry.next
+            return Entry(target, entry.next_token if is_offered else entry.token if target is None else epoch)
+        match entry.phase:
+            case Phase.HELD:
+                if target is None or target.worker_id == entry.owner.worker_id or not may_move:
+                    return entry
+                return entry._replace(phase=Phase.PREPARE, next=target, next_token=epoch)
+            case Phase.PREPARE:
+                if target is None or target == entry.owner:
+                    return Entry(entry.owner, entry.token)
+                if target != entry.next:
+                    return entry._replace(next=target, next_token=epoch)
+                is_ready = _is_prepared(view, number, entry) and entry.owner.worker_id in view.live
+                return entry._replace(phase=Phase.DRAIN) if is_ready else entry
+            case Phase.DRAIN:  # no way back: the owner may have let go already
+                return entry if target == entry.next else entry._replace(next=target, next_token=epoch)
+
+    def _has_let_go(self, view: View, number: int, entry: Entry, now: float) -> bool:
+        """Whether no call with the entry's token runs, and none can start. Once true, it stays true."""
+        owner = entry.owner
+        if owner is None:
+            return True
+        state = view.states.get(owner.worker_id)
+        if state is not None and state.lease == owner.lease:
+            is_its_word = state.session == owner.number and (number, entry.token) in state.released
+            if is_its_word or state.first <= owner.number <= state.ended:
+                return True
+        return self._evidence.is_over(owner, now)
+
+    def _targets(self, view: View, table: Table, sessions: Mapping[str, Session], now: float) -> tuple[str, ...] | None:
+        """The worker that each partition is to get, in time; ``None``: there is nobody to take any."""
+        fixed = {name for name, until in self._passed_over.items() if now < until}
+        for until in self._passed_over.values():
+            self._wake(until)
+        present = [_present(entry, sessions.keys() - fixed) for entry in table.entries]
+        taking = {name: capacity for name, capacity in self._taking(view, sessions).items() if name not in fixed}
+        return planned(present, taking, view.wishes, fixed & sessions.keys() - view.wishes.drains)
+
+    def _pass_over(self, view: View, table: Table, now: float) -> tuple[tuple[int, str], ...]:
+        """Workers that were offered a partition and have not prepared it in time get none for a while."""
+        self._passed_over = {name: until for name, until in self._passed_over.items() if now < until}
+        offers = {
+            (number, entry.next_token): entry.next.worker_id
+            for number, entry in enumerate(table.entries)
+            if entry.phase is Phase.PREPARE and entry.next is not None and not _is_prepared(view, number, entry)
+        }
+        self._offers.keep(set(offers))
+        late = []
+        for (number, token), name in offers.items():
+            if self._is_due((number, token), self._times.prepare_s, now, self._offers):
+                self._passed_over[name] = now + self._times.passed_over_s
+                late.append((number, name))
+        return tuple(late)
+
+    def _wake_for_evidence(self, table: Table, sessions: Mapping[str, Session]) -> None:
+        for entry in table.entries:
+            if entry.owner is not None and not _is_current(entry.owner, sessions):
+                self._wake(self._evidence.provable_at(entry.owner))
+
+
+def _sessions(view: View) -> dict[str, Session]:
+    """The sessions that run, as far as is known, of the workers that are believed to live."""
+    return {
+        name: Session(name, state.lease, state.session)
+        for name, state in view.states.items()
+        if state.session and name in view.live
+    }
+
+
+def _is_current(session: Session | None, sessions: Mapping[str, Session]) -> bool:
+    return session is not None and sessions.get(session.worker_id) == session
+
+
+def _is_prepared(view: View, number: int, entry: Entry) -> bool:
+    """Whether the next owner has said that it is ready, in the session that it was asked in."""
+    state = view.states.get(entry.next.worker_id) if entry.next is not None else None
+    if state is None or entry.next is None or state.session != entry.next.number:
+        return False
+    return (number, entry.next_token) in state.prepared
+
+
+def _present(entry: Entry, able: Set[str]) -> str | None:
+    """The worker that a partition goes to, as far as it is able to take it, or is at."""
+    if entry.next is not None and entry.next.worker_id in able:
+        return entry.next.worker_id
+    return entry.owner.worker_id if entry.owner is not None else None

@@ -1,0 +1,339 @@
+"""What a worker may do with the partitions of one key, and what it says of them.
+
+Everything that changes the state of a partition stands in this file: ``TRANSITIONS`` has every way from one state to
+another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from ringcast._protocol.sticky.fence import Fence
+from ringcast._protocol.sticky.records import MAX_MOVING, Phase, Session, State, Table
+
+
+class OwnedState(Enum):
+    """How far a worker is with a partition."""
+
+    ABSENT = auto()  # nothing is kept for it
+    PREPARING = auto()  # it is being fetched; nothing is handed over
+    PREPARED = auto()  # it is as current as an owner's; nothing is handed over
+    ACTIVE = auto()  # calls may start, as long as the fence has not passed
+    DRAINING = auto()  # no call starts; those that run end
+    RELEASED = auto()  # no call runs, and none starts with the token it had
+
+
+class OwnedInput(Enum):
+    """What changes the state of a partition."""
+
+    WANTED = auto()  # the table names this worker as its owner, or as the next one
+    READY = auto()  # it has been prepared
+    GRANTED = auto()  # it is prepared, and this worker owns it
+    STOP = auto()  # the table wants it back, or the session is over
+    ENDED = auto()  # no call runs any more
+    FORGOTTEN = auto()  # the table does not name this worker any more
+
+
+TRANSITIONS: Final[Mapping[OwnedInput, Mapping[OwnedState, OwnedState]]] = {
+    OwnedInput.WANTED: {
+        OwnedState.ABSENT: OwnedState.PREPARING,
+        OwnedState.RELEASED: OwnedState.PREPARING,
+    },
+    OwnedInput.READY: {
+        OwnedState.PREPARING: OwnedState.PREPARED,
+    },
+    OwnedInput.GRANTED: {
+        OwnedState.PREPARED: OwnedState.ACTIVE,
+    },
+    OwnedInput.STOP: {
+        OwnedState.ABSENT: OwnedState.RELEASED,
+        OwnedState.PREPARING: OwnedState.RELEASED,
+        OwnedState.PREPARED: OwnedState.RELEASED,
+        OwnedState.ACTIVE: OwnedState.DRAINING,
+    },
+    OwnedInput.ENDED: {
+        OwnedState.DRAINING: OwnedState.RELEASED,
+    },
+    OwnedInput.FORGOTTEN: {
+        OwnedState.PREPARING: OwnedState.ABSENT,
+        OwnedState.PREPARED: OwnedState.ABSENT,
+        OwnedState.RELEASED: OwnedState.ABSENT,
+    },
+}
+"""What does not stand here can't happen."""
+
+
+class TransitionError(AssertionError):
+    """A partition was given an input that can't come in its state: the code is at fault."""
+
+
+class Deed(Enum):
+    """What the shell is to do."""
+
+    PREPARE = auto()  # have it filtered, fetched and applied to memory, then call `ready`; again where rows were kept
+    ACTIVATE = auto()  # hand over what is there, and then each change, with the token
+    STOP = auto()  # start no call; those that run are given the rest of their time
+    FORGET = auto()  # give its rows up
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A deed for one partition, with the token that it is for."""
+
+    deed: Deed
+    partition: int
+    token: int
+
+
+class Aim(Enum):
+    """What the table wants of this worker's session, of one partition."""
+
+    NOTHING = auto()
+    KEEP = auto()  # an ended session of this worker had it: its rows may be of use
+    OFFER = auto()  # it is next
+    HOLD = auto()  # it owns it
+    RELEASE = auto()  # it owns it, and is to stop
+
+
+class OwnedPartition:
+    """One partition of one worker."""
+
+    __slots__ = ("calls", "number", "state", "token")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.state = OwnedState.ABSENT
+        self.token = 0  # that it is prepared for, has, or has released
+        self.calls = 0
+
+    def on(self, happened: OwnedInput) -> None:
+        """Goes over into the state that ``TRANSITIONS`` has for what has happened.
+
+        Raises:
+            TransitionError: there is none.
+        """
+        after = TRANSITIONS[happened].get(self.state)
+        if after is None:
+            raise TransitionError(f"partition {self.number} is {self.state.name}: it can't be {happened.name}")
+        self.state = after
+
+
+class Ownership:
+    """All partitions of a key in one worker.
+
+    ``now`` is the worker's own monotonic clock, everywhere. Nothing waits. What is to be done is taken with
+    :meth:`take_actions`, and :attr:`record` is what the worker's state in the bucket is to say: the shell writes it by
+    compare-and-set whenever it is another, one write at a time.
+    """
+
+    def __init__(self, worker_id: str, lease: str, partitions: int, fence: Fence, *, capacity: int = 1) -> None:
+        self._worker_id = worker_id
+        self._lease = lease
+        self._fence = fence
+        self._capacity = capacity
+        self._partitions = [OwnedPartition(number) for number in range(partitions)]
+        self._table: Table | None = None
+        self._seen = 0
+        self._number = self._first = self._last = self._ended = 0
+        self._leaving = self._closed = False
+        self._actions: list[Action] = []
+
+    @property
+    def session(self) -> Session | None:
+        """The session that runs, as far as is known: the fence may have passed since."""
+        return Session(self._worker_id, self._lease, self._number) if self._number else None
+
+    @property
+    def record(self) -> State:
+        """What the worker's state in the bucket is to say."""
+        listed: dict[OwnedState, list[tuple[int, int]]] = {OwnedState.PREPARED: [], OwnedState.RELEASED: []}
+        for owned in self._partitions:
+            aim, token = self._aim(owned.number)
+            if owned.token == token and (aim, owned.state) in _SAID:
+                listed[owned.state].append((owned.number, token))
+        return State(
+            lease=self._lease,
+            session=self._number,
+            first=self._first,
+            ended=self._ended,
+            seen=self._seen,
+            prepared=tuple(listed[OwnedState.PREPARED][:MAX_MOVING]),
+            released=tuple(listed[OwnedState.RELEASED][:MAX_MOVING]),
+            leaving=self._leaving,
+            capacity=self._capacity,
+        )
+
+    @property
+    def wake_at(self) -> float | None:
+        """When to poll next: the fence, while there is a session."""
+        return self._fence.until if self._number else None
+
+    @property
+    def has_left(self) -> bool:
+        """Whether a worker that leaves owns nothing any more, and runs no call."""
+        table = self._table
+        owns = table is not None and any(_is_of(entry.owner, self._worker_id) for entry in table.entries)
+        return self._leaving and not owns and not self._draining()
+
+    def state_of(self, partition: int) -> OwnedState:
+        """How far this worker is with a partition."""
+        return self._partitions[partition].state
+
+    def take_actions(self) -> list[Action]:
+        """What is to be done, in order; each once."""
+        taken, self._actions = self._actions, []
+        return taken
+
+    def refreshed(self, asked_at: float, revision: int, now: float, *, continued: bool = True) -> None:
+        """The lease was refreshed with this revision; begins a session where there is none.
+
+        ``asked_at``: when the refresh was sent. ``continued``: it took the place of a refresh of this process.
+        Otherwise the lease was gone, and another process may have had it meanwhile: no session outlives that.
+        """
+        self.poll(now)  # first: an answer that comes after the fence does not undo that it has passed
+        if self._number and not continued:
+            self._end_session()
+            self._settle()
+        self._fence.refreshed(asked_at)
+        if not (self._number or self._closed or self._draining() or self._fence.passed(now)) and revision > self._last:
+            self._number = self._last = revision
+            # Another process of this id may have had a session in between, and of that one nothing is said.
+            self._first = self._first if self._first and continued else revision
+            self._settle()
+
+    def obey(self, table: Table | None, now: float) -> None:
+        """The table is another; ``None``: it is gone. One that was overtaken is not gone back to."""
+        self.poll(now)
+        if table is None and self._table is not None:
+            self._end_session()
+            self._table = None
+        elif table is not None and table.epoch > self._seen and len(table.entries) == len(self._partitions):
+            self._table, self._seen = table, table.epoch
+        else:
+            return
+        self._settle()
+
+    def ready(self, partition: int, token: int, now: float) -> None:
+        """A partition has been prepared; what was prepared for a token that does not count any more is passed over."""
+        self.poll(now)
+        owned = self._partitions[partition]
+        if owned.state is OwnedState.PREPARING and owned.token == token:
+            owned.on(OwnedInput.READY)
+            self._settle_one(owned)
+
+    def begin_call(self, partition: int, now: float) -> int | None:
+        """The token for one call that starts now, or ``None`` if none may. :meth:`end_call` follows."""
+        self.poll(now)
+        owned = self._partitions[partition]
+        if owned.state is not OwnedState.ACTIVE:
+            return None
+        owned.calls += 1
+        return owned.token
+
+    def end_call(self, partition: int, now: float) -> None:
+        """A call has ended."""
+        owned = self._partitions[partition]
+        owned.calls -= 1
+        self.poll(now)
+        if owned.state is OwnedState.DRAINING and not owned.calls:
+            self._settle_one(owned)
+            self._note_ended()
+
+    def poll(self, now: float) -> None:
+        """Ends the session where the fence has passed."""
+        if self._number and self._fence.passed(now):
+            self._end_session()
+            self._settle()
+
+    def leave(self) -> None:
+        """Has the leader give the partitions to others; goes on serving until :attr:`has_left`."""
+        self._leaving = True
+
+    def close(self) -> None:
+        """Ends the session for good: no call starts from now on."""
+        self._closed = True
+        self._end_session()
+        self._settle()
+
+    def _end_session(self) -> None:
+        self._number = 0
+
+    def _draining(self) -> bool:
+        return any(owned.state is OwnedState.DRAINING for owned in self._partitions)
+
+    def _aim(self, number: int) -> tuple[Aim, int]:
+        """What the table wants of this session for a partition, and the token that it is about."""
+        if self._table is None:
+            return Aim.NOTHING, 0
+        entry, session = self._table.entries[number], self.session
+        if session is not None and entry.owner == session:
+            return (Aim.RELEASE if entry.phase is Phase.DRAIN else Aim.HOLD), entry.token
+        if session is not None and entry.next == session:
+            return Aim.OFFER, entry.next_token
+        is_kept = _is_of(entry.owner, self._worker_id) or _is_of(entry.next, self._worker_id)
+        return (Aim.KEEP if is_kept else Aim.NOTHING), 0
+
+    def _settle(self) -> None:
+        """Brings every partition as near to what the table wants as it can be now."""
+        for owned in self._partitions:
+            self._settle_one(owned)
+        self._note_ended()
+
+    def _settle_one(self, owned: OwnedPartition) -> None:
+        aim, token = self._aim(owned.number)
+        while self._advance(owned, aim, token):
+            pass
+
+    def _note_ended(self) -> None:
+        """Once no call of an ended session runs, the worker says so; and that it acts by no table, if there is none."""
+        if not self._number and not self._draining():
+            self._ended = self._last
+            if self._table is None:
+                self._seen = 0
+
+    def _advance(self, owned: OwnedPartition, aim: Aim, token: int) -> bool:
+        """One step of one partition; returns whether there was one."""
+        match owned.state:
+            case OwnedState.ACTIVE if aim is not Aim.HOLD or owned.token != token:
+                self._do(owned, OwnedInput.STOP, Deed.STOP)
+            case OwnedState.DRAINING if not owned.calls:
+                owned.on(OwnedInput.ENDED)
+            case OwnedState.ABSENT | OwnedState.RELEASED if aim in _WANTS and token > owned.token:
+                owned.token = token
+                self._do(owned, OwnedInput.WANTED, Deed.PREPARE)
+            case OwnedState.PREPARING | OwnedState.PREPARED if aim in _WANTS and token != owned.token:
+                is_preparing = owned.state is OwnedState.PREPARING
+                owned.token = token
+                if is_preparing:
+                    self._actions.append(Action(Deed.PREPARE, owned.number, token))
+            case OwnedState.PREPARED if aim is Aim.HOLD:
+                self._do(owned, OwnedInput.GRANTED, Deed.ACTIVATE)
+            case OwnedState.ABSENT | OwnedState.PREPARING | OwnedState.PREPARED if aim is Aim.RELEASE:
+                owned.token = token
+                owned.on(OwnedInput.STOP)
+            case OwnedState.RELEASED if aim is Aim.RELEASE and token != owned.token:
+                owned.token = token  # it never got so far as to start a call with it
+                return False
+            case OwnedState.PREPARING | OwnedState.PREPARED if aim is Aim.KEEP:
+                owned.on(OwnedInput.STOP)
+            case OwnedState.PREPARING | OwnedState.PREPARED | OwnedState.RELEASED if aim is Aim.NOTHING:
+                self._do(owned, OwnedInput.FORGOTTEN, Deed.FORGET)
+            case _:
+                return False
+        return True
+
+    def _do(self, owned: OwnedPartition, happened: OwnedInput, deed: Deed) -> None:
+        owned.on(happened)
+        self._actions.append(Action(deed, owned.number, owned.token))
+
+
+_WANTS: Final = (Aim.OFFER, Aim.HOLD)
+_SAID: Final = ((Aim.OFFER, OwnedState.PREPARED), (Aim.RELEASE, OwnedState.RELEASED))
+"""What the leader has to hear of: that it may go on."""
+
+
+def _is_of(session: Session | None, worker_id: str) -> bool:
+    return session is not None and session.worker_id == worker_id

@@ -1,0 +1,211 @@
+"""The records of exclusive ownership in the bucket of nodes, and how they are written.
+
+None of them can be taken for a member or a claim on a slot (``test_sticky_records.py``): others read this bucket too.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Final, NamedTuple, TypeVar
+
+import msgspec
+from ringcast_wire import LimitExceededError, ProtocolError, limits
+
+MAX_TABLE_BYTES: Final = 256 * limits.KIB
+"""A table as JSON. One of 4096 partitions that 200 workers own takes about 50 KiB."""
+MAX_STATE_BYTES: Final = limits.MAX_RECORD_BYTES - 256
+"""A worker's state, or the term, as JSON: a record with its headers takes no more than any other."""
+MAX_MOVING: Final = 64
+"""Partitions of a key that change their owner at once: a worker lists each of them in its state."""
+MAX_NUMBER: Final = 2**53 - 1
+"""Epochs, tokens and sessions: what every reader of JSON takes."""
+MAX_SESSIONS: Final = 2 * limits.MAX_WORKERS_PER_KEY + 2 * MAX_MOVING
+"""Sessions that a table names: of the workers, and of those before that are not given away yet."""
+
+_Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
+_Partition = Annotated[int, msgspec.Meta(ge=0, lt=limits.MAX_PARTITIONS)]
+_Index = Annotated[int, msgspec.Meta(ge=-1, lt=MAX_SESSIONS)]
+_Name = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")]
+_LeaseId = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_-]{1,64})?\Z")]
+_Listed = Annotated[tuple[tuple[_Partition, _Number], ...], msgspec.Meta(max_length=MAX_MOVING)]
+
+
+def term_name(key: str) -> str:
+    """Where the leader of a config key is named."""
+    return f"{key}.lead.term"
+
+
+def table_name(key: str) -> str:
+    """Where the table of a config key is."""
+    return f"{key}.lead.table"
+
+
+def state_name(key: str, worker_id: str) -> str:
+    """Where a worker says how far it is."""
+    return f"{key}.state.{worker_id}"
+
+
+class Session(NamedTuple):
+    """A worker while its fence has not passed. ``number``: the revision of the refresh of ``lease`` it began with."""
+
+    worker_id: str
+    lease: str
+    number: int
+
+
+class Phase(StrEnum):
+    """Where a partition is."""
+
+    HELD = "held"  # the owner has it, or nobody
+    PREPARE = "prepare"  # the owner has it, and the next one prepares
+    DRAIN = "drain"  # the owner is to stop; there is no way back to its token
+
+
+class Entry(NamedTuple):
+    """Who has a partition. ``next`` is to get it with ``next_token``. Without an owner ``token`` is the last one's."""
+
+    owner: Session | None
+    token: int
+    phase: Phase = Phase.HELD
+    next: Session | None = None
+    next_token: int = 0
+
+
+class Table(NamedTuple):
+    """The owners of a key. ``epoch`` rises with every write; a token is the epoch of the write that first named it."""
+
+    epoch: int
+    entries: tuple[Entry, ...]
+
+
+class Term(msgspec.Struct, frozen=True, kw_only=True):
+    """Who leads. It keeps others from trying: what makes a write safe is its compare-and-set alone."""
+
+    leader: _Name
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker says of itself.
+
+    ``session`` is 0 while it has none. No call of a session from ``first`` up to ``ended`` runs, or will: all of these
+    are of this process. ``seen``: the epoch of the table that it acts by, 0 for none. ``prepared`` and ``released``
+    name partitions with their token.
+    """
+
+    lease: _LeaseId
+    session: _Number
+    first: _Number = 0
+    ended: _Number = 0
+    seen: _Number = 0
+    prepared: _Listed = ()
+    released: _Listed = ()
+    leaving: bool = False
+    capacity: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 1
+
+
+class _TableRecord(msgspec.Struct, frozen=True, kw_only=True):
+    epoch: Annotated[int, msgspec.Meta(ge=1, le=MAX_NUMBER)]
+    sessions: Annotated[tuple[tuple[_Name, _LeaseId, _Number], ...], msgspec.Meta(max_length=MAX_SESSIONS)]
+    owners: Annotated[tuple[_Index, ...], msgspec.Meta(min_length=1, max_length=limits.MAX_PARTITIONS)]
+    tokens: Annotated[tuple[_Number, ...], msgspec.Meta(min_length=1, max_length=limits.MAX_PARTITIONS)]
+    moves: Annotated[tuple[tuple[_Partition, Phase, _Index, _Number], ...], msgspec.Meta(max_length=MAX_MOVING)]
+
+
+T = TypeVar("T", Term, State, _TableRecord)
+
+
+def encode_table(table: Table) -> bytes:
+    """A table as JSON: sessions once, then an owner and a token a partition, and what moves.
+
+    Raises:
+        LimitExceededError: it would take more than ``MAX_TABLE_BYTES``, or more partitions move than ``MAX_MOVING``.
+    """
+    sessions: dict[Session, int] = {}
+
+    def index(session: Session | None) -> int:
+        return -1 if session is None else sessions.setdefault(session, len(sessions))
+
+    owners = tuple(index(entry.owner) for entry in table.entries)
+    moves = tuple(
+        (number, entry.phase, index(entry.next), entry.next_token)
+        for number, entry in enumerate(table.entries)
+        if entry.phase is not Phase.HELD
+    )
+    for name, count, most in (("moves", len(moves), MAX_MOVING), ("sessions", len(sessions), MAX_SESSIONS)):
+        if count > most:
+            raise LimitExceededError(f"a table has {count} {name}: at most {most} are allowed")
+    tokens = tuple(entry.token for entry in table.entries)
+    record = _TableRecord(epoch=table.epoch, sessions=tuple(sessions), owners=owners, tokens=tokens, moves=moves)
+    return _within(msgspec.json.encode(record), "table", MAX_TABLE_BYTES)
+
+
+def decode_table(data: bytes, partitions: int) -> Table:
+    """Reads a table of so many partitions.
+
+    Raises:
+        ProtocolError: it is not one.
+    """
+    record = _decode(data, _TableRecord, MAX_TABLE_BYTES)
+    if not len(record.owners) == len(record.tokens) == partitions:
+        raise ProtocolError(f"table has {len(record.owners)} owners and {len(record.tokens)} tokens, not {partitions}")
+    sessions = [Session(*session) for session in record.sessions]
+    indices = [*record.owners, *(move[2] for move in record.moves)]
+    if max(indices, default=-1) >= len(sessions):
+        raise ProtocolError(f"table names session {max(indices)} of {len(sessions)}")
+    if max(*record.tokens, *(move[3] for move in record.moves), 0) > record.epoch:
+        raise ProtocolError(f"table of epoch {record.epoch} has a token of a later one")
+    sessions_or_none = [*sessions, None]  # an index of -1 is none
+    entries = [Entry(sessions_or_none[owner], token) for owner, token in zip(record.owners, record.tokens, strict=True)]
+    for number, phase, following, token in record.moves:
+        if number >= partitions or entries[number].phase is not Phase.HELD or phase is Phase.HELD:
+            raise ProtocolError(f"table moves partition {number} of {partitions} twice, or not at all")
+        entries[number] = entries[number]._replace(phase=phase, next=sessions_or_none[following], next_token=token)
+    return Table(record.epoch, tuple(entries))
+
+
+def encode_state(state: State) -> bytes:
+    """A worker's state as JSON.
+
+    Raises:
+        LimitExceededError: it takes more than ``MAX_STATE_BYTES``.
+    """
+    return _within(msgspec.json.encode(state), "state", MAX_STATE_BYTES)
+
+
+def decode_state(data: bytes) -> State:
+    """Reads a worker's state.
+
+    Raises:
+        ProtocolError: it is not one.
+    """
+    return _decode(data, State, MAX_STATE_BYTES)
+
+
+def encode_term(term: Term) -> bytes:
+    """A term as JSON."""
+    return _within(msgspec.json.encode(term), "term", MAX_STATE_BYTES)
+
+
+def decode_term(data: bytes) -> Term:
+    """Reads a term.
+
+    Raises:
+        ProtocolError: it is not one.
+    """
+    return _decode(data, Term, MAX_STATE_BYTES)
+
+
+def _within(data: bytes, what: str, most: int) -> bytes:
+    if len(data) > most:
+        raise LimitExceededError(f"{what} takes {len(data)} bytes: at most {most} are allowed")
+    return data
+
+
+def _decode(data: bytes, kind: type[T], most: int) -> T:
+    what = kind.__name__.removeprefix("_")
+    if len(data) > most:
+        raise ProtocolError(f"{what} takes {len(data)} bytes: at most {most} are allowed")
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"{what} of {len(data)} bytes can't be read: {error}") from error

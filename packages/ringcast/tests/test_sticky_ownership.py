@@ -1,0 +1,208 @@
+"""What a worker may do with its partitions: the table of states, sessions, and the fence."""
+
+from __future__ import annotations
+
+import pytest
+from ringcast._protocol.sticky.fence import Fence, FenceTimes
+from ringcast._protocol.sticky.ownership import (
+    TRANSITIONS,
+    Action,
+    Deed,
+    OwnedInput,
+    OwnedPartition,
+    OwnedState,
+    Ownership,
+    TransitionError,
+)
+from ringcast._protocol.sticky.records import Entry, Phase, Session, Table
+from ringcast_wire import InvalidInputError
+
+TIMES = FenceTimes(ttl_s=10.0, call_s=1.0)
+OTHER = Session("other", "other", 1)
+WAYS = [(before, happened, after) for happened, found in TRANSITIONS.items() for before, after in found.items()]
+
+
+def worker(session: int = 5, asked_at: float = 0.0) -> Ownership:
+    owned = Ownership("w", "w", 1, Fence(TIMES))
+    owned.refreshed(asked_at, session, asked_at)
+    return owned
+
+
+def mine(number: int = 5) -> Session:
+    return Session("w", "w", number)
+
+
+def active(token: int = 7) -> Ownership:
+    owned = worker()
+    owned.obey(Table(token, (Entry(mine(), token),)), 0.0)
+    owned.ready(0, token, 0.0)
+    assert owned.take_actions() == [Action(Deed.PREPARE, 0, token), Action(Deed.ACTIVATE, 0, token)]
+    return owned
+
+
+@pytest.mark.parametrize(("before", "happened", "after"), WAYS)
+def test_every_way_of_the_table(before: OwnedState, happened: OwnedInput, after: OwnedState) -> None:
+    owned = OwnedPartition(3)
+    owned.state = before
+    owned.on(happened)
+    assert owned.state is after
+
+
+@pytest.mark.parametrize("happened", OwnedInput)
+@pytest.mark.parametrize("state", OwnedState)
+def test_what_does_not_stand_in_the_table_is_refused(state: OwnedState, happened: OwnedInput) -> None:
+    owned = OwnedPartition(3)
+    owned.state = state
+    if state not in TRANSITIONS[happened]:
+        with pytest.raises(TransitionError, match=f"partition 3 is {state.name}: it can't be {happened.name}"):
+            owned.on(happened)
+
+
+def test_only_a_prepared_partition_becomes_active_and_only_a_drained_one_is_released() -> None:
+    into = {state: {before for before, _, after in WAYS if after is state} for state in OwnedState}
+    assert into[OwnedState.ACTIVE] == {OwnedState.PREPARED}
+    assert {after for before, _, after in WAYS if before is OwnedState.ACTIVE} == {OwnedState.DRAINING}
+    assert {after for before, _, after in WAYS if before is OwnedState.DRAINING} == {OwnedState.RELEASED}
+
+
+def test_a_planned_move_waits_for_both_sides() -> None:
+    owner, following = active(), worker(session=6)
+    offer = Table(8, (Entry(mine(), 7, Phase.PREPARE, mine(6), 8),))
+    for one in (owner, following):
+        one.obey(offer, 1.0)
+    assert owner.begin_call(0, 1.0) == 7
+    assert following.take_actions() == [Action(Deed.PREPARE, 0, 8)]
+    assert not following.record.prepared
+    following.ready(0, 8, 1.0)
+    assert following.record.prepared == ((0, 8),)
+    assert following.begin_call(0, 1.0) is None
+    drain = Table(9, (Entry(mine(), 7, Phase.DRAIN, mine(6), 8),))
+    for one in (owner, following):
+        one.obey(drain, 2.0)
+    assert owner.take_actions() == [Action(Deed.STOP, 0, 7)]
+    assert owner.begin_call(0, 2.0) is None
+    assert not owner.record.released, "a call still runs"
+    assert following.begin_call(0, 2.0) is None
+    owner.end_call(0, 2.0)
+    assert owner.record.released == ((0, 7),)
+    granted = Table(10, (Entry(mine(6), 8),))
+    for one in (owner, following):
+        one.obey(granted, 3.0)
+    assert following.begin_call(0, 3.0) == 8
+
+
+def test_no_call_starts_at_the_fence_and_the_session_is_over() -> None:
+    owned = active()
+    assert owned.wake_at == 9.0
+    assert owned.begin_call(0, 8.999) == 7
+    assert owned.begin_call(0, 9.0) is None
+    assert owned.session is None
+    assert owned.record.ended == 0, "a call still runs"
+    owned.refreshed(8.0, 9, 9.5)
+    assert owned.session is None, "nor does a new session begin"
+    owned.end_call(0, 9.6)
+    assert owned.record.ended == 5
+    owned.refreshed(9.6, 11, 9.7)
+    assert owned.session == mine(11)
+    assert owned.begin_call(0, 9.8) is None, "the table names the session that is over"
+    owned.obey(Table(12, (Entry(mine(11), 12),)), 10.0)
+    assert owned.take_actions()[-1] == Action(Deed.PREPARE, 0, 12)
+    owned.ready(0, 12, 10.0)
+    assert owned.begin_call(0, 10.0) == 12
+
+
+def test_a_refresh_counts_from_when_it_was_asked_for() -> None:
+    owned = active()
+    owned.refreshed(5.0, 8, 8.9)
+    owned.refreshed(3.0, 7, 8.95)
+    assert owned.wake_at == 14.0
+    assert owned.session == mine(), "a session that goes on keeps its number"
+
+
+def test_an_answer_after_the_fence_does_not_bring_the_session_back() -> None:
+    owned = active()
+    owned.refreshed(8.5, 8, 9.0)
+    assert owned.session == mine(8)
+    assert owned.record.ended == 5
+    assert owned.begin_call(0, 9.1) is None
+
+
+def test_a_lease_that_was_gone_ends_the_session() -> None:
+    owned = active()
+    owned.refreshed(1.0, 8, 1.1, continued=False)
+    assert owned.session == mine(8)
+    assert (owned.record.first, owned.record.ended) == (8, 5), "another process may have been there in between"
+    assert owned.begin_call(0, 1.2) is None
+
+
+def test_a_refresh_whose_fence_has_passed_begins_nothing() -> None:
+    owned = Ownership("w", "w", 1, Fence(TIMES))
+    owned.refreshed(0.0, 5, 9.0)
+    assert owned.session is None
+
+
+def test_a_table_that_was_overtaken_or_has_another_size_is_not_obeyed() -> None:
+    owned = active()
+    owned.obey(Table(9, (Entry(mine(), 7, Phase.DRAIN),)), 1.0)
+    owned.obey(Table(8, (Entry(mine(), 7),)), 1.0)
+    owned.obey(Table(10, (Entry(mine(), 10),) * 2), 1.0)
+    assert owned.state_of(0) is OwnedState.RELEASED
+    assert owned.record.seen == 9
+
+
+def test_a_drain_that_comes_first_is_answered() -> None:
+    owned = worker()
+    owned.obey(Table(9, (Entry(mine(), 7, Phase.DRAIN),)), 0.0)
+    assert owned.record.released == ((0, 7),)
+    assert owned.take_actions() == []
+
+
+def test_a_partition_that_is_others_is_forgotten() -> None:
+    owned = active()
+    owned.obey(Table(9, (Entry(OTHER, 9),)), 1.0)
+    assert [action.deed for action in owned.take_actions()] == [Deed.STOP, Deed.FORGET]
+    assert owned.state_of(0) is OwnedState.ABSENT
+
+
+def test_what_was_prepared_for_an_offer_that_is_withdrawn_counts_no_more() -> None:
+    owned = worker()
+    owned.obey(Table(8, (Entry(OTHER, 7, Phase.PREPARE, mine(), 8),)), 0.0)
+    owned.obey(Table(9, (Entry(OTHER, 7),)), 0.0)
+    owned.ready(0, 8, 0.0)
+    assert owned.state_of(0) is OwnedState.ABSENT
+    owned.obey(Table(10, (Entry(OTHER, 7, Phase.PREPARE, mine(), 10),)), 0.0)
+    owned.ready(0, 8, 0.0)
+    assert owned.state_of(0) is OwnedState.PREPARING
+
+
+def test_a_lost_table_ends_the_session_and_the_calls_first() -> None:
+    owned = active()
+    assert owned.begin_call(0, 1.0) == 7
+    owned.obey(None, 1.0)
+    assert (owned.record.session, owned.record.seen) == (0, 7)
+    owned.end_call(0, 1.5)
+    assert (owned.record.ended, owned.record.seen) == (5, 0)
+
+
+def test_a_worker_that_leaves_has_left_once_it_owns_nothing() -> None:
+    owned = active()
+    owned.leave()
+    assert owned.record.leaving
+    assert not owned.has_left
+    owned.obey(Table(9, (Entry(mine(), 7, Phase.DRAIN, OTHER, 8),)), 1.0)
+    assert not owned.has_left
+    owned.obey(Table(10, (Entry(OTHER, 8),)), 1.0)
+    assert owned.has_left
+    owned.close()
+    owned.refreshed(2.0, 9, 2.0)
+    assert owned.session is None
+
+
+def test_times_that_prove_nothing_are_refused() -> None:
+    assert FenceTimes(ttl_s=10.0, call_s=0.25).give_away_s == pytest.approx(10.35)
+    with pytest.raises(InvalidInputError, match=r"^call_s must be between 0\.25 and 5 seconds, got 0\.2$"):
+        FenceTimes(ttl_s=10.0, call_s=0.2)
+    with pytest.raises(InvalidInputError, match=r"^call_s must be between 0\.25 and 5 seconds, got 6$"):
+        FenceTimes(ttl_s=10.0, call_s=6.0)
+    with pytest.raises(InvalidInputError, match=r"^ttl_s must be between 0\.1 and 3600 seconds, got nan$"):
+        FenceTimes(ttl_s=float("nan"))

@@ -1,0 +1,159 @@
+"""The records of exclusive ownership: what is read back, what is refused, and what others take them for."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ringcast._protocol.kv_mirror import Entry as Stored
+from ringcast._protocol.kv_mirror import KvMirror
+from ringcast._protocol.membership import Membership, orphaned_records
+from ringcast._protocol.sticky.records import (
+    MAX_MOVING,
+    MAX_NUMBER,
+    MAX_SESSIONS,
+    MAX_STATE_BYTES,
+    MAX_TABLE_BYTES,
+    Entry,
+    Phase,
+    Session,
+    State,
+    Table,
+    Term,
+    decode_state,
+    decode_table,
+    decode_term,
+    encode_state,
+    encode_table,
+    encode_term,
+    state_name,
+    table_name,
+    term_name,
+)
+from ringcast_wire import LimitExceededError, ProtocolError
+
+NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,8}", fullmatch=True)
+SESSIONS = st.builds(Session, NAMES, NAMES, st.integers(1, 9))
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> Table:
+    entries = []
+    for _ in range(draw(st.integers(1, 12))):
+        phase = draw(st.sampled_from(Phase))
+        entry = Entry(draw(st.none() | SESSIONS), draw(st.integers(0, 99)), phase)
+        if phase is not Phase.HELD:
+            entry = entry._replace(next=draw(st.none() | SESSIONS), next_token=draw(st.integers(0, 99)))
+        entries.append(entry)
+    return Table(draw(st.integers(99, MAX_NUMBER)), tuple(entries))
+
+
+@given(tables())
+def test_a_table_is_read_back(table: Table) -> None:
+    assert decode_table(encode_table(table), len(table.entries)) == table
+
+
+def test_a_state_and_a_term_are_read_back() -> None:
+    state = State(
+        lease="host.x", session=5, first=2, ended=3, seen=9, prepared=((1, 9),), released=((2, 7),), leaving=True
+    )
+    assert decode_state(encode_state(state)) == state
+    assert decode_term(encode_term(Term(leader="w"))) == Term(leader="w")
+
+
+def test_the_largest_records_fit() -> None:
+    sessions = [Session(f"{n:0>64}", f"{n:0>64}.{n:0>64}", MAX_NUMBER) for n in range(MAX_SESSIONS - MAX_MOVING)]
+    later = [Session(f"{n:a>64}", f"{n:a>64}.{n:a>64}", MAX_NUMBER) for n in range(MAX_MOVING)]
+    entries = [Entry(sessions[n % len(sessions)], MAX_NUMBER) for n in range(4096)]
+    for n in range(MAX_MOVING):
+        entries[-1 - n] = Entry(sessions[n], MAX_NUMBER, Phase.PREPARE, later[n], MAX_NUMBER)
+    table = Table(MAX_NUMBER, tuple(entries))
+    assert decode_table(encode_table(table), 4096) == table
+    pairs = tuple((4095, MAX_NUMBER) for _ in range(MAX_MOVING))
+    lease = f"{'a' * 64}.{'b' * 64}"
+    numbers = {
+        "session": MAX_NUMBER,
+        "first": MAX_NUMBER,
+        "ended": MAX_NUMBER,
+        "seen": MAX_NUMBER,
+        "capacity": 1_000_000,
+    }
+    state = State(lease=lease, prepared=pairs, released=pairs, leaving=True, **numbers)
+    assert decode_state(encode_state(state)) == state
+
+
+def test_a_table_of_too_many_moves_or_sessions_is_refused() -> None:
+    moving = Entry(None, 1, Phase.DRAIN)
+    with pytest.raises(LimitExceededError, match=r"^a table has 65 moves: at most 64 are allowed$"):
+        encode_table(Table(1, (moving,) * (MAX_MOVING + 1)))
+    owned = tuple(Entry(Session(f"w{n}", "l", 1), 1) for n in range(MAX_SESSIONS + 1))
+    with pytest.raises(LimitExceededError, match=rf"^a table has {MAX_SESSIONS + 1} sessions: at most {MAX_SESSIONS}"):
+        encode_table(Table(1, owned))
+
+
+GOOD: dict[str, Any] = {
+    "epoch": 5,
+    "sessions": [["w", "l", 1]],
+    "owners": [0, -1],
+    "tokens": [5, 0],
+    "moves": [[0, "drain", -1, 0]],
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"owners": [0]}, "table has 1 owners and 2 tokens, not 2"),
+        ({"owners": [1, -1]}, "table names session 1 of 1"),
+        ({"moves": [[0, "drain", 3, 0]]}, "table names session 3 of 1"),
+        ({"tokens": [6, 0]}, "table of epoch 5 has a token of a later one"),
+        ({"moves": [[0, "drain", -1, 6]]}, "table of epoch 5 has a token of a later one"),
+        ({"moves": [[0, "drain", -1, 0]] * 2}, "table moves partition 0 of 2 twice, or not at all"),
+        ({"moves": [[2, "drain", -1, 0]]}, "table moves partition 2 of 2 twice, or not at all"),
+        ({"moves": [[0, "held", -1, 0]]}, "table moves partition 0 of 2 twice, or not at all"),
+        ({"epoch": 0}, "TableRecord of .* can't be read"),
+        ({"owners": [-2, 0]}, "TableRecord of .* can't be read"),
+        ({"sessions": [[">", "l", 1]]}, "TableRecord of .* can't be read"),
+        ({"sessions": [["w", "a.b.c", 1]]}, "TableRecord of .* can't be read"),
+        ({"moves": [[0, "drain", -1, 0]] * 65}, "TableRecord of .* can't be read"),
+    ],
+)
+def test_a_damaged_table_is_refused(change: dict[str, Any], message: str) -> None:
+    assert decode_table(json.dumps(GOOD).encode(), 2)
+    with pytest.raises(ProtocolError, match=message):
+        decode_table(json.dumps(GOOD | change).encode(), 2)
+
+
+def test_records_that_are_too_long_are_refused() -> None:
+    with pytest.raises(ProtocolError, match=rf"^TableRecord takes {MAX_TABLE_BYTES + 1} bytes: at most"):
+        decode_table(b" " * (MAX_TABLE_BYTES + 1), 2)
+    for decode in (decode_state, decode_term):
+        with pytest.raises(ProtocolError, match=rf"takes {MAX_STATE_BYTES + 1} bytes: at most {MAX_STATE_BYTES} are"):
+            decode(b" " * (MAX_STATE_BYTES + 1))
+
+
+@given(st.binary(max_size=60))
+def test_rubbish_is_refused(data: bytes) -> None:
+    for decode in (decode_state, decode_term, lambda data: decode_table(data, 2)):
+        with pytest.raises(ProtocolError):
+            decode(data)
+
+
+def test_others_take_them_for_no_member_and_no_claim() -> None:
+    """The agent deletes claims on slots of workers that it does not have; a worker counts members."""
+    records = {
+        term_name("list"): encode_term(Term(leader="w")),
+        table_name("list"): encode_table(Table(1, (Entry(Session("w", "host", 1), 1),))),
+        state_name("list", "w"): encode_state(State(lease="host", session=1)),
+    }
+    nodes = KvMirror()
+    nodes.replace({name: Stored(at + 1, value) for at, (name, value) in enumerate(records.items())})
+    assert orphaned_records(nodes, "host", living=()) == []
+    membership = Membership()
+    membership.nodes.replace(nodes.entries)
+    assert membership.records_of("list") == ({}, {})
+    assert membership.named(["list"]) == frozenset()
+    assert membership.nodes.unreadable == 0

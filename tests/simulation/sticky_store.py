@@ -1,0 +1,64 @@
+"""The buckets of the simulation of exclusive ownership: compare-and-set, expiry, and readers that lag behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A lease as the store has it."""
+
+    revision: int
+    incarnation: int
+    stored_at: float
+
+
+class Store:
+    """The two buckets. Leases expire by the server's clock; what is read may be as old as ``lag_s``."""
+
+    def __init__(self, ttl_s: float) -> None:
+        self._ttl_s = ttl_s
+        self._lease_revision = self._revision = 0
+        self.leases: dict[str, Lease] = {}
+        self._past: list[tuple[float, dict[str, Lease]]] = []
+        self.nodes: dict[str, tuple[int, bytes]] = {}
+        self.is_compared = True
+
+    def put_lease(self, name: str, incarnation: int, last: int, now: float) -> tuple[int, Lease | None]:
+        """The new revision, or 0 and what stands there."""
+        self._expire(now)
+        found = self.leases.get(name)
+        if (found.revision if found else 0) != last:
+            return 0, found
+        self._lease_revision += 1
+        self.leases[name] = Lease(self._lease_revision, incarnation, now)
+        self._remember(now)
+        return self._lease_revision, None
+
+    def drop_lease(self, name: str, now: float) -> None:
+        self.leases.pop(name, None)
+        self._remember(now)
+
+    def read_leases(self, now: float, lag_s: float) -> dict[str, int]:
+        self._expire(now)
+        past = [leases for at, leases in self._past if at <= now - lag_s]
+        return {name: lease.revision for name, lease in (past[-1] if past else {}).items()}
+
+    def put(self, name: str, value: bytes, last: int) -> int:
+        """The new revision, or 0 where it is not ``last``."""
+        if self.nodes.get(name, (0, b""))[0] != last and (self.is_compared or not name.endswith(".lead.table")):
+            return 0
+        self._revision += 1
+        self.nodes[name] = self._revision, value
+        return self._revision
+
+    def _expire(self, now: float) -> None:
+        for name, lease in list(self.leases.items()):
+            if now - lease.stored_at >= self._ttl_s:
+                self.drop_lease(name, now)
+
+    def _remember(self, now: float) -> None:
+        self._past.append((now, dict(self.leases)))
+        if len(self._past) > 400:
+            del self._past[:200]

@@ -1,0 +1,121 @@
+"""Broken machines of exclusive ownership. Each takes one rule away; the judge has to notice every one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from ringcast._protocol.sticky.evidence import LeaseEvidence
+from ringcast._protocol.sticky.fence import Fence
+from ringcast._protocol.sticky.leader import Leader, Step, View, WriteTable
+from ringcast._protocol.sticky.ownership import Aim, Ownership
+from ringcast._protocol.sticky.records import Phase, Session, Table
+
+from tests.simulation.sticky_world import Machines
+
+
+class NoFence(Fence):
+    """Starts calls whenever it has the partition."""
+
+    def passed(self, now: float) -> bool:
+        return False
+
+
+class TrustsTheMarker(LeaseEvidence):
+    """Takes a lease that the server does not have any more for the end of its worker."""
+
+    def __init__(self, give_away_s: float) -> None:
+        super().__init__(give_away_s)
+        self._missing: frozenset[str] = frozenset()
+
+    def answered(self, asked: Collection[str], found: Mapping[str, int], own_revision: int, now: float) -> None:
+        super().answered(asked, found, own_revision, now)
+        self._missing = frozenset(asked) - found.keys()
+
+    def is_over(self, session: Session, now: float) -> bool:
+        return session.lease in self._missing or super().is_over(session, now)
+
+
+class HearsNothing(LeaseEvidence):
+    """Takes silence for the end: it does not ask whether it is cut off itself."""
+
+    def is_over(self, session: Session, now: float) -> bool:
+        heard = self._heard.get(session.lease)
+        is_silent = heard is not None and heard.revision >= session.number and now - heard.at >= self._give_away_s
+        return is_silent or super().is_over(session, now)
+
+
+class GivesAwayEarly(LeaseEvidence):
+    """Waits for less than the calls of a dead worker may take."""
+
+    def __init__(self, give_away_s: float) -> None:
+        super().__init__(give_away_s * 0.5)
+
+
+class ActivatesEarly(Ownership):
+    """Takes a partition up as soon as its owner was told to stop."""
+
+    def _aim(self, number: int) -> tuple[Aim, int]:
+        aim, token = super()._aim(number)
+        is_drained = self._table is not None and self._table.entries[number].phase is Phase.DRAIN
+        return (Aim.HOLD, token) if aim is Aim.OFFER and is_drained else (aim, token)
+
+
+class ResumesItsToken(Ownership):
+    """Goes on with what it had, once a refresh succeeds after its fence has passed."""
+
+    def refreshed(self, asked_at: float, revision: int, now: float, *, continued: bool = True) -> None:
+        super().refreshed(asked_at, revision, now, continued=True)
+
+    def poll(self, now: float) -> None:
+        self._settle()  # the session does not end
+
+    def begin_call(self, partition: int, now: float) -> int | None:
+        return None if self._fence.passed(now) else super().begin_call(partition, now)
+
+
+class LeaderWithMemory(Leader):
+    """Goes on from the table that it wrote last, and not from the one that is there."""
+
+    _mine: Table | None = None
+
+    def step(self, view: View, now: float) -> Step:
+        is_leader = view.term is not None and view.term.leader == self._worker_id
+        if is_leader and self._mine is not None and view.table is not None:
+            view = replace(view, table=self._mine._replace(epoch=max(self._mine.epoch, view.table.epoch)))
+        step = super().step(view, now)
+        if isinstance(step.write, WriteTable):
+            self._mine = step.write.table
+        return step
+
+
+class Variant(NamedTuple):
+    """Machines with one rule less, and what they do in a few words."""
+
+    machines: Machines
+    what: str
+
+
+WITHIN: Final = 60
+"""Seeds within which each is noticed."""
+VARIANTS: Final[Mapping[str, Variant]] = {
+    "no_fence": Variant(Machines(fence=NoFence), "starts calls after its fence has passed"),
+    "trusts_the_marker": Variant(
+        Machines(evidence=TrustsTheMarker), "takes a lease that the server no longer has for the end of its worker"
+    ),
+    "takes_silence_for_the_end": Variant(
+        Machines(evidence=HearsNothing), "gives away what it has heard nothing of, though it may be cut off itself"
+    ),
+    "gives_away_early": Variant(Machines(evidence=GivesAwayEarly), "waits half as long for a dead worker"),
+    "activates_before_released": Variant(
+        Machines(ownership=ActivatesEarly), "takes a partition up before its owner has released it"
+    ),
+    "resumes_its_token": Variant(
+        Machines(ownership=ResumesItsToken), "goes on with its tokens after its fence has passed, once it has a refresh"
+    ),
+    "leader_with_memory": Variant(
+        Machines(leader=LeaderWithMemory), "goes on from the table that it wrote last, not from the one that is there"
+    ),
+    "table_without_compare_and_set": Variant(Machines(is_compared=False), "writes the table whatever stands there"),
+}

@@ -1,0 +1,460 @@
+"""Exclusive ownership under faults: processes with clocks of their own, a store with compare-and-set, and a judge.
+
+The machines of ``ringcast._protocol.sticky`` run as they are, records and codecs included. Time is virtual, everything
+random comes from one seed. A process that is halted is halted between calls: within one nobody can fence it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Any
+
+from ringcast._protocol.sticky.evidence import LeaseEvidence
+from ringcast._protocol.sticky.fence import CLOCK_SKEW, Fence, FenceTimes
+from ringcast._protocol.sticky.leader import Leader, LeaderTimes, TakeTerm, View, WriteTable
+from ringcast._protocol.sticky.ownership import Deed, OwnedState, Ownership
+from ringcast._protocol.sticky.plan import Wishes
+from ringcast._protocol.sticky.records import (
+    Phase,
+    decode_state,
+    decode_table,
+    decode_term,
+    encode_state,
+    encode_table,
+    encode_term,
+    state_name,
+    table_name,
+    term_name,
+)
+
+from tests.simulation.sticky_judge import Call, Judge, Violation
+from tests.simulation.sticky_store import Lease, Store
+
+KEY = "list"
+PARTITIONS = 7
+TIMES = FenceTimes(ttl_s=10.0, call_s=0.5)
+LEADER_TIMES = LeaderTimes(prepare_s=8.0, passed_over_s=20.0)
+FAULTS_S = 120.0
+QUIET_S = 90.0
+_TICK_S = 0.2
+_TIMEOUT_S = 1.5
+
+
+@dataclass
+class Machines:
+    """What a process is made of; a broken variant has others."""
+
+    fence: type[Fence] = Fence
+    evidence: type[LeaseEvidence] = LeaseEvidence
+    leader: type[Leader] = Leader
+    ownership: type[Ownership] = Ownership
+    is_compared: bool = True
+
+
+class Process:
+    """One worker process: the shell around the machines."""
+
+    def __init__(self, world: World, worker_id: str, incarnation: int) -> None:
+        self.world, self.worker_id, self.incarnation = world, worker_id, incarnation
+        draw, machines = world.draw, world.machines
+        self.rate = 1.0 + draw.uniform(-CLOCK_SKEW, CLOCK_SKEW)
+        self.offset = draw.uniform(0.0, 1e6)
+        self.true_fence = -math.inf
+        self.is_alive, self.paused, self.cut_until = True, False, 0.0
+        self.inbox: list[Callable[[], None]] = []
+        self.open_calls: list[Call] = []
+        self.ownership = machines.ownership(worker_id, worker_id, PARTITIONS, machines.fence(TIMES))
+        self.evidence = machines.evidence(TIMES.give_away_s)
+        self.leader = machines.leader(worker_id, PARTITIONS, self.evidence, TIMES.give_away_s, LEADER_TIMES)
+        self.nodes: dict[str, tuple[int, bytes]] = {}
+        self.live: frozenset[str] = frozenset()
+        self.heard: dict[str, tuple[int, float]] = {}
+        self.lease_revision = self.taken = 0
+        self.refresh_at = self.read_at = self.poll_at = -math.inf
+        self.stuck_at = self.stuck_until = 0.0
+        self.busy: set[str] = set()
+        self.is_read = False
+
+    def __repr__(self) -> str:
+        return f"{self.worker_id}#{self.incarnation}"
+
+    @property
+    def now(self) -> float:
+        return self.offset + self.world.now * self.rate
+
+    def ask(self, what: str, request: Callable[[], Any], answer: Callable[[Any], None]) -> None:
+        """One request at a time of each kind; it, or its answer, may be late or lost."""
+        if what in self.busy:
+            return
+        self.busy.add(what)
+        number = next(self.world.numbers)
+        pending = {number}
+
+        def gives_up() -> None:
+            if number in pending:
+                pending.discard(number)
+                self.busy.discard(what)
+
+        def arrives(found: Any) -> None:
+            if number in pending:
+                pending.discard(number)
+                self.busy.discard(what)
+                answer(found)
+
+        def reaches() -> None:
+            found = request()
+            if not self.world.is_lost(self):
+                self.world.after(self.world.delay(), lambda: self.take(lambda: arrives(found)))
+
+        if not self.world.is_lost(self):
+            self.world.after(self.world.delay(), reaches)
+        self.world.after(_TIMEOUT_S / self.rate, lambda: self.take(gives_up))
+
+    def take(self, what: Callable[[], None]) -> None:
+        """Something happens in this process, once it is not halted any more."""
+        if self.is_alive and self.paused:
+            self.inbox.append(what)
+        elif self.is_alive:
+            what()
+
+    def resume(self) -> None:
+        self.paused = False
+        waiting, self.inbox = self.inbox, []
+        if self.world.draw.random() < 0.5:
+            self.call()  # before it has looked at any clock or message
+        for what in waiting:
+            self.take(what)
+
+    def tick(self) -> None:
+        if not self.is_alive:
+            return
+        self.world.after(_TICK_S, self.tick)
+        if self.paused:
+            return
+        self.call()
+        now = self.now
+        if now >= self.refresh_at:
+            self.refresh_at = now + 3.0
+            self.refresh(now)
+        if now >= self.read_at:
+            self.read_at = now + 1.0
+            self.read_leases()
+        if now >= self.poll_at:
+            self.poll_at = now + 2.0
+            self.read_nodes()
+        self.ownership.poll(now)
+        self.act()
+
+    def refresh(self, asked_at: float) -> None:
+        store, last = self.world.store, self.lease_revision
+
+        def put() -> tuple[int, Lease | None]:
+            return store.put_lease(self.worker_id, self.incarnation, last, self.world.now)
+
+        def answered(found: tuple[int, Lease | None]) -> None:
+            revision, other = found
+            if revision:
+                self.lease_revision = revision
+                fence = asked_at + TIMES.serve_s
+                self.true_fence = fence if self.now < fence else self.true_fence
+                self.ownership.refreshed(asked_at, revision, self.now, continued=last not in (0, self.taken))
+                self.evidence.wrote(revision, asked_at)
+                self.act()
+            elif other is not None and other.incarnation != self.incarnation:
+                self.world.stop(self)
+            else:
+                self.lease_revision = other.revision if other is not None else 0
+                self.refresh(self.now)
+
+        self.ask("refresh", put, answered)
+
+    def read_leases(self) -> None:
+        lag_s = self.world.draw.choice((0.0, 0.0, 0.0, self.world.draw.uniform(0.0, 12.0)))
+        asked = {self.worker_id, *self.live, *self.states(), *(w for w in self.world.names)}
+
+        def answered(found: dict[str, int]) -> None:
+            self.evidence.answered(asked, found, found.get(self.worker_id, 0), self.now)
+            for name, revision in found.items():
+                if revision > self.heard.get(name, (0, 0.0))[0]:
+                    self.heard[name] = revision, self.now
+            self.live = frozenset(name for name, (_, at) in self.heard.items() if self.now - at < TIMES.serve_s)
+            self.act()
+
+        if self.world.now < self.stuck_until:
+            lag_s = self.world.now - self.stuck_at  # the replica that answers has stopped
+        self.ask("leases", lambda: self.world.store.read_leases(self.world.now, lag_s), answered)
+
+    def read_nodes(self) -> None:
+        def answered(found: dict[str, tuple[int, bytes]]) -> None:
+            for name, entry in found.items():
+                self.see(name, entry)
+            self.is_read = True
+            self.act()
+
+        self.ask("nodes", lambda: dict(self.world.store.nodes), answered)
+
+    def see(self, name: str, entry: tuple[int, bytes]) -> None:
+        if entry[0] > self.nodes.get(name, (0, b""))[0]:
+            self.nodes[name] = entry
+            if name == table_name(KEY):
+                self.ownership.obey(decode_table(entry[1], PARTITIONS), self.now)
+
+    def hear(self, name: str, entry: tuple[int, bytes]) -> None:
+        self.see(name, entry)
+        self.act()
+
+    def states(self) -> dict[str, Any]:
+        prefix = state_name(KEY, "")
+        return {
+            name.removeprefix(prefix): decode_state(value)
+            for name, (_, value) in self.nodes.items()
+            if name.startswith(prefix)
+        }
+
+    def view(self) -> View:
+        term_revision, term = self.nodes.get(term_name(KEY), (0, b""))
+        table_revision, table = self.nodes.get(table_name(KEY), (0, b""))
+        return View(
+            term=decode_term(term) if term else None,
+            term_revision=term_revision,
+            table=decode_table(table, PARTITIONS) if table else None,
+            table_revision=table_revision,
+            states=self.states(),
+            live=self.live,
+            wishes=self.world.wishes,
+        )
+
+    def act(self) -> None:
+        """Does what the machines want."""
+        if not self.is_read:
+            return
+        for action in self.ownership.take_actions():
+            if action.deed is Deed.PREPARE:
+                took_s = self.world.draw.uniform(0.01, 1.5)
+                done = partial(self.prepared, action.partition, action.token)
+                self.world.after(took_s, partial(self.take, done))
+        name = state_name(KEY, self.worker_id)
+        record = self.ownership.record
+        revision, value = self.nodes.get(name, (0, b""))
+        if not value or decode_state(value) != record:
+            self.write("state", name, encode_state(record), revision)
+        elif self.ownership.has_left and self.ownership.session is not None:
+            self.ownership.close()
+        elif self.ownership.has_left and not record.session:
+            self.world.leaves(self)
+        step = self.leader.step(self.view(), self.now)
+        match step.write:
+            case TakeTerm(term, last):
+                self.write("lead", term_name(KEY), encode_term(term), last)
+            case WriteTable(table, last):
+                self.write("lead", table_name(KEY), encode_table(table), last)
+
+    def prepared(self, partition: int, token: int) -> None:
+        self.ownership.ready(partition, token, self.now)
+        self.act()
+
+    def write(self, what: str, name: str, value: bytes, last: int) -> None:
+        def put() -> int:
+            revision = self.world.store.put(name, value, last)
+            if revision:
+                self.world.changed(name, (revision, value))
+            return revision
+
+        def answered(revision: int) -> None:
+            if revision:
+                self.see(name, (revision, value))
+            else:
+                self.read_nodes()
+
+        self.ask(what, put, answered)
+
+    def call(self) -> None:
+        """Starts a call, if it may."""
+        partition = self.world.draw.randrange(PARTITIONS)
+        token = self.ownership.begin_call(partition, self.now)
+        if token is None:
+            return
+        call = Call(self, partition, token)
+        self.world.judge.begins(call)
+        self.open_calls.append(call)
+        self.world.after(self.world.draw.uniform(0.0, TIMES.call_s) / self.rate, lambda: self.end(call))
+
+    def end(self, call: Call) -> None:
+        if call in self.open_calls:
+            self.open_calls.remove(call)
+            self.world.judge.ends(call)
+            self.ownership.end_call(call.partition, self.now)
+            self.act()
+
+
+@dataclass
+class World:
+    """One run of one seed."""
+
+    seed: int
+    machines: Machines = field(default_factory=Machines)
+
+    def __post_init__(self) -> None:
+        self.draw = Random(self.seed)
+        self.now = 0.0
+        self.numbers = itertools.count(1)
+        self.queue: list[tuple[float, int, Callable[[], None]]] = []
+        self.store = Store(3 * TIMES.ttl_s * (1.0 + self.draw.uniform(-CLOCK_SKEW, CLOCK_SKEW)))
+        self.store.is_compared = self.machines.is_compared
+        self.judge = Judge(PARTITIONS)
+        self.wishes = Wishes()
+        self.processes: list[Process] = []
+        self.names = [f"w{n}" for n in range(self.draw.randint(2, 4))]
+        self.spare = [f"w{n}" for n in range(len(self.names), 6)]
+        self.faulty = True
+        self.trace: list[str] = []
+
+    def after(self, delay_s: float, what: Callable[[], None]) -> None:
+        heapq.heappush(self.queue, (self.now + delay_s, next(self.numbers), what))
+
+    def delay(self) -> float:
+        slow = self.faulty and self.draw.random() < 0.03
+        return self.draw.uniform(0.5, 1.4) if slow else self.draw.uniform(0.001, 0.04)
+
+    def is_lost(self, process: Process) -> bool:
+        return self.now < process.cut_until or (self.faulty and self.draw.random() < 0.03)
+
+    def changed(self, name: str, entry: tuple[int, bytes]) -> None:
+        """Every process that watches hears of it, sooner or later."""
+        for process in self.processes:
+            if not self.is_lost(process):
+                self.after(self.delay(), partial(process.take, partial(process.hear, name, entry)))
+
+    def log(self, text: str) -> None:
+        self.trace.append(f"{self.now:8.2f} {text}")
+
+    def start(self, worker_id: str) -> None:
+        """A process starts once no other has the lease, as far as the server says."""
+        if any(one.worker_id == worker_id and one.is_alive and not one.paused for one in self.processes):
+            return
+        lease = self.store.leases.get(worker_id)
+        if lease is not None and self.now - lease.stored_at < TIMES.ttl_s * self.draw.uniform(0.9, 1.1):
+            self.after(0.5, lambda: self.start(worker_id))
+            return
+        process = Process(self, worker_id, next(self.numbers))
+        process.lease_revision = process.taken = lease.revision if lease is not None else 0
+        self.log(f"start {process}")
+        self.processes.append(process)
+        self.after(self.draw.uniform(0.0, _TICK_S), process.tick)
+
+    def stop(self, process: Process) -> None:
+        """The process is gone, and its calls with it."""
+        self.log(f"stop {process}")
+        process.is_alive = False
+        self.processes.remove(process)
+        for call in process.open_calls:
+            self.judge.ends(call)
+        process.open_calls = []
+
+    def leaves(self, process: Process) -> None:
+        self.store.drop_lease(process.worker_id, self.now)
+        self.stop(process)
+        self.names = [name for name in self.names if name != process.worker_id]
+
+    def fault(self) -> None:
+        if not self.faulty:
+            return
+        self.after(self.draw.expovariate(1 / 4.0), self.fault)
+        running = [one for one in self.processes if one.is_alive and not one.paused]
+        if not running:
+            return
+        leader = self.store.nodes.get(term_name(KEY))
+        process = self.draw.choice(running)
+        if leader is not None and self.draw.random() < 0.35:
+            process = next((one for one in running if one.worker_id == decode_term(leader[1]).leader), process)
+        kind = self.draw.choice(("pause", "pause", "cut", "stuck", "kill", "expire", "join", "leave", "drain"))
+        self.log(f"{kind} {process}")
+        match kind:
+            case "pause" if not process.open_calls:
+                process.paused = True
+                self.after(self.draw.choice((1.0, 9.0, 14.0, 25.0)) * self.draw.random() * 1.2, process.resume)
+            case "cut":
+                process.cut_until = self.now + self.draw.choice((2.0, 10.0, 22.0)) * self.draw.random()
+            case "stuck":
+                process.stuck_at, process.stuck_until = self.now, self.now + self.draw.uniform(2.0, 30.0)
+            case "kill":
+                self.stop(process)
+                self.after(self.draw.uniform(0.0, 15.0), lambda: self.start(process.worker_id))
+            case "expire":  # the server lost it, or its clock has jumped
+                self.store.drop_lease(process.worker_id, self.now)
+                if self.draw.random() < 0.3:
+                    self.stop_soon_for_another(process)
+            case "join" if self.spare:
+                self.names.append(self.spare.pop(0))
+                self.start(self.names[-1])
+            case "leave" if len(self.names) > 2:
+                process.ownership.leave()
+            case "drain":
+                drained = frozenset(self.draw.sample(self.names, self.draw.randint(0, len(self.names) - 1)))
+                self.wishes = Wishes(drains=drained)
+
+    def stop_soon_for_another(self, process: Process) -> None:
+        """Another process takes the worker's id while the first is halted."""
+        if not process.open_calls:
+            process.paused = True
+            self.after(self.draw.uniform(0.5, 12.0), process.resume)
+            self.after(0.1, lambda: self.start(process.worker_id))
+
+    def run(self) -> World:
+        """Runs to the end.
+
+        Raises:
+            Violation: a promise was broken; the text has the seed and the last faults.
+        """
+        for name in self.names:
+            self.after(self.draw.uniform(0.0, 2.0), partial(self.start, name))
+        self.after(5.0, self.fault)
+        self.after(FAULTS_S, self.calm)
+        try:
+            while self.queue and self.now < FAULTS_S + QUIET_S:
+                self.now, _, what = heapq.heappop(self.queue)
+                what()
+                self.judge.look(self.processes)
+            self.settled()
+        except Violation as violation:
+            last = "\n".join(self.trace[-25:])
+            raise Violation(f"seed {self.seed}, at {self.now:.2f} s: {violation}\n{last}") from None
+        return self
+
+    def calm(self) -> None:
+        self.log("calm")
+        self.faulty = False
+        for process in self.processes:
+            process.cut_until = process.stuck_until = self.now
+
+    def settled(self) -> None:
+        """Once faults have ended, every partition has its owner, and no worker more than its share."""
+        name = table_name(KEY)
+        if name not in self.store.nodes:
+            raise Violation("there is no table")
+        entries = decode_table(self.store.nodes[name][1], PARTITIONS).entries
+        running = {one.ownership.session: one for one in self.processes if one.ownership.session is not None}
+        taking = [
+            one
+            for one in running.values()
+            if one.worker_id not in self.wishes.drains and not one.ownership.record.leaving
+        ]
+        if not taking:
+            return
+        loads = dict.fromkeys(running.values(), 0)
+        for number, entry in enumerate(entries):
+            owner = running.get(entry.owner) if entry.owner is not None else None
+            if entry.phase is not Phase.HELD or owner is None:
+                raise Violation(f"partition {number} is not settled: {entry}; running: {list(running)}")
+            if owner.ownership.state_of(number) is not OwnedState.ACTIVE:
+                raise Violation(f"partition {number} is {owner.ownership.state_of(number).name} at its owner {owner}")
+            loads[owner] += 1
+        most = math.ceil(PARTITIONS / len(taking))
+        if any(load > (most if one in taking else 0) for one, load in loads.items()):
+            raise Violation(f"loads are {loads}: at most {most} are allowed, and only at {taking}")

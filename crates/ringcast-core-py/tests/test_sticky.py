@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ringcast_core import MAX_WEIGHT, assign_sticky
 
 NAMES = ["a", "b", "c", "d"]
+GOOD: dict[str, Any] = {"owners": ["a", None], "workers": ["a", "b"]}
 
 
 def is_even(
@@ -115,7 +116,7 @@ def test_every_worker_has_the_floor_or_the_ceiling() -> None:
 )
 def test_bad_values(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
-        assign_sticky(**({"owners": ["a", None], "workers": ["a", "b"]} | arguments))
+        assign_sticky(**(GOOD | arguments))
 
 
 @pytest.mark.parametrize(
@@ -130,4 +131,4 @@ def test_bad_values(arguments: dict[str, Any], message: str) -> None:
 )
 def test_bad_types(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=f"^{message}$"):
-        assign_sticky(**({"owners": ["a", None], "workers": ["a", "b"]} | arguments))
+        assign_sticky(**(GOOD | arguments))

@@ -249,7 +249,7 @@ class Leader:
         return self._evidence.is_over(owner, now)
 
     def _targets(self, view: View, table: Table, sessions: Mapping[str, Session], now: float) -> tuple[str, ...] | None:
-        """The worker that each partition is to get, in time; ``None``: there is nobody to take any."""
+        """The worker that each partition is to get, in time; ``None``: no worker takes any."""
         fixed = {name for name, until in self._passed_over.items() if now < until}
         for until in self._passed_over.values():
             self._wake(until)

@@ -56,13 +56,13 @@ class Session(NamedTuple):
 class Phase(StrEnum):
     """Where a partition is."""
 
-    HELD = "held"  # the owner has it, or nobody
+    HELD = "held"  # the owner has it, if there is one
     PREPARE = "prepare"  # the owner has it, and the next one prepares
     DRAIN = "drain"  # the owner is to stop; there is no way back to its token
 
 
 class Entry(NamedTuple):
-    """Who has a partition. ``next`` is to get it with ``next_token``. Without an owner ``token`` is the last one's."""
+    """The owner of a partition, and the ``next`` one, to be with ``next_token``. ``token`` outlives its owner."""
 
     owner: Session | None
     token: int
@@ -79,7 +79,7 @@ class Table(NamedTuple):
 
 
 class Term(msgspec.Struct, frozen=True, kw_only=True):
-    """Who leads. It keeps others from trying: what makes a write safe is its compare-and-set alone."""
+    """The worker that leads. It keeps others from trying: what makes a write safe is its compare-and-set alone."""
 
     leader: _Name
 

@@ -314,6 +314,7 @@ class World:
         self.spare = [f"w{n}" for n in range(len(self.names), 6)]
         self.faulty = True
         self.trace: list[str] = []
+        self.killed_in: set[OwnedState] = set()
 
     def after(self, delay_s: float, what: Callable[[], None]) -> None:
         heapq.heappush(self.queue, (self.now + delay_s, next(self.numbers), what))
@@ -384,6 +385,7 @@ class World:
             case "stuck":
                 process.stuck_at, process.stuck_until = self.now, self.now + self.draw.uniform(2.0, 30.0)
             case "kill":
+                self.killed_in.update(process.ownership.state_of(number) for number in range(PARTITIONS))
                 self.stop(process)
                 self.after(self.draw.uniform(0.0, 15.0), lambda: self.start(process.worker_id))
             case "expire":  # the server lost it, or its clock has jumped

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from ringcast._protocol.sticky.ownership import OwnedState
 
 from tests.simulation.sticky_judge import Violation
 from tests.simulation.sticky_variants import VARIANTS, WITHIN
@@ -19,6 +20,15 @@ def test_the_promises_hold(seed: int) -> None:
     world = World(seed).run()
     assert world.judge.begun > 50
     assert len(world.trace) > 10
+
+
+def test_workers_are_killed_in_every_state_of_a_partition() -> None:
+    found: set[OwnedState] = set()
+    for seed in range(100, 160):
+        found |= World(seed).run().killed_in
+        if found == set(OwnedState):
+            return
+    pytest.fail(f"no worker was killed with a partition in {set(OwnedState) - found}")
 
 
 def test_the_same_seed_gives_the_same_run() -> None:

@@ -41,6 +41,11 @@ def test_stores(cli: Cli, store_name: str) -> None:
     )
 
 
+def test_who_am_i(cli: Cli) -> None:
+    assert cli.ok("whoami").out == "host:127.0.0.1\n"
+    assert cli.ok("whoami", "--json").document == {"principal": "host:127.0.0.1"}
+
+
 def test_a_row_from_put_to_delete(cli: Cli, store: str) -> None:
     put = cli.ok("put", store, "list", "a", "one", "-m", "why=test", "-m", "by=me=you", "--json").document
     assert (put["row_id"], put["version"]) == ("a", 1)

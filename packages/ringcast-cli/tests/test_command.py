@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from ringcast_cli import _app, _exit_codes
 from ringcast_cli._app import run
 from ringcast_cli._output import visible
 from ringcast_cli._topology_command import ranges
+from ringcast_wire.tokens import KnownToken, digest, read_known_tokens, token_line
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -56,6 +58,8 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
         "groups",
         "agent",
         "dead-letters",
+        "whoami",
+        "token",
         "completion",
     ):
         assert f"  {name} " in out
@@ -225,3 +229,19 @@ def test_a_choice_that_makes_no_sense_is_one_sentence(
 ) -> None:
     assert run(["dead-letters", "list", "gateway", *words]) == _exit_codes.FAILED
     assert f"ringcast: {sentence}" in capsys.readouterr().err
+
+
+def test_a_token_is_printed_once_with_its_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run(["token", "create", "deploy", "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["name"] == "deploy"
+    assert made["token"] not in made["line"]
+    file = tmp_path / "tokens"
+    file.write_text(made["line"])
+    assert read_known_tokens(str(file)) == [KnownToken("deploy", digest(made["token"]))]
+    assert run(["token", "create", "deploy"]) == 0
+    labels, values = zip(*(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()), strict=True)
+    assert labels == ("token", "line")
+    assert values[1] == token_line("deploy", values[0])
+    assert run(["token", "create", "no name"]) == _exit_codes.FAILED
+    assert "name 'no name' is not a valid name" in capsys.readouterr().err

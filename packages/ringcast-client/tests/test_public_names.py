@@ -36,6 +36,7 @@ def test_the_public_names_are_frozen() -> None:
         "SyncProgress",
         "SyncRefusedError",
         "SyncResult",
+        "WhoAmI",
         "check_address",
     ]
     assert all(hasattr(ringcast_client, name) for name in ringcast_client.__all__)

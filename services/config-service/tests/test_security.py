@@ -9,11 +9,13 @@ import grpc
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from ringcast_config_service.security import Security
+from ringcast_config_service.grpc.callers import certificate_name
+from ringcast_config_service.security import Security, Tokens
 from ringcast_service import ConfigError
 from ringcast_testkit import ConfigServiceProcess
 from ringcast_wire import InvalidInputError, UnauthenticatedError
 from ringcast_wire.grpc import STATUS, ConfigServiceStub, ServiceLogin, error_from_rpc, pb
+from ringcast_wire.tokens import digest, token_line
 
 TOKEN = "a-token-of-more-than-sixteen-characters"  # of conftest.py
 Keys = Any  # of conftest.py
@@ -32,6 +34,13 @@ async def list_stores(address: str, login: ServiceLogin) -> list[str]:
         except grpc.aio.AioRpcError as error:
             raise error_from_rpc(error) from error
     return [store.name for store in reply.stores]
+
+
+async def principal(address: str, login: ServiceLogin) -> str:
+    """What the service takes a client for."""
+    async with login.aio_channel(address, ()) as channel:
+        reply = await ConfigServiceStub(channel).WhoAmI(pb.WhoAmIRequest(), timeout=TIMEOUT_S)
+    return str(reply.principal)
 
 
 async def refused(address: str, login: ServiceLogin) -> grpc.StatusCode:
@@ -106,6 +115,53 @@ async def test_only_who_has_a_certificate_gets_an_answer(tmp_path: Path, keys: K
         assert await list_stores(service.address, login) == []
         assert await list_stores(f"tls://{service.address}", login) == []
         assert await refused(service.address, ServiceLogin(tls_ca_file=keys.ca)) is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_each_caller_has_a_name(tmp_path: Path, keys: Keys, nats_url: str) -> None:
+    named, plain = f"{TOKEN}-named", f"{TOKEN}-plain"
+    tokens = keys.write("tokens", f"{token_line('deploy', named)}\n{plain}\n".encode())
+    cert, key = keys.issue("writer.example.org")
+    login = {"tls_ca_file": keys.ca, "tls_cert_file": cert, "tls_key_file": key}
+    options = ("--tls-cert", keys.cert, "--tls-key", keys.key, "--client-ca", keys.ca)
+    with serving(tmp_path, nats_url, *options) as service:
+        assert await principal(service.address, ServiceLogin(**login)) == "certificate:writer.example.org"
+    with serving(tmp_path, nats_url, *options, "--tokens", tokens) as service:
+        mine = keys.write("mine", named.encode())
+        assert await principal(service.address, ServiceLogin(**login, token_file=mine)) == "deploy"
+        keys.write("mine", plain.encode())
+        expected = f"token-{digest(plain).hex()[:8]}"
+        assert await principal(service.address, ServiceLogin(**login, token_file=mine)) == expected
+        for sent in (f"{TOKEN}-other", digest(named).hex(), f"sha256:{digest(named).hex()}", "deploy-and-some-more"):
+            keys.write("mine", sent.encode())
+            with pytest.raises(UnauthenticatedError):
+                await list_stores(service.address, ServiceLogin(**login, token_file=mine))
+    with serving(tmp_path, nats_url) as service:
+        assert await principal(service.address, ServiceLogin()) == "host:127.0.0.1"
+
+
+def test_a_token_without_text_that_is_utf_8_is_nobodys(keys: Keys) -> None:
+    assert Tokens(keys.tokens).principal_of("\udcff" * 16) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        (b"writer.example.org", "writer.example.org"),
+        ("Jörg Müller".encode(), "Jörg Müller"),
+        (b"spiffe://example.org/ns/a", "spiffe://example.org/ns/a"),
+        (b"a\0b\n", "a%00b%0A"),
+        (b"a%00b%0A", "a%2500b%250A"),
+        (b"\xff", "%FF"),
+    ],
+)
+def test_a_name_in_a_certificate_is_one_line(name: bytes, shown: str) -> None:
+    assert certificate_name(name) == shown
+
+
+def test_a_long_name_in_a_certificate_is_cut_and_stays_different() -> None:
+    one, other = certificate_name(b"x" * 500 + b"1"), certificate_name(b"x" * 500 + b"2")
+    assert one != other
+    assert len(one) == len(other) == 128
 
 
 @pytest.mark.parametrize(

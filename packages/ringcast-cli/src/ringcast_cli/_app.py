@@ -39,6 +39,8 @@ _COMMANDS: Final = {
         "ringcast_cli._dead_letter_commands",
         "List changes that were given up, replay or discard them.",
     ),
+    "whoami": ("ringcast_cli._principal_commands", "Print what the config service takes this client for."),
+    "token": ("ringcast_cli._principal_commands", "Make tokens for clients of the config service."),
     "completion": ("ringcast_cli._completion_command", "Print a shell completion script."),
 }
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         RowRecord,
         RowWrite,
         StoreInfo,
+        WhoAmI,
     )
     from ringcast_client._sync import (
         DEFAULT_FIRST_ROWS,
@@ -70,6 +71,7 @@ __all__ = [
     "SyncProgress",
     "SyncRefusedError",
     "SyncResult",
+    "WhoAmI",
     "check_address",
 ]
 
@@ -102,6 +104,7 @@ _HOMES = {
     "SyncProgress": "_sync",
     "SyncRefusedError": "_sync",
     "SyncResult": "_sync",
+    "WhoAmI": "_records",
     "check_address": "_input",
 }
 

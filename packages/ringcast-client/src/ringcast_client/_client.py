@@ -40,6 +40,7 @@ from ringcast_client._input import (
     slices,
     where,
 )
+from ringcast_client._principals import PrincipalCalls
 from ringcast_client._records import (
     CommittedRow,
     DeleteResult,
@@ -74,7 +75,7 @@ thousand."""
 RowList = list[RowRecord]
 
 
-class ConfigServiceClient(DeadLetterCalls, StoreCalls):
+class ConfigServiceClient(DeadLetterCalls, PrincipalCalls, StoreCalls):
     """Talks to one config service (or to a name that stands for several) over gRPC.
 
     The constructor connects to nothing; use it as ``async with ConfigServiceClient(address) as client``. Every method

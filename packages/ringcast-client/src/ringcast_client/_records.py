@@ -78,6 +78,14 @@ class RevisionRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class WhoAmI:
+    """What the service takes a client for: the name of its token, ``certificate:`` and the name in its certificate, or
+    ``host:`` and its host where it has neither."""
+
+    principal: str
+
+
+@dataclass(frozen=True, slots=True)
 class PutResult:
     """Where a row was written, and at which revision."""
 

@@ -18,7 +18,7 @@ MAX_LOGIN_FILE_BYTES: Final = 64 * 1024
 TLS_PREFIX: Final = "tls://"
 ENV_PREFIX: Final = "RINGCAST_SERVICE_"
 
-_TOKEN: Final = re.compile(r"[\x21-\x7e]{16,4096}", re.ASCII)
+TOKEN: Final = re.compile(r"[\x21-\x7e]{16,4096}", re.ASCII)
 _FILES: Final = ("tls_ca_file", "tls_cert_file", "tls_key_file", "token_file")
 
 
@@ -128,7 +128,7 @@ def read_tokens(path: str) -> list[str]:
     if not found:
         raise InvalidInputError(f"token_file {shown(path)} holds no token", field="token_file")
     for number, token in enumerate(found, 1):
-        if _TOKEN.fullmatch(token) is None:
+        if TOKEN.fullmatch(token) is None:
             raise InvalidInputError(
                 f"token_file {shown(path)}: token {number} is not 16 to 4096 visible ASCII characters",
                 field="token_file",

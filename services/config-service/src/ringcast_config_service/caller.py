@@ -1,4 +1,4 @@
-"""The caller of a request: what limits and fair queues count by."""
+"""The caller of a request: what limits and fair queues count by, and what is written down as the author."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import Final, NamedTuple
 
 
 class Caller(NamedTuple):
-    """``principal``: whose credential it is (a digest of the token, the name in the certificate, or the host of one
-    without either); ``connection``: which of the principal's connections, since several clients may share a token;
-    ``host``: where the connection comes from (of IPv6 the /64, which one host may have whole)."""
+    """``principal``: whose credential it is (the name of the token, ``certificate:`` and the name in it, or ``host:``
+    and the host of a client without either; the name of a token has no colon, so none stands for another);
+    ``connection``: which of the principal's connections, since several clients may share a token; ``host``: where the
+    connection comes from (of IPv6 the /64, which one host may have whole)."""
 
     principal: str
     connection: str

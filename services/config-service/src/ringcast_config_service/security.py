@@ -10,7 +10,8 @@ from pathlib import Path
 import grpc
 from ringcast_service import ConfigError, setting
 from ringcast_wire import EventLog, InvalidInputError
-from ringcast_wire.grpc import read_login_file, read_tokens
+from ringcast_wire.grpc import read_login_file
+from ringcast_wire.tokens import KnownToken, digest, read_known_tokens
 
 log = EventLog(logging.getLogger(__name__))
 
@@ -32,7 +33,7 @@ class Security:
     )
     token_file: str = setting(
         "",
-        "Tokens, one a line, each as good as the other: clients must send one of them.",
+        "Tokens that clients must send one of: a line each, `NAME sha256:DIGEST`.",
         flag="tokens",
         metavar="FILE",
     )
@@ -53,7 +54,7 @@ class Security:
             if self.tls_cert_file:
                 self._certificates()
             if self.token_file:
-                read_tokens(self.token_file)
+                read_known_tokens(self.token_file)
         except InvalidInputError as error:
             raise ConfigError(str(error)) from error
 
@@ -94,21 +95,21 @@ class Tokens:
     def __init__(self, path: str) -> None:
         self._path = path
         self._seen: tuple[int, int] | None = None
-        self._tokens: list[bytes] = []
+        self._tokens: list[KnownToken] = []
 
-    def has(self, text: str) -> bool:
-        """Whether this is one of them now."""
-        token = text.encode()
-        found = False
+    def principal_of(self, token: str) -> str | None:
+        """The principal that has this token now; ``None``: nobody has it."""
+        sent, found = digest(token), None
         for known in self._now():  # all of them, so that the time reveals nothing
-            found |= hmac.compare_digest(known, token)
+            if hmac.compare_digest(known.digest, sent):
+                found = known.principal
         return found
 
-    def _now(self) -> list[bytes]:
+    def _now(self) -> list[KnownToken]:
         try:
             stat = Path(self._path).stat()
             if (seen := (stat.st_mtime_ns, stat.st_ino)) != self._seen:
-                self._tokens = [token.encode() for token in read_tokens(self._path)]
+                self._tokens = read_known_tokens(self._path)
                 self._seen = seen
         except (OSError, InvalidInputError) as error:
             log.error("tokens.unreadable", error=error)

@@ -47,6 +47,16 @@ REPLAYED_FAILED_AGAIN: Replayed
 REPLAYED_KEPT: Replayed
 REPLAYED_NOT_THERE: Replayed
 
+class WhoAmIRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WhoAmIResponse(_message.Message):
+    __slots__ = ("principal",)
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    principal: str
+    def __init__(self, principal: _Optional[str] = ...) -> None: ...
+
 class CreateStoreRequest(_message.Message):
     __slots__ = ("name", "partition_count", "mode", "strategy", "inline_max_bytes")
     NAME_FIELD_NUMBER: _ClassVar[int]

@@ -34,6 +34,11 @@ class ConfigServiceStub:
         Args:
             channel: A grpc.Channel.
         """
+        self.WhoAmI = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/WhoAmI',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.WhoAmIRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.WhoAmIResponse.FromString,
+                _registered_method=True)
         self.CreateStore = channel.unary_unary(
                 '/ringcast.config.v1.ConfigService/CreateStore',
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.CreateStoreRequest.SerializeToString,
@@ -143,6 +148,13 @@ class ConfigServiceStub:
 
 class ConfigServiceServicer:
     """Missing associated documentation comment in .proto file."""
+
+    def WhoAmI(self, request, context):
+        """What the service takes the caller for: needs nothing but to be let in.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
 
     def CreateStore(self, request, context):
         """Stores. Settings are immutable: creating a store again with the same settings returns it, with other
@@ -295,6 +307,11 @@ class ConfigServiceServicer:
 
 def add_ConfigServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'WhoAmI': grpc.unary_unary_rpc_method_handler(
+                    servicer.WhoAmI,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.WhoAmIRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.WhoAmIResponse.SerializeToString,
+            ),
             'CreateStore': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateStore,
                     request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.CreateStoreRequest.FromString,
@@ -410,6 +427,33 @@ def add_ConfigServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class ConfigService:
     """Missing associated documentation comment in .proto file."""
+
+    @staticmethod
+    def WhoAmI(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/WhoAmI',
+            ringcast__wire_dot___proto_dot_config__pb2.WhoAmIRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.WhoAmIResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def CreateStore(request,

@@ -135,7 +135,7 @@ class Admission:
         if self._tokens is None or kind in _NEED_NO_TOKEN:
             return callers.connection_of(context)
         tokens = callers.bearer_tokens(context)
-        if len(tokens) == 1 and self._tokens.has(tokens[0]):
-            return callers.token_caller(context, tokens[0])
+        if len(tokens) == 1 and (principal := self._tokens.principal_of(tokens[0])) is not None:
+            return callers.token_caller(context, principal)
         self._refusals.login(kind, "unknown_token" if tokens else "no_token", callers.host_of(str(context.peer())))
         raise UnauthenticatedError("a token that the config service knows is needed: see token_file")

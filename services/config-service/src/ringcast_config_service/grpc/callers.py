@@ -13,7 +13,10 @@ from ringcast_service import Context
 
 from ringcast_config_service.caller import Caller
 
+MAX_CERTIFICATE_NAME: Final = 128
 _SCHEME: Final = "bearer "
+_NAMES_IN_CERTIFICATE: Final = ("x509_common_name", "x509_subject_alternative_name")
+"""Many certificates have no common name any more."""
 
 
 _ADMITTED: ContextVar[Caller] = ContextVar("ringcast_caller")
@@ -33,15 +36,32 @@ def connection_of(context: Context) -> Caller:
     """The caller by the connection alone: an unchecked token proves nothing, and may change with each call."""
     connection = str(context.peer())
     host = host_of(connection)
-    for name in context.auth_context().get("x509_common_name") or ():
-        return Caller("certificate:" + name.decode(errors="replace"), connection, host)
+    facts = context.auth_context()
+    for kind in _NAMES_IN_CERTIFICATE:
+        for name in facts.get(kind) or ():
+            if name:
+                return Caller("certificate:" + certificate_name(name), connection, host)
     return Caller("host:" + host, connection, host)
 
 
-def token_caller(context: Context, token: str) -> Caller:
-    """The caller with a token that was found to be valid."""
+def token_caller(context: Context, principal: str) -> Caller:
+    """The caller with a token that was found to be this principal's."""
     connection = str(context.peer())
-    return Caller("token:" + hashlib.sha256(token.encode()).hexdigest()[:16], connection, host_of(connection))
+    return Caller(principal, connection, host_of(connection))
+
+
+def certificate_name(name: bytes) -> str:
+    """A name in a certificate as one line of text of at most 128 characters; different for different names.
+
+    What is not printable is escaped as in a URL. A longer name ends in a digest of it all.
+    """
+    text = name.decode(errors="surrogateescape")
+    if not text.isprintable() or "%" in text:
+        text = urllib.parse.quote(name, safe=" !#$&'()*+,/:;=?@[]")
+    if len(text) <= MAX_CERTIFICATE_NAME:
+        return text
+    ending = "%%" + hashlib.sha256(name).hexdigest()[:32] + "%%"
+    return text[: MAX_CERTIFICATE_NAME - len(ending)] + ending
 
 
 def bearer_tokens(context: Context) -> list[str]:

@@ -135,6 +135,9 @@ class _Servicer(StoreCalls):
         self._lists = lists
         self._telemetry = telemetry
 
+    async def WhoAmI(self, _request: pb.WhoAmIRequest, context: Context) -> pb.WhoAmIResponse:
+        return pb.WhoAmIResponse(principal=caller_of(context).principal)
+
     async def Put(self, request: pb.PutRequest, context: Context) -> pb.PutResponse:
         async def work() -> tuple[int, WriteOutcome]:
             terms = call_terms(context, traceparent, request.idempotency_key)

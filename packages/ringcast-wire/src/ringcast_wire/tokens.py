@@ -1,0 +1,112 @@
+"""The tokens of the config service: how one is made, and the file in which the service finds those it accepts.
+
+A line of the file is ``NAME sha256:DIGEST``. The name is the principal of each call that comes with the token, and the
+digest is the SHA-256 of the token in hexadecimal. So the file holds no secret. A name may have several lines, as while
+a token is replaced. A line that is only a token is accepted too: its principal is ``token-`` and the first 8 digits of
+the digest. Blank lines, and those that begin with ``#``, don't count.
+
+A digest without salt is enough for a token of 16 characters that a machine has made: nobody can guess it. A password
+that a person has chosen is no token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from typing import Final, NamedTuple
+
+from ringcast_wire._errors import InvalidInputError, shown
+from ringcast_wire._service_login import TOKEN, read_login_file
+
+MAX_PRINCIPAL_LENGTH: Final = 64
+"""Characters of the name of a token."""
+
+_PRINCIPAL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", re.ASCII)
+_DIGEST: Final = re.compile(r"sha256:([0-9a-f]{64})", re.ASCII)
+_RESERVED: Final = frozenset({"local", "anonymous"})
+"""What the service calls itself, and a client without a name."""
+
+
+class KnownToken(NamedTuple):
+    """A token that the service accepts: the principal that has it, and its SHA-256 (32 bytes)."""
+
+    principal: str
+    digest: bytes
+
+
+def make_token() -> str:
+    """A new token: 32 random bytes in 43 characters."""
+    return secrets.token_urlsafe(32)
+
+
+def digest(token: str) -> bytes:
+    """The SHA-256 of a token."""
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+def token_line(principal: str, token: str) -> str:
+    """The line of a token for the service's file, without an end of line.
+
+    Raises:
+        InvalidInputError: the name of the principal is not one.
+    """
+    return f"{check_principal('name', principal)} sha256:{digest(token).hex()}"
+
+
+def check_principal(field: str, value: str) -> str:
+    """Returns ``value`` if it may be the name of a token.
+
+    Raises:
+        InvalidInputError: it is not 1 to 64 characters of ``A-Z a-z 0-9 . _ @ -``, or is a name of the service's own.
+    """
+    if _PRINCIPAL.fullmatch(value) is None or value in _RESERVED:
+        raise InvalidInputError(
+            f"{field} {shown(value)} is not a valid name: 1 to {MAX_PRINCIPAL_LENGTH} characters of A-Z a-z 0-9 . _ @ "
+            f"- are allowed, the first of them a letter or digit, and neither of {', '.join(sorted(_RESERVED))}",
+            field=field,
+        )
+    return value
+
+
+def read_known_tokens(path: str) -> list[KnownToken]:
+    """The tokens of the service's file.
+
+    Raises:
+        InvalidInputError: the file can't be read, is larger than 64 KiB, holds no token, or a line breaks a rule. The
+            message gives the number of the line, and nothing of a token.
+    """
+    lines = read_login_file("token_file", path).decode("utf-8", "replace").splitlines()
+    found = [
+        _known(f"token_file {shown(path)}: line {number}", line.strip())
+        for number, line in enumerate(lines, 1)
+        if line.strip() and not line.startswith("#")
+    ]
+    if not found:
+        raise InvalidInputError(f"token_file {shown(path)} holds no token", field="token_file")
+    return found
+
+
+def _known(where: str, line: str) -> KnownToken:
+    name, *rest = line.split()
+    if not rest:
+        if TOKEN.fullmatch(line) is None or _DIGEST.fullmatch(line) is not None:
+            raise InvalidInputError(
+                f"{where} is neither NAME sha256:DIGEST nor a token of 16 to 4096 visible ASCII characters",
+                field="token_file",
+            )
+        hashed = digest(line)
+        return KnownToken(f"token-{hashed.hex()[:8]}", hashed)
+    if len(rest) != 1 or (hexadecimal := _DIGEST.fullmatch(rest[0])) is None:
+        raise InvalidInputError(
+            f"{where} is not NAME sha256:DIGEST with a digest of 64 hexadecimal digits in small letters",
+            field="token_file",
+        )
+    try:
+        return KnownToken(check_principal("name", name), bytes.fromhex(hexadecimal[1]))
+    except InvalidInputError:
+        # The name is not shown: a token may stand there by mistake.
+        raise InvalidInputError(
+            f"{where} has a name that is not 1 to {MAX_PRINCIPAL_LENGTH} characters of A-Z a-z 0-9 . _ @ -",
+            field="token_file",
+        ) from None

@@ -1,0 +1,72 @@
+"""The file of tokens: what it accepts, what it refuses, and that no refusal shows a secret."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from ringcast_wire import InvalidInputError
+from ringcast_wire.tokens import KnownToken, check_principal, make_token, read_known_tokens, token_line
+
+TOKEN = "a-token-of-more-than-sixteen-characters"
+SHA = hashlib.sha256(TOKEN.encode()).digest()
+
+
+def read(directory: Path, text: str) -> list[KnownToken]:
+    path = directory / "tokens"
+    path.write_text(text)
+    return read_known_tokens(str(path))
+
+
+def test_a_new_token_is_found_by_its_line(tmp_path: Path) -> None:
+    token = make_token()
+    assert token != make_token()
+    line = token_line("deploy@ci.example.org", token)
+    assert token not in line
+    found = read(tmp_path, f"# the pipeline\n\n{line}\n")
+    assert found == [KnownToken("deploy@ci.example.org", hashlib.sha256(token.encode()).digest())]
+
+
+def test_a_plain_token_has_a_name_that_does_not_show_it(tmp_path: Path) -> None:
+    (found,) = read(tmp_path, TOKEN)
+    assert found == KnownToken(f"token-{SHA.hex()[:8]}", SHA)
+
+
+def test_a_principal_may_have_several_tokens(tmp_path: Path) -> None:
+    lines = [token_line("deploy", TOKEN), token_line("deploy", f"{TOKEN}-2"), token_line("audit", f"{TOKEN}-3")]
+    assert [known.principal for known in read(tmp_path, "\n".join(lines))] == ["deploy", "deploy", "audit"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "holds no token"),
+        ("# only a comment", "holds no token"),
+        ("short", "line 1 is neither NAME sha256:DIGEST nor a token of 16 to 4096 visible ASCII characters"),
+        (f"sha256:{SHA.hex()}", "line 1 is neither"),
+        (f"{TOKEN}\nSECRET of three words", "line 2 is not NAME sha256:DIGEST"),
+        (f"deploy SECRET-{TOKEN}", "line 1 is not NAME sha256:DIGEST"),
+        (f"deploy sha256:{SHA.hex().upper()}", "line 1 is not NAME sha256:DIGEST with a digest of 64 hexadecimal"),
+        (f"deploy sha256:{SHA.hex()[1:]}", "line 1 is not NAME sha256:DIGEST"),
+        (f"SECRET/{TOKEN} sha256:{SHA.hex()}", "line 1 has a name that is not 1 to 64 characters"),
+        (f"local sha256:{SHA.hex()}", "line 1 has a name"),
+        ("x" * 70_000, "larger than 65536 bytes"),
+    ],
+)
+def test_what_is_no_token_is_refused_and_not_shown(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(InvalidInputError, match=sentence) as refused:
+        read(tmp_path, text)
+    assert TOKEN not in str(refused.value)
+    assert "SECRET" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["", "-x", "a b", "a:b", "host:1", "x" * 65, "jörg", "local", "anonymous", "a\n"])
+def test_what_is_no_name_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"is not a valid name: 1 to 64 characters"):
+        check_principal("name", name)
+
+
+@pytest.mark.parametrize("name", ["a", "x" * 64, "deploy@ci.example.org", "Team_1.prod-2"])
+def test_what_is_a_name_is_returned(name: str) -> None:
+    assert check_principal("name", name) == name

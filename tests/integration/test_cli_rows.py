@@ -66,9 +66,33 @@ def test_a_row_from_put_to_delete(cli: Cli, store: str) -> None:
         (3, "", True, {}),
     ]
     assert [line.split("\t")[2:] for line in cli.ok("history", store, "list", "--since", 1).out.splitlines()] == [
-        ["2", "a", "two\\nlines"],
-        ["3", "a", "(deleted)"],
+        ["2", "a", "two\\nlines", "host:127.0.0.1"],
+        ["3", "a", "(deleted)", "host:127.0.0.1"],
     ]
+
+
+def test_the_history_has_author_and_reason(cli: Cli, store: str, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"row_id": "b", "value": "1"}\n')
+    commit = tmp_path / "commit.jsonl"
+    commit.write_text('{"key": "list", "row_id": "c", "value": "1"}\n')
+    cli.ok("put", store, "list", "a", "1", "--reason", "by put")
+    cli.ok("delete", store, "list", "a", "--reason", "by delete")
+    cli.ok("import", store, "list", file, "--reason", "by import")
+    cli.ok("commit", store, commit, "--reason", "by commit")
+    cli.ok("sync", store, "list", file, "--reason", "by sync", "--max-delete-share", "1")
+    found = cli.ok("history", store, "list", "--json").documents
+    assert {(row["row_id"], row["deleted"], row["author"], row["reason"]) for row in found} == {
+        ("a", False, "host:127.0.0.1", "by put"),
+        ("a", True, "host:127.0.0.1", "by delete"),
+        ("b", False, "host:127.0.0.1", "by import"),
+        ("c", False, "host:127.0.0.1", "by commit"),
+        ("c", True, "host:127.0.0.1", "by sync"),
+    }
+    assert cli.ok("history", store, "list", "b").out.split("\t")[3:] == ["b", "1", "host:127.0.0.1", "by import\n"]
+    assert cli.refused("put", store, "list", "a", "1", "--reason", "x" * 513).endswith(
+        "has 513 bytes: at most 512 are allowed"
+    )
 
 
 def test_conditions_and_repeats(cli: Cli, store: str) -> None:

@@ -66,6 +66,7 @@ def test_every_option_is_read() -> None:
         maxRowsPerSecond="400",
         maxDeleteShare="0.25",
         allowEmpty="true",
+        reason="a new list",
         changes="every",
         startingTimestamp="2026-01-01",
         readChangeFeed="true",
@@ -94,7 +95,7 @@ def test_every_option_is_read() -> None:
     assert (options.login.user, options.login.password, options.rejects_path) == ("u", "p", "/somewhere")
     assert (options.changes, parse(startingOffsets="latest").starting_offsets) == (Changes.EVERY, "latest")
     assert (options.max_rows_per_trigger, options.on_gap) == (5, OnGap.SKIP)
-    assert (options.max_delete_share, options.allow_empty) == (0.25, True)
+    assert (options.max_delete_share, options.allow_empty, options.reason) == (0.25, True, "a new list")
     assert (options.columns, options.id_column, options.malformed_values) == (("row", "a,b"), "row", Malformed.NULL)
     assert options.value_columns == (("a,b", "INT"), ("s", "STRUCT<x: DECIMAL(3, 1)>"))
     assert options.metadata_columns == ("by", "why")
@@ -162,6 +163,8 @@ def test_defaults_are_of_what_is_not_given() -> None:
         ({"since": "yesterday"}, "since", "the offset of a stream or an export says is allowed"),
         ({"max_delete_share": "50"}, "max_delete_share", "option max_delete_share is '50': 0 to 1 is allowed"),
         ({"maxDeleteShare": "nan"}, "max_delete_share", "0 to 1 is allowed"),
+        ({"reason": "x" * 513}, "reason", "has 513 bytes: at most 512 are allowed"),
+        ({"reason": "two\nlines"}, "reason", "has a character that is not printable"),
         ({"allowEmpty": "1"}, "allow_empty", "is '1': true or false is allowed"),
         ({"include_deleted": "yes"}, "include_deleted", "is 'yes': true or false is allowed"),
         ({"timestampAsOf": "yesterday"}, "timestamp_as_of", "a date or time such as 2026-11-22T10:30:00+01:00"),

@@ -253,6 +253,7 @@ def test_export(spark: SparkSession, store: Store, tmp_path: Path) -> None:
     ]
     assert {row.value: row.metadata for row in revisions if row.row_id == "r1"} == {"1": None, "2": {"why": "é"}}
     assert all(row.written_at.year >= 2024 for row in revisions)
+    assert {(row.author, row.reason) for row in revisions} == {("host:127.0.0.1", None)}
 
     nothing = msgspec.structs.replace(target, key="never-written")
     assert pipeline.export_snapshot(spark, nothing, str(tmp_path / "empty")).rows == 0

@@ -75,6 +75,25 @@ def test_each_change_comes_with_the_row_before_it(store: Store, stream: Stream) 
     assert {(row.row_id, row.version) for row in rows} == set(stamps)
 
 
+def test_each_change_has_its_author_and_reason(store: Store, stream: Stream) -> None:
+    store.frame({"a": "1"}).write.format("ringcast").options(**store.options, reason="by a job").mode("append").save()
+    store.put("a", "2")
+    store.stub.Delete(pb.DeleteRequest(store=store.name, key=store.key, row_id="a", reason="no more"))
+    rows = stream.catch_up(**FEED)
+    assert [(row.change_type, row.author, row.reason) for row in rows] == [
+        ("insert", "host:127.0.0.1", "by a job"),
+        ("update_preimage", "host:127.0.0.1", None),
+        ("update_postimage", "host:127.0.0.1", None),
+        ("delete", "host:127.0.0.1", "no more"),
+    ]
+    unknown = feed_batch(
+        parse_options({"store": "s", "key": "k", **FEED}),
+        Range(3, 8, 9, loading=True, head=9),
+        [pb.Revision(row=pb.Row(row_id="a", value="2", version=9, partition=3), written_at_ms=1)],
+    )
+    assert unknown.column("author").to_pylist() == [None], "written before authors were kept"
+
+
 def test_a_watermark_on_the_time_of_a_change_closes_windows(store: Store, stream: Stream) -> None:
     start = put_later(store, "a", datetime.fromtimestamp(0, UTC))
     while put_later(store, "b", start).timestamp() < start.timestamp() + 0.5:

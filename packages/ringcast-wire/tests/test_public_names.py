@@ -61,6 +61,7 @@ FROZEN = [
     "assign",
     "check_condition",
     "check_idempotency_key",
+    "check_reason",
     "check_row",
     "check_row_id",
     "dead_letter_id",

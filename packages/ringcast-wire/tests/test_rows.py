@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ringcast_wire import InvalidInputError, check_row, check_row_id, limits
+from ringcast_wire import InvalidInputError, check_reason, check_row, check_row_id, limits
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=100)
 
@@ -23,6 +23,16 @@ def test_the_longest_row_id_is_measured_in_bytes() -> None:
 def test_an_empty_row_id_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="0 bytes: 1 to 512"):
         check_row_id("")
+
+
+def test_a_reason_is_one_line_of_up_to_512_bytes() -> None:
+    assert check_reason("") == ""
+    assert check_reason("é" * 256) == "é" * 256
+    with pytest.raises(InvalidInputError, match=r"reason .* has 514 bytes: at most 512 are allowed"):
+        check_reason("é" * 257)
+    for wrong in ("a\nb", "a\0", "\x1b[2J", "\u202e", "\ud800", None):
+        with pytest.raises(InvalidInputError, match="reason"):
+            check_reason(wrong)
 
 
 def test_the_largest_row_is_exactly_the_limit() -> None:

@@ -77,6 +77,7 @@ class Importer:
         on_error: OnError,
         skip_unchanged: bool,
         job_id: str | None = None,
+        reason: str | None = None,
         unit: str,
         on_progress: Callable[[Summary], None],
         on_skip: Callable[[str], None],
@@ -86,6 +87,7 @@ class Importer:
         self._on_error = on_error
         self._skip_unchanged = skip_unchanged
         self._job_id = job_id
+        self._reason = reason
         self._on_progress = on_progress
         self._on_skip = on_skip
         self._lines: deque[int] = deque()  # of the rows handed out and not yet confirmed
@@ -108,6 +110,7 @@ class Importer:
             on_invalid=invalid,
             skip_unchanged=self._skip_unchanged,
             job_id=self._job_id,
+            reason=self._reason,
         )
         try:
             async for result in write:

@@ -13,7 +13,7 @@ from ringcast_cli import _exit_codes as codes
 from ringcast_cli._client import service_client
 from ringcast_cli._config import CliConfig
 from ringcast_cli._import import MAX_SHOWN_SKIPS, Importer, OnError, Summary
-from ringcast_cli._options import settings_of, shared_options
+from ringcast_cli._options import REASON, settings_of, shared_options
 from ringcast_cli._output import note, print_json, visible
 from ringcast_cli._reading import Input, input_of, open_input, reading_options
 
@@ -36,6 +36,7 @@ from ringcast_cli._reading import Input, input_of, open_input, reading_options
     help="Whether rows that equal FILE stay as they are, or get a new version, which workers receive.",
 )
 @click.option("--job-id", metavar="TEXT", help="A repetition with the same id writes no batch twice.")
+@REASON
 @reading_options
 @shared_options("service", "timeout")
 @click.pass_context
@@ -48,6 +49,7 @@ def import_rows(
     on_error: str,
     skip_unchanged: bool,
     job_id: str | None,
+    reason: str | None,
     **reading: Any,
 ) -> int:
     """Write the rows of FILE (-: standard input) to KEY in STORE.
@@ -63,7 +65,12 @@ def import_rows(
     and writes only what differs. Rows that FILE does not have stay: `ringcast sync` deletes them.
     """
     given = input_of(context, file, reading)
-    options: _Options = {"on_error": OnError(on_error), "skip_unchanged": skip_unchanged, "job_id": job_id}
+    options: _Options = {
+        "on_error": OnError(on_error),
+        "skip_unchanged": skip_unchanged,
+        "job_id": job_id,
+        "reason": reason,
+    }
     return asyncio.run(_run(settings_of(context), store, key, given, options))
 
 
@@ -71,6 +78,7 @@ class _Options(TypedDict):
     on_error: OnError
     skip_unchanged: bool
     job_id: str | None
+    reason: str | None
 
 
 async def _run(config: CliConfig, store: str, key: str, given: Input, options: _Options) -> int:

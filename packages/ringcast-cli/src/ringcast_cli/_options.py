@@ -88,6 +88,11 @@ def shared_options(*which: str) -> Callable[[F], F]:
     return add
 
 
+REASON: Final = click.option(
+    "--reason", metavar="TEXT", help="Why, in one line of up to 512 bytes: `ringcast history` shows it."
+)
+
+
 def settings_of(context: click.Context) -> CliConfig:
     """The resolved settings of this invocation.
 

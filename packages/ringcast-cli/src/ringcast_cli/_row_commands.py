@@ -15,7 +15,7 @@ from ringcast_wire import InvalidInputError, limits
 
 from ringcast_cli import _exit_codes as codes
 from ringcast_cli._client import service_client
-from ringcast_cli._options import settings_of, shared_options
+from ringcast_cli._options import REASON, settings_of, shared_options
 from ringcast_cli._output import note, print_json, visible
 
 _LIMIT: Final = click.IntRange(min=1)
@@ -35,6 +35,7 @@ _IDEMPOTENCY_KEY: Final = click.option(
 @_IF_VERSION
 @click.option("--if-absent", is_flag=True, help="Only if the row does not exist.")
 @_IDEMPOTENCY_KEY
+@REASON
 @shared_options("service", "timeout")
 @click.pass_context
 def put(
@@ -48,6 +49,7 @@ def put(
     if_version: int | None,
     if_absent: bool,
     idempotency_key: str | None,
+    reason: str | None,
 ) -> None:
     """Write the row ROW_ID of KEY in STORE. The first row creates the key."""
     if (value is None) == (source is None):
@@ -67,6 +69,7 @@ def put(
                 if_version=if_version,
                 if_absent=if_absent,
                 idempotency_key=idempotency_key,
+                reason=reason,
             )
 
     result = asyncio.run(run())
@@ -113,17 +116,26 @@ def get(context: click.Context, store: str, key: str, row_ids: tuple[str, ...]) 
 @click.argument("row_id")
 @_IF_VERSION
 @_IDEMPOTENCY_KEY
+@REASON
 @shared_options("service", "timeout")
 @click.pass_context
 def delete(
-    context: click.Context, store: str, key: str, row_id: str, if_version: int | None, idempotency_key: str | None
+    context: click.Context,
+    store: str,
+    key: str,
+    row_id: str,
+    if_version: int | None,
+    idempotency_key: str | None,
+    reason: str | None,
 ) -> int:
     """Delete a row. The exit code is 1 when it does not exist."""
     config = settings_of(context)
 
     async def run() -> DeleteResult:
         async with service_client(config) as client:
-            return await client.delete(store, key, row_id, if_version=if_version, idempotency_key=idempotency_key)
+            return await client.delete(
+                store, key, row_id, if_version=if_version, idempotency_key=idempotency_key, reason=reason
+            )
 
     result = asyncio.run(run())
     if config.json:
@@ -187,7 +199,7 @@ def history(
     since: int,
     limit: int | None,
 ) -> None:
-    """Print the writes to KEY, or to one row of it: time, partition, version, id, value."""
+    """Print the writes to KEY, or to one row of it: time, partition, version, id, value, author, reason."""
     config = settings_of(context)
 
     async def run() -> None:
@@ -196,7 +208,8 @@ def history(
             async with aclosing(revisions):
                 async for revision in revisions:
                     if config.json:
-                        print_json({**asdict(revision.row), "written_at_ms": revision.written_at_ms})
+                        facts = {name: value for name, value in asdict(revision).items() if name != "row"}
+                        print_json({**asdict(revision.row), **facts})
                     else:
                         click.echo(_revision_line(revision))
 
@@ -215,7 +228,8 @@ def _revision_line(revision: RevisionRecord) -> str:
     at = datetime.fromtimestamp(revision.written_at_ms / 1000, UTC).isoformat(timespec="milliseconds")
     row = revision.row
     value = "(deleted)" if row.deleted else visible(row.value)
-    return f"{at}\t{row.partition}\t{row.version}\t{visible(row.row_id)}\t{value}"
+    by = f"{visible(revision.author)}\t{visible(revision.reason)}".rstrip("\t")
+    return f"{at}\t{row.partition}\t{row.version}\t{visible(row.row_id)}\t{value}\t{by}".rstrip("\t")
 
 
 def _metadata(entries: tuple[str, ...]) -> dict[str, str]:

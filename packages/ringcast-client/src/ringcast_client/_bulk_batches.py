@@ -60,6 +60,7 @@ class BatchBuilder:
         max_bytes: int,
         skip_unchanged: bool = False,
         job_id: str = "",
+        reason: str = "",
     ) -> None:
         self._store = store
         self._key = key
@@ -68,6 +69,7 @@ class BatchBuilder:
         self._max_bytes = max_bytes
         self._skip_unchanged = skip_unchanged
         self._job_id = job_id
+        self._reason = reason
         self._first = 0
         self._sequence = 0
         self._start()
@@ -108,6 +110,7 @@ class BatchBuilder:
             on_invalid=_ON_INVALID[self._on_invalid],
             skip_unchanged=self._skip_unchanged,
             idempotency_key=f"{self._job_id}:{self._sequence}" if self._job_id else "",
+            reason=self._reason,
         )
         if any(row.metadata or row.delete or row.if_absent or row.if_version is not None for row in self._rows):
             message.rows.extend(map(row_message, self._rows))

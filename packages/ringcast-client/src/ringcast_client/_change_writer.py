@@ -19,6 +19,7 @@ from ringcast_wire import (
     UnavailableError,
     check_condition,
     check_idempotency_key,
+    check_reason,
     check_row,
     check_row_id,
     error_from_code,
@@ -127,8 +128,9 @@ class ChangeWriter:
         if_version: int | None = None,
         if_absent: bool = False,
         idempotency_key: str | None = None,
+        reason: str | None = None,
     ) -> PutResult:
-        """Writes a row; conditions and idempotency key as for :meth:`ConfigServiceClient.put`.
+        """Writes a row; conditions, idempotency key and reason as for :meth:`ConfigServiceClient.put`.
 
         Raises:
             InvalidInputError, UnknownStoreError, LimitExceededError, ConditionFailedError: nothing was written.
@@ -141,12 +143,17 @@ class ChangeWriter:
         if if_absent or if_version is not None:
             check_condition(if_version, if_absent)
             message.if_absent = if_absent
-        _add_terms(message, if_version, idempotency_key)
+        _add_terms(message, if_version, idempotency_key, reason)
         result = await self._traced("config.put", message, size)
         return PutResult(result.partition, result.version)
 
     async def delete(
-        self, row_id: str, *, if_version: int | None = None, idempotency_key: str | None = None
+        self,
+        row_id: str,
+        *,
+        if_version: int | None = None,
+        idempotency_key: str | None = None,
+        reason: str | None = None,
     ) -> DeleteResult:
         """Deletes a row, if it is there.
 
@@ -156,7 +163,7 @@ class ChangeWriter:
         """
         message = pb.RowChange(row_id=check_row_id(row_id), delete=True)
         check_condition(if_version, if_absent=False)
-        _add_terms(message, if_version, idempotency_key)
+        _add_terms(message, if_version, idempotency_key, reason)
         result = await self._traced("config.delete", message, len(row_id))
         return DeleteResult(result.version > 0, result.partition, result.version)
 
@@ -297,11 +304,13 @@ class ChangeWriter:
         return batch
 
 
-def _add_terms(message: pb.RowChange, if_version: int | None, idempotency_key: str | None) -> None:
+def _add_terms(message: pb.RowChange, if_version: int | None, idempotency_key: str | None, reason: str | None) -> None:
     if if_version is not None:
         message.if_version = if_version
     if idempotency_key is not None:
         message.idempotency_key = check_idempotency_key(idempotency_key)
+    if reason is not None:
+        message.reason = check_reason(reason)
 
 
 def _clock_ahead_s(metadata: Iterable[tuple[str, Any]]) -> float | None:

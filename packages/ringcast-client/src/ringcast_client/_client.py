@@ -37,6 +37,7 @@ from ringcast_client._input import (
     check_limit,
     check_mark,
     check_range,
+    check_why,
     slices,
     where,
 )
@@ -50,6 +51,7 @@ from ringcast_client._records import (
     RevisionRecord,
     RowRecord,
     checked_row,
+    revision_record,
     row_record,
 )
 from ringcast_client._stores import StoreCalls
@@ -140,12 +142,14 @@ class ConfigServiceClient(DeadLetterCalls, PrincipalCalls, StoreCalls):
         if_version: int | None = None,
         if_absent: bool = False,
         idempotency_key: str | None = None,
+        reason: str | None = None,
     ) -> PutResult:
         """Writes a row; the first write to a config key creates the key.
 
         ``if_version``: only if the live row has this version; ``if_absent``: only if there is none. With an
         ``idempotency_key`` (1 to 128 bytes) the same put again returns what it returned the first time, and writes
-        nothing: so one whose outcome is not known can be repeated.
+        nothing: so one whose outcome is not known can be repeated. ``reason``: one line of up to 512 bytes, for
+        :meth:`history`, which has it beside the author.
 
         Raises:
             UnknownStoreError: there is no such store.
@@ -163,14 +167,22 @@ class ConfigServiceClient(DeadLetterCalls, PrincipalCalls, StoreCalls):
             if_version=if_version,
             if_absent=if_absent,
             idempotency_key=check_mark(idempotency_key),
+            reason=check_why(reason),
         )
         reply = await self._write("config.put", self._rpc().Put, request)
         return PutResult(reply.partition, reply.version)
 
     async def delete(
-        self, store: str, key: str, row_id: str, *, if_version: int | None = None, idempotency_key: str | None = None
+        self,
+        store: str,
+        key: str,
+        row_id: str,
+        *,
+        if_version: int | None = None,
+        idempotency_key: str | None = None,
+        reason: str | None = None,
     ) -> DeleteResult:
-        """Deletes a row, if it is there; ``if_version`` and ``idempotency_key`` as for :meth:`put`.
+        """Deletes a row, if it is there; ``if_version``, ``idempotency_key`` and ``reason`` as for :meth:`put`.
 
         Raises:
             UnknownStoreError: there is no such store.
@@ -183,12 +195,18 @@ class ConfigServiceClient(DeadLetterCalls, PrincipalCalls, StoreCalls):
             row_id=check_row_id(row_id),
             if_version=if_version,
             idempotency_key=check_mark(idempotency_key),
+            reason=check_why(reason),
         )
         reply = await self._write("config.delete", self._rpc().Delete, request)
         return DeleteResult(reply.existed, reply.partition, reply.version)
 
     async def commit(
-        self, store: str, writes: Sequence[KeyedWrite], *, idempotency_key: str | None = None
+        self,
+        store: str,
+        writes: Sequence[KeyedWrite],
+        *,
+        idempotency_key: str | None = None,
+        reason: str | None = None,
     ) -> list[CommittedRow]:
         """Writes rows of any keys of a store in one transaction: all of them, or none where one is refused.
 
@@ -199,7 +217,11 @@ class ConfigServiceClient(DeadLetterCalls, PrincipalCalls, StoreCalls):
             ConditionFailedError: a condition of one of them does not hold.
             UnknownStoreError, UnknownKeyError, LimitExceededError, OutcomeUnknownError: as for :meth:`put`.
         """
-        request = pb.CommitRequest(store=names.check_name("store", store), idempotency_key=check_mark(idempotency_key))
+        request = pb.CommitRequest(
+            store=names.check_name("store", store),
+            idempotency_key=check_mark(idempotency_key),
+            reason=check_why(reason),
+        )
         check_range("writes", len(writes), 1, limits.MAX_BATCH_ROWS)
         total = 0
         for write in writes:
@@ -260,7 +282,7 @@ class ConfigServiceClient(DeadLetterCalls, PrincipalCalls, StoreCalls):
         since: int = 0,
         limit: int | None = None,
     ) -> AsyncGenerator[RevisionRecord, None]:
-        """The writes to a row, or to every row; ``since`` leaves out revisions up to that one.
+        """The writes to a row, or to every row, with author and reason; ``since`` leaves out revisions up to that one.
 
         Raises:
             UnknownStoreError: there is no such store.
@@ -275,7 +297,7 @@ class ConfigServiceClient(DeadLetterCalls, PrincipalCalls, StoreCalls):
         async with aclosing(self._stream(self._rpc().History, request)) as replies:
             async for reply in replies:
                 for revision in reply.revisions:
-                    yield RevisionRecord(row_record(revision.row), revision.written_at_ms)
+                    yield revision_record(revision)
 
     async def heads(self, store: str, key: str) -> tuple[int, ...]:
         """The revision of each partition, by partition number.
@@ -316,6 +338,7 @@ class ConfigServiceClient(DeadLetterCalls, PrincipalCalls, StoreCalls):
         batch_bytes: int = limits.MAX_BATCH_BYTES,
         max_in_flight: int = 4,
         job_id: str | None = None,
+        reason: str | None = None,
     ) -> BulkWrite:
         """Writes many rows; iterate over the result to make it happen: it yields each batch once it is committed.
 
@@ -323,7 +346,7 @@ class ConfigServiceClient(DeadLetterCalls, PrincipalCalls, StoreCalls):
         version, and workers hear nothing. With a ``job_id`` (1 to 100 bytes) each batch has an idempotency key, made of
         it and of the batch's number: the same rows in the same order with the same settings may be sent again, and the
         batches that are committed already are not written again. A plain iterable is read in a thread, so it may block.
-        At most ``max_in_flight`` batches wait for an answer.
+        At most ``max_in_flight`` batches wait for an answer. ``reason`` as for :meth:`put`, for all rows.
 
         Raises (while iterating):
             InvalidRowError: a row breaks a rule and ``on_invalid`` is ``REJECT_BATCH``. Its ``index`` says which; the
@@ -338,6 +361,7 @@ class ConfigServiceClient(DeadLetterCalls, PrincipalCalls, StoreCalls):
             max_bytes=check_range("batch_bytes", batch_bytes, 1, limits.MAX_BATCH_BYTES),
             skip_unchanged=skip_unchanged,
             job_id=check_job_id(job_id),
+            reason=check_why(reason),
         )
         return BulkWrite(
             partial(self._rpc().Write, metadata=self._here()),
@@ -358,6 +382,7 @@ class ConfigServiceClient(DeadLetterCalls, PrincipalCalls, StoreCalls):
         max_delete_share: float = DEFAULT_MAX_DELETE_SHARE,
         allow_empty: bool = False,
         first_rows: int = DEFAULT_FIRST_ROWS,
+        reason: str | None = None,
         on_progress: Callable[[SyncProgress], None] = lambda _: None,
     ) -> SyncResult:
         """Makes a key equal to ``rows``: adds, changes and deletes what differs, and leaves the rest alone.
@@ -371,13 +396,14 @@ class ConfigServiceClient(DeadLetterCalls, PrincipalCalls, StoreCalls):
             max_delete_share: the share of the key's rows (0 to 1) that may be deleted.
             allow_empty: whether no rows at all may empty the key; ``max_delete_share`` does not count then.
             first_rows: how many row ids of each kind the result names.
+            reason: of all that is written, as for :meth:`put`.
 
         Raises:
             InvalidRowError: a row breaks a rule; nothing is written.
             SyncRefusedError: more would be deleted than is allowed; nothing is written.
             UnknownStoreError, LimitExceededError, UnavailableError: as for :meth:`put`.
         """
-        options = SyncOptions(dry_run, max_delete_share, allow_empty, first_rows)
+        options = SyncOptions(dry_run, max_delete_share, allow_empty, first_rows, check_why(reason))
         return await Sync(self, **where(store, key), options=options, on_progress=on_progress).run(rows)
 
     def _rpc(self) -> Any:

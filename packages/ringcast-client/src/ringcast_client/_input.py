@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from ringcast_wire import InvalidInputError, check_idempotency_key, limits, names, shown
+from ringcast_wire import InvalidInputError, check_idempotency_key, check_reason, limits, names, shown
 from ringcast_wire.grpc import TLS_PREFIX
 
 _ADDRESS: Final = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):(\d{1,5})", re.ASCII)
@@ -45,6 +45,11 @@ def where(store: str, key: str) -> dict[str, Any]:
 def check_mark(idempotency_key: str | None) -> str:
     """As the message has it: empty for none."""
     return "" if idempotency_key is None else check_idempotency_key(idempotency_key)
+
+
+def check_why(reason: str | None) -> str:
+    """As the message has it: empty for none."""
+    return "" if reason is None else check_reason(reason)
 
 
 def check_job_id(job_id: str | None) -> str:

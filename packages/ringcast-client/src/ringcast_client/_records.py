@@ -75,6 +75,10 @@ class RevisionRecord:
 
     row: RowRecord
     written_at_ms: int
+    author: str = ""
+    """The principal that wrote it; empty: it was written before the service kept authors."""
+    reason: str = ""
+    """What the write gave; empty: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +196,11 @@ def _deletion_info(owner: pb.Store | pb.KeyInfo) -> DeletionInfo | None:
 def row_record(row: pb.Row) -> RowRecord:
     """From the protobuf message."""
     return RowRecord(row.row_id, row.value, row.version, row.partition, row.deleted, dict(row.metadata))
+
+
+def revision_record(revision: pb.Revision) -> RevisionRecord:
+    """From the protobuf message."""
+    return RevisionRecord(row_record(revision.row), revision.written_at_ms, revision.author, revision.reason)
 
 
 def checked_row(row: RowWrite | KeyedWrite) -> tuple[pb.RowWrite, int]:

@@ -85,6 +85,7 @@ class SyncOptions:
     max_delete_share: float = DEFAULT_MAX_DELETE_SHARE
     allow_empty: bool = False
     first_rows: int = DEFAULT_FIRST_ROWS
+    reason: str = ""
 
     def __post_init__(self) -> None:
         share: object = self.max_delete_share
@@ -172,7 +173,7 @@ class Sync:
             self._on_progress(SyncProgress(SyncPhase.WRITING, done, difference.writes))
 
         on_done(0)
-        write = SyncWrite(self._client, self._store, self._key, spool, on_done, self._options.first_rows)
+        write = SyncWrite(self._client, self._store, self._key, spool, on_done, self._options)
         await write.run()
         return write.conflicts, write.first_conflicts
 

@@ -15,6 +15,7 @@ from ringcast_client._sync_spool import PlannedWrite, Spool
 
 if TYPE_CHECKING:
     from ringcast_client._change_writer import ChangeWriter
+    from ringcast_client._sync import SyncOptions
     from ringcast_client._sync_service import SyncService
 
 _PAGE_ROWS: Final = limits.MAX_BATCH_ROWS
@@ -34,14 +35,14 @@ class SyncWrite:
         key: str,
         spool: Spool,
         on_done: Callable[[int], None],
-        first: int,
+        options: SyncOptions,
     ) -> None:
         self._client = client
         self._store = store
         self._key = key
         self._spool = spool
         self._on_done = on_done
-        self._first = first
+        self._options = options
         self._place = 0
         """Everything up to here is written, or found to be in conflict."""
         self.conflicts = 0
@@ -64,7 +65,8 @@ class SyncWrite:
         rows = (_conditional(planned) for planned in self._spool.planned(start))
         # The job id: a batch that is sent again after a broken connection must not fail on what it wrote itself.
         job_id = f"sync-{secrets.token_hex(16)}"
-        async for result in self._client.bulk_write(self._store, self._key, rows, job_id=job_id):
+        reason = self._options.reason
+        async for result in self._client.bulk_write(self._store, self._key, rows, job_id=job_id, reason=reason):
             self._done(start + result.first + result.rows)
 
     async def _one_by_one(self) -> None:
@@ -78,18 +80,24 @@ class SyncWrite:
         self._done(self._place + len(page))
 
     async def _write(self, writer: ChangeWriter, row: RowWrite) -> None:
+        reason = self._options.reason
         try:
             if row.delete:
-                await writer.delete(row.row_id, if_version=row.if_version)
+                await writer.delete(row.row_id, if_version=row.if_version, reason=reason)
             else:
                 await writer.put(
-                    row.row_id, row.value, row.metadata, if_version=row.if_version, if_absent=row.if_absent
+                    row.row_id,
+                    row.value,
+                    row.metadata,
+                    if_version=row.if_version,
+                    if_absent=row.if_absent,
+                    reason=reason,
                 )
         except ConditionFailedError as error:
             if row.delete and not error.found_version:
                 return  # another writer has deleted it already
             self.conflicts += 1
-            if len(self.first_conflicts) < self._first:
+            if len(self.first_conflicts) < self._options.first_rows:
                 self.first_conflicts.append(row.row_id)
 
     def _done(self, place: int) -> None:

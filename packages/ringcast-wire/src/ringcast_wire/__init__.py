@@ -79,7 +79,7 @@ from ringcast_wire._replays import (
     encode_replay,
 )
 from ringcast_wire._reply_writer import FetchReplyWriter, PlainRow
-from ringcast_wire._rows import check_condition, check_idempotency_key, check_row, check_row_id
+from ringcast_wire._rows import check_condition, check_idempotency_key, check_reason, check_row, check_row_id
 from ringcast_wire._waits import event_before, event_within
 
 __all__ = [
@@ -141,6 +141,7 @@ __all__ = [
     "assign",
     "check_condition",
     "check_idempotency_key",
+    "check_reason",
     "check_row",
     "check_row_id",
     "decode_batch_request",

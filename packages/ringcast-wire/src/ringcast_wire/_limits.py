@@ -39,6 +39,8 @@ MAX_BATCH_BYTES: Final = 3 * MIB
 """Row bytes of one bulk write batch; below gRPC's default message limit of 4 MiB."""
 MAX_IDEMPOTENCY_KEY_BYTES: Final = 128
 """UTF-8 bytes of an idempotency key."""
+MAX_REASON_BYTES: Final = 512
+"""UTF-8 bytes of the reason of a write: the history has it with each row."""
 MAX_EVENT_CHANGES: Final = 256
 """Changes listed in one event; a write of more rows to a partition says only ``prev`` and ``rev``."""
 MAX_EVENT_BYTES: Final = 256 * KIB

@@ -9,6 +9,7 @@ from ringcast_wire._limits import (
     MAX_IDEMPOTENCY_KEY_BYTES,
     MAX_METADATA_BYTES,
     MAX_METADATA_ENTRIES,
+    MAX_REASON_BYTES,
     MAX_ROW_BYTES,
     MAX_ROW_ID_BYTES,
 )
@@ -42,6 +43,25 @@ def check_idempotency_key(value: object) -> str:
         raise InvalidInputError(
             f"idempotency_key {shown(text)} has {size} bytes: 1 to {MAX_IDEMPOTENCY_KEY_BYTES} are allowed",
             field="idempotency_key",
+        )
+    return text
+
+
+def check_reason(value: object) -> str:
+    """Returns ``value`` if it may be the reason of a write: one line, empty for none.
+
+    Raises:
+        InvalidInputError: it is not text, longer than 512 UTF-8 bytes, or has a character that steers a terminal or
+            ends a line.
+    """
+    text, size = _text("reason", value)
+    if size > MAX_REASON_BYTES:
+        raise InvalidInputError(
+            f"reason {shown(text)} has {size} bytes: at most {MAX_REASON_BYTES} are allowed", field="reason"
+        )
+    if not text.isprintable():
+        raise InvalidInputError(
+            f"reason {shown(text)} has a character that is not printable: one line of text is allowed", field="reason"
         )
     return text
 

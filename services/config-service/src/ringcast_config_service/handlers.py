@@ -163,6 +163,7 @@ class Handlers:
             mark=make_mark(terms.idempotency_key, [(key, [write])]),
             generation=self._repository.histories.generation,
             permit=Permit(terms.expires_s),
+            by=terms.by,
         )
 
     async def check_batch(
@@ -211,6 +212,7 @@ class Handlers:
             mark=make_mark(terms.idempotency_key, [(key, writes)]),
             generation=self._repository.histories.generation,
             permit=Permit(terms.expires_s),
+            by=terms.by,
         )
         return CheckedBatch(request, repeated, rejected)
 

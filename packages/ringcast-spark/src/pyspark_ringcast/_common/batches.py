@@ -146,6 +146,7 @@ class BatchMaker:
             values=self._values,
             on_invalid=pb.ON_INVALID_SKIP_ROW,
             skip_unchanged=True,
+            reason=self._options.reason,
         )
         self._sequence += 1
         self._rows, self._row_ids, self._values, self._bytes = [], [], [], 0

@@ -11,6 +11,15 @@ MAX_COLUMNS: Final = 1_000
 _BRACKETS: Final = {"<": 1, "(": 1, ">": -1, ")": -1}
 
 
+FEED_COLUMNS: Final = {
+    "change_type": "STRING NOT NULL",
+    "written_at": "TIMESTAMP NOT NULL",
+    "author": "STRING",
+    "reason": "STRING",
+}
+"""What a change feed has beside the other columns, and the types in SQL."""
+
+
 class ValueColumn(NamedTuple):
     """A column of the value: its name, and its type in Spark's SQL, which only reads need."""
 
@@ -88,7 +97,7 @@ def all_columns(options: ColumnOptions) -> dict[str, str]:
         **entries,
     }
     if options.read_change_feed:
-        found |= {"change_type": "STRING NOT NULL", "written_at": "TIMESTAMP NOT NULL"}
+        found |= FEED_COLUMNS
     return found
 
 
@@ -117,7 +126,7 @@ def chosen_columns(options: ColumnOptions) -> tuple[str, ...] | None:
     values = [column.name for column in options.value_columns] or ["value"]
     entries = options.metadata_columns or ("metadata",)
     mapped = [options.id_column, *values, *entries]
-    taken = [*mapped, "version", "partition", "deleted", *(("change_type", "written_at") * options.read_change_feed)]
+    taken = [*mapped, "version", "partition", "deleted", *(FEED_COLUMNS if options.read_change_feed else ())]
     _check_different("columns", taken)
     if options.columns is None:
         return None

@@ -25,6 +25,8 @@ FEED_SCHEMA: Final = pa.schema(
         *SCHEMA,
         pa.field("change_type", pa.string(), nullable=False),
         pa.field("written_at", pa.timestamp("us", "UTC"), nullable=False),
+        pa.field("author", pa.string()),
+        pa.field("reason", pa.string()),
     ]
 )
 """The same for a change feed."""

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 import msgspec
-from ringcast_wire import InvalidInputError, NatsLogin, check_row_id, limits, names, shown
+from ringcast_wire import InvalidInputError, NatsLogin, check_reason, check_row_id, limits, names, shown
 
 from pyspark_ringcast._common.column_options import (
     ValueColumn,
@@ -138,6 +138,8 @@ class Options:
     """Of the live rows: an overwrite that would delete more deletes nothing."""
     allow_empty: bool = False
     """Whether an overwrite may leave the key without a row."""
+    reason: str = ""
+    """Why: the history has it with each row that is written."""
 
     @property
     def place(self) -> str:
@@ -373,6 +375,13 @@ def _share(name: str, text: str) -> float:
     return value
 
 
+def _reason(name: str, text: str) -> str:
+    try:
+        return check_reason(text)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"option {error}", field=name) from None
+
+
 def _choice(kind: type[E]) -> Callable[[str, str], E]:
     def parse(name: str, text: str) -> E:
         try:
@@ -421,6 +430,7 @@ _PARSERS: Final[dict[str, Callable[[str, str], Any]]] = {
     "max_rows_per_second": _integer(1, 2**31 - 1),
     "max_delete_share": _share,
     "allow_empty": _boolean,
+    "reason": _reason,
 }
 _LOGIN: Final = NatsLogin.__struct_fields__
 _FROM_ENVIRONMENT: Final = ("servers", "service", *_LOGIN)

@@ -1,7 +1,6 @@
-"""The change feed: what each change was, with the row before it, and when it was written.
+"""The change feed: what each change was, with the row before it, when it was written, by which principal, and why.
 
-The words for kinds of changes are those of Delta's change data feed. Who wrote it would be a further column, at the
-end: the config service does not know that yet.
+The words for kinds of changes are those of Delta's change data feed.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class ChangeType(StrEnum):
 class _Change(NamedTuple):
     kind: ChangeType
     row: pb.Row
-    written_at_ms: int
+    revision: pb.Revision
     known: bool = True
     """Whether the row has a value: that of a delete may be gone."""
 
@@ -50,14 +49,16 @@ def feed_batch(options: Options, wanted: Range, revisions: Iterable[pb.Revision]
         [
             *columns,
             pa.array([str(change.kind) for change in found], pa.string()),
-            pa.array([change.written_at_ms * 1_000 for change in found], pa.timestamp("us", "UTC")),
+            pa.array([change.revision.written_at_ms * 1_000 for change in found], pa.timestamp("us", "UTC")),
+            pa.array([change.revision.author or None for change in found], pa.string()),
+            pa.array([change.revision.reason or None for change in found], pa.string()),
         ],
         schema=FEED_SCHEMA,
     )
 
 
 def _changes(options: Options, wanted: Range, revision: pb.Revision) -> Iterator[_Change]:
-    row, at_ms = revision.row, revision.written_at_ms
+    row = revision.row
     previous = revision.previous if revision.HasField("previous") else None
     if previous is None and revision.prev and not wanted.loading:
         lose(
@@ -68,16 +69,16 @@ def _changes(options: Options, wanted: Range, revision: pb.Revision) -> Iterator
             instead="without it",
         )
         if not row.deleted:
-            yield _Change(ChangeType.UPDATE_POSTIMAGE, row, at_ms)
+            yield _Change(ChangeType.UPDATE_POSTIMAGE, row, revision)
             return
     live = previous if previous is not None and not previous.deleted else None
     if row.deleted:
-        yield _Change(ChangeType.DELETE, _as_of(row, live), at_ms, live is not None)
+        yield _Change(ChangeType.DELETE, _as_of(row, live), revision, live is not None)
     elif live is None:
-        yield _Change(ChangeType.INSERT, row, at_ms)
+        yield _Change(ChangeType.INSERT, row, revision)
     else:
-        yield _Change(ChangeType.UPDATE_PREIMAGE, _as_of(row, live), at_ms)
-        yield _Change(ChangeType.UPDATE_POSTIMAGE, row, at_ms)
+        yield _Change(ChangeType.UPDATE_PREIMAGE, _as_of(row, live), revision)
+        yield _Change(ChangeType.UPDATE_POSTIMAGE, row, revision)
 
 
 def _as_of(row: pb.Row, before: pb.Row | None) -> pb.Row:

@@ -26,7 +26,7 @@ _ABOUT: Final = "export.json"
 
 HISTORY_SCHEMA: Final = (
     "partition INT, version BIGINT, row_id STRING, value STRING, deleted BOOLEAN, "
-    "metadata MAP<STRING, STRING>, written_at TIMESTAMP"
+    "metadata MAP<STRING, STRING>, written_at TIMESTAMP, author STRING, reason STRING"
 )
 
 
@@ -159,6 +159,8 @@ def _batch(revisions: Iterable[Any]) -> pa.RecordBatch:
             ("deleted", pa.bool_()),
             ("metadata", pa.map_(pa.string(), pa.string())),
             ("written_at", pa.timestamp("us", "UTC")),
+            ("author", pa.string()),
+            ("reason", pa.string()),
         ]
     )
     rows = [
@@ -170,6 +172,8 @@ def _batch(revisions: Iterable[Any]) -> pa.RecordBatch:
             "deleted": one.row.deleted,
             "metadata": list(one.row.metadata.items()) or None,
             "written_at": one.written_at_ms * 1_000,
+            "author": one.author or None,
+            "reason": one.reason or None,
         }
         for one in revisions
     ]

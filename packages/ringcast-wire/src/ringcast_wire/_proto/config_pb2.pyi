@@ -188,7 +188,7 @@ class ListStoresResponse(_message.Message):
     def __init__(self, stores: _Optional[_Iterable[_Union[Store, _Mapping]]] = ...) -> None: ...
 
 class PutRequest(_message.Message):
-    __slots__ = ("store", "key", "row_id", "value", "metadata", "if_version", "if_absent", "idempotency_key")
+    __slots__ = ("store", "key", "row_id", "value", "metadata", "if_version", "if_absent", "idempotency_key", "reason")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -204,6 +204,7 @@ class PutRequest(_message.Message):
     IF_VERSION_FIELD_NUMBER: _ClassVar[int]
     IF_ABSENT_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     store: str
     key: str
     row_id: str
@@ -212,7 +213,8 @@ class PutRequest(_message.Message):
     if_version: int
     if_absent: bool
     idempotency_key: str
-    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., row_id: _Optional[str] = ..., value: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., if_version: _Optional[int] = ..., if_absent: _Optional[bool] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
+    reason: str
+    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., row_id: _Optional[str] = ..., value: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., if_version: _Optional[int] = ..., if_absent: _Optional[bool] = ..., idempotency_key: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class PutResponse(_message.Message):
     __slots__ = ("partition", "version")
@@ -223,18 +225,20 @@ class PutResponse(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class DeleteRequest(_message.Message):
-    __slots__ = ("store", "key", "row_id", "if_version", "idempotency_key")
+    __slots__ = ("store", "key", "row_id", "if_version", "idempotency_key", "reason")
     STORE_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     ROW_ID_FIELD_NUMBER: _ClassVar[int]
     IF_VERSION_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     store: str
     key: str
     row_id: str
     if_version: int
     idempotency_key: str
-    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., row_id: _Optional[str] = ..., if_version: _Optional[int] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
+    reason: str
+    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., row_id: _Optional[str] = ..., if_version: _Optional[int] = ..., idempotency_key: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class DeleteResponse(_message.Message):
     __slots__ = ("existed", "partition", "version")
@@ -257,7 +261,7 @@ class Changes(_message.Message):
     def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., changes: _Optional[_Iterable[_Union[RowChange, _Mapping]]] = ...) -> None: ...
 
 class RowChange(_message.Message):
-    __slots__ = ("number", "row_id", "value", "metadata", "delete", "traceparent", "if_version", "if_absent", "idempotency_key", "expires_ms")
+    __slots__ = ("number", "row_id", "value", "metadata", "delete", "traceparent", "if_version", "if_absent", "idempotency_key", "expires_ms", "reason")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -275,6 +279,7 @@ class RowChange(_message.Message):
     IF_ABSENT_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_MS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     number: int
     row_id: str
     value: str
@@ -285,7 +290,8 @@ class RowChange(_message.Message):
     if_absent: bool
     idempotency_key: str
     expires_ms: int
-    def __init__(self, number: _Optional[int] = ..., row_id: _Optional[str] = ..., value: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., delete: _Optional[bool] = ..., traceparent: _Optional[str] = ..., if_version: _Optional[int] = ..., if_absent: _Optional[bool] = ..., idempotency_key: _Optional[str] = ..., expires_ms: _Optional[int] = ...) -> None: ...
+    reason: str
+    def __init__(self, number: _Optional[int] = ..., row_id: _Optional[str] = ..., value: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., delete: _Optional[bool] = ..., traceparent: _Optional[str] = ..., if_version: _Optional[int] = ..., if_absent: _Optional[bool] = ..., idempotency_key: _Optional[str] = ..., expires_ms: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ChangeResults(_message.Message):
     __slots__ = ("results", "last")
@@ -337,14 +343,16 @@ class RowWrite(_message.Message):
     def __init__(self, row_id: _Optional[str] = ..., value: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., delete: _Optional[bool] = ..., if_version: _Optional[int] = ..., if_absent: _Optional[bool] = ...) -> None: ...
 
 class CommitRequest(_message.Message):
-    __slots__ = ("store", "writes", "idempotency_key")
+    __slots__ = ("store", "writes", "idempotency_key", "reason")
     STORE_FIELD_NUMBER: _ClassVar[int]
     WRITES_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     store: str
     writes: _containers.RepeatedCompositeFieldContainer[KeyedWrite]
     idempotency_key: str
-    def __init__(self, store: _Optional[str] = ..., writes: _Optional[_Iterable[_Union[KeyedWrite, _Mapping]]] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
+    reason: str
+    def __init__(self, store: _Optional[str] = ..., writes: _Optional[_Iterable[_Union[KeyedWrite, _Mapping]]] = ..., idempotency_key: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class KeyedWrite(_message.Message):
     __slots__ = ("key", "row")
@@ -369,7 +377,7 @@ class Committed(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class WriteBatch(_message.Message):
-    __slots__ = ("store", "key", "sequence", "rows", "on_invalid", "skip_unchanged", "row_ids", "values", "idempotency_key")
+    __slots__ = ("store", "key", "sequence", "rows", "on_invalid", "skip_unchanged", "row_ids", "values", "idempotency_key", "reason")
     STORE_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -379,6 +387,7 @@ class WriteBatch(_message.Message):
     ROW_IDS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     store: str
     key: str
     sequence: int
@@ -388,7 +397,8 @@ class WriteBatch(_message.Message):
     row_ids: _containers.RepeatedScalarFieldContainer[str]
     values: _containers.RepeatedScalarFieldContainer[str]
     idempotency_key: str
-    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., sequence: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[RowWrite, _Mapping]]] = ..., on_invalid: _Optional[_Union[OnInvalid, str]] = ..., skip_unchanged: _Optional[bool] = ..., row_ids: _Optional[_Iterable[str]] = ..., values: _Optional[_Iterable[str]] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
+    reason: str
+    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., sequence: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[RowWrite, _Mapping]]] = ..., on_invalid: _Optional[_Union[OnInvalid, str]] = ..., skip_unchanged: _Optional[bool] = ..., row_ids: _Optional[_Iterable[str]] = ..., values: _Optional[_Iterable[str]] = ..., idempotency_key: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class RejectedRow(_message.Message):
     __slots__ = ("index", "row_id", "reason", "code", "field")
@@ -498,16 +508,20 @@ class HistoryRequest(_message.Message):
     def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., row_id: _Optional[str] = ..., partition: _Optional[int] = ..., since: _Optional[int] = ..., limit: _Optional[int] = ..., with_previous: _Optional[bool] = ...) -> None: ...
 
 class Revision(_message.Message):
-    __slots__ = ("row", "written_at_ms", "prev", "previous")
+    __slots__ = ("row", "written_at_ms", "prev", "previous", "author", "reason")
     ROW_FIELD_NUMBER: _ClassVar[int]
     WRITTEN_AT_MS_FIELD_NUMBER: _ClassVar[int]
     PREV_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     row: Row
     written_at_ms: int
     prev: int
     previous: Row
-    def __init__(self, row: _Optional[_Union[Row, _Mapping]] = ..., written_at_ms: _Optional[int] = ..., prev: _Optional[int] = ..., previous: _Optional[_Union[Row, _Mapping]] = ...) -> None: ...
+    author: str
+    reason: str
+    def __init__(self, row: _Optional[_Union[Row, _Mapping]] = ..., written_at_ms: _Optional[int] = ..., prev: _Optional[int] = ..., previous: _Optional[_Union[Row, _Mapping]] = ..., author: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class HistoryResponse(_message.Message):
     __slots__ = ("revisions",)

@@ -16,13 +16,12 @@ from ringcast_wire.grpc import pb
 from ringcast_config_service.grpc.callers import caller_of
 from ringcast_config_service.grpc.input import Unreadable, send, unforeseen
 from ringcast_config_service.grpc.messages import SKIP_INVALID, choice
-from ringcast_config_service.grpc.rows import row_input
+from ringcast_config_service.grpc.rows import batch_terms, row_input
 from ringcast_config_service.grpc.stream_life import GOODBYE_S
 from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.repository import Chain, WriteOutcome
 from ringcast_config_service.writes.batches import CheckedBatch, PlainRows, RowInput
 from ringcast_config_service.writes.group_writer import GroupWriter
-from ringcast_config_service.writes.terms import Terms
 
 log = EventLog(logging.getLogger(__name__))
 
@@ -126,7 +125,7 @@ class BulkStream:
             skip_invalid=skip,
             skip_unchanged=batch.skip_unchanged,
             chain=self._chain,
-            terms=Terms(self._traceparent, batch.idempotency_key),
+            terms=batch_terms(batch, self._traceparent, self._caller),
         )
         if checked.request is None:
             return _BatchAnswer(batch.sequence, checked, None)

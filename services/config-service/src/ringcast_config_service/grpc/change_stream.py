@@ -112,8 +112,8 @@ class ChangeStream:
             return grpc.aio.EOF
 
     async def _submit(self, store: str, key: str, change: pb.RowChange) -> None:
-        terms = change_terms(change, checked_traceparent(change.traceparent or None))
         try:
+            terms = change_terms(change, checked_traceparent(change.traceparent or None), self._caller)
             partition, request = await self._handlers.check_one(store, key, row_input(change), terms)
         except RingcastError as error:
             self._refuse(change.number, error)

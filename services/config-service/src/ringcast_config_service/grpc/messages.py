@@ -79,5 +79,7 @@ def revision_message(revision: Revision) -> pb.Revision:
         row=row_message(ListedRow(revision.partition, revision.row)),
         written_at_ms=revision.written_at_ms,
         prev=revision.prev,
+        author=revision.by.author,
+        reason=revision.by.reason,
         previous=None if previous is None else row_message(ListedRow(revision.partition, previous)),
     )

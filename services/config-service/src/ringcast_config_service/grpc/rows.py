@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 
 from ringcast_service import Context
-from ringcast_wire import check_condition
+from ringcast_wire import check_condition, check_reason
 from ringcast_wire.grpc import pb
 
+from ringcast_config_service.caller import Caller
+from ringcast_config_service.grpc.callers import caller_of
 from ringcast_config_service.permits import clock_s
+from ringcast_config_service.repository import Authorship
 from ringcast_config_service.writes.batches import RowInput
 from ringcast_config_service.writes.terms import KeyedRow, Terms
 
@@ -43,12 +46,34 @@ def keyed_rows(request: pb.CommitRequest) -> list[KeyedRow]:
     return [KeyedRow(write.key, row_input(write.row)) for write in request.writes]
 
 
-def call_terms(context: Context, traceparent: str | None, idempotency_key: str) -> Terms:
-    """The terms of a call: it expires when its client no longer waits."""
+def call_terms(
+    context: Context, traceparent: str | None, request: pb.PutRequest | pb.DeleteRequest | pb.CommitRequest
+) -> Terms:
+    """The terms of a call: it expires when its client no longer waits.
+
+    Raises:
+        InvalidInputError: its reason is none.
+    """
     left_s: float | None = context.time_remaining()  # None without a deadline, whatever its type says
-    return Terms(traceparent, idempotency_key, math.inf if left_s is None else clock_s() + left_s)
+    expires_s = math.inf if left_s is None else clock_s() + left_s
+    return Terms(traceparent, request.idempotency_key, expires_s, authorship(caller_of(context), request.reason))
 
 
-def change_terms(change: pb.RowChange, traceparent: str | None) -> Terms:
-    """The terms of one change of a stream."""
-    return Terms(traceparent, change.idempotency_key, change.expires_ms / 1000 if change.expires_ms else math.inf)
+def change_terms(change: pb.RowChange, traceparent: str | None, caller: Caller) -> Terms:
+    """The terms of one change of a stream; raises as :func:`call_terms`."""
+    expires_s = change.expires_ms / 1000 if change.expires_ms else math.inf
+    return Terms(traceparent, change.idempotency_key, expires_s, authorship(caller, change.reason))
+
+
+def batch_terms(batch: pb.WriteBatch, traceparent: str | None, caller: Caller) -> Terms:
+    """The terms of a batch of a bulk write; raises as :func:`call_terms`."""
+    return Terms(traceparent, batch.idempotency_key, by=authorship(caller, batch.reason))
+
+
+def authorship(caller: Caller, reason: str) -> Authorship:
+    """What the history says of a write.
+
+    Raises:
+        InvalidInputError: the reason is too long, or more than a line.
+    """
+    return Authorship(caller.principal, check_reason(reason) if reason else "")

@@ -140,7 +140,7 @@ class _Servicer(StoreCalls):
 
     async def Put(self, request: pb.PutRequest, context: Context) -> pb.PutResponse:
         async def work() -> tuple[int, WriteOutcome]:
-            terms = call_terms(context, traceparent, request.idempotency_key)
+            terms = call_terms(context, traceparent, request)
             row = put_input(request)
             return await self._handlers.write_one(request.store, request.key, row, terms, caller_of(context))
 
@@ -150,7 +150,7 @@ class _Servicer(StoreCalls):
 
     async def Delete(self, request: pb.DeleteRequest, context: Context) -> pb.DeleteResponse:
         async def work() -> tuple[int, WriteOutcome]:
-            terms = call_terms(context, traceparent, request.idempotency_key)
+            terms = call_terms(context, traceparent, request)
             row = delete_input(request)
             return await self._handlers.write_one(request.store, request.key, row, terms, caller_of(context))
 
@@ -160,7 +160,7 @@ class _Servicer(StoreCalls):
 
     async def Commit(self, request: pb.CommitRequest, context: Context) -> pb.CommitResponse:
         async def work() -> list[tuple[int, int]]:
-            terms = call_terms(context, traceparent, request.idempotency_key)
+            terms = call_terms(context, traceparent, request)
             return await self._handlers.commit(request.store, keyed_rows(request), terms, caller_of(context))
 
         with self._telemetry.call("config.service.commit", context.invocation_metadata()) as traceparent:

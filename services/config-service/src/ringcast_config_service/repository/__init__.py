@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from ringcast_config_service.repository.base import (
+    NOBODY,
+    Authorship,
     Bundle,
     Chain,
     Compaction,
@@ -54,6 +56,7 @@ __all__ = [
     "HistoryRepository",
     "OutboxRepository",
     "RecordMaintenance",
+    "Authorship",
     "Bundle",
     "Chain",
     "Compaction",
@@ -63,6 +66,7 @@ __all__ = [
     "IdempotencyMark",
     "KeyStats",
     "ListFilter",
+    "NOBODY",
     "ListedRow",
     "LargeAnswerError",
     "LockedError",

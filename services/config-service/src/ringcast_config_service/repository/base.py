@@ -112,6 +112,18 @@ class PlainWrites(Sequence[RowWrite]):
         return map(RowWrite._make, columns)
 
 
+class Authorship(NamedTuple):
+    """The principal that writes (one line), and the reason it gives; each may be
+    empty."""
+
+    author: str
+    reason: str = ""
+
+
+NOBODY: Final = Authorship("")
+"""Of revisions that were written before authors were kept."""
+
+
 class IdempotencyMark(NamedTuple):
     """A client's key for a request, and a digest of the request: the key is not for another one."""
 
@@ -145,7 +157,7 @@ class WriteRequest:
     ``skip_unchanged``: rows that are there with the same value and metadata are not written again. ``conditional``:
     some rows have a condition. ``mark``: if a request with its key was written before, its outcome is this one's, and
     nothing is written; of a bundle the first request has it. ``generation``: the repository's when the request was let
-    in; once that has risen, the request is refused.
+    in; once that has risen, the request is refused. ``by``: the history has it with each row.
     """
 
     store: StoreRecord
@@ -159,6 +171,7 @@ class WriteRequest:
     mark: IdempotencyMark | None = None
     bundle: Bundle | None = None
     permit: Permit = field(default_factory=Permit)
+    by: Authorship = NOBODY
     bytes: int = field(init=False)
     partitions: frozenset[int] = field(init=False)
     """Those that its rows are in."""
@@ -249,7 +262,7 @@ class Revision(NamedTuple):
     """One write of a row; the version of ``row`` is the revision.
 
     ``prev``: that of the row's write before, 0 if none was stored. ``previous``: the row as of it, where it was asked
-    for and is still there.
+    for and is still there. ``by``: who wrote it, and why.
     """
 
     partition: int
@@ -257,6 +270,7 @@ class Revision(NamedTuple):
     written_at_ms: int
     prev: int = 0
     previous: Row | None = None
+    by: Authorship = NOBODY
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from ringcast_wire import (
 )
 
 from ringcast_config_service.repository.base import (
+    Authorship,
     Deletion,
     KeyStats,
     ListedRow,
@@ -311,12 +312,22 @@ def to_listed(records: Iterable[Record]) -> list[ListedRow]:
 
 def to_revisions(records: Iterable[Record]) -> list[Revision]:
     found = []
-    for partition, revision, row_id, value, deleted, metadata, written_at_ms, prev, *before in records:
+    for partition, revision, row_id, value, deleted, metadata, written_at_ms, prev, author, reason, *before in records:
         was, was_deleted, was_metadata = before
         previous = None if was is None else to_row(row_id, was, prev, was_deleted, was_metadata)
         row = to_row(row_id, value, revision, deleted, metadata)
-        found.append(Revision(partition, row, written_at_ms, prev, previous))
+        found.append(Revision(partition, row, written_at_ms, prev, previous, to_authorship(author, reason)))
     return found
+
+
+def to_authorship(author: str | None, reason: str | None) -> Authorship:
+    """Null: there is none."""
+    return Authorship(author or "", reason or "")
+
+
+def from_authorship(by: Authorship) -> tuple[str | None, str | None]:
+    """The other way."""
+    return by.author or None, by.reason or None
 
 
 def row_bytes(row: Row) -> int:
@@ -326,6 +337,6 @@ def row_bytes(row: Row) -> int:
 
 def from_row(row: PlannedRow, key_ids: Mapping[KeyRef, int]) -> tuple[int, int, str, str, int, bool, str | None]:
     """Key id, partition, row id, value, version, deleted, metadata."""
-    key, partition, row_id, value, version, metadata, _, _ = row
+    key, partition, row_id, value, version, metadata, *_ = row
     packed = None if metadata is None else pack_metadata(metadata)
     return key_ids[key], partition, row_id, value or "", version, value is None, packed

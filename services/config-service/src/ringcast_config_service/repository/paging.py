@@ -46,10 +46,13 @@ async def history_pages(
         left -= len(page)
         if len(page) < asked or (query.limit and not left):
             return
-        size.learn(
-            len(page), sum(mapping.row_bytes(row) for found in page for row in (found.row, found.previous) if row)
-        )
+        size.learn(len(page), sum(map(_revision_bytes, page)))
         partition, revision = page[-1].partition, page[-1].row.version
+
+
+def _revision_bytes(revision: Revision) -> int:
+    rows = sum(mapping.row_bytes(row) for row in (revision.row, revision.previous) if row)
+    return rows + len(revision.by.author) + len(revision.by.reason)
 
 
 def _bounds(partition: int | None, partition_count: int) -> tuple[int, int]:

@@ -30,6 +30,8 @@ from ringcast_wire import (
 )
 
 from ringcast_config_service.repository.base import (
+    NOBODY,
+    Authorship,
     Bundle,
     IdempotencyMark,
     RowWrite,
@@ -90,7 +92,8 @@ class Head(NamedTuple):
 class PlannedRow(NamedTuple):
     """One write to one row. A tombstone has no value, no metadata and size 0.
 
-    ``prev`` is the version that the row had before, 0 where none is stored.
+    ``prev`` is the version that the row had before, 0 where none is stored. ``by`` is one object for all rows of a
+    request.
     """
 
     key: KeyRef
@@ -101,6 +104,7 @@ class PlannedRow(NamedTuple):
     metadata: dict[str, str] | None
     size: int
     prev: int
+    by: Authorship = NOBODY
 
     @property
     def deleted(self) -> bool:
@@ -288,9 +292,7 @@ class _Planner:
         is_new = self._check_key(key, request)
         tallies: dict[int, Tally] = {}
         refs = [RowRef(key, row.row_id) for row in request.rows]
-        planned = [
-            self._row(ref, row, tallies, request.skip_unchanged) for ref, row in zip(refs, request.rows, strict=True)
-        ]
+        planned = [self._row(ref, row, tallies, request) for ref, row in zip(refs, request.rows, strict=True)]
         heads = {PartitionRef(key, partition): tally.head() for partition, tally in tallies.items()}
         self._check_sizes(heads)
         done = [row for row in planned if row is not None]
@@ -363,7 +365,7 @@ class _Planner:
             said = f"{place} row {shown(ref.row_id)} at version {found}: {expected} was expected, nothing was written"
         raise ConditionFailedError(said, field="if_version" if wanted else "if_absent", found_version=found)
 
-    def _row(self, ref: RowRef, row: RowWrite, tallies: dict[int, Tally], skip_unchanged: bool) -> PlannedRow | None:
+    def _row(self, ref: RowRef, row: RowWrite, tallies: dict[int, Tally], request: WriteRequest) -> PlannedRow | None:
         """The next revision of a row, or ``None`` where nothing is to be written."""
         before = self._live_size(ref)
         if row.condition is not None:
@@ -371,7 +373,7 @@ class _Planner:
         if before is None:
             if row.value is None:
                 return None
-        elif skip_unchanged and row.value is not None and self._is_same(ref, row):
+        elif request.skip_unchanged and row.value is not None and self._is_same(ref, row):
             return None
         tally = tallies.get(row.partition)
         if tally is None:
@@ -383,7 +385,8 @@ class _Planner:
         planned = self.plan.rows.get(ref)
         prev = self._state.versions.get(ref, 0) if planned is None else planned.version
         metadata = row.metadata or None
-        return PlannedRow(ref.key, row.partition, row.row_id, row.value, tally.revision, metadata, after, prev)
+        version, by = tally.revision, request.by
+        return PlannedRow(ref.key, row.partition, row.row_id, row.value, version, metadata, after, prev, by)
 
     def _check_sizes(self, heads: dict[PartitionRef, Head]) -> None:
         """Refuses to let a partition grow over the limit; one that is over may still shrink."""

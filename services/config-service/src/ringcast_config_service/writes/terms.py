@@ -12,16 +12,26 @@ from ringcast_core import row_partitions
 from ringcast_wire import InvalidInputError, check_idempotency_key, check_row, limits, names, shown
 
 from ringcast_config_service.permits import Permit
-from ringcast_config_service.repository import Bundle, IdempotencyMark, RowWrite, StoreRecord, WriteRequest
+from ringcast_config_service.repository import (
+    NOBODY,
+    Authorship,
+    Bundle,
+    IdempotencyMark,
+    RowWrite,
+    StoreRecord,
+    WriteRequest,
+)
 from ringcast_config_service.writes.batches import RowInput
 
 
 class Terms(NamedTuple):
-    """Of one request. ``idempotency_key`` is empty where there is none; ``expires_s`` as in ``Permit``."""
+    """Of one request. ``idempotency_key`` is empty where there is none; ``expires_s`` as in ``Permit``; ``by``: who
+    writes, and why."""
 
     traceparent: str | None = None
     idempotency_key: str = ""
     expires_s: float = math.inf
+    by: Authorship = NOBODY
 
 
 NO_TERMS: Final = Terms()
@@ -91,6 +101,7 @@ def bundle(
             bundle=link,
             generation=generation,
             permit=permit,
+            by=terms.by,
         )
         for number, (key, rows) in enumerate(made)
     ]

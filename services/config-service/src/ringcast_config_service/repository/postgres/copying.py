@@ -8,20 +8,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, repeat
 from operator import attrgetter
 from typing import Final, TypeAlias
 
+from ringcast_config_service.repository.base import Authorship
+from ringcast_config_service.repository.mapping import from_authorship
 from ringcast_config_service.repository.postgres.new_rows import NewRows
 from ringcast_config_service.repository.writes import KeyRef, PlannedRow, pack_metadata
 
 _COMMON_COLUMNS: Final = ("key_id", "partition", "row_id", "value")
 ROW_COLUMNS: Final = (*_COMMON_COLUMNS, "version", "deleted", "metadata", "written_at_ms", "size")
-HISTORY_COLUMNS: Final = (*_COMMON_COLUMNS, "revision", "deleted", "metadata", "written_at_ms", "prev")
+HISTORY_COLUMNS: Final = (
+    *_COMMON_COLUMNS,
+    "revision",
+    "deleted",
+    "metadata",
+    "written_at_ms",
+    "prev",
+    "author",
+    "reason",
+)
 """What is new in great numbers is copied, where the database takes that, at half the cost of an insert."""
 
 _PIECE_ROWS: Final = 500
 _KEY: Final = attrgetter("key")
+_BY: Final = attrgetter("by")
 _NULL: Final = r"\N"
 _TABS: Final = 6
 """In a line that nothing had to be escaped in."""
@@ -38,7 +50,7 @@ def common_columns(rows: Sequence[PlannedRow], key_ids: Mapping[KeyRef, int]) ->
         lines += [
             f"{key_id}\t{partition}\t{row_id}\t{value or ''}\t{version}\t{'t' if value is None else 'f'}\t"
             f"{_NULL if metadata is None else pack_metadata(metadata)}"
-            for _, partition, row_id, value, version, metadata, _, _ in of_key
+            for _, partition, row_id, value, version, metadata, *_ in of_key
         ]
     nulls = sum(row.metadata is None for row in rows)
     return lines if _is_plain(lines, nulls) else [_escaped(row, key_ids) for row in rows]
@@ -80,11 +92,29 @@ async def row_lines(pieces: Iterable[Piece], now_ms: int, common: list[str]) -> 
         await asyncio.sleep(0)  # the loop sends it
 
 
-async def history_lines(prevs: Sequence[int], common: Sequence[str], now_ms: int) -> AsyncIterator[bytes]:
+def planned_ends(history: Iterable[PlannedRow]) -> list[str]:
+    """For each row what its line in the table ``history`` ends with, from ``prev`` on."""
+    ends: list[str] = []
+    for by, rows in groupby(history, _BY):
+        authorship = _authorship(by)
+        ends += [f"{row.prev}\t{authorship}" for row in rows]
+    return ends
+
+
+def new_ends(new: Iterable[NewRows]) -> list[str]:
+    """The same of rows that are all new."""
+    return [end for rows in new for end in repeat(f"0\t{_authorship(rows.by)}", len(rows.versions))]
+
+
+def _authorship(by: Authorship) -> str:
+    return "\t".join(_NULL if text is None else text.translate(_ESCAPES) for text in from_authorship(by))
+
+
+async def history_lines(ends: Sequence[str], common: Sequence[str], now_ms: int) -> AsyncIterator[bytes]:
     """Lines of the table ``history`` (``HISTORY_COLUMNS``), in the same way; ``common`` is what they begin with."""
     for start in range(0, len(common), _PIECE_ROWS):
-        piece = zip(prevs[start : start + _PIECE_ROWS], common[start : start + _PIECE_ROWS], strict=True)
-        yield "".join([f"{line}\t{now_ms}\t{prev}\n" for prev, line in piece]).encode()
+        piece = zip(ends[start : start + _PIECE_ROWS], common[start : start + _PIECE_ROWS], strict=True)
+        yield "".join([f"{line}\t{now_ms}\t{end}\n" for end, line in piece]).encode()
         await asyncio.sleep(0)
 
 
@@ -100,7 +130,7 @@ def _is_plain(lines: Sequence[str], nulls: int) -> bool:
 
 
 def _escaped(row: PlannedRow, key_ids: Mapping[KeyRef, int]) -> str:
-    key, partition, row_id, value, version, metadata, _, _ = row
+    key, partition, row_id, value, version, metadata, *_ = row
     packed = pack_metadata(metadata)
     return "\t".join(
         (

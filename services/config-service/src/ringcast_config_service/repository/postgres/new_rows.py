@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ringcast_wire import RingcastError, limits
 
-from ringcast_config_service.repository.base import PlainWrites, WriteOutcome, WriteRequest
+from ringcast_config_service.repository.base import NOBODY, Authorship, PlainWrites, WriteOutcome, WriteRequest
 from ringcast_config_service.repository.writes import (
     CurrentState,
     Head,
@@ -21,20 +21,21 @@ from ringcast_config_service.repository.writes import (
 
 
 class NewRows(NamedTuple):
-    """Plain rows of one request, none of which is stored, and the version that each gets."""
+    """Plain rows of one request, none of which is stored, the version that each gets, and who writes them."""
 
     key: KeyRef
     rows: PlainWrites
     versions: list[int]
+    by: Authorship = NOBODY
 
     def piece(self, start: int, end: int) -> NewRows:
         """Some of them."""
-        return NewRows(self.key, self.rows[start:end], self.versions[start:end])
+        return NewRows(self.key, self.rows[start:end], self.versions[start:end], self.by)
 
     def planned(self) -> Iterator[PlannedRow]:
         """Row by row."""
         for row, version in zip(self.rows, self.versions, strict=True):
-            yield PlannedRow(self.key, row.partition, row.row_id, row.value, version, None, row.size, 0)
+            yield PlannedRow(self.key, row.partition, row.row_id, row.value, version, None, row.size, 0, self.by)
 
 
 def plan_new(requests: Sequence[WriteRequest], state: CurrentState, now_ms: int) -> tuple[Plan, list[NewRows]] | None:
@@ -55,7 +56,7 @@ def plan_new(requests: Sequence[WriteRequest], state: CurrentState, now_ms: int)
         known.update(rows.row_ids)
         if len(known) < before + len(rows):
             return None
-        added = NewRows(key, rows, _add(rows, key, tallies, state))
+        added = NewRows(key, rows, _add(rows, key, tallies, state), request.by)
         new.append(added)
         plan.outcomes.append(WriteOutcome(written=len(rows), deleted=0, unchanged=0, versions=added.versions))
         if request.traceparent is not None:

@@ -191,11 +191,14 @@ SET value = excluded.value, version = excluded.version, deleted = excluded.delet
     size = excluded.size, written_at_ms = excluded.written_at_ms
 
 -- INSERT_HISTORY --
--- Stores revisions.
-INSERT INTO history (key_id, partition, row_id, value, revision, deleted, metadata, prev, written_at_ms)
-SELECT q.key_id, q.partition, q.row_id, q.value, q.revision, q.deleted, q.metadata, q.prev, {stamp_ms}
-FROM unnest($1::BIGINT[], $2::BIGINT[], $3::TEXT[], $4::TEXT[], $5::BIGINT[], $6::BOOLEAN[], $7::TEXT[], $8::BIGINT[])
-    AS q (key_id, partition, row_id, value, revision, deleted, metadata, prev)
+-- Stores revisions. $9, their authors, and $10, their reasons, have an entry a revision, or one for all of them; '' is none.
+-- unnest fills shorter arrays up with nulls.
+INSERT INTO history (key_id, partition, row_id, value, revision, deleted, metadata, prev, author, reason, written_at_ms)
+SELECT q.key_id, q.partition, q.row_id, q.value, q.revision, q.deleted, q.metadata, q.prev,
+    nullif(coalesce(q.author, ($9::TEXT[])[1]), ''), nullif(coalesce(q.reason, ($10::TEXT[])[1]), ''), {stamp_ms}
+FROM unnest($1::BIGINT[], $2::BIGINT[], $3::TEXT[], $4::TEXT[], $5::BIGINT[], $6::BOOLEAN[], $7::TEXT[], $8::BIGINT[],
+    $9::TEXT[], $10::TEXT[])
+    AS q (key_id, partition, row_id, value, revision, deleted, metadata, prev, author, reason)
 
 -- INSERT_OUTBOX --
 -- Stores events; returns the id of each.

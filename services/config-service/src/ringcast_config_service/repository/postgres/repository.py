@@ -117,14 +117,19 @@ class PostgresRepository:
         await self._watch.look(db)
 
     async def _create_schema(self) -> int:
-        """Creates what is missing. Several instances may do so at once: whoever loses a race looks again."""
+        """Creates what is missing, upgrades what is older. Several instances may do so at once: whoever loses a race
+        looks again."""
         backoff = sessions.collision_backoff()
         async with self._sessions.use("upkeep") as db:
             for _ in range(sessions.MAX_ATTEMPTS):
                 try:
                     if not await db.fetchval(Sql.HAS_SCHEMA) or not await db.fetchval(Sql.GET_SCHEMA):
-                        for statement in Sql.TABLES if self._sessions.is_postgres else Sql.COCKROACH_TABLES:
+                        tables = Sql.TABLES if self._sessions.is_postgres else Sql.COCKROACH_TABLES
+                        # The upgrades too, before the version: an older build may have created some of the tables.
+                        for statement in (*tables[:-1], *Sql.upgrade(1), tables[-1]):
                             await db.execute(statement)
+                    for statement in Sql.upgrade(await db.fetchval(Sql.GET_SCHEMA)):
+                        await db.execute(statement)
                     return int(await db.fetchval(Sql.GET_SCHEMA))
                 except _SCHEMA_RACES:
                     await asyncio.sleep(backoff.next_s())

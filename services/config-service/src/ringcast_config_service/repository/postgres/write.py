@@ -58,7 +58,8 @@ async def write(
         ids = await db.fetch(Sql.INSERT_OUTBOX, *columns(plan.events))
     elif plan.rows:
         history = columns([(*mapping.from_row(row, key_ids), row.prev) for row in plan.history])
-        params = (*_rows(plan.rows.values(), key_ids), *history, *columns(plan.events))
+        authors = _authors(plan.history)
+        params = (*_rows(plan.rows.values(), key_ids), *history, *authors, *columns(plan.events))
         if at_once:
             ids = await db.fetch(Sql.WRITE_WITH_HEADS, *_heads(plan.heads, key_ids), *params)
         else:
@@ -150,6 +151,14 @@ def _rows(rows: Iterable[writes.PlannedRow], key_ids: dict[writes.KeyRef, int]) 
     return columns([(*mapping.from_row(row, key_ids), row.size) for row in rows])
 
 
+def _authors(history: Sequence[writes.PlannedRow]) -> list[list[str]]:
+    """Authors and reasons for INSERT_HISTORY: one entry for all rows where they are the same, as in a bulk write."""
+    first = history[0].by
+    if all(row.by is first or row.by == first for row in history):
+        return columns([first])
+    return columns([row.by for row in history])
+
+
 async def _store_many(
     db: Connection, plan: writes.Plan, key_ids: dict[writes.KeyRef, int], state: writes.CurrentState
 ) -> None:
@@ -169,8 +178,8 @@ async def _store_many(
             await _upsert_rows(db, [row for ref, row in plan.rows.items() if ref in stored], key_ids)
     if len(common) < len(plan.history):  # otherwise each row was written once and none was stored: they are its history
         common = copying.common_columns(plan.history, key_ids)
-    prevs = [row.prev for row in plan.history]
-    await _copy(db, "history", copying.HISTORY_COLUMNS, copying.history_lines(prevs, common, now_ms))
+    ends = copying.planned_ends(plan.history)
+    await _copy(db, "history", copying.HISTORY_COLUMNS, copying.history_lines(ends, common, now_ms))
 
 
 async def _store_new(db: Connection, new: Sequence[new_rows.NewRows], key_ids: dict[writes.KeyRef, int]) -> None:
@@ -179,7 +188,7 @@ async def _store_new(db: Connection, new: Sequence[new_rows.NewRows], key_ids: d
     common: list[str] = []
     pieces = copying.new_pieces(new, key_ids)
     await _copy(db, "rows", copying.ROW_COLUMNS, copying.row_lines(pieces, now_ms, common))
-    await _copy(db, "history", copying.HISTORY_COLUMNS, copying.history_lines([0] * len(common), common, now_ms))
+    await _copy(db, "history", copying.HISTORY_COLUMNS, copying.history_lines(copying.new_ends(new), common, now_ms))
 
 
 async def _copy(db: Connection, table: str, columns: Sequence[str], lines: AsyncIterator[bytes]) -> None:

@@ -3,7 +3,7 @@
 ``queries.sql`` is a row of blocks: a line ``-- NAME --``, one or more lines of description that begin with ``--``, and
 the text. A name in capitals is a statement's, one in small letters a fragment's. Other blocks insert either as
 ``{name}``. A line that begins with ``----`` is the title of a section. ``schema.sql`` is comments, and statements that
-end with ``;``.
+end with ``;``. ``upgrades.sql`` is blocks of such statements.
 """
 
 from __future__ import annotations
@@ -52,7 +52,16 @@ def read_blocks(*paths: str) -> dict[str, Block]:
 
 def read_schema(path: str) -> list[str]:
     """The statements of a ``schema.sql``, in their order."""
-    statements = (part.strip() for part in _COMMENT.sub("", _read(path)).split(";"))
+    return _split(_read(path))
+
+
+def read_upgrades(path: str) -> dict[str, list[str]]:
+    """The statements of each block of an ``upgrades.sql``, by its name."""
+    return {name: _split(block.text) for name, block in read_blocks(path).items()}
+
+
+def _split(text: str) -> list[str]:
+    statements = (part.strip() for part in _COMMENT.sub("", text).split(";"))
     return [statement for statement in statements if statement]
 
 

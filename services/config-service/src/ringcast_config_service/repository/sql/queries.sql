@@ -107,7 +107,7 @@ ORDER BY partition, row_id LIMIT $6
 -- Up to $7 revisions above $5 of the partitions $2 to $3, behind the revision $4 of the first; of the row $6 alone
 -- unless it is ''; each with the row before it where $8.
 SELECT h.partition, h.revision, h.row_id, h.value, h.deleted, h.metadata, h.written_at_ms,
-    h.prev, p.value, p.deleted, p.metadata
+    h.prev, h.author, h.reason, p.value, p.deleted, p.metadata
 FROM history h
 LEFT JOIN history p ON $8::BOOLEAN AND p.key_id = h.key_id AND p.partition = h.partition AND p.revision = h.prev
 WHERE h.key_id = $1 AND h.partition BETWEEN $2 AND $3 AND (h.partition, h.revision) > ($2, $4) AND h.revision > $5

@@ -77,6 +77,9 @@ CREATE TABLE IF NOT EXISTS history (
     -- The revision of the row's write before, 0 if there was none.
     prev BIGINT NOT NULL,
     written_at_ms BIGINT NOT NULL,
+    -- The principal that wrote it, and why; null in what was written before they were kept, and where none was given.
+    author TEXT,
+    reason TEXT,
     PRIMARY KEY (key_id, partition, revision)
 );
 CREATE INDEX IF NOT EXISTS history_by_age ON history (written_at_ms);

@@ -68,8 +68,8 @@ SET value = excluded.value, version = excluded.version, deleted = excluded.delet
 
 -- INSERT_HISTORY --
 -- Stores a revision.
-INSERT INTO history (key_id, partition, row_id, value, revision, deleted, metadata, prev, written_at_ms)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+INSERT INTO history (key_id, partition, row_id, value, revision, deleted, metadata, prev, author, reason, written_at_ms)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
 
 -- INSERT_OUTBOX --
 -- Stores an event.

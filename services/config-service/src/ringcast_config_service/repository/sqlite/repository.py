@@ -75,8 +75,10 @@ class SqliteRepository:
 
 
 def _create_schema(db: sqlite3.Connection) -> int:
-    """Creates what is missing and returns the schema's version; a newer schema is left alone."""
+    """Creates what is missing, upgrades what is older, and returns the schema's version; a newer one is left alone."""
     if not db.execute(Sql.HAS_SCHEMA).fetchone()[0]:
         for statement in Sql.TABLES:
             db.execute(statement)
+    for statement in Sql.upgrade(db.execute(Sql.GET_SCHEMA).fetchone()[0]):
+        db.execute(statement)
     return int(db.execute(Sql.GET_SCHEMA).fetchone()[0])

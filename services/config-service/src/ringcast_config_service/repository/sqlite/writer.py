@@ -37,7 +37,13 @@ def _write(db: sqlite3.Connection, requests: Sequence[WriteRequest], now_ms: int
     db.executemany(Sql.UPSERT_HEAD, ((key_ids[ref.key], ref.partition, *head) for ref, head in plan.heads.items()))
     rows = plan.rows.values()
     db.executemany(Sql.UPSERT_ROW, ((*mapping.from_row(row, key_ids), row.size, stamp_ms) for row in rows))
-    db.executemany(Sql.INSERT_HISTORY, ((*mapping.from_row(row, key_ids), row.prev, stamp_ms) for row in plan.history))
+    db.executemany(
+        Sql.INSERT_HISTORY,
+        (
+            (*mapping.from_row(row, key_ids), row.prev, *mapping.from_authorship(row.by), stamp_ms)
+            for row in plan.history
+        ),
+    )
     events = [OutboxRecord(_inserted(db, Sql.INSERT_OUTBOX, (*event, stamp_ms)), *event) for event in plan.events]
     return Written(plan.outcomes, events)
 

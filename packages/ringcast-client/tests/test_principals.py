@@ -1,0 +1,76 @@
+"""What the service takes a client for, and author and reason of what it writes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from ringcast_client import ConfigServiceClient, KeyedWrite, RowWrite
+from ringcast_testkit import ConfigServiceProcess
+from ringcast_wire import ConditionFailedError, InvalidInputError
+
+ME = "host:127.0.0.1"
+
+
+@pytest.fixture
+async def client(shared_service: ConfigServiceProcess) -> AsyncIterator[ConfigServiceClient]:
+    async with ConfigServiceClient(shared_service.address) as opened:
+        yield opened
+
+
+async def test_who_am_i(client: ConfigServiceClient) -> None:
+    assert (await client.who_am_i()).principal == ME
+
+
+async def test_the_history_has_the_reason_of_each_kind_of_write(client: ConfigServiceClient, store_name: str) -> None:
+    await client.create_store(store_name, partition_count=1)
+    where = store_name, "k"
+    await client.put(*where, "put", "1", reason="put")
+    await client.delete(*where, "put", reason="deleted")
+    await client.commit(store_name, [KeyedWrite("k", "commit", "1")], reason="committed")
+    async with client.changes(*where) as writer:
+        await writer.put("change", "1", reason="changed")
+        await writer.delete("change", reason="changed back")
+        await writer.put("silent", "1")
+    rows = [RowWrite("bulk", "1"), RowWrite("more", "1", {"by": "me"})]
+    assert [result.written async for result in client.bulk_write(*where, rows, reason="in bulk")] == [2]
+    await client.sync(*where, [RowWrite("bulk", "2"), *rows[1:]], max_delete_share=1, reason="synced")
+    found = [(one.row.row_id, one.author, one.reason) async for one in client.history(*where)]
+    assert found[:8] == [
+        ("put", ME, "put"),
+        ("put", ME, "deleted"),
+        ("commit", ME, "committed"),
+        ("change", ME, "changed"),
+        ("change", ME, "changed back"),
+        ("silent", ME, ""),
+        ("bulk", ME, "in bulk"),
+        ("more", ME, "in bulk"),
+    ]
+    assert sorted(found[8:]) == [(row_id, ME, "synced") for row_id in ("bulk", "commit", "silent")]
+
+
+async def test_a_sync_that_goes_on_one_by_one_keeps_its_reason(
+    client: ConfigServiceClient, store_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.create_store(store_name, partition_count=1)
+    await client.put(store_name, "k", "a", "1")
+    original = client.bulk_write
+
+    async def refused(*words: object, **settings: object) -> AsyncIterator[object]:
+        monkeypatch.setattr(client, "bulk_write", original)
+        raise ConditionFailedError("somebody else was first")
+        yield
+
+    monkeypatch.setattr(client, "bulk_write", refused)
+    await client.sync(store_name, "k", [RowWrite("b", "1")], max_delete_share=1, reason="synced")
+    found = {one.row.row_id: one.reason async for one in client.history(store_name, "k", since=1)}
+    assert found == {"a": "synced", "b": "synced"}
+
+
+async def test_a_reason_that_is_none_is_refused_before_anything_is_sent(client: ConfigServiceClient) -> None:
+    with pytest.raises(InvalidInputError, match=r"reason .* has 513 bytes: at most 512 are allowed"):
+        await client.put("nowhere", "k", "a", "1", reason="x" * 513)
+    with pytest.raises(InvalidInputError, match="not printable"):
+        client.bulk_write("nowhere", "k", [], reason="two\nlines")
+    with pytest.raises(InvalidInputError, match="not printable"):
+        await client.sync("nowhere", "k", [], reason="two\nlines")

@@ -1,0 +1,10 @@
+-- What leads from one version of the schema to the next, the same for all databases: a block for each version, that ends
+-- with the version. schema.sql has the tables as they are after all of them. {if_not_exists} is for databases whose
+-- changes of tables are not in one transaction: an upgrade that broke off is done again from the beginning. An older
+-- instance that runs meanwhile goes on, so a column that is added may be null. loader.py describes the format.
+
+-- UPGRADE_2 --
+-- Revisions have an author and a reason.
+ALTER TABLE history ADD COLUMN {if_not_exists} author TEXT;
+ALTER TABLE history ADD COLUMN {if_not_exists} reason TEXT;
+UPDATE schema_version SET version = 2 WHERE version = 1

@@ -130,10 +130,11 @@ ROOMS = (
         (
             ("caller", ()),
             ("permits", ()),
-            ("refusals", ()),
+            ("refusals", ("caller",)),
             ("security", ()),
             ("repository", ("permits",)),
             ("telemetry", ("repository", "refusals")),
+            ("access", ("repository", "refusals", "caller")),
             ("writes", ("telemetry", "repository", "permits", "caller")),
             ("nats", ("telemetry", "repository")),
             ("histories", ("nats", "telemetry", "repository")),
@@ -143,7 +144,7 @@ ROOMS = (
                 "grpc",
                 (
                     *("handlers", "lifecycle", "nats", "writes", "telemetry", "repository"),
-                    *("security", "refusals", "permits", "caller"),
+                    *("access", "security", "refusals", "permits", "caller"),
                 ),
             ),
         ),

@@ -41,9 +41,29 @@ def test_stores(cli: Cli, store_name: str) -> None:
     )
 
 
-def test_who_am_i(cli: Cli) -> None:
-    assert cli.ok("whoami").out == "host:127.0.0.1\n"
-    assert cli.ok("whoami", "--json").document == {"principal": "host:127.0.0.1"}
+def test_roles(cli: Cli) -> None:
+    """All other tests here go on as an admin of all stores."""
+    me = "host:127.0.0.1"
+    assert cli.ok("whoami").out == f"{me}\n"
+    assert cli.ok("whoami", "--json").document == {"principal": me, "roles": [], "unrestricted": True}
+    first = "the first role has to be admin of the store '*', or nobody could grant another"
+    assert cli.refused("role", "grant", "gateway", "writer", "deploy") == first
+    assert cli.ok("role", "grant", "*", "admin", me).out == f"admin of * for {me}: granted\n"
+    assert cli.ok("role", "grant", "gateway", "writer", "deploy", "--json").document == {
+        "store": "gateway",
+        "role": "writer",
+        "principal": "deploy",
+        "changed": True,
+    }
+    again = cli.ok("role", "grant", "gateway", "writer", "deploy").out
+    assert again == "writer of gateway for deploy: not granted: it had it before\n"
+    assert cli.ok("whoami").out == f"{me}\nadmin\tof *\n"
+    assert "deploy" in cli.ok("role", "list").out
+    (listed,) = cli.ok("role", "list", "gateway", "--principal", "deploy", "--json").documents
+    assert (listed["role"], listed["granted_by"]) == ("writer", me)
+    assert cli.ok("role", "revoke", "gateway", "writer", "deploy").out == "writer of gateway for deploy: revoked\n"
+    assert cli("role", "revoke", "gateway", "writer", "deploy").code == 1
+    assert "is the last admin of the store '*'" in cli.refused("role", "revoke", "*", "admin", me)
 
 
 def test_a_row_from_put_to_delete(cli: Cli, store: str) -> None:

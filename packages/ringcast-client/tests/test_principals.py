@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from ringcast_client import ConfigServiceClient, KeyedWrite, RowWrite
+from ringcast_client import ConfigServiceClient, KeyedWrite, RoleGrant, RowWrite
 from ringcast_testkit import ConfigServiceProcess
-from ringcast_wire import ConditionFailedError, InvalidInputError
+from ringcast_wire import ConditionFailedError, InvalidInputError, PermissionDeniedError, Role
 
 ME = "host:127.0.0.1"
 
@@ -20,6 +20,25 @@ async def client(shared_service: ConfigServiceProcess) -> AsyncIterator[ConfigSe
 
 async def test_who_am_i(client: ConfigServiceClient) -> None:
     assert (await client.who_am_i()).principal == ME
+
+
+async def test_roles(config_service: ConfigServiceProcess) -> None:
+    async with ConfigServiceClient(config_service.address) as client:
+        assert (await client.who_am_i()).unrestricted
+        assert [await client.grant_role(ME, "*", Role.ADMIN) for _ in range(2)] == [True, False]
+        assert await client.grant_role("deploy", "gateway", Role.WRITER)
+        (found,) = await client.list_roles(store="gateway")
+        assert found.granted_at_ms > 1_700_000_000_000
+        assert found == RoleGrant("deploy", "gateway", Role.WRITER, found.granted_at_ms, ME)
+        assert await client.list_roles(principal="deploy") == [found]
+        assert [await client.revoke_role("deploy", "gateway", Role.WRITER) for _ in range(2)] == [True, False]
+        me = await client.who_am_i()
+        assert ([(grant.store, grant.role) for grant in me.roles], me.unrestricted) == ([("*", Role.ADMIN)], False)
+        await client.grant_role("ops", "*", Role.ADMIN)
+        await client.revoke_role(ME, "*", Role.ADMIN)
+        with pytest.raises(PermissionDeniedError, match="has no role admin for store 'gateway'") as refused:
+            await client.create_store("gateway", partition_count=4)
+        assert refused.value.field == "store"
 
 
 async def test_the_history_has_the_reason_of_each_kind_of_write(client: ConfigServiceClient, store_name: str) -> None:

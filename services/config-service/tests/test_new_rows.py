@@ -11,9 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ringcast_config_service.permits import Permit
-from ringcast_config_service.repository import Chain, StoreRecord, WriteRequest
+from ringcast_config_service.repository import NOBODY, Authorship, Chain, StoreRecord, WriteRequest
 from ringcast_config_service.repository.base import Bundle, IdempotencyMark
-from ringcast_config_service.repository.postgres.copying import history_lines, new_pieces, planned_pieces, row_lines
+from ringcast_config_service.repository.postgres.copying import (
+    history_lines,
+    new_ends,
+    new_pieces,
+    planned_ends,
+    planned_pieces,
+    row_lines,
+)
 from ringcast_config_service.repository.postgres.new_rows import plan_new
 from ringcast_config_service.repository.writes import CurrentState, Head, KeyRef, PartitionRef, plan_writes
 from ringcast_config_service.writes.batches import PlainRows, plain_writes
@@ -26,7 +33,8 @@ RECORD = StoreRecord("s", StoreSettings(partition_count=PARTITIONS), 8, 1)
 def request(key: str, rows: dict[str, str], traceparent: str | None = None) -> WriteRequest:
     plain = plain_writes(PlainRows(list(rows), list(rows.values())), PARTITIONS)
     assert plain is not None
-    return WriteRequest(RECORD, key, plain, traceparent=traceparent)
+    by = Authorship("deploy", f"with {traceparent}\t") if traceparent else NOBODY
+    return WriteRequest(RECORD, key, plain, traceparent=traceparent, by=by)
 
 
 def state(**heads: dict[int, Head]) -> CurrentState:
@@ -55,8 +63,8 @@ def same(requests: Sequence[WriteRequest], found: CurrentState) -> None:
         pieces = planned_pieces(list(slow.rows.values()), found.keys), new_pieces(new, found.keys)
         rows = [await text(row_lines(each, 7, common)) for each, common in zip(pieces, copied, strict=True)]
         assert rows[0] == rows[1]
-        prevs = [row.prev for row in slow.history], [0] * len(copied[1])
-        history = [await text(history_lines(each, common, 7)) for each, common in zip(prevs, copied, strict=True)]
+        ends = planned_ends(slow.history), new_ends(new)
+        history = [await text(history_lines(each, common, 7)) for each, common in zip(ends, copied, strict=True)]
         assert history[0] == history[1]
 
     asyncio.run(both())

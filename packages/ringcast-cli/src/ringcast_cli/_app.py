@@ -40,6 +40,7 @@ _COMMANDS: Final = {
         "List changes that were given up, replay or discard them.",
     ),
     "whoami": ("ringcast_cli._principal_commands", "Print what the config service takes this client for."),
+    "role": ("ringcast_cli._principal_commands", "Grant, revoke and list roles: who may do what."),
     "token": ("ringcast_cli._principal_commands", "Make tokens for clients of the config service."),
     "completion": ("ringcast_cli._completion_command", "Print a shell completion script."),
 }

@@ -1,24 +1,32 @@
-"""``ringcast whoami``, ``ringcast token create``."""
+"""``ringcast whoami``, ``ringcast token create``, ``ringcast role grant|revoke|list``."""
 
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Final
 
 import click
-from ringcast_client import WhoAmI
+from ringcast_client import RoleGrant, WhoAmI
+from ringcast_wire import Role
 from ringcast_wire.tokens import make_token, token_line
 
+from ringcast_cli import _exit_codes as codes
 from ringcast_cli._client import service_client
+from ringcast_cli._config import CliConfig
 from ringcast_cli._options import settings_of, shared_options
-from ringcast_cli._output import print_json, visible
+from ringcast_cli._output import note, print_json, print_table, visible
+
+_STORE: Final = click.argument("store")
+_ROLE: Final = click.argument("role_name", metavar="ROLE", type=click.Choice([role.value for role in Role]))
+_PRINCIPAL: Final = click.argument("principal")
 
 
 @click.command()
 @shared_options("service", "timeout")
 @click.pass_context
 def whoami(context: click.Context) -> None:
-    """Print what the config service takes this client for: its principal."""
+    """Print what the config service takes this client for: its principal, and the roles that count for it."""
     config = settings_of(context)
 
     async def run() -> WhoAmI:
@@ -30,6 +38,10 @@ def whoami(context: click.Context) -> None:
         print_json(found)
     else:
         click.echo(visible(found.principal))
+        for grant in found.roles:
+            click.echo(f"{grant.role}\tof {grant.store}")
+        if found.unrestricted:
+            note("ringcast: no role is granted to anybody: every client may do everything")
 
 
 @click.group()
@@ -58,4 +70,86 @@ def create(context: click.Context, name: str) -> None:
     click.echo(f"line   {line}")
 
 
-COMMANDS: Final = {"whoami": whoami, "token": token}
+@click.group()
+@shared_options("service", "timeout")
+def role() -> None:
+    """Grant, revoke and list roles: who may do what with which store.
+
+    STORE and PRINCIPAL may be `*`, quoted for the shell: all stores, or every client that is let in. As long as no role
+    is granted every client may do everything; the first one has to be admin of `*`.
+    """
+
+
+@role.command()
+@_STORE
+@_ROLE
+@_PRINCIPAL
+@shared_options("service", "timeout")
+@click.pass_context
+def grant(context: click.Context, store: str, role_name: str, principal: str) -> None:
+    """Give PRINCIPAL (as `ringcast whoami` prints it) the role for STORE. A role that it has stays."""
+    config = settings_of(context)
+
+    async def run() -> bool:
+        async with service_client(config) as client:
+            return await client.grant_role(principal, store, Role(role_name))
+
+    _print_change(asyncio.run(run()), store, role_name, principal, "granted", "it had it before", config)
+
+
+@role.command()
+@_STORE
+@_ROLE
+@_PRINCIPAL
+@shared_options("service", "timeout")
+@click.pass_context
+def revoke(context: click.Context, store: str, role_name: str, principal: str) -> int:
+    """Take the role for STORE away from PRINCIPAL. The exit code is 1 when it did not have it."""
+    config = settings_of(context)
+
+    async def run() -> bool:
+        async with service_client(config) as client:
+            return await client.revoke_role(principal, store, Role(role_name))
+
+    revoked = asyncio.run(run())
+    _print_change(revoked, store, role_name, principal, "revoked", "it did not have it", config)
+    return codes.OK if revoked else codes.FAILED
+
+
+@role.command("list")
+@click.argument("store", required=False, default="")
+@click.option("--principal", default="", metavar="NAME", help="Only those of this principal.")
+@shared_options("service", "timeout")
+@click.pass_context
+def list_roles(context: click.Context, store: str, principal: str) -> None:
+    """List the roles for STORE, or for all stores that you are an admin of; with --json one document a line."""
+    config = settings_of(context)
+
+    async def run() -> list[RoleGrant]:
+        async with service_client(config) as client:
+            return await client.list_roles(store=store, principal=principal)
+
+    found = asyncio.run(run())
+    if config.json:
+        for each in found:
+            print_json(each)
+        return
+    rows = [[each.store, each.role, each.principal, each.granted_by, _time(each.granted_at_ms)] for each in found]
+    print_table(["store", "role", "principal", "granted by", "granted at"], rows)
+
+
+def _time(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
+
+
+def _print_change(
+    changed: bool, store: str, role_name: str, principal: str, did: str, otherwise: str, config: CliConfig
+) -> None:
+    if config.json:
+        print_json({"store": store, "role": role_name, "principal": principal, "changed": changed})
+        return
+    end = did if changed else f"not {did}: {otherwise}"
+    click.echo(f"{role_name} of {visible(store)} for {visible(principal)}: {end}")
+
+
+COMMANDS: Final = {"whoami": whoami, "token": token, "role": role}

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from ringcast_wire import Mode, Strategy, check_condition, check_row, check_row_id
-from ringcast_wire.grpc import MODES, STRATEGIES, pb
+from ringcast_wire import Mode, Role, Strategy, check_condition, check_row, check_row_id
+from ringcast_wire.grpc import MODES, ROLES, STRATEGIES, pb
 
 _MODES = {number: mode for mode, number in MODES.items()}
+_ROLES = {number: role for role, number in ROLES.items()}
 _STRATEGIES = {number: strategy for strategy, number in STRATEGIES.items()}
 
 
@@ -82,11 +83,27 @@ class RevisionRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class WhoAmI:
-    """What the service takes a client for: the name of its token, ``certificate:`` and the name in its certificate, or
-    ``host:`` and its host where it has neither."""
+class RoleGrant:
+    """A role that a principal has for a store; either may be ``*`` for all. ``granted_by`` is a principal too."""
 
     principal: str
+    store: str
+    role: Role
+    granted_at_ms: int
+    granted_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class WhoAmI:
+    """What the service takes a client for: the name of its token, ``certificate:`` and the name in its certificate, or
+    ``host:`` and its host where it has neither; and the roles that count for it.
+
+    ``unrestricted``: no role is granted to anybody, and every client may do everything.
+    """
+
+    principal: str
+    roles: tuple[RoleGrant, ...] = ()
+    unrestricted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +213,12 @@ def _deletion_info(owner: pb.Store | pb.KeyInfo) -> DeletionInfo | None:
 def row_record(row: pb.Row) -> RowRecord:
     """From the protobuf message."""
     return RowRecord(row.row_id, row.value, row.version, row.partition, row.deleted, dict(row.metadata))
+
+
+def role_grant(grant: pb.RoleGrant) -> RoleGrant:
+    """From the protobuf message."""
+    role = _ROLES[grant.role]
+    return RoleGrant(grant.principal, grant.store, role, grant.granted_at_ms, grant.granted_by)
 
 
 def revision_record(revision: pb.Revision) -> RevisionRecord:

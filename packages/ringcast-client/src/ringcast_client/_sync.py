@@ -173,7 +173,9 @@ class Sync:
             self._on_progress(SyncProgress(SyncPhase.WRITING, done, difference.writes))
 
         on_done(0)
-        write = SyncWrite(self._client, self._store, self._key, spool, on_done, self._options)
+        write = SyncWrite(
+            self._client, self._store, self._key, spool, on_done, self._options.first_rows, self._options.reason
+        )
         await write.run()
         return write.conflicts, write.first_conflicts
 

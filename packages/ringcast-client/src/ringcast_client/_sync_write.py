@@ -15,7 +15,6 @@ from ringcast_client._sync_spool import PlannedWrite, Spool
 
 if TYPE_CHECKING:
     from ringcast_client._change_writer import ChangeWriter
-    from ringcast_client._sync import SyncOptions
     from ringcast_client._sync_service import SyncService
 
 _PAGE_ROWS: Final = limits.MAX_BATCH_ROWS
@@ -35,14 +34,16 @@ class SyncWrite:
         key: str,
         spool: Spool,
         on_done: Callable[[int], None],
-        options: SyncOptions,
+        first: int,
+        reason: str,
     ) -> None:
         self._client = client
         self._store = store
         self._key = key
         self._spool = spool
         self._on_done = on_done
-        self._options = options
+        self._first = first
+        self._reason = reason
         self._place = 0
         """Everything up to here is written, or found to be in conflict."""
         self.conflicts = 0
@@ -65,7 +66,7 @@ class SyncWrite:
         rows = (_conditional(planned) for planned in self._spool.planned(start))
         # The job id: a batch that is sent again after a broken connection must not fail on what it wrote itself.
         job_id = f"sync-{secrets.token_hex(16)}"
-        reason = self._options.reason
+        reason = self._reason
         async for result in self._client.bulk_write(self._store, self._key, rows, job_id=job_id, reason=reason):
             self._done(start + result.first + result.rows)
 
@@ -80,7 +81,7 @@ class SyncWrite:
         self._done(self._place + len(page))
 
     async def _write(self, writer: ChangeWriter, row: RowWrite) -> None:
-        reason = self._options.reason
+        reason = self._reason
         try:
             if row.delete:
                 await writer.delete(row.row_id, if_version=row.if_version, reason=reason)
@@ -97,7 +98,7 @@ class SyncWrite:
             if row.delete and not error.found_version:
                 return  # another writer has deleted it already
             self.conflicts += 1
-            if len(self.first_conflicts) < self._options.first_rows:
+            if len(self.first_conflicts) < self._first:
                 self.first_conflicts.append(row.row_id)
 
     def _done(self, place: int) -> None:

@@ -28,6 +28,7 @@ class ErrorCode(StrEnum):
     OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
     PROTOCOL = "PROTOCOL"
     UNAUTHENTICATED = "UNAUTHENTICATED"
+    PERMISSION_DENIED = "PERMISSION_DENIED"
     INTERNAL = "INTERNAL"
 
 
@@ -164,6 +165,12 @@ class UnauthenticatedError(RingcastError, PermissionError):
     code = ErrorCode.UNAUTHENTICATED
 
 
+class PermissionDeniedError(RingcastError, PermissionError):
+    """The principal lacks a role for the call; the message names principal, role and store."""
+
+    code = ErrorCode.PERMISSION_DENIED
+
+
 class InternalError(RingcastError):
     """The service failed in a way that it did not foresee."""
 
@@ -188,6 +195,7 @@ _BY_CODE: dict[ErrorCode, type[RingcastError]] = {
         OutcomeUnknownError,
         ProtocolError,
         UnauthenticatedError,
+        PermissionDeniedError,
         InternalError,
     )
 }

@@ -41,6 +41,15 @@ class Strategy(StrEnum):
     RING = "ring"
 
 
+class Role(StrEnum):
+    """What a principal may do with a store."""
+
+    READER = "reader"
+    WRITER = "writer"
+    APPROVER = "approver"
+    ADMIN = "admin"
+
+
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What is locked when a store is created and must be the same for every worker of it."""
 

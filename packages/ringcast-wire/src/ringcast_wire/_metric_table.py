@@ -468,8 +468,8 @@ SERVICE: Final = (
         "counter",
         ("call", "reason"),
         "calls",
-        "gRPC calls refused before they were read, by kind of call and reason (no_token, unknown_token, limit_total, "
-        "limit_principal, limit_host).",
+        "gRPC calls refused before anything was done, by kind of call and reason (no_token, unknown_token, "
+        "limit_total, limit_principal, limit_host, no_role).",
     ),
     _service(
         "config_service_connected",

@@ -9,7 +9,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from ringcast_wire._errors import ConditionFailedError, ErrorCode, RingcastError, UnavailableError, error_from_code
-from ringcast_wire._messages import Mode, Strategy
+from ringcast_wire._messages import Mode, Role, Strategy
 from ringcast_wire._names import GRPC_ERROR_KEY, GRPC_FIELD_KEY, GRPC_FOUND_VERSION_KEY, GRPC_RETRY_AFTER_KEY
 from ringcast_wire._proto import config_pb2 as pb
 from ringcast_wire._proto import retry_info_pb2
@@ -26,6 +26,9 @@ STRATEGIES: Final[Mapping[Strategy, pb.Strategy]] = {
     strategy: getattr(pb, f"STRATEGY_{strategy.name}") for strategy in Strategy
 }
 """The number that each strategy has in protobuf, under the same name."""
+
+ROLES: Final[Mapping[Role, pb.Role]] = {role: getattr(pb, f"ROLE_{role.name}") for role in Role}
+"""The number that each role has in protobuf, under the same name."""
 
 SERVICE_NAME: Final = pb.DESCRIPTOR.services_by_name["ConfigService"].full_name
 
@@ -45,6 +48,7 @@ STATUS: Final[dict[ErrorCode, grpc.StatusCode]] = {
     ErrorCode.OUTCOME_UNKNOWN: grpc.StatusCode.UNAVAILABLE,
     ErrorCode.PROTOCOL: grpc.StatusCode.INVALID_ARGUMENT,
     ErrorCode.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
+    ErrorCode.PERMISSION_DENIED: grpc.StatusCode.PERMISSION_DENIED,
     ErrorCode.INTERNAL: grpc.StatusCode.INTERNAL,
 }
 """The gRPC status of each error code."""
@@ -125,6 +129,7 @@ __all__ = [
     "ConfigServiceServicer",
     "ConfigServiceStub",
     "MODES",
+    "ROLES",
     "SERVICE_NAME",
     "STATUS",
     "STRATEGIES",

@@ -71,6 +71,7 @@ class App(Lifetime):
         server = GrpcServer(
             core.handlers,
             core.lifecycle,
+            core.access,
             dead_letters,
             core.writer,
             config.listen,
@@ -83,10 +84,14 @@ class App(Lifetime):
         readiness = Readiness(repository, lambda: nc.is_connected, server.health, telemetry.measures)
         self._readiness = readiness
         self._measure(repository, nc, core)
+        await core.access.load()
+        if core.access.unrestricted and (config.security.token_file or config.security.client_ca_file):
+            log.warning("roles.none")
         async with self._metrics_server(), asyncio.TaskGroup() as tasks:
             work = core.work() | {
                 "readiness": self._follow(readiness),
                 "outbox": self._measure_outbox(repository.events),
+                "roles": core.access.run(),
             }
             running = [tasks.create_task(each, name=name) for name, each in work.items()]
             try:

@@ -11,6 +11,7 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 from ringcast_wire import EventLog, RingcastError
 
+from ringcast_config_service.access import Access
 from ringcast_config_service.config import Config
 from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.histories import Histories
@@ -59,6 +60,7 @@ class Core:
             repository.writer, self.relay.committed, telemetry, transactions=repository.writer.write_lanes
         )
         self.handlers = Handlers(repository, self.writer, self.provisioner, self.histories, telemetry)
+        self.access = Access(repository.roles, telemetry.measures.refusals)
         self.lifecycle = Lifecycle(
             repository, self.provisioner, retention_ms=config.deletion_retention_ms, forget=self._forget
         )

@@ -1,4 +1,4 @@
-"""Calls that are refused before they are read: each is counted, some are logged."""
+"""Calls that are refused before anything is done: each is counted, some are logged."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Final
 
 from ringcast_wire import EventLog
 
+from ringcast_config_service.caller import Caller
+
 log = EventLog(logging.getLogger(__name__))
 
-REASONS: Final = ("no_token", "unknown_token", "limit_total", "limit_principal", "limit_host")
+REASONS: Final = ("no_token", "unknown_token", "limit_total", "limit_principal", "limit_host", "no_role")
 _QUIET_S: Final = 60.0
 """From one line about a host and reason to the next."""
 _MAX_QUIET: Final = 1_024
@@ -40,6 +42,20 @@ class Refusals:
         self.counts[kind, reason] += 1
         if (unlogged := self._may_log(reason, host)) is not None:
             log.warning("call.refused", host=host, call=kind, reason=reason, unlogged=unlogged)
+
+    def role(self, method: str, caller: Caller, role: str, store: str) -> None:
+        """A principal has no role for a call. ``store``: of a bounded length."""
+        self.counts["unary", "no_role"] += 1
+        if (unlogged := self._may_log(f"no_role of {caller.principal}", caller.host)) is not None:
+            log.warning(
+                "role.missing",
+                principal=caller.principal,
+                role=role,
+                store=store,
+                method=method,
+                host=caller.host,
+                unlogged=unlogged,
+            )
 
     def _may_log(self, reason: str, host: str) -> int | None:
         """Lines of this host and reason that were left out since the last one; None where this one is left out too."""

@@ -7,6 +7,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ROLE_UNSPECIFIED: _ClassVar[Role]
+    ROLE_READER: _ClassVar[Role]
+    ROLE_WRITER: _ClassVar[Role]
+    ROLE_APPROVER: _ClassVar[Role]
+    ROLE_ADMIN: _ClassVar[Role]
+
 class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     MODE_UNSPECIFIED: _ClassVar[Mode]
@@ -32,6 +40,11 @@ class Replayed(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REPLAYED_FAILED_AGAIN: _ClassVar[Replayed]
     REPLAYED_KEPT: _ClassVar[Replayed]
     REPLAYED_NOT_THERE: _ClassVar[Replayed]
+ROLE_UNSPECIFIED: Role
+ROLE_READER: Role
+ROLE_WRITER: Role
+ROLE_APPROVER: Role
+ROLE_ADMIN: Role
 MODE_UNSPECIFIED: Mode
 MODE_PARTITIONED: Mode
 MODE_FULL: Mode
@@ -52,10 +65,74 @@ class WhoAmIRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class WhoAmIResponse(_message.Message):
-    __slots__ = ("principal",)
+    __slots__ = ("principal", "roles", "unrestricted")
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
+    UNRESTRICTED_FIELD_NUMBER: _ClassVar[int]
     principal: str
-    def __init__(self, principal: _Optional[str] = ...) -> None: ...
+    roles: _containers.RepeatedCompositeFieldContainer[RoleGrant]
+    unrestricted: bool
+    def __init__(self, principal: _Optional[str] = ..., roles: _Optional[_Iterable[_Union[RoleGrant, _Mapping]]] = ..., unrestricted: _Optional[bool] = ...) -> None: ...
+
+class RoleGrant(_message.Message):
+    __slots__ = ("principal", "store", "role", "granted_at_ms", "granted_by")
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    GRANTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    GRANTED_BY_FIELD_NUMBER: _ClassVar[int]
+    principal: str
+    store: str
+    role: Role
+    granted_at_ms: int
+    granted_by: str
+    def __init__(self, principal: _Optional[str] = ..., store: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., granted_at_ms: _Optional[int] = ..., granted_by: _Optional[str] = ...) -> None: ...
+
+class GrantRoleRequest(_message.Message):
+    __slots__ = ("principal", "store", "role")
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    principal: str
+    store: str
+    role: Role
+    def __init__(self, principal: _Optional[str] = ..., store: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ...) -> None: ...
+
+class GrantRoleResponse(_message.Message):
+    __slots__ = ("granted",)
+    GRANTED_FIELD_NUMBER: _ClassVar[int]
+    granted: bool
+    def __init__(self, granted: _Optional[bool] = ...) -> None: ...
+
+class RevokeRoleRequest(_message.Message):
+    __slots__ = ("principal", "store", "role")
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    principal: str
+    store: str
+    role: Role
+    def __init__(self, principal: _Optional[str] = ..., store: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ...) -> None: ...
+
+class RevokeRoleResponse(_message.Message):
+    __slots__ = ("revoked",)
+    REVOKED_FIELD_NUMBER: _ClassVar[int]
+    revoked: bool
+    def __init__(self, revoked: _Optional[bool] = ...) -> None: ...
+
+class ListRolesRequest(_message.Message):
+    __slots__ = ("store", "principal")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    principal: str
+    def __init__(self, store: _Optional[str] = ..., principal: _Optional[str] = ...) -> None: ...
+
+class ListRolesResponse(_message.Message):
+    __slots__ = ("roles",)
+    ROLES_FIELD_NUMBER: _ClassVar[int]
+    roles: _containers.RepeatedCompositeFieldContainer[RoleGrant]
+    def __init__(self, roles: _Optional[_Iterable[_Union[RoleGrant, _Mapping]]] = ...) -> None: ...
 
 class CreateStoreRequest(_message.Message):
     __slots__ = ("name", "partition_count", "mode", "strategy", "inline_max_bytes")

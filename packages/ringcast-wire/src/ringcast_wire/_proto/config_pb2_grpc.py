@@ -39,6 +39,21 @@ class ConfigServiceStub:
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.WhoAmIRequest.SerializeToString,
                 response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.WhoAmIResponse.FromString,
                 _registered_method=True)
+        self.GrantRole = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/GrantRole',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.GrantRoleRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.GrantRoleResponse.FromString,
+                _registered_method=True)
+        self.RevokeRole = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/RevokeRole',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.RevokeRoleRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.RevokeRoleResponse.FromString,
+                _registered_method=True)
+        self.ListRoles = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/ListRoles',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.ListRolesRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ListRolesResponse.FromString,
+                _registered_method=True)
         self.CreateStore = channel.unary_unary(
                 '/ringcast.config.v1.ConfigService/CreateStore',
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.CreateStoreRequest.SerializeToString,
@@ -152,6 +167,27 @@ class ConfigServiceServicer:
     def WhoAmI(self, request, context):
         """What the service takes the caller for: needs nothing but to be let in.
         """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GrantRole(self, request, context):
+        """Roles. As long as none is granted, every caller may do everything; the first one has to be ADMIN of all stores. A
+        call for which its principal lacks the role is refused with PERMISSION_DENIED. An instance knows of what another has
+        changed within 2 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeRole(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRoles(self, request, context):
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -312,6 +348,21 @@ def add_ConfigServiceServicer_to_server(servicer, server):
                     request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.WhoAmIRequest.FromString,
                     response_serializer=ringcast__wire_dot___proto_dot_config__pb2.WhoAmIResponse.SerializeToString,
             ),
+            'GrantRole': grpc.unary_unary_rpc_method_handler(
+                    servicer.GrantRole,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.GrantRoleRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.GrantRoleResponse.SerializeToString,
+            ),
+            'RevokeRole': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeRole,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.RevokeRoleRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.RevokeRoleResponse.SerializeToString,
+            ),
+            'ListRoles': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRoles,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ListRolesRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.ListRolesResponse.SerializeToString,
+            ),
             'CreateStore': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateStore,
                     request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.CreateStoreRequest.FromString,
@@ -445,6 +496,87 @@ class ConfigService:
             '/ringcast.config.v1.ConfigService/WhoAmI',
             ringcast__wire_dot___proto_dot_config__pb2.WhoAmIRequest.SerializeToString,
             ringcast__wire_dot___proto_dot_config__pb2.WhoAmIResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GrantRole(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/GrantRole',
+            ringcast__wire_dot___proto_dot_config__pb2.GrantRoleRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.GrantRoleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeRole(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/RevokeRole',
+            ringcast__wire_dot___proto_dot_config__pb2.RevokeRoleRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.RevokeRoleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRoles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/ListRoles',
+            ringcast__wire_dot___proto_dot_config__pb2.ListRolesRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.ListRolesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,4 +1,5 @@
-"""What stands between gRPC and the methods of a service: admission, then one request within its time, then the call."""
+"""What stands between gRPC and the methods of a service: admission, then one request within its time, then the roles of
+its principal, then the call."""
 
 from __future__ import annotations
 
@@ -6,20 +7,28 @@ import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 from ringcast_service import Context
-from ringcast_wire import InvalidInputError, RingcastError, UnavailableError
+from ringcast_wire import InvalidInputError, PermissionDeniedError, RingcastError, UnavailableError
+from ringcast_wire.grpc import SERVICE_NAME
 
+from ringcast_config_service.access import Access
+from ringcast_config_service.caller import Caller
 from ringcast_config_service.grpc.admission import Admission, CallKind
 from ringcast_config_service.grpc.callers import caller_of
 from ringcast_config_service.grpc.input import Unreadable, abort, send
 
 _READ_TIMEOUT_S: Final = 10.0
 """How long the one request of a call may be on its way."""
+
+
+Check = Callable[[Caller, Any], None]
+"""Raises :class:`PermissionDeniedError` where a caller may not make a request."""
 
 
 class GuardedServer:
@@ -31,12 +40,15 @@ class GuardedServer:
 
     A request that is no message (such as one with text that is not UTF-8) gets INVALID_ARGUMENT and a sentence, where
     gRPC would say UNKNOWN and log a traceback. A stream gets the :class:`Unreadable` in its turn, and raises the error
-    itself.
+    itself. The same with a request for which the principal lacks a role: each message of a stream is looked at.
     """
 
-    def __init__(self, server: grpc.aio.Server, admission: Admission, kinds: Mapping[str, CallKind]) -> None:
+    def __init__(
+        self, server: grpc.aio.Server, admission: Admission, access: Access, kinds: Mapping[str, CallKind]
+    ) -> None:
         self._server = server
         self._admission = admission
+        self._access = access
         self._kinds = kinds
 
     def add_generic_rpc_handlers(self, _handlers: Sequence[grpc.GenericRpcHandler]) -> None:
@@ -45,14 +57,22 @@ class GuardedServer:
     def add_registered_method_handlers(self, service: str, methods: Mapping[str, Any]) -> None:
         """Registers the methods of a service; those without a kind are single calls."""
         handlers = {
-            name: self._guarded(handler, self._kinds.get(f"{service}/{name}", CallKind.UNARY))
+            name: self._guarded(
+                handler,
+                self._kinds.get(f"{service}/{name}", CallKind.UNARY),
+                partial(self._access.check, name) if service == SERVICE_NAME else _no_check,
+            )
             for name, handler in methods.items()
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
 
-    def _guarded(self, handler: Any, kind: CallKind) -> Any:
+    def _guarded(self, handler: Any, kind: CallKind, check: Check) -> Any:
         method = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
-        serve = method if handler.request_streaming else self._with_one_request(method, kind)
+        one = None if handler.request_streaming else self._with_one_request(method, kind)
+
+        def serve(requests: Any, context: Context) -> Any:
+            return (one or method)(requests, _Checked(context, check))
+
         wire = _tolerant(handler.request_deserializer), handler.response_serializer
         if handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(self._streaming(serve, kind), *wire)
@@ -105,6 +125,32 @@ class GuardedServer:
             return await method(request, context)
 
         return serve
+
+
+class _Checked:
+    """The context of a call, whose requests are checked as they are read."""
+
+    def __init__(self, context: Context, check: Check) -> None:
+        self._context = context
+        self._check = check
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    async def read(self) -> Any:
+        """The next request; an :class:`Unreadable` where it can't be read, or must not be made."""
+        request: Any = await self._context.read()
+        if request is grpc.aio.EOF or isinstance(request, Unreadable):
+            return request
+        try:
+            self._check(caller_of(self._context), request)
+        except PermissionDeniedError as error:
+            return Unreadable(error)
+        return request
+
+
+def _no_check(_caller: Caller, _request: Any) -> None:
+    """Health and reflection need no role."""
 
 
 def _tolerant(read: Callable[[bytes], Any]) -> Callable[[bytes], Any]:

@@ -11,7 +11,7 @@ from typing import Final, NoReturn, TypeVar
 import grpc
 import grpc.aio
 from ringcast_service import Context, refuse
-from ringcast_wire import EventLog, InternalError, InvalidInputError, RingcastError, UnavailableError
+from ringcast_wire import EventLog, InternalError, RingcastError, UnavailableError
 
 T = TypeVar("T")
 
@@ -23,9 +23,10 @@ SEND_TIMEOUT_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Takes the place of a request that is no message, such as one with text that is not UTF-8."""
+    """Takes the place of a request that is no message, such as one with text that is not UTF-8, or for which its
+    principal lacks a role."""
 
-    error: InvalidInputError
+    error: RingcastError
 
 
 async def send(context: Context, message: object) -> None:

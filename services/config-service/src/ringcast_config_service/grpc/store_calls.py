@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from ringcast_service import Context
+from ringcast_wire import Role
 from ringcast_wire.grpc import ConfigServiceServicer, pb
 
+from ringcast_config_service.access import Access
+from ringcast_config_service.grpc.callers import caller_of
 from ringcast_config_service.grpc.input import answer
 from ringcast_config_service.grpc.messages import MODES, STRATEGIES, choice, info_message, key_message, store_message
 from ringcast_config_service.handlers import Handlers
@@ -14,9 +17,10 @@ from ringcast_config_service.lifecycle import Lifecycle
 class StoreCalls(ConfigServiceServicer):
     """Creates, lists, changes, deletes and restores stores, and deletes and restores keys."""
 
-    def __init__(self, handlers: Handlers, lifecycle: Lifecycle) -> None:
+    def __init__(self, handlers: Handlers, lifecycle: Lifecycle, access: Access) -> None:
         self._handlers = handlers
         self._lifecycle = lifecycle
+        self._access = access
 
     async def CreateStore(self, request: pb.CreateStoreRequest, context: Context) -> pb.Store:
         async def work() -> pb.Store:
@@ -38,7 +42,9 @@ class StoreCalls(ConfigServiceServicer):
 
     async def ListStores(self, request: pb.ListStoresRequest, context: Context) -> pb.ListStoresResponse:
         stores = await answer(context, self._handlers.list_stores(include_deleted=request.include_deleted))
-        return pb.ListStoresResponse(stores=map(info_message, stores))
+        caller = caller_of(context)
+        seen = [info for info in stores if self._access.may(caller, Role.READER, info.record.name)]
+        return pb.ListStoresResponse(stores=map(info_message, seen))
 
     async def UpdateStore(self, request: pb.UpdateStoreRequest, context: Context) -> pb.Store:
         async def work() -> pb.Store:

@@ -17,6 +17,7 @@ from ringcast_wire.grpc import (
     pb,
 )
 
+from ringcast_config_service.access import Access
 from ringcast_config_service.grpc.admission import Admission, CallKind
 from ringcast_config_service.grpc.bulk_stream import BulkStream
 from ringcast_config_service.grpc.callers import caller_of
@@ -31,6 +32,7 @@ from ringcast_config_service.grpc.messages import (
     revision_message,
     row_message,
 )
+from ringcast_config_service.grpc.role_calls import RoleCalls
 from ringcast_config_service.grpc.rows import call_terms, delete_input, keyed_rows, put_input
 from ringcast_config_service.grpc.store_calls import StoreCalls
 from ringcast_config_service.grpc.stream_life import StreamLives
@@ -65,6 +67,7 @@ class GrpcServer:
         self,
         handlers: Handlers,
         lifecycle: Lifecycle,
+        access: Access,
         dead_letters: DeadLetterCalls,
         writer: GroupWriter,
         listen: str,
@@ -82,11 +85,11 @@ class GrpcServer:
         # No maximum_concurrent_rpcs: it would count refused calls and health watches too.
         self._server = grpc.aio.server(options=channel_options(connections))
         admission = Admission(self._security.tokens(), telemetry.measures.refusals)
-        guarded: Any = GuardedServer(self._server, admission, _KINDS)
+        guarded: Any = GuardedServer(self._server, admission, access, _KINDS)
         self._lives = StreamLives(change_stream_s)
         lists = Lists(list_snapshot_s)
         add_ConfigServiceServicer_to_server(
-            _Servicer(handlers, lifecycle, dead_letters, writer, self._lives, lists, telemetry), guarded
+            _Servicer(handlers, lifecycle, access, dead_letters, writer, self._lives, lists, telemetry), guarded
         )
         health_pb2_grpc.add_HealthServicer_to_server(self.health, guarded)
         services = (SERVICE_NAME, HEALTH_NAME, reflection.SERVICE_NAME)
@@ -115,28 +118,26 @@ class GrpcServer:
         await self._server.stop(grace_s)
 
 
-class _Servicer(StoreCalls):
+class _Servicer(StoreCalls, RoleCalls):
     """Every method hands its work to :func:`answer`, which maps errors."""
 
     def __init__(
         self,
         handlers: Handlers,
         lifecycle: Lifecycle,
+        access: Access,
         dead_letters: DeadLetterCalls,
         writer: GroupWriter,
         lives: StreamLives,
         lists: Lists,
         telemetry: Telemetry,
     ) -> None:
-        super().__init__(handlers, lifecycle)
+        StoreCalls.__init__(self, handlers, lifecycle, access)
         self._dead_letters = dead_letters
         self._writer = writer
         self._lives = lives
         self._lists = lists
         self._telemetry = telemetry
-
-    async def WhoAmI(self, _request: pb.WhoAmIRequest, context: Context) -> pb.WhoAmIResponse:
-        return pb.WhoAmIResponse(principal=caller_of(context).principal)
 
     async def Put(self, request: pb.PutRequest, context: Context) -> pb.PutResponse:
         async def work() -> tuple[int, WriteOutcome]:

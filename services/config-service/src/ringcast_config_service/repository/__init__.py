@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ringcast_config_service.repository.base import (
+    ALL,
     NOBODY,
     Authorship,
     Bundle,
@@ -24,6 +25,7 @@ from ringcast_config_service.repository.base import (
     PoolUse,
     RefusedRecord,
     Revision,
+    RoleGrant,
     RowWrite,
     StoreInfo,
     StoreRecord,
@@ -41,6 +43,7 @@ from ringcast_config_service.repository.parts import (
     OutboxRepository,
     RecordMaintenance,
     Repository,
+    RoleRepository,
     RowReader,
     RowWriter,
     StoreRepository,
@@ -56,6 +59,7 @@ __all__ = [
     "HistoryRepository",
     "OutboxRepository",
     "RecordMaintenance",
+    "ALL",
     "Authorship",
     "Bundle",
     "Chain",
@@ -78,6 +82,8 @@ __all__ = [
     "RefusedRecord",
     "Repository",
     "Revision",
+    "RoleGrant",
+    "RoleRepository",
     "RowWrite",
     "StoreInfo",
     "StoreRecord",

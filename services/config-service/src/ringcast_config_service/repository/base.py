@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Final, NamedTuple, overload
 
-from ringcast_wire import RingcastError, Row, StoreSettings, UnavailableError
+from ringcast_wire import RingcastError, Role, Row, StoreSettings, UnavailableError
 
 from ringcast_config_service.permits import Permit
 
@@ -122,6 +122,20 @@ class Authorship(NamedTuple):
 
 NOBODY: Final = Authorship("")
 """Of revisions that were written before authors were kept."""
+
+
+ALL: Final = "*"
+"""In place of a principal, or of a store, of a role."""
+
+
+class RoleGrant(NamedTuple):
+    """A role that a principal has for a store; each of these two may be :data:`ALL`."""
+
+    principal: str
+    store: str
+    role: Role
+    granted_at_ms: int
+    granted_by: str
 
 
 class IdempotencyMark(NamedTuple):

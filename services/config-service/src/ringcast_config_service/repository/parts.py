@@ -1,6 +1,6 @@
 """What a system of record offers, as one Protocol for each kind of use: a component takes those that it calls.
 
-A further kind (releases, audit, roles) is one more Protocol here, and one more attribute of :class:`Repository`.
+A further kind (releases, audit) is one more Protocol here, and one more attribute of :class:`Repository`.
 
 Every call may raise :class:`ringcast_wire.UnavailableError` when the database can't be reached or refuses, and reads
 raise ``UnknownStoreError`` and ``UnknownKeyError``, or of what is deleted ``StoreDeletedError`` and
@@ -13,7 +13,7 @@ import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Protocol
 
-from ringcast_wire import FetchReply, HeadsReply
+from ringcast_wire import FetchReply, HeadsReply, Role
 
 from ringcast_config_service.repository.base import (
     Compaction,
@@ -29,6 +29,7 @@ from ringcast_config_service.repository.base import (
     PoolUse,
     RefusedRecord,
     Revision,
+    RoleGrant,
     StoreInfo,
     StoreRecord,
     WriteRequest,
@@ -260,6 +261,28 @@ class OutboxRepository(Protocol):
         """What waits in the outbox, locked or not."""
 
 
+class RoleRepository(Protocol):
+    """The roles that are granted."""
+
+    async def role_grants(self) -> list[RoleGrant]:
+        """All of them by store, principal and role."""
+
+    async def grant_role(self, grant: RoleGrant) -> bool:
+        """Grants a role at the time of the database's clock; false where it is granted already.
+
+        Raises:
+            InvalidInputError: it is the first, and not ADMIN of all stores: nobody could grant another.
+            LimitExceededError: as many as may be are granted.
+        """
+
+    async def revoke_role(self, principal: str, store: str, role: Role) -> bool:
+        """Takes a role away; false where there is none.
+
+        Raises:
+            InvalidInputError: it is the last ADMIN of all stores.
+        """
+
+
 class RecordMaintenance(Protocol):
     """Removal of what is past its retention."""
 
@@ -300,6 +323,10 @@ class Repository(DatabaseConnection, DatabaseClock, Protocol):
     @property
     def events(self) -> OutboxRepository:
         """The outbox."""
+
+    @property
+    def roles(self) -> RoleRepository:
+        """Who may do what."""
 
     @property
     def maintenance(self) -> RecordMaintenance:

@@ -21,6 +21,7 @@ from ringcast_config_service.repository.postgres.history import PostgresHistorie
 from ringcast_config_service.repository.postgres.maintenance import PostgresMaintenance
 from ringcast_config_service.repository.postgres.outbox import PostgresOutbox
 from ringcast_config_service.repository.postgres.reader import PostgresReader
+from ringcast_config_service.repository.postgres.roles import PostgresRoles
 from ringcast_config_service.repository.postgres.session import Connection, Sessions, said
 from ringcast_config_service.repository.postgres.stores import PostgresStores
 from ringcast_config_service.repository.postgres.writer import PostgresWriter
@@ -63,6 +64,7 @@ class PostgresRepository:
         self.writer = PostgresWriter(self._sessions, self._watch)
         self.histories = PostgresHistories(self._sessions, self._watch)
         self.events = PostgresOutbox(self._sessions)
+        self.roles = PostgresRoles(self._sessions)
         self.maintenance = PostgresMaintenance(self._sessions)
 
     async def open(self) -> None:

@@ -348,3 +348,17 @@ DELETE FROM idempotency_keys WHERE (store, idempotency_key) IN (
     SELECT store, idempotency_key FROM idempotency_keys
     WHERE written_at_ms < {stamp_ms} - $1::BIGINT ORDER BY written_at_ms LIMIT $2
 )
+
+---- Roles ----
+
+-- ROLE_GRANTS --
+-- Every role that is granted.
+SELECT principal, store, role, granted_at_ms, granted_by FROM role_grants ORDER BY store, principal, role
+
+-- INSERT_ROLE --
+-- Grants the role $3 for the store $2 to the principal $1; $4 grants it.
+INSERT INTO role_grants (principal, store, role, granted_by, granted_at_ms) VALUES ($1, $2, $3, $4, {now_ms})
+
+-- DELETE_ROLE --
+-- Takes it away.
+DELETE FROM role_grants WHERE principal = $1 AND store = $2 AND role = $3

@@ -122,6 +122,15 @@ CREATE TABLE IF NOT EXISTS idempotency_keys (
 );
 CREATE INDEX IF NOT EXISTS idempotency_keys_by_age ON idempotency_keys (written_at_ms);
 
+CREATE TABLE IF NOT EXISTS role_grants (
+    principal {text} NOT NULL,
+    store {text} NOT NULL,
+    role {text} NOT NULL,
+    granted_by TEXT NOT NULL,
+    granted_at_ms BIGINT NOT NULL,
+    PRIMARY KEY (store, principal, role)
+);
+
 CREATE TABLE IF NOT EXISTS maintenance (
     duty {text} PRIMARY KEY,
     holder TEXT NOT NULL,

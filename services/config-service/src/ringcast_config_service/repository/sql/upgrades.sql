@@ -8,3 +8,15 @@
 ALTER TABLE history ADD COLUMN {if_not_exists} author TEXT;
 ALTER TABLE history ADD COLUMN {if_not_exists} reason TEXT;
 UPDATE schema_version SET version = 2 WHERE version = 1
+
+-- UPGRADE_3 --
+-- Principals have roles.
+CREATE TABLE IF NOT EXISTS role_grants (
+    principal {text} NOT NULL,
+    store {text} NOT NULL,
+    role {text} NOT NULL,
+    granted_by TEXT NOT NULL,
+    granted_at_ms BIGINT NOT NULL,
+    PRIMARY KEY (store, principal, role)
+);
+UPDATE schema_version SET version = 3 WHERE version = 2

@@ -18,6 +18,7 @@ from ringcast_config_service.repository.sqlite.history import SqliteHistories
 from ringcast_config_service.repository.sqlite.maintenance import SqliteMaintenance
 from ringcast_config_service.repository.sqlite.outbox import SqliteOutbox
 from ringcast_config_service.repository.sqlite.reader import SqliteReader
+from ringcast_config_service.repository.sqlite.roles import SqliteRoles
 from ringcast_config_service.repository.sqlite.session import Sessions
 from ringcast_config_service.repository.sqlite.stores import SqliteStores
 from ringcast_config_service.repository.sqlite.writer import SqliteWriter
@@ -38,6 +39,7 @@ class SqliteRepository:
         self.writer = SqliteWriter(self._sessions)
         self.histories = SqliteHistories(self._sessions)
         self.events = SqliteOutbox(self._sessions)
+        self.roles = SqliteRoles(self._sessions)
         self.maintenance = SqliteMaintenance(self._sessions)
 
     async def open(self) -> None:

@@ -145,7 +145,7 @@ async def test_threads_take_turns_with_pages(sqlite_bench: Bench) -> None:
         assert len(found.rows) == 3
 
 
-def test_each_page_is_a_turn_of_its_own() -> None:
+def test_each_page_is_a_turn_of_its_own_and_all_pause_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = SqliteReader(None)  # type: ignore[arg-type]  # it reads from a cursor alone
     db = sqlite3.connect(":memory:")
     statement = "WITH n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000) SELECT i, '', i, 0, NULL FROM n"
@@ -159,11 +159,11 @@ def test_each_page_is_a_turn_of_its_own() -> None:
             turns.append("ends")
 
     reader._turn = Turn()  # type: ignore[assignment]
+    monkeypatch.setattr("time.sleep", lambda _: turns.append("pauses"))
     answer = PartitionAnswer("", 0, 3_000, whole=True, rows=3_000)
     reader._pages_of(db.execute(statement.replace("SELECT i,", "SELECT CAST(i AS TEXT),")), answer)
     db.close()
-    assert turns == ["begins", "ends"] * (len(turns) // 2)
-    assert len(turns) // 2 == 5  # 64, 256, 1,000, 1,000, 680 rows
+    assert turns == ["begins", "pauses", "ends"] * 4 + ["begins", "ends"]  # 64, 256, 1,000, 1,000, 680 rows
 
 
 def test_pages_of_large_rows_have_few() -> None:

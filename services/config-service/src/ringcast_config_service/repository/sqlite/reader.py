@@ -5,8 +5,10 @@ from __future__ import annotations
 import sqlite3
 import sys
 import threading
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Final
 
 from ringcast_core import row_partitions
 from ringcast_wire import FetchReply, HeadsReply
@@ -16,6 +18,9 @@ from ringcast_config_service.repository import as_of as as_of_reads
 from ringcast_config_service.repository.base import HistoryFilter, ListedRow, ListFilter, Revision
 from ringcast_config_service.repository.sql.statements import Sqlite as Sql
 from ringcast_config_service.repository.sqlite.session import Sessions
+
+_PAUSE_S: Final = 0.0001
+"""How long no thread reads after a page: long enough for the system to run the threads that wait."""
 
 
 class SqliteReader:
@@ -97,11 +102,14 @@ class SqliteReader:
 
         For each record sqlite3 gives the interpreter's lock up and takes it again. Several threads that do so pass the
         lock among themselves, record by record: the event loop and the writer, which wait for it too, hardly get it.
+        Even one thread takes it again before another on its core can run, so after each page all of them pause.
         """
         while True:
             asked = answer.page_rows
             with self._turn:
                 page = found.fetchmany(asked)
+                if len(page) == asked:
+                    time.sleep(_PAUSE_S)
             answer.add(page)
             if len(page) < asked:
                 return answer.finish()

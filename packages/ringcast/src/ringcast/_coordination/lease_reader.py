@@ -111,7 +111,11 @@ class LeaseReader:
                 await answer.done
         finally:
             self._answer = None
-        return {name: Lease(*found) for name, found in answer.found.items() if found.data is not None}
+        return {
+            name: Lease(found.sequence, found.data, found.stored_s)
+            for name, found in answer.found.items()
+            if found.data is not None
+        }
 
     async def _on_message(self, msg: Message) -> None:
         answer = self._answer

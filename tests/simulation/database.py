@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -44,15 +45,20 @@ class Database:
 
     def _open(self) -> sqlite3.Connection:
         file = sqlite3.connect(":memory:", isolation_level=None, cached_statements=256)
-        file.create_function("julianday", 1, self._julianday)
+        # Python's garbage collector sees no reference of SQLite's: with a strong one no world would ever be freed.
+        database = weakref.ref(self)
+
+        def julianday(_what: str) -> float:
+            clock = database()
+            assert clock is not None, "a statement runs in a database that is gone"
+            return clock.now_s() / _DAY_S + _JULIAN_EPOCH
+
+        file.create_function("julianday", 1, julianday)
         return file
 
     def now_s(self) -> float:
         """Its clock, as Unix time."""
         return EPOCH_S + self._scheduler.now
-
-    def _julianday(self, _what: str) -> float:
-        return self.now_s() / _DAY_S + _JULIAN_EPOCH
 
     def run(self, begin: str, work: Callable[[sqlite3.Connection], T]) -> T:
         """Runs a transaction.

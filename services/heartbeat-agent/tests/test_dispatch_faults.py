@@ -147,7 +147,8 @@ async def test_nothing_is_lost_when_the_agent_is_killed(
             await asyncio.to_thread(agent.start)
             await one.until(
                 lambda deliveries: (
-                    {("answered", "1"), ("unanswered", "1"), ("later", "2")}
+                    # What was answered comes again only if the agent had not written the seal yet.
+                    {("unanswered", "1"), ("later", "2")}
                     <= {(delivery.row_id, delivery.value) for delivery in deliveries[before:]}
                 )
             )

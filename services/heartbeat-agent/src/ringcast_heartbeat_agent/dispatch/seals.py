@@ -239,7 +239,9 @@ class Seals:
             goes_on = one.said if one.was_held and one.said is not None else None
             one.found, one.known = seal or goes_on or self._seal(start), seal is not None
             one.state = Hold.CLAIMING
-            one.wanted = msgspec.structs.replace(one.found, holder=self._holder, lease=self._lease)
+            # Rows that are to be delivered as they are count as settled once a settlement says so, and not before.
+            begins = one.found if seal is not None or goes_on is not None else GroupSeal(history="", revision=0)
+            one.wanted = msgspec.structs.replace(begins, holder=self._holder, lease=self._lease)
         return Outcome.LOST if lost else Outcome.NONE
 
     def begins_with(self, partition: int) -> tuple[Settled, bool]:

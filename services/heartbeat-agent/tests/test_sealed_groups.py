@@ -50,7 +50,12 @@ async def sealed(url: str, store: str, condition: Callable[[tuple[HeldPartition,
 
 def unsettled(count: int) -> Callable[[tuple[HeldPartition, ...]], bool]:
     """Whether seals of all partitions say that all but so many changes are settled, up to the heads."""
-    return lambda seals: len(seals) == PARTITIONS and sum(each.behind or 0 for each in seals) == count
+
+    def condition(seals: tuple[HeldPartition, ...]) -> bool:
+        known = [each.behind for each in seals if each.behind is not None]  # a claim alone says nothing
+        return len(known) == PARTITIONS and sum(known) == count
+
+    return condition
 
 
 async def shared_out(first: AgentProcess, second: AgentProcess, store: str) -> None:

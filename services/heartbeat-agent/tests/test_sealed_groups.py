@@ -136,7 +136,9 @@ async def test_no_row_is_in_flight_on_two_hosts(
                 for delivery in one.deliveries:
                     delivery.ack()
                 await status_until(second, store_name, lambda group: not group["partitions_awaited"])
-                await one.until(lambda _: {**one.newest, **two.newest} == dict.fromkeys(ROWS, "2"))
+                async with asyncio.timeout(PATIENCE_S):
+                    while {**one.newest, **two.newest} != dict.fromkeys(ROWS, "2"):  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
                 # Each of them once more, at one of both hosts.
                 assert len(one.deliveries) + len(two.deliveries) == 2 * len(ROWS)
                 assert two.deliveries

@@ -238,6 +238,7 @@ class Holdings:
 
     def taken(self, partition: int, since: Settled, *, known: bool) -> None:
         """The group delivers a partition from now on."""
+        self._dirty = True  # the claim does not say how far it has come
         if partition in self._unsealed:
             self._unsealed.discard(partition)  # it was all the time
         else:
@@ -281,7 +282,6 @@ class Holdings:
     def _begin(self, partition: int, since: Settled, *, known: bool) -> None:
         applied, history = self._source.applied().get(partition, 0), self._source.history
         missed = self._missed.pop(partition, 0)
-        self._dirty = True
         current = (since.history, since.revision) == (history, applied) and missed <= since.revision
         if known:
             self._sealed.add(partition)

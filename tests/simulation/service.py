@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -214,10 +215,12 @@ class SimReader(SqliteReader):
         self._unreadable = database.unreadable
 
     @override
-    async def read_rows(self, store: str, key: str, row_ids: Sequence[str]) -> FetchReply:
+    async def read_rows(
+        self, store: str, key: str, row_ids: Sequence[str], most_bytes: int = sys.maxsize
+    ) -> FetchReply:
         if not self._unreadable.isdisjoint(row_ids):
             raise UnavailableError("these rows are not to be read now")
-        return await super().read_rows(store, key, row_ids)
+        return await super().read_rows(store, key, row_ids, most_bytes)
 
 
 @contextmanager

@@ -159,3 +159,40 @@ async def test_a_small_payload_limit(start: Any, tmp_path: Path, store_name: str
             subscription = await js.subscribe(names.notify_subject(store_name, "k", 0))
             event = decode_event((await subscription.next_msg(timeout=PATIENCE_S)).data)
             assert (event.prev, event.rev, event.changes) == (0, 50, None)
+
+
+async def test_large_batches_wait_apart_within_the_budget_of_large_answers(
+    service: Running, store_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While both hands for large answers are busy, large batches wait before their rows are read; small ones go on."""
+    await service.create(store_name)
+    rows = {f"r{number}": str(number) * 500_000 for number in range(6)}
+    for row_id, value in rows.items():
+        await service.put(store_name, row_id, value)
+    reader = service.app.core.handlers._repository.reader
+    read_rows, held, go_on = reader.read_rows, asyncio.Semaphore(0), asyncio.Event()
+    under_way = 0
+
+    async def slowly(store: str, key: str, row_ids: Any, most_bytes: int) -> Any:
+        nonlocal under_way
+        found = await read_rows(store, key, row_ids, most_bytes)
+        if len(row_ids) > 1:
+            under_way += 1
+            held.release()
+            await go_on.wait()
+        return found
+
+    monkeypatch.setattr(reader, "read_rows", slowly)
+    large = encode(BatchRequest(WIRE_VERSION, list(rows)))
+    fetches = [asyncio.create_task(service.fetch(store_name, "batch", large)) for _ in range(5)]
+    for _ in range(2):
+        await asyncio.wait_for(held.acquire(), PATIENCE_S)
+    small = encode(BatchRequest(WIRE_VERSION, ["r0"]))
+    for _ in range(5):
+        (entry,) = decode_fetch_reply(await service.fetch(store_name, "batch", small)).partitions
+        assert entry.rows[0].value == rows["r0"]
+    assert under_way == 2  # the others wait, unread
+    go_on.set()
+    for fetched in await asyncio.gather(*fetches):
+        entries = decode_fetch_reply(fetched).partitions
+        assert {row.row_id: row.value for entry in entries for row in entry.rows} == rows

@@ -6,11 +6,11 @@ import asyncio
 import sqlite3
 import sys
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from ringcast_config_service.repository import LargeAnswerError, ListFilter
+from ringcast_config_service.repository import LargeAnswerError, ListFilter, StoreRecord
 from ringcast_config_service.repository.answers import KeyAnswer, PartitionAnswer, check_full_size
 from ringcast_config_service.repository.sqlite.reader import SqliteReader
 from ringcast_core import row_partition
@@ -20,6 +20,7 @@ from ringcast_wire import (
     RevisionGoneError,
     Row,
     decode_fetch_reply,
+    encode,
     limits,
 )
 
@@ -194,3 +195,36 @@ def test_a_whole_key_of_too_many_small_rows() -> None:
     check_full_size([(0, 1, 8 * limits.MIB, 1_000_000)], "s", "k")
     with pytest.raises(LimitExceededError, match="s/k has 3000000 rows, about 80388608 bytes in a reply"):
         check_full_size([(0, 1, 8 * limits.MIB, 1_000_000), (1, 1, 0, 2_000_000)], "s", "k")
+
+
+LARGE = {f"big{number}": str(number) * 300_000 for number in range(9)}
+
+
+async def test_the_size_of_named_rows_is_known_before_they_are_read(any_bench: Bench) -> None:
+    for row_id, value in LARGE.items():
+        await any_bench.write({row_id: value})
+    await any_bench.write({"gone": "x" * 300_000})
+    await any_bench.write({"gone": None})
+    reader, asked = any_bench.repo.reader, [*LARGE, "gone", "never"]
+    with pytest.raises(LargeAnswerError) as refused:
+        await reader.read_rows("s", "k", asked, limits.MIB)
+    found = await reader.read_rows("s", "k", asked, refused.value.size)
+    assert {row.row_id: row.value for entry in found.partitions for row in entry.rows} == {**LARGE, "gone": ""}
+    size = len(encode(found))
+    assert size <= refused.value.size < size + 1_000
+    with pytest.raises(LargeAnswerError):
+        await reader.read_rows("s", "k", asked, refused.value.size - 1)
+    # Few rows of large partitions are small.
+    assert len((await reader.read_rows("s", "k", ["gone", "never"], 1_000)).partitions) == 2
+
+
+async def test_characters_of_several_bytes_count_as_bytes_in_an_answer_of_named_rows(
+    sqlite_bench: Bench, new_store: Callable[..., StoreRecord]
+) -> None:
+    """Over 64 MiB of them, in less than half as many characters."""
+    store = await sqlite_bench.repo.stores.create_store(new_store("wide", 64))
+    rows = {f"r{number}": "\N{EURO SIGN}" * 349_000 for number in range(65)}
+    for row_id, value in rows.items():
+        await sqlite_bench.group([sqlite_bench.request({row_id: value}, store=store)])
+    with pytest.raises(LimitExceededError, match=r"the rows asked for have 68\d{6} bytes, a reply may have 67108864"):
+        await sqlite_bench.repo.reader.read_rows("wide", "k", list(rows))

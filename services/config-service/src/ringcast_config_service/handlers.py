@@ -5,6 +5,7 @@ Everything raises :class:`ringcast_wire.RingcastError`; the transports turn that
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from collections.abc import AsyncGenerator, Sequence
@@ -13,6 +14,8 @@ from dataclasses import replace
 from ringcast_core import row_partition
 from ringcast_wire import (
     DEFAULT_LOAD_FACTOR,
+    FetchReply,
+    FetchReplyWriter,
     HeadsReply,
     InvalidInputError,
     Mode,
@@ -65,6 +68,8 @@ from ringcast_config_service.writes.group_writer import GroupWriter
 from ringcast_config_service.writes.terms import NO_TERMS, KeyedRow, Terms, bundle, make_mark
 
 _STORE_AGE_S = 5.0
+_LONG_BYTES = 1 << 20
+"""An answer so long is encoded with pauses."""
 
 
 class Handlers:
@@ -267,7 +272,8 @@ class Handlers:
         """The encoded answer to a fetch.
 
         Raises:
-            LargeAnswerError: it is of a partition, and would have over ``most_bytes``; nothing was read.
+            LargeAnswerError: it is of a partition or of named rows, and would have over ``most_bytes``; no row was
+                read.
         """
         target = names.parse_fetch_subject(subject)
         store, key, what = target.store, target.config_key, target.what
@@ -278,7 +284,7 @@ class Handlers:
             return await read(reader.read_partition(store, key, what, *words))
         if what == names.FETCH_BATCH:
             row_ids = _check_row_ids(decode_batch_request(payload).row_ids)
-            return encode(await read(reader.read_rows(store, key, row_ids)))
+            return await _encoded(await read(reader.read_rows(store, key, row_ids, most_bytes)))
         if what == names.FETCH_HEADS:
             return encode(await read(self._heads_at(store, key, decode_heads_request(payload).at_ms)))
         if payload:
@@ -316,6 +322,20 @@ class Handlers:
             self._stores.clear()
         self._stores[record.name] = record, time.monotonic() + _STORE_AGE_S
         return record
+
+
+async def _encoded(reply: FetchReply) -> bytearray:
+    """The encoded reply. Its rows go as they are encoded, so that a large one never takes twice its bytes; between two
+    partitions the event loop goes on."""
+    writer = FetchReplyWriter(len(reply.partitions))
+    reply.partitions.reverse()
+    while reply.partitions:
+        entry = reply.partitions.pop()
+        writer.begin(entry.partition, entry.revision, entry.whole)
+        writer.add(entry.rows)
+        if reply.partitions and len(writer) > _LONG_BYTES:
+            await asyncio.sleep(0)
+    return writer.finish(reply.history)
 
 
 def _check_row_ids(row_ids: Sequence[str]) -> Sequence[str]:

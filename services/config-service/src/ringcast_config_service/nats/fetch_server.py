@@ -51,16 +51,16 @@ class FetchHandlers(Protocol):
         """The encoded answer; raises an error of :mod:`ringcast_wire`, which is sent to the requester.
 
         Raises:
-            LargeAnswerError: it is of a partition and would have over ``most_bytes``: to be asked again with room for
-                it.
+            LargeAnswerError: it is of a partition or of named rows, and would have over ``most_bytes``: to be asked
+                again with room for it.
         """
 
 
 class FetchServer:
     """A bounded number of fetches at once, a bounded number that wait; one more gets the error to try again.
 
-    Whole keys have a lane of their own, so that they keep no small fetch waiting, and so have partitions that turn out
-    to be large, once their size is known and before their rows are read. Requesters take turns in each.
+    Whole keys have a lane of their own, so that they keep no small fetch waiting, and so have partitions and named rows
+    that turn out to be large, once their size is known and before they are read. Requesters take turns in each.
     What the requester has stopped waiting for is dropped. For all else the requester gets rows or an error.
     """
 
@@ -199,7 +199,7 @@ class FetchServer:
     async def _answer(self, lane: FetchLane[Msg], request: Request[Msg]) -> str:
         """Sends rows or an error, or sets the fetch aside; returns which, as a label."""
         msg = request.message
-        most_bytes = SMALL_ANSWER_BYTES if lane is self._small else request.weight
+        most_bytes = min(SMALL_ANSWER_BYTES, request.weight) if lane is self._small else request.weight
         try:
             async with asyncio.timeout(_HANDLE_TIMEOUT_S):
                 body = await self._handlers.fetch(msg.subject, msg.data, most_bytes)

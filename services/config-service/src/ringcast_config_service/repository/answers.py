@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from ringcast_wire import FetchReplyWriter, InternalError, LimitExceededError, PlainRow, Row, limits
 
+from ringcast_config_service.repository.base import LargeAnswerError
 from ringcast_config_service.repository.mapping import Record, to_row
 from ringcast_config_service.repository.paging import PageSize
 
@@ -37,6 +38,37 @@ def check_full_size(heads: Sequence[Record], store: str, key: str) -> None:
             f"{store}/{key} has {rows} rows, about {answer_bytes(rows, size)} bytes in a reply, which may have "
             f"{limits.MAX_REPLY_BYTES}: fetch partition by partition"
         )
+
+
+def may_exceed(row_ids: Sequence[str], live_bytes: int, most_bytes: int) -> bool:
+    """Whether an answer of named rows may be too large, so that their size has to be looked up before they are read.
+
+    ``live_bytes``: of all rows of their partitions, which have no fewer.
+    """
+    size = _named_bytes(row_ids, min(live_bytes, len(row_ids) * limits.MAX_ROW_BYTES))
+    return size > min(most_bytes, limits.MAX_REPLY_BYTES)
+
+
+def check_named_rows(row_ids: Sequence[str], live_bytes: int, most_bytes: int) -> None:
+    """Looks whether there is room for named rows; ``live_bytes``: of those that are not deleted.
+
+    Raises:
+        LimitExceededError: they are larger than one reply may be.
+        LargeAnswerError: the answer would have over ``most_bytes``.
+    """
+    if live_bytes > limits.MAX_REPLY_BYTES:
+        raise LimitExceededError(
+            f"the rows asked for have {live_bytes} bytes, a reply may have {limits.MAX_REPLY_BYTES}: ask for fewer",
+            field="row_ids",
+        )
+    if (size := _named_bytes(row_ids, live_bytes)) > most_bytes:
+        raise LargeAnswerError(size)
+
+
+def _named_bytes(row_ids: Sequence[str], live_bytes: int) -> int:
+    """A tombstone counts as nothing in ``live_bytes``, and has its id in an answer. Of each row the entry of its
+    partition may be another."""
+    return answer_bytes(2 * len(row_ids), live_bytes + sum(len(row_id.encode()) for row_id in row_ids))
 
 
 class Answer(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -274,23 +274,6 @@ def by_partition(heads: Iterable[Record], records: Iterable[Record]) -> list[Par
     for partition, *record in records:
         rows.setdefault(partition, []).append(to_row(*record))
     return [PartitionRows(head[0], head[1], False, rows.get(head[0], [])) for head in heads]
-
-
-def check_reply_size(size: int) -> None:
-    if size > limits.MAX_REPLY_BYTES:
-        raise LimitExceededError(
-            f"the rows asked for have {size} bytes, a reply may have {limits.MAX_REPLY_BYTES}: ask for fewer",
-            field="row_ids",
-        )
-
-
-def within_reply(records: Iterable[Record]) -> Iterator[Record]:
-    """The same rows, as long as one reply holds them: the rest is not even read."""
-    size = 0
-    for record in records:
-        size += len(record[2])
-        check_reply_size(size)
-        yield record
 
 
 def fetch_reply(history: str, partitions: list[PartitionRows]) -> FetchReply:

@@ -171,8 +171,15 @@ class RowReader(Protocol):
             RevisionGoneError: the history is another now, or revisions that ``as_of`` needs are removed.
         """
 
-    async def read_rows(self, store: str, key: str, row_ids: Sequence[str]) -> FetchReply:
-        """The named rows, tombstones included, an entry for each partition asked about."""
+    async def read_rows(
+        self, store: str, key: str, row_ids: Sequence[str], most_bytes: int = sys.maxsize
+    ) -> FetchReply:
+        """The named rows, tombstones included, an entry for each partition asked about.
+
+        Raises:
+            LargeAnswerError: the encoded answer would have over ``most_bytes``; no row was read.
+            LimitExceededError: the rows are larger than one reply may be; no row was read.
+        """
 
     async def read_full(self, store: str, key: str) -> bytearray:
         """Every partition that was ever written, whole, as an encoded ``FetchReply``.

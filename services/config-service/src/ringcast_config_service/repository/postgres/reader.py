@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from ringcast_core import row_partitions
-from ringcast_wire import FetchReply, HeadsReply, limits
+from ringcast_wire import FetchReply, HeadsReply
 
 from ringcast_config_service.repository import answers, mapping, paging
 from ringcast_config_service.repository import as_of as as_of_reads
@@ -47,16 +47,19 @@ class PostgresReader:
             statement = Sql.READ_WHOLE if reading.whole else Sql.READ_SINCE
             return await self._pages_of(db, reading.answer(), statement, *reading.params)
 
-    async def read_rows(self, store: str, key: str, row_ids: Sequence[str]) -> FetchReply:
+    async def read_rows(
+        self, store: str, key: str, row_ids: Sequence[str], most_bytes: int = sys.maxsize
+    ) -> FetchReply:
         async with self._sessions.snapshot("fetches") as db:
             count, key_id, history = mapping.located(await db.fetchrow(Sql.LOCATE, store, key), store, key)
             ids = list(dict.fromkeys(row_ids))
             partitions = list(row_partitions(ids, count))
-            if len(ids) * limits.MAX_ROW_BYTES > limits.MAX_REPLY_BYTES:
-                mapping.check_reply_size(await db.fetchval(Sql.SIZE_OF_ROWS, key_id, partitions, ids))
+            found = {head[0]: head for head in await db.fetch(Sql.HEADS, key_id)}
+            heads = [found.get(partition, (partition, 0, 0)) for partition in sorted(set(partitions))]
+            if answers.may_exceed(ids, sum(head[2] for head in heads), most_bytes):
+                size = await db.fetchval(Sql.SIZE_OF_ROWS, key_id, partitions, ids)
+                answers.check_named_rows(ids, size, most_bytes)
             rows = await db.fetch(Sql.READ_ROWS, key_id, partitions, ids)
-            found = {head[0]: head[1] for head in await db.fetch(Sql.HEADS, key_id)}
-            heads = [(partition, found.get(partition, 0)) for partition in sorted(set(partitions))]
             return mapping.fetch_reply(history, mapping.by_partition(heads, rows))
 
     async def read_full(self, store: str, key: str) -> bytearray:

@@ -53,17 +53,23 @@ class SqliteReader:
 
         return await self._sessions.read(work)
 
-    async def read_rows(self, store: str, key: str, row_ids: Sequence[str]) -> FetchReply:
+    async def read_rows(
+        self, store: str, key: str, row_ids: Sequence[str], most_bytes: int = sys.maxsize
+    ) -> FetchReply:
         def work(db: sqlite3.Connection) -> FetchReply:
             count, key_id, history = mapping.located(db.execute(Sql.LOCATE, (store, key)).fetchone(), store, key)
-            wanted = dict.fromkeys(zip(row_partitions(row_ids, count), row_ids, strict=True))
-            heads = dict.fromkeys(sorted({partition for partition, _ in wanted}), 0)
-            for partition in heads:
-                found = db.execute(Sql.GET_HEAD, (key_id, partition)).fetchone()
-                heads[partition] = found[0] if found else 0
+            ids = list(dict.fromkeys(row_ids))
+            wanted = list(zip(row_partitions(ids, count), ids, strict=True))
+            heads, live_bytes = [], 0
+            for partition in sorted({partition for partition, _ in wanted}):
+                head, _, size = db.execute(Sql.GET_HEAD, (key_id, partition)).fetchone() or (0, 0, 0)
+                heads.append((partition, head))
+                live_bytes += size
+            if answers.may_exceed(ids, live_bytes, most_bytes):
+                sizes = (db.execute(Sql.STORED_SIZE, (key_id, *ref)).fetchone() for ref in wanted)
+                answers.check_named_rows(ids, sum(size[2] for size in sizes if size), most_bytes)
             rows = (db.execute(Sql.READ_ROW, (key_id, *ref)).fetchone() for ref in wanted)
-            found = mapping.within_reply(row for row in rows if row)
-            return mapping.fetch_reply(history, mapping.by_partition(heads.items(), found))
+            return mapping.fetch_reply(history, mapping.by_partition(heads, (row for row in rows if row)))
 
         return await self._sessions.read(work)
 

@@ -20,8 +20,8 @@ from ringcast_config_service.repository.sql.statements import Postgres
 ROOT: Final = Path(__file__).parents[2]
 SOURCES: Final = ROOT / "build-support" / "cockroach-grammar"
 PROGRAM: Final = ROOT / "build" / "cockroach-grammar" / "cockroach-grammar"
-NOT_FOR_COCKROACHDB: Final = ("TABLES",)
-"""It has COCKROACH_TABLES."""
+COCKROACH: Final = "COCKROACH_"
+"""What begins so takes the place of the statement with the rest of the name."""
 # The program runs for a moment, and its hundreds of packages take minutes to optimise. The tests of Dapr's SDK for Go
 # build with the same options, so that the packages of Go itself are compiled once.
 BUILD_OPTIONS: Final = ("-mod=readonly", "-buildvcs=false", "-gcflags=all=-N -l", "-ldflags=-s -w")
@@ -35,7 +35,7 @@ def statements() -> list[dict[str, str]]:
     """Every statement, by its name."""
     found = []
     for name, value in sorted(vars(Postgres).items()):
-        if name in NOT_FOR_COCKROACHDB:
+        if f"{COCKROACH}{name}" in vars(Postgres):
             continue
         parts = [value] if isinstance(value, str) else value
         found += [

@@ -6,7 +6,9 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import asyncpg
 import pytest
 from ringcast_config_service.repository import connect
 from ringcast_config_service.repository.postgres import repository as postgres
@@ -56,7 +58,9 @@ def uses(database: str) -> set[str]:
 def test_every_statement_is_used_and_every_use_exists(database: str) -> None:
     statements, _ = DATABASES[database]
     parts = {part for name in AT_ONCE.keys() & vars(statements).keys() for part in AT_ONCE[name]}
-    upgrades = {f"UPGRADE_{number}" for number in range(2, SCHEMA_VERSION + 1)}  # Statements.upgrade uses them
+    kinds = ("", "COCKROACH_") if statements is Postgres else ("",)
+    # Statements.upgrade uses them.
+    upgrades = {f"{kind}UPGRADE_{number}" for kind in kinds for number in range(2, SCHEMA_VERSION + 1)}
     assert (uses(database) - {"upgrade"}) | parts | upgrades == set(vars(statements))
     assert len(vars(statements)) >= LEAST
 
@@ -123,3 +127,24 @@ def test_a_block_has_a_name_a_description_and_a_text(tmp_path: Path, monkeypatch
     assert loader.insert(texts["NOW"], texts) == "SELECT clock(),\n    clock()"
     with pytest.raises(KeyError, match="later"):
         loader.insert("{later}", texts)
+
+
+async def test_cockroachdb_gets_no_order_of_text_that_it_does_not_know(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty database: its tables, and the upgrades before the version is written."""
+    done: list[str] = []
+    execute = asyncpg.Connection.execute
+
+    async def noted(self: asyncpg.Connection, query: str, *args: Any, **words: Any) -> Any:
+        done.append(query)
+        return await execute(self, query, *args, **words)
+
+    monkeypatch.setattr(asyncpg.Connection, "execute", noted)
+    monkeypatch.setattr(Postgres, "SERVER", "SELECT 'CockroachDB CCL v25.2.1'")
+    monkeypatch.setattr(Postgres, "CLUSTER_IDENTITY", Postgres.SERVER_IDENTITY)
+    repo = postgres.PostgresRepository(postgres_url)
+    await repo.open()
+    await repo.close()
+    assert any("role_grants" in statement for statement in done)
+    assert not [statement for statement in done if "COLLATE" in statement]

@@ -123,14 +123,15 @@ class PostgresRepository:
         looks again."""
         backoff = sessions.collision_backoff()
         async with self._sessions.use("upkeep") as db:
+            is_postgres = self._sessions.is_postgres
+            tables, database = (Sql.TABLES, "") if is_postgres else (Sql.COCKROACH_TABLES, "COCKROACH_")
             for _ in range(sessions.MAX_ATTEMPTS):
                 try:
                     if not await db.fetchval(Sql.HAS_SCHEMA) or not await db.fetchval(Sql.GET_SCHEMA):
-                        tables = Sql.TABLES if self._sessions.is_postgres else Sql.COCKROACH_TABLES
                         # The upgrades too, before the version: an older build may have created some of the tables.
-                        for statement in (*tables[:-1], *Sql.upgrade(1), tables[-1]):
+                        for statement in (*tables[:-1], *Sql.upgrade(1, database), tables[-1]):
                             await db.execute(statement)
-                    for statement in Sql.upgrade(await db.fetchval(Sql.GET_SCHEMA)):
+                    for statement in Sql.upgrade(await db.fetchval(Sql.GET_SCHEMA), database):
                         await db.execute(statement)
                     return int(await db.fetchval(Sql.GET_SCHEMA))
                 except _SCHEMA_RACES:

@@ -52,9 +52,13 @@ class Statements:
     def __init__(self, statements: Mapping[str, str], **tables: tuple[str, ...]) -> None:
         vars(self).update(statements, **tables)
 
-    def upgrade(self, version: int) -> list[str]:
-        """What leads from an older version of the schema to :data:`SCHEMA_VERSION`; from that on nothing."""
-        return [text for number in range(version + 1, SCHEMA_VERSION + 1) for text in vars(self)[f"UPGRADE_{number}"]]
+    def upgrade(self, version: int, database: str = "") -> list[str]:
+        """What leads from an older version of the schema to :data:`SCHEMA_VERSION`; from that on nothing.
+
+        ``database``: ``COCKROACH_`` for CockroachDB, whose columns have other types than PostgreSQL's.
+        """
+        numbers = range(version + 1, SCHEMA_VERSION + 1)
+        return [text for number in numbers for text in vars(self)[f"{database}UPGRADE_{number}"]]
 
 
 def _for_sqlite(text: str) -> str:
@@ -72,9 +76,12 @@ def _tables(path: str, types: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(insert(statement, texts) for statement in read_schema(path))
 
 
-def _upgrades(types: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+def _upgrades(types: Mapping[str, str], database: str = "") -> dict[str, tuple[str, ...]]:
     found = read_upgrades("sql/upgrades.sql")
-    return {name: tuple(" ".join(insert(text, types).split()) for text in texts) for name, texts in found.items()}
+    return {
+        f"{database}{name}": tuple(" ".join(insert(text, types).split()) for text in texts)
+        for name, texts in found.items()
+    }
 
 
 def _at_once(*statements: str) -> str:
@@ -101,6 +108,7 @@ def _postgres() -> Statements:
         TABLES=(*first, *_tables("sql/schema.sql", _POSTGRES_TYPES)),
         COCKROACH_TABLES=(*first, *_tables("sql/schema.sql", _COCKROACH_TYPES)),
         **_upgrades(_POSTGRES_TYPES),
+        **_upgrades(_COCKROACH_TYPES, "COCKROACH_"),
     )
 
 

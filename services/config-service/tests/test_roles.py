@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from ringcast_config_service.access import EACH, INCLUDED, RULES, Rule
+from ringcast_config_service.access import EACH, INCLUDED, RULES, Access, Rule
 from ringcast_config_service.caller import Caller
 from ringcast_config_service.refusals import Refusals
 from ringcast_config_service.repository import RoleGrant, make_repository, roles
@@ -62,7 +62,19 @@ METHODS = {method.name: method for method in pb.DESCRIPTOR.services_by_name["Con
 
 
 @pytest.fixture
-async def stubs(start: Any, nats_url: str, tmp_path: Path, keys: Keys) -> AsyncIterator[Stubs]:
+def accesses() -> list[Access]:
+    """The access of the service that :func:`stubs` starts."""
+    return []
+
+
+@pytest.fixture
+def no_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An instance reads the roles when it starts and when it changes them, and not by itself."""
+    monkeypatch.setattr("ringcast_config_service.access._RELOAD_S", 3_600.0)
+
+
+@pytest.fixture
+async def stubs(start: Any, nats_url: str, tmp_path: Path, keys: Keys, accesses: list[Access]) -> AsyncIterator[Stubs]:
     """A client with a token for each of :data:`CALLERS`, of a service with the stores ``s`` and ``other``."""
     tokens = {name: f"the-token-of-{name}-which-is-long" for name in CALLERS}
     file = keys.write("named", "\n".join(token_line(name, token) for name, token in tokens.items()).encode())
@@ -70,6 +82,7 @@ async def stubs(start: Any, nats_url: str, tmp_path: Path, keys: Keys) -> AsyncI
     async with AsyncExitStack() as stack:
         database = f"sqlite:{tmp_path / 'ringcast.db'}"
         service = await stack.enter_async_context(start(nats_url, database, security=security))
+        accesses.append(service.app.core.access)
         found = {}
         for name, token in tokens.items():
             login = ServiceLogin(tls_ca_file=keys.ca, token_file=keys.write(f"of-{name}", token.encode()))
@@ -253,12 +266,12 @@ def test_refusals_of_many_principals_are_logged_in_a_bounded_number(caplog: pyte
 async def test_roles_are_kept_in_the_database(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over both databases: granted, listed in order, revoked; and another instance reads the same."""
     repo = bench.repo.roles
-    admin = RoleGrant("root", "*", Role.ADMIN, 0, "me")
+    admin = RoleGrant("root", "*", Role.ADMIN, 0, "root")
     with pytest.raises(InvalidInputError, match="the first role has to be admin"):
         await repo.grant_role(RoleGrant("a", "s", Role.READER, 0, "me"))
     assert [await repo.grant_role(admin) for _ in range(2)] == [True, False]
-    assert await repo.grant_role(RoleGrant("b", "s", Role.WRITER, 0, "me"))
-    assert await repo.grant_role(RoleGrant("a", "s", Role.WRITER, 0, "me"))
+    assert await repo.grant_role(RoleGrant("b", "s", Role.WRITER, 0, "root"))
+    assert await repo.grant_role(RoleGrant("a", "s", Role.WRITER, 0, "root"))
     other = make_repository(bench.address) if not bench.address.startswith("sqlite") else None
     found = await repo.role_grants()
     assert [each[:3] for each in found] == [
@@ -266,22 +279,64 @@ async def test_roles_are_kept_in_the_database(bench: Bench, monkeypatch: pytest.
         ("a", "s", Role.WRITER),
         ("b", "s", Role.WRITER),
     ]
-    assert {each.granted_by for each in found} == {"me"}
+    assert {each.granted_by for each in found} == {"root"}
     if other is not None:
         await other.open()
         assert await other.roles.role_grants() == found
         both = await asyncio.gather(
-            other.roles.grant_role(RoleGrant("c", "s", Role.READER, 0, "x")),
-            repo.grant_role(RoleGrant("c", "s", Role.READER, 0, "y")),
+            other.roles.grant_role(RoleGrant("c", "s", Role.READER, 0, "root")),
+            repo.grant_role(RoleGrant("c", "s", Role.READER, 0, "root")),
         )
         assert sorted(both) == [False, True]
         await other.close()
     monkeypatch.setattr(roles, "MAX_GRANTS", len(await repo.role_grants()))
     with pytest.raises(LimitExceededError, match="roles are granted, the limit is"):
-        await repo.grant_role(RoleGrant("d", "s", Role.READER, 0, "me"))
-    assert [await repo.revoke_role("a", "s", Role.WRITER) for _ in range(2)] == [True, False]
+        await repo.grant_role(RoleGrant("d", "s", Role.READER, 0, "root"))
+    assert [await repo.revoke_role("a", "s", Role.WRITER, "root") for _ in range(2)] == [True, False]
     with pytest.raises(InvalidInputError, match="is the last admin"):
-        await repo.revoke_role("root", "*", Role.ADMIN)
+        await repo.revoke_role("root", "*", Role.ADMIN, "root")
+
+
+async def test_two_admins_who_revoke_each_other_leave_one(bench: Bench) -> None:
+    """At once, through two instances where the database has room for two."""
+    repo = bench.repo.roles
+    other = bench.repo if bench.address.startswith("sqlite") else make_repository(bench.address)
+    if other is not bench.repo:
+        await other.open()
+    await repo.grant_role(RoleGrant("a", "*", Role.ADMIN, 0, "a"))
+    for _ in range(5):
+        (found,) = await repo.role_grants()
+        rival = "b" if found.principal == "a" else "a"
+        await repo.grant_role(RoleGrant(rival, "*", Role.ADMIN, 0, found.principal))
+        ended = await asyncio.gather(
+            repo.revoke_role("a", "*", Role.ADMIN, "b"),
+            other.roles.revoke_role("b", "*", Role.ADMIN, "a"),
+            return_exceptions=True,
+        )
+        assert {type(end) for end in ended} == {bool, PermissionDeniedError}
+    if other is not bench.repo:
+        await other.close()
+
+
+@pytest.mark.usefixtures("no_news")
+async def test_an_instance_that_does_not_know_yet_grants_nothing(stubs: Stubs, accesses: list[Access]) -> None:
+    """Another instance has granted the first role, or taken one away, less than 2 s ago: what this one remembers does
+    not let anybody grant himself one."""
+    (access,) = accesses
+    elsewhere = access._repository
+    await elsewhere.grant_role(RoleGrant("root", "*", Role.ADMIN, 0, "root"))
+    assert access.unrestricted
+    request = pb.GrantRoleRequest(principal="nobody", store="*", role=pb.ROLE_ADMIN)
+    code, details = await outcome(stubs["nobody"], "GrantRole", request)
+    assert (code, details) == (DENIED, "principal 'nobody' has no role admin for store '*', or not any more")
+    await grant(stubs["root"], "admin", "*", Role.ADMIN)
+    stale = access._grants
+    await elsewhere.revoke_role("admin", "*", Role.ADMIN, "root")
+    assert access._grants is stale
+    request = pb.RevokeRoleRequest(principal="root", store="*", role=pb.ROLE_ADMIN)
+    assert (await outcome(stubs["admin"], "RevokeRole", request))[0] is DENIED
+    request = pb.GrantRoleRequest(principal="admin", store="s", role=pb.ROLE_ADMIN)
+    assert (await outcome(stubs["admin"], "GrantRole", request))[0] is DENIED
 
 
 async def test_an_instance_learns_of_roles_by_itself(

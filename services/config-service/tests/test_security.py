@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -115,6 +118,48 @@ async def test_only_who_has_a_certificate_gets_an_answer(tmp_path: Path, keys: K
         assert await list_stores(service.address, login) == []
         assert await list_stores(f"tls://{service.address}", login) == []
         assert await refused(service.address, ServiceLogin(tls_ca_file=keys.ca)) is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_file_of_tokens_that_changes_within_one_step_of_the_clock_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The half that was there first is not taken for the whole, nor are other tokens of the same length missed."""
+    file, real = tmp_path / "tokens", Path.stat
+
+    def coarse(path: Path, **words: Any) -> Any:
+        found = real(path, **words)
+        return SimpleNamespace(
+            st_mtime_ns=1, st_ctime_ns=1, st_ctime=time.time(), st_ino=found.st_ino, st_size=found.st_size
+        )
+
+    now = [100.0]
+    monkeypatch.setattr(Path, "stat", coarse)
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    lines = f"{token_line('first', TOKEN)}\n", f"{token_line('later', f'{TOKEN}-2')}\n"
+    file.write_text(lines[0])
+    tokens = Tokens(str(file))
+    assert (tokens.principal_of(TOKEN), tokens.principal_of(f"{TOKEN}-2")) == ("first", None)
+    file.write_text("".join(lines))
+    assert (tokens.principal_of(TOKEN), tokens.principal_of(f"{TOKEN}-2")) == ("first", "later")
+    file.write_text(token_line("first", f"{TOKEN}-3") + "\n" + lines[1])
+    now[0] += 1.0
+    assert (tokens.principal_of(TOKEN), tokens.principal_of(f"{TOKEN}-3")) == (None, "first")
+
+
+@pytest.mark.parametrize("spoil", [lambda file: file.write_text("deploy sha256:12"), Path.unlink])
+def test_calls_while_the_tokens_cannot_be_read_log_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], object]
+) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(token_line("deploy", TOKEN))
+    tokens = Tokens(str(file))
+    assert tokens.principal_of(TOKEN) == "deploy"
+    spoil(file)
+    for _ in range(100):
+        assert tokens.principal_of(TOKEN) == "deploy"
+    assert [record.getMessage().split()[0] for record in caplog.records] == ["event=tokens.unreadable"]
+    file.write_text(token_line("other", TOKEN))
+    assert tokens.principal_of(TOKEN) == "other"
 
 
 async def test_each_caller_has_a_name(tmp_path: Path, keys: Keys, nats_url: str) -> None:

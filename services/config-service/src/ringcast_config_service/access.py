@@ -156,6 +156,7 @@ class Access:
         """Grants a role; whether it is new.
 
         Raises:
+            PermissionDeniedError: ``by`` is no ADMIN of the store any more, as the database has it.
             InvalidInputError: a name is none, or the first role of all is not ADMIN of all stores.
             LimitExceededError: as many as may be are granted.
         """
@@ -170,9 +171,12 @@ class Access:
         """Takes a role away; whether it was there.
 
         Raises:
+            PermissionDeniedError: ``by`` is no ADMIN of the store any more, as the database has it.
             InvalidInputError: a name is none, or it is the last ADMIN of all stores.
         """
-        done = await self._repository.revoke_role(_checked_principal(principal), _checked_store(store), role)
+        done = await self._repository.revoke_role(
+            _checked_principal(principal), _checked_store(store), role, by.principal
+        )
         await self.load()
         if done:
             log.info("role.revoked", principal=principal, store=store, role=role, by=by.principal)

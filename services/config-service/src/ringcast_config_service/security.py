@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hmac
 import logging
+import math
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import grpc
 from ringcast_service import ConfigError, setting
@@ -14,6 +17,13 @@ from ringcast_wire.grpc import read_login_file
 from ringcast_wire.tokens import KnownToken, digest, read_known_tokens
 
 log = EventLog(logging.getLogger(__name__))
+
+_SETTLED_S: Final = 2.0
+"""A file that was changed less long ago may change again without another time: file systems count in steps."""
+_AGAIN_S: Final = 1.0
+"""After so long such a file is read again, and one that could not be used."""
+_QUIET_S: Final = 60.0
+"""From one line about a problem to the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +104,11 @@ class Tokens:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._seen: tuple[int, int] | None = None
+        self._seen: tuple[int, ...] = ()
+        self._again_at = 0.0
         self._tokens: list[KnownToken] = []
+        self._problem = ""
+        self._quiet_until = 0.0
 
     def principal_of(self, token: str) -> str | None:
         """The principal that has this token now; ``None``: nobody has it."""
@@ -106,11 +119,23 @@ class Tokens:
         return found
 
     def _now(self) -> list[KnownToken]:
+        now = time.monotonic()
         try:
             stat = Path(self._path).stat()
-            if (seen := (stat.st_mtime_ns, stat.st_ino)) != self._seen:
+            seen = stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_size
+            if seen != self._seen or now >= self._again_at:
+                # Also when it can't be used: no call reads it again before it changes, or some time has gone by.
+                self._seen, self._again_at = seen, now + _AGAIN_S
                 self._tokens = read_known_tokens(self._path)
-                self._seen = seen
+                self._problem = ""
+                if time.time() - stat.st_ctime > _SETTLED_S:
+                    self._again_at = math.inf
         except (OSError, InvalidInputError) as error:
-            log.error("tokens.unreadable", error=error)
+            self._complain(str(error), now)
         return self._tokens
+
+    def _complain(self, problem: str, now: float) -> None:
+        """Each problem once a minute: every call of every client comes here."""
+        if problem != self._problem or now >= self._quiet_until:
+            self._problem, self._quiet_until = problem, now + _QUIET_S
+            log.error("tokens.unreadable", error=problem)

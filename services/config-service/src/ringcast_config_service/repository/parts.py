@@ -278,14 +278,16 @@ class RoleRepository(Protocol):
         """Grants a role at the time of the database's clock; false where it is granted already.
 
         Raises:
+            PermissionDeniedError: :attr:`RoleGrant.granted_by` is no ADMIN of the store now, and roles are granted.
             InvalidInputError: it is the first, and not ADMIN of all stores: nobody could grant another.
             LimitExceededError: as many as may be are granted.
         """
 
-    async def revoke_role(self, principal: str, store: str, role: Role) -> bool:
+    async def revoke_role(self, principal: str, store: str, role: Role, by: str) -> bool:
         """Takes a role away; false where there is none.
 
         Raises:
+            PermissionDeniedError: the principal ``by`` is no ADMIN of the store now, and roles are granted.
             InvalidInputError: it is the last ADMIN of all stores.
         """
 

@@ -28,9 +28,9 @@ class PostgresRoles:
 
         return await self._sessions.transact(work)
 
-    async def revoke_role(self, principal: str, store: str, role: Role) -> bool:
+    async def revoke_role(self, principal: str, store: str, role: Role, by: str) -> bool:
         async def work(db: Connection) -> bool:
-            if found := roles.may_revoke(await _locked(db), principal, store, role):
+            if found := roles.may_revoke(await _locked(db), principal, store, role, by):
                 await db.execute(Sql.DELETE_ROLE, principal, store, role)
             return found
 

@@ -29,9 +29,9 @@ class SqliteRoles:
 
         return await self._sessions.write(work)
 
-    async def revoke_role(self, principal: str, store: str, role: Role) -> bool:
+    async def revoke_role(self, principal: str, store: str, role: Role, by: str) -> bool:
         def work(db: sqlite3.Connection) -> bool:
-            if found := roles.may_revoke(_grants(db), principal, store, role):
+            if found := roles.may_revoke(_grants(db), principal, store, role, by):
                 db.execute(Sql.DELETE_ROLE, (principal, store, role))
             return found
 

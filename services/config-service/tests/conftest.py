@@ -335,9 +335,9 @@ class Keys:
         path.write_bytes(data)
         return str(path)
 
-    def issue(self, name: str) -> tuple[str, str]:
+    def issue(self, name: str, common_name: str | None = None) -> tuple[str, str]:
         """The paths of a certificate and its key."""
-        issued = self._authority.issue_cert(name)
+        issued = self._authority.issue_cert(name, common_name=common_name)
         return (
             self.write(f"{name}.crt", issued.cert_chain_pems[0].bytes()),
             self.write(f"{name}.key", issued.private_key_pem.bytes()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from ringcast_config_service.grpc.callers import certificate_name
+from ringcast_config_service.grpc.cut_names import has_cut_name
 from ringcast_config_service.security import Security, Tokens
 from ringcast_service import ConfigError
 from ringcast_testkit import ConfigServiceProcess
@@ -118,6 +120,82 @@ async def test_only_who_has_a_certificate_gets_an_answer(tmp_path: Path, keys: K
         assert await list_stores(service.address, login) == []
         assert await list_stores(f"tls://{service.address}", login) == []
         assert await refused(service.address, ServiceLogin(tls_ca_file=keys.ca)) is grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("deploy", "certificate:deploy"),
+        ("deploy\0.example.org", "host:127.0.0.1"),
+        ("\0", "host:127.0.0.1"),
+        ("certificate:deploy", "certificate:certificate:deploy"),
+        ("*", "certificate:*"),
+        ("two\nlines", "certificate:two%0Alines"),
+        ("ends in a space ", "certificate:ends%20in%20a%20space%20"),
+        ("d\N{CYRILLIC SMALL LETTER IE}ploy", "certificate:d\N{CYRILLIC SMALL LETTER IE}ploy"),
+    ],
+)
+async def test_no_certificate_passes_for_another(
+    start: Any, nats_url: str, tmp_path: Path, keys: Keys, name: str, expected: str
+) -> None:
+    security = Security(tls_cert_file=keys.cert, tls_key_file=keys.key, client_ca_file=keys.ca)
+    async with start(nats_url, f"sqlite:{tmp_path / 'ringcast.db'}", security=security) as service:
+        cert, key = keys.issue("127.0.0.2", name)
+        login = ServiceLogin(tls_ca_file=keys.ca, tls_cert_file=cert, tls_key_file=key)
+        found = await principal(service.app.grpc_address, login)
+        assert found == expected
+        async with login.aio_channel(service.app.grpc_address, ()) as channel:  # and it may be granted a role
+            request = pb.GrantRoleRequest(principal=found, store="*", role=pb.ROLE_ADMIN)
+            assert (await ConfigServiceStub(channel).GrantRole(request, timeout=TIMEOUT_S)).granted
+
+
+def element(tag: int, content: bytes) -> bytes:
+    """An element of ASN.1."""
+    size = len(content)
+    if size < 0x80:
+        return bytes((tag, size)) + content
+    return bytes((tag, 0x82)) + size.to_bytes(2, "big") + content
+
+
+def common_name(tag: int, text: bytes) -> bytes:
+    return element(0x30, bytes.fromhex("0603550403") + element(tag, text))
+
+
+def alternatives(*names: tuple[int, bytes], critical: bool = False) -> bytes:
+    value = element(0x30, b"".join(element(*name) for name in names))
+    return bytes.fromhex("0603551d11") + (b"\1\1\xff" if critical else b"") + element(0x04, value)
+
+
+IP, MAIL, DNS, URI = (0x87, bytes((10, 0, 0, 1))), 0x81, 0x82, 0x86
+UTF8, BMP, UNIVERSAL = 0x0C, 0x1E, 0x1C
+
+
+@pytest.mark.parametrize(
+    ("der", "cut"),
+    [
+        (common_name(UTF8, b"deploy"), False),
+        (common_name(UTF8, b"deploy\0.example"), True),
+        (common_name(UTF8, b"signer") + common_name(UTF8, b"\0"), True),
+        (common_name(UTF8, b"x" * 200), False),
+        (common_name(UTF8, b"x" * 200 + b"\0"), True),
+        (common_name(BMP, "deploy".encode("utf-16-be")), False),
+        (common_name(BMP, "deploy\0.example".encode("utf-16-be")), True),
+        (common_name(UNIVERSAL, "deploy".encode("utf-32-be")), False),
+        (common_name(UNIVERSAL, "deploy\0".encode("utf-32-be")), True),
+        (alternatives(IP, (DNS, b"a.example")), False),
+        (alternatives(IP, (DNS, b"a.example"), critical=True), False),
+        (alternatives(IP, (DNS, b"a\0.example"), critical=True), True),
+        (alternatives((DNS, b"x" * 300), (URI, b"spiffe://a\0b")), True),
+        (alternatives((MAIL, b"a\0@b.example")), True),
+    ],
+)
+def test_a_name_with_a_nul_is_found_in_a_certificate(der: bytes, cut: bool) -> None:
+    assert has_cut_name(ssl.DER_cert_to_PEM_cert(der + b"\0\0").encode()) is cut
+
+
+def test_what_cannot_be_read_as_a_certificate_has_no_name_to_trust() -> None:
+    for data in (b"", b"\xff", ssl.DER_cert_to_PEM_cert(bytes.fromhex("0603550403")).encode()):
+        assert has_cut_name(data)
 
 
 def test_a_file_of_tokens_that_changes_within_one_step_of_the_clock_is_read_again(

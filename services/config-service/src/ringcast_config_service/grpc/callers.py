@@ -12,11 +12,13 @@ from typing import Final
 from ringcast_service import Context
 
 from ringcast_config_service.caller import Caller
+from ringcast_config_service.grpc.cut_names import has_cut_name
 
 MAX_CERTIFICATE_NAME: Final = 128
 _SCHEME: Final = "bearer "
 _NAMES_IN_CERTIFICATE: Final = ("x509_common_name", "x509_subject_alternative_name")
 """Many certificates have no common name any more."""
+_CERTIFICATE: Final = "x509_pem_cert"
 
 
 _ADMITTED: ContextVar[Caller] = ContextVar("ringcast_caller")
@@ -37,8 +39,9 @@ def connection_of(context: Context) -> Caller:
     connection = str(context.peer())
     host = host_of(connection)
     facts = context.auth_context()
-    for kind in _NAMES_IN_CERTIFICATE:
-        for name in facts.get(kind) or ():
+    names = [name for kind in _NAMES_IN_CERTIFICATE for name in facts.get(kind) or ()]
+    if names and not any(map(has_cut_name, facts.get(_CERTIFICATE) or ())):
+        for name in names:
             if name:
                 return Caller("certificate:" + certificate_name(name), connection, host)
     return Caller("host:" + host, connection, host)
@@ -53,11 +56,12 @@ def token_caller(context: Context, principal: str) -> Caller:
 def certificate_name(name: bytes) -> str:
     """A name in a certificate as one line of text of at most 128 characters; different for different names.
 
-    What is not printable is escaped as in a URL. A longer name ends in a digest of it all.
+    What is not printable is escaped as in a URL, and so are spaces where one is last: no role could be granted to such
+    a name. A longer name ends in a digest of it all.
     """
     text = name.decode(errors="surrogateescape")
-    if not text.isprintable() or "%" in text:
-        text = urllib.parse.quote(name, safe=" !#$&'()*+,/:;=?@[]")
+    if not text.isprintable() or "%" in text or text.endswith(" "):
+        text = urllib.parse.quote(name, safe=("" if text.endswith(" ") else " ") + "!#$&'()*+,/:;=?@[]")
     if len(text) <= MAX_CERTIFICATE_NAME:
         return text
     ending = "%%" + hashlib.sha256(name).hexdigest()[:32] + "%%"

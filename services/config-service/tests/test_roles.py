@@ -333,8 +333,8 @@ async def test_an_instance_that_does_not_know_yet_grants_nothing(stubs: Stubs, a
     stale = access._grants
     await elsewhere.revoke_role("admin", "*", Role.ADMIN, "root")
     assert access._grants is stale
-    request = pb.RevokeRoleRequest(principal="root", store="*", role=pb.ROLE_ADMIN)
-    assert (await outcome(stubs["admin"], "RevokeRole", request))[0] is DENIED
+    again = pb.RevokeRoleRequest(principal="root", store="*", role=pb.ROLE_ADMIN)
+    assert (await outcome(stubs["admin"], "RevokeRole", again))[0] is DENIED
     request = pb.GrantRoleRequest(principal="admin", store="s", role=pb.ROLE_ADMIN)
     assert (await outcome(stubs["admin"], "GrantRole", request))[0] is DENIED
 

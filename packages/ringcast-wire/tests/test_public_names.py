@@ -51,6 +51,7 @@ FROZEN = [
     "Role",
     "Row",
     "RowRule",
+    "SealHolder",
     "SlotClaim",
     "StoreDeletedError",
     "StoreSettings",

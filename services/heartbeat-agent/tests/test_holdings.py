@@ -89,7 +89,8 @@ class Record:
     async def partition(
         self, _store: str, _key: str, _partition: int, *, since: int | None = None, history: str = ""
     ) -> tuple[PartitionRows, str]:
-        whole, after = history != "h", since or 0
+        after = since or 0
+        whole = history != "h" or after > self.revision
         rows = [row for row in self.rows.values() if row.version > after or (whole and not row.deleted)]
         return PartitionRows(0, self.revision, whole, sorted(rows, key=lambda row: row.version)), "h"
 
@@ -99,7 +100,7 @@ class Host(OwnsAll):
 
     history = "h"
 
-    def __init__(self, bucket: Bucket, record: Record, name: str, *, owns: bool, window: int = 100) -> None:
+    def __init__(self, bucket: Bucket, record: Record, name: str, *, owns: bool, policy: str = "drop") -> None:
         super().__init__()
         self.lease: Any = HostLease(bucket, name)
         self.owned = owns
@@ -109,13 +110,13 @@ class Host(OwnsAll):
         self._bucket = bucket
         self._keeper: SealKeeper | None = None
         context = GroupContext(
-            Config(window=window, retry_first_s=0.01),
+            Config(window=100, retry_first_s=0.01, max_tries=2),
             asyncio.create_task,
             cast(Any, None),
             History(record, Positions()),
             cast(Any, self),
         )
-        self.group = KeySharedGroup(self, "g", context, "drop")
+        self.group = KeySharedGroup(self, "g", context, policy)
         self.member, _ = self.group.join("one", (), capacity=1, changes_only=True, session="", api="stream")
         self.told: list[Delivery] = []
         self._reading = asyncio.create_task(self._read())
@@ -154,6 +155,9 @@ class Host(OwnsAll):
     def answer(self, delivery: Delivery) -> None:
         self.group.answer(self.member, [delivery.offset], [delivery.attempt])
 
+    def reject(self, delivery: Delivery) -> None:
+        self.group.answer(self.member, [], [], [(delivery.offset, delivery.attempt, "no")])
+
     async def hears(self, count: int) -> list[tuple[str, int]]:
         """Waits for so many deliveries."""
         await until(lambda: len(self.told) >= count)
@@ -161,6 +165,12 @@ class Host(OwnsAll):
 
     async def holds(self, held: bool = True) -> None:
         await until(lambda: self._keeper is not None and self._keeper.is_held(0) is held)
+
+    async def close_group(self) -> None:
+        """Ends the group. What it could not give up it still tries to."""
+        self._reading.cancel()
+        self.group.close()
+        await asyncio.wait({self.keeping}, timeout=0.1)
 
     async def close(self) -> None:
         self._reading.cancel()
@@ -185,8 +195,8 @@ async def hosts() -> AsyncIterator[Any]:
     """Makes hosts that share a bucket and a record."""
     bucket, record, made = Bucket(), Record(), []
 
-    def make(name: str, *, owns: bool) -> Host:
-        made.append(Host(bucket, record, name, owns=owns))
+    def make(name: str, *, owns: bool, policy: str = "drop") -> Host:
+        made.append(Host(bucket, record, name, owns=owns, policy=policy))
         return made[-1]
 
     make.bucket, make.record = bucket, record  # type: ignore[attr-defined]
@@ -323,3 +333,101 @@ async def test_another_history_means_every_row(hosts: Any) -> None:
     one.answer(one.told[1])
     await until(lambda: sealed(hosts) == (2, ()))
     assert hosts.bucket.entries[KEY].seal.history == "h"
+
+
+async def test_a_group_that_ended_without_its_lease_does_not_keep_its_partitions(hosts: Any) -> None:
+    """Its process lives on, with the lease: others would wait for the partition for ever."""
+    one = hosts("one", owns=True)
+    await one.holds()
+    one.take(hosts.record.write("a", "1"))
+    await one.hears(1)
+    await until(lambda: sealed(hosts) == (1, (1,)))
+    one.lease.end()
+    await one.close_group()
+    one.lease.regrant()
+    two = hosts("two", owns=True)
+    assert await two.hears(1) == [("a", 1)]
+
+
+async def test_a_group_that_ended_while_the_bucket_was_full_does_not_keep_its_partitions(
+    hosts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ringcast_heartbeat_agent.dispatch.seal_keeper._AGAIN_S", 0.05)
+    one = hosts("one", owns=True)
+    await one.holds()
+    hosts.bucket.full = True
+    one.take(hosts.record.write("a", "1"))
+    await until(lambda: one.warnings)
+    await one.close_group()
+    hosts.bucket.full = False
+    two = hosts("two", owns=True)
+    assert await two.hears(1) == [("a", 1)]
+
+
+async def test_a_seal_ahead_of_the_service_means_every_row(hosts: Any) -> None:
+    """The database was restored, and nobody noticed: its history is the same."""
+    hosts.record.write("a", "1")
+    hosts.bucket.entries[KEY] = SealEntry(1, GroupSeal(history="h", revision=90, pending=(7,)))
+    one = hosts("one", owns=True)
+    assert await one.hears(1) == [("a", 1)]
+    one.answer(one.told[0])
+    one.take(hosts.record.write("b", "1"))
+    assert await one.hears(2) == [("a", 1), ("b", 2)]
+    one.answer(one.told[1])
+    await until(lambda: sealed(hosts) == (2, ()))
+
+
+async def test_a_row_that_was_blocked_when_its_partition_went_is_not_blocked_when_it_comes_back(hosts: Any) -> None:
+    one = hosts("one", owns=True, policy="block")
+    await one.holds()
+    one.take(hosts.record.write("a", "1"))
+    for number in range(6):
+        if one.group.status()["blocked"]:
+            break
+        await until(partial(lambda n: len(one.told) > n or one.group.status()["blocked"], number))
+        if len(one.told) > number:
+            one.reject(one.told[number])
+    await until(lambda: one.group.status()["blocked"])
+    one.move(owns=False)
+    two = hosts("two", owns=True, policy="block")
+    await two.hears(1)
+    two.answer(two.told[0])
+    await until(lambda: sealed(hosts) == (1, ()))
+    await until(lambda: not one.group.status()["blocked"])
+    two.move(owns=False)
+    one.move(owns=True)
+    await one.holds()
+    count = len(one.told)
+    one.take(hosts.record.write("a", "2"))
+    assert (await one.hears(count + 1))[count:] == [("a", 2)]
+
+
+@pytest.mark.parametrize("lives", [True, False])
+async def test_a_record_that_cannot_be_read_still_names_its_holder(hosts: Any, lives: bool) -> None:
+    """Without one that lives every row comes: what was settled is not known."""
+    hosts.record.write("a", "1")
+    if lives:
+        hosts.bucket.leases["other"] = "other"
+    hosts.bucket.entries[KEY] = SealEntry(1, GroupSeal(history="", revision=0, holder="other", lease="other"), True)
+    one = hosts("one", owns=True)
+    await until(lambda: one._keeper is not None and (one._keeper.seals.waiting() or one.told))
+    if lives:
+        assert not one._keeper.is_held(0)
+        del hosts.bucket.leases["other"]
+    assert await one.hears(1) == [("a", 1)]
+
+
+async def test_a_record_that_was_damaged_is_written_again_by_its_holder(hosts: Any) -> None:
+    one = hosts("one", owns=True)
+    await one.holds()
+    one.take(hosts.record.write("a", "1"))
+    await one.hears(1)
+    one.answer(one.told[0])
+    await until(lambda: sealed(hosts) == (1, ()))
+    entry = hosts.bucket.entries[KEY]
+    hosts.bucket.entries[KEY] = SealEntry(entry.revision + 1, GroupSeal(history="", revision=0), True)
+    one.take(hosts.record.write("b", "1"))
+    await one.hears(2)
+    one.answer(one.told[1])
+    await until(lambda: sealed(hosts) == (2, ()))
+    assert await one.hears(2) == [("a", 1), ("b", 2)]

@@ -22,6 +22,7 @@ DEFAULT_LOAD_FACTOR: Final = 1.25
 T = TypeVar("T")
 
 _LEASE: Final = r"\A[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_-]{1,64})?\Z"
+_Revision = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 LeaseId = Annotated[str, msgspec.Meta(pattern=_LEASE)]
 """A worker's own lease is its id, a host's has a second token. Whoever reads records asks a server for the leases that
 they name: so a record that names anything else can't be read."""
@@ -153,11 +154,18 @@ class GroupSeal(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     history: str
-    revision: Annotated[int, msgspec.Meta(ge=0)]
-    pending: Annotated[tuple[int, ...], msgspec.Meta(max_length=MAX_SEAL_PENDING)] = ()
+    revision: _Revision
+    pending: Annotated[tuple[_Revision, ...], msgspec.Meta(max_length=MAX_SEAL_PENDING)] = ()
     holder: str = ""
     lease: LeaseId | None = None
     sealed_at_ms: int = 0
+
+
+class SealHolder(msgspec.Struct, frozen=True, kw_only=True):
+    """As much of a :class:`GroupSeal` as says which process delivers the partition, whatever else its record has."""
+
+    holder: str = ""
+    lease: LeaseId | None = None
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):

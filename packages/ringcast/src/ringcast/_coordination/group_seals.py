@@ -6,7 +6,16 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from ringcast_wire import EventLog, GroupSeal, LeaseRecord, ProtocolError, decode_record, encode_record, names
+from ringcast_wire import (
+    EventLog,
+    GroupSeal,
+    LeaseRecord,
+    ProtocolError,
+    SealHolder,
+    decode_record,
+    encode_record,
+    names,
+)
 
 from ringcast._bus.bus import Bus, NotFoundError
 from ringcast._bus.kv import Bucket
@@ -16,10 +25,15 @@ _KEYS_AT_ONCE: Final = 256
 
 
 class SealEntry(NamedTuple):
-    """What stands under a key: the revision that a compare-and-set names (0: nothing ever did), and the seal."""
+    """What stands under a key: the revision that a compare-and-set names (0: nothing ever did), and the seal.
+
+    ``damaged``: the record can't be read. Then the seal has every row delivered, and names the holder if that can be
+    read alone: a later version of the record may have one.
+    """
 
     revision: int
     seal: GroupSeal | None
+    damaged: bool = False
 
 
 class GroupSeals:
@@ -43,12 +57,12 @@ class GroupSeals:
         return True
 
     async def read(self, keys: Sequence[str]) -> dict[str, SealEntry]:
-        """What stands under each of these keys. A record that can't be read counts as none."""
+        """What stands under each of these keys."""
         entries: dict[str, SealEntry] = {key: SealEntry(0, None) for key in keys}
         for start in range(0, len(keys), _KEYS_AT_ONCE):
             some = keys[start : start + _KEYS_AT_ONCE]
             for key, found in (await read_entries(self._bus, self._bucket.name, some, "seals")).items():
-                entries[key] = SealEntry(found.sequence, self._decoded(key, found.data))
+                entries[key] = self._entry(key, found.sequence, found.data)
         return entries
 
     async def write(self, key: str, seal: GroupSeal, *, last: int) -> int:
@@ -72,11 +86,14 @@ class GroupSeals:
                         living[lease] = decode_record(found.data, LeaseRecord).incarnation
         return living
 
-    def _decoded(self, key: str, data: bytes | None) -> GroupSeal | None:
+    def _entry(self, key: str, revision: int, data: bytes | None) -> SealEntry:
         if data is None:
-            return None
+            return SealEntry(revision, None)
         try:
-            return decode_record(data, GroupSeal)
+            return SealEntry(revision, decode_record(data, GroupSeal))
         except ProtocolError as error:
             self._log.warning("group.seal_unreadable", seal=key, error=error)
-            return None
+        held = SealHolder()
+        with suppress(ProtocolError):
+            held = decode_record(data, SealHolder)
+        return SealEntry(revision, GroupSeal(history="", revision=0, holder=held.holder, lease=held.lease), True)

@@ -121,10 +121,16 @@ class CatchUp:
         return read is not None and read.history == history and applied.get(partition, 0) < read.revision
 
     def applied(self, applied: Mapping[int, int], history: str) -> None:
-        """The worker is so far: where it is as far as a read was, the read no longer matters."""
+        """The worker is so far: where it is as far as a read was, or as what was settled, that no longer matters.
+
+        Older versions that it tells of later are of a database that was restored: they are news.
+        """
         for partition, read in list(self._read_ahead.items()):
             if read.history != history or applied.get(partition, 0) >= read.revision:
                 del self._read_ahead[partition]
+        for partition, floor in list(self._floors.items()):
+            if floor.history != history or applied.get(partition, 0) >= floor.revision:
+                del self._floors[partition]
 
     def has_room(self, rows: int) -> None:
         """For how many more rows the group has room."""
@@ -152,7 +158,10 @@ class CatchUp:
         found, history = await self._read(partition, lowest, since.history)
         if self._unread.get(partition) is not since:
             return False
-        same = history == since.history
+        # A service behind what was settled has a database that was restored: no version of it was settled.
+        same = history == since.history and found.revision >= since.revision
+        if not same:
+            self._floors.pop(partition, None)
         after, pending = (since.revision, frozenset(since.pending)) if same else (0, frozenset[int]())
         if found.whole and since.revision:
             log.warning("group.deletions_unknown", store=store, key=key, group=group, partition=partition)

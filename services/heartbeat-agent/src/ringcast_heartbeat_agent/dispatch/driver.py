@@ -150,6 +150,12 @@ class Driver:
             decided.append(row_id)
         return decided
 
+    def let_go(self, partitions: Collection[int]) -> None:
+        """Lets go of the blocked messages of these partitions, which another host delivers now."""
+        for offset in self.blocked:
+            if self._intake.messages[offset].change.partition in partitions:
+                self.do(self._let_go(offset))
+
     def close(self) -> None:
         """Does nothing more."""
         self._closed = True
@@ -200,17 +206,20 @@ class Driver:
             return
         while actions:
             revoked: list[tuple[int, int, int]] = []
+            blocked: list[int] = []
             for action in actions:
                 if isinstance(action, Action.Deliver):  # nearly all are
                     self._deliver(action.consumer, action.offset, action.attempt, revoked)
+                elif isinstance(action, Action.Block):
+                    self._block(action, blocked)
                 else:
                     self._do_one(action)
             actions = []
             for number, offset, attempt in revoked:
                 actions += self._dispatcher.acknowledge(number, [offset], [attempt], self._timer.now_ms())[1]
-                change = self._settle(offset)
-                if change is not None:
-                    self._replays.tell(change, ReplayOutcome.KEPT, "the partition has gone to another host")
+                self._gone(offset)
+            for offset in blocked:
+                actions += self._let_go(offset)
         if self._intake.waiting:
             self._feed.offer_soon()
         self._timer.arm(self._dispatcher.next_deadline_ms)
@@ -236,8 +245,6 @@ class Driver:
             case Action.Drop(offset, deliveries, reason):
                 self._failures.drop(offset, self._intake.messages[offset].change, deliveries, reason)
                 self._give_up(offset)
-            case Action.Block(offset, deliveries, reason):
-                self._failures.block(offset, self._intake.messages[offset].change, deliveries, reason)
             case Action.Skip(offset, _):
                 change = self._settle(offset)
                 if change is not None:
@@ -249,6 +256,25 @@ class Driver:
                 self._observer.consumer_ended(number, evicted=True)
             case Action.Left(number):
                 self._observer.consumer_ended(number, evicted=False)
+
+    def _block(self, action: Action.Block, blocked: list[int]) -> None:
+        change = self._intake.messages[action.offset].change
+        if self._holdings.is_stale(action.offset, change):
+            blocked.append(action.offset)
+        else:
+            self._failures.block(action.offset, change, action.deliveries, action.reason)
+
+    def _let_go(self, offset: int) -> list[Action]:
+        """Ends a blocked message: what the dispatcher wants done then."""
+        actions = self._dispatcher.discard(offset, self._timer.now_ms())
+        self._gone(offset)
+        return actions or []
+
+    def _gone(self, offset: int) -> None:
+        """Another host has the row."""
+        change = self._settle(offset)
+        if change is not None:
+            self._replays.tell(change, ReplayOutcome.KEPT, "the partition has gone to another host")
 
     def _settle(self, offset: int) -> Change | None:
         if self._failures.reasons:  # hardly ever, and this runs for each message

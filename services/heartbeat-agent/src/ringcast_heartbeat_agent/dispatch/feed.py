@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from functools import partial
 from itertools import chain
 from typing import Final, Protocol
@@ -33,6 +34,9 @@ class FeedSink(Protocol):
 
     def offer(self, offsets: range, keys: list[str]) -> None:
         """New messages, each with its routing key. There is room for all of them."""
+
+    def let_go(self, partitions: Collection[int]) -> None:
+        """These partitions are another host's: what blocks rows of them here is let go."""
 
     def overflow(self, rows: int) -> None:
         """So many rows wait, which is more than may."""
@@ -102,6 +106,7 @@ class Feed:
             self._sessions,
             self._present,
             catch_up=lambda: tasks.spawn(progress.missed.run()),
+            let_go=self._sink.let_go,
             keeper_of=lambda sealed: seals.keeper(place, sealed, lease),
             warn=partial(seals.warn, store),
         )

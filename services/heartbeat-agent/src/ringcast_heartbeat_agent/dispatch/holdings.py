@@ -46,6 +46,11 @@ class HoldsAll:
         del offset, change
         return True
 
+    def is_stale(self, offset: int, change: Change) -> bool:
+        """Whether a message is of an earlier time in which the partition was held."""
+        del offset, change
+        return False
+
     def settle(self, change: Change) -> None:
         """A message is settled."""
 
@@ -76,7 +81,8 @@ class Holdings:
     """Decides which changes a group takes in and delivers, by the partitions that it holds.
 
     A change of a partition that it does not hold yet is dropped: once the partition is held, what has changed since
-    its seal is read. ``keeper_of`` makes what keeps the seals.
+    its seal is read. ``keeper_of`` makes what keeps the seals; ``let_go`` lets go of the messages of partitions that
+    block their rows: no delivery would ever end them.
     """
 
     def __init__(
@@ -89,6 +95,7 @@ class Holdings:
         present: PresentRows,
         *,
         catch_up: Callable[[], object],
+        let_go: Callable[[Collection[int]], None],
         keeper_of: Callable[[Sealed], SealKeeper],
         warn: Callable[[str], None],
     ) -> None:
@@ -99,6 +106,7 @@ class Holdings:
         self._sessions = sessions
         self._present_rows = present
         self._catch_up = catch_up
+        self._let_go = let_go
         self._warn = warn
         self._base = dict(source.applied())
         self._owned: set[int] = set()
@@ -138,7 +146,7 @@ class Holdings:
     def may_deliver(self, offset: int, change: Change) -> bool:
         """Whether a message may be delivered now. One that may not is let go, and comes again if it is to."""
         partition = change.partition
-        if offset <= self._stale.get(partition, 0):
+        if self.is_stale(offset, change):
             return False
         if self.is_held(partition):
             return True
@@ -146,6 +154,10 @@ class Holdings:
             self._dropped[partition].add(change.version)
             self._dirty = True
         return False
+
+    def is_stale(self, offset: int, change: Change) -> bool:
+        """Whether a message is of an earlier time in which the partition was held: another host delivers its row."""
+        return offset <= self._stale.get(change.partition, 0)
 
     def settle(self, change: Change) -> None:
         """A message is settled: answered, or given up."""
@@ -309,6 +321,7 @@ class Holdings:
             for known in (self._missed, self._dropped, self._awaiting, self._reached):
                 known.pop(partition, None)
         self._unsealed.difference_update(partitions)
+        self._let_go(partitions)
 
     def _snapshot(self, partitions: Iterable[int]) -> dict[int, tuple[str, int, set[int]]]:
         """History, revision, and the versions that are not settled, of each partition where that is known."""

@@ -109,6 +109,10 @@ class KeySharedGroup(Group):
         """There are new messages: the dispatcher gets them."""
         self._driver.offer(offsets, keys)
 
+    def let_go(self, partitions: Collection[int]) -> None:
+        """These partitions are another host's: what blocks rows of them here is let go."""
+        self._driver.let_go(partitions)
+
     def overflow(self, rows: int) -> None:
         """So many rows wait, which is more than may: the group ends."""
         self.close(BehindError(f"{self._title} is {rows} rows behind: register again, and begin with the rows"))

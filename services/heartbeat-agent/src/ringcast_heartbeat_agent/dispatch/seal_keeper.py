@@ -27,6 +27,7 @@ CHECK_S: Final = 5.0
 """How often it is looked whether the seals of the partitions that are held are still those that were written."""
 _AGAIN_S: Final = 15.0
 """How often it is tried whether seals can be kept after all."""
+_NO_BUCKET: Final = "the store has no bucket of groups"
 
 
 class SealStore(Protocol):
@@ -111,6 +112,7 @@ class SealKeeper:
         self._losses = lease.losses
         self._counts = counts
         self._closing = False
+        self._hurries = False
         self._wake = asyncio.Event()
         self._look_at = 0.0
         self._again_at = 0.0
@@ -135,8 +137,21 @@ class SealKeeper:
         self._wake.set()
 
     def close(self) -> None:
-        """The group has ended, and has given up all that it held."""
+        """The group has ended: what it held is written as given up, however long NATS or the bucket takes.
+
+        Otherwise others would wait for it as long as this process lives.
+        """
         self._closing = True
+        self._wake.set()
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the group has ended."""
+        return self._closing
+
+    def hurry(self) -> None:
+        """Has a keeper whose group has ended give up what it has left at once, or end when that fails."""
+        self._hurries = True
         self._wake.set()
 
     # ---- the work
@@ -145,7 +160,9 @@ class SealKeeper:
         """Works until the group has ended. ``before``: the keeper of the group of this name that ended last."""
         try:
             if before is not None:
+                before.hurry()
                 await before.ended.wait()
+                self.seals.take_over(before.seals)
             await self._work()
         finally:
             self.ended.set()
@@ -153,32 +170,35 @@ class SealKeeper:
     async def _work(self) -> None:
         backoff = Backoff(random.random, first_s=0.1, most_s=2.0)
         while not self._is_over:
-            pause_s = SEAL_S
+            pause_s, failed = SEAL_S, True
             try:
                 if self.why_not:
                     await self._try_again()
                 else:
                     await self._step()
                 backoff.reset()
+                failed = False
             except RefusedError as error:
                 self._give_in(str(error))
             except RejectedError as error:
                 self._give_in(f"the bucket of groups takes no seal: {error}")
             except TRANSIENT as error:
                 pause_s = await self._failed(error, backoff)
+            if self._closing and self._hurries and (failed or self.why_not):
+                return
             await self._sleep(pause_s)
 
     @property
     def _is_over(self) -> bool:
-        """Whether nothing is left to do. Without its lease it can't give up what it holds: others take that anyway."""
-        return self._closing and (bool(self.why_not) or not len(self.seals) or not self._lease.held)
+        """Whether nothing is left to do."""
+        return self._closing and not len(self.seals)
 
     async def _step(self) -> None:
         now = self._now()
         if self._lease.losses != self._losses:
             self._losses = self._lease.losses
             self.seals.doubt(now)
-        if not self._lease.held:
+        if not self._lease.held and not self._closing:
             return  # NATS is away, or this process was paused: what it would write might be a successor's
         self._look(now)
         if now >= self._check_at and (held := self.seals.held()):
@@ -223,6 +243,8 @@ class SealKeeper:
                 lives = living.get(seal.lease) == seal.holder
             elif lives and seal is not None and seal.lease is None:
                 lives = False
+            if entry.damaged and not lives and self.seals.was_held(partition):
+                seal = None  # what was written last is known here
             outcome = self.seals.found(
                 partition, entry.revision, seal, lives=lives, start=self._group.start(partition), now=self._now()
             )
@@ -268,7 +290,7 @@ class SealKeeper:
         """Looks whether the bucket is the reason; returns how long to wait."""
         try:
             if not await self._store.exists():
-                self._give_in("the store has no bucket of groups")
+                self._give_in(_NO_BUCKET)
         except RefusedError as refused:
             self._give_in(str(refused))
         except TRANSIENT:
@@ -280,21 +302,28 @@ class SealKeeper:
     def _give_in(self, why: str) -> None:
         self.why_not = why
         self._again_at = self._now() + _AGAIN_S
-        self._group.unsealed(why)
+        if not self._closing:
+            self._group.unsealed(why)
+        elif why == _NO_BUCKET:
+            self.seals.clear()  # nothing is left that others could wait for
 
     async def _try_again(self) -> None:
         """Goes on with seals if they can be kept now: what is in the bucket then decides which host holds what."""
-        if self._closing:
-            return
-        self._group.look()
-        if self._now() < self._again_at or not self._lease.held:
+        if not self._closing:
+            self._group.look()
+            if not self._lease.held:
+                return
+        if self._now() < self._again_at and not (self._closing and self._hurries):
             return
         self._again_at = self._now() + _AGAIN_S
         if await self._store.exists():
             self.seals.doubt(self._now())
             await self._step()
             self.why_not = ""
-            self._group.unsealed("")
+            if not self._closing:
+                self._group.unsealed("")
+        elif self._closing:
+            self.seals.clear()
 
     # ---- small
 

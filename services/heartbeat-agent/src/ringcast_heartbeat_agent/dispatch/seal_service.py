@@ -19,6 +19,8 @@ from ringcast_heartbeat_agent.dispatch.seal_keeper import Lease, SealCounts, Sea
 log = EventLog(logging.getLogger(__name__))
 
 _CONNECT_S: Final = 10.0
+_MOST_ENDED: Final = 1_000
+"""So many groups that have ended may still have something to give up; of more the first ones end without."""
 
 
 class _StoreSeals:
@@ -70,6 +72,9 @@ class SealService:
     def keeper(self, place: Place, group: Sealed, lease: Lease) -> SealKeeper:
         """What keeps the seals of a group that begins."""
         before = self._keepers.get(place)
+        ended = [each for each in self._keepers.values() if each.is_closing]
+        for each in ended[: max(0, len(ended) - _MOST_ENDED)]:
+            each.hurry()
         store = _StoreSeals(self, place[0])
         keeper = self._keepers[place] = SealKeeper(place, store, group, lease, self.counts)
         task = self._spawn(keeper.run(before))
@@ -97,7 +102,7 @@ class SealService:
     @property
     def not_durable(self) -> int:
         """Groups whose seals can't be kept."""
-        return sum(bool(each.why_not) for each in list(self._keepers.values()))
+        return sum(bool(each.why_not) and not each.is_closing for each in list(self._keepers.values()))
 
     async def run(self) -> None:
         """Keeps the connection until cancelled."""
@@ -121,7 +126,9 @@ class SealService:
             await asyncio.sleep(1.0)
 
     async def flush(self) -> None:
-        """Waits until all groups that have ended have given up what they held."""
+        """Waits until all groups have given up what they held, or have tried to once more: they have ended."""
+        for keeper in self._keepers.values():
+            keeper.hurry()
         if self._tasks:
             await asyncio.wait(self._tasks)
 

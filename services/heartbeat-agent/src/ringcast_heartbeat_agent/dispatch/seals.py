@@ -136,13 +136,19 @@ class Seals:
         one = self._partitions.get(partition)
         return one is not None and one.was_held and one.state is not Hold.LEAVING
 
+    def was_held(self, partition: int) -> bool:
+        """Whether it is known here how far the group had come when this process wrote the seal last."""
+        one = self._partitions.get(partition)
+        return one is not None and one.was_held
+
     def held(self) -> list[int]:
         """The partitions that it may deliver."""
         return self._of(Hold.HELD)
 
     def waiting(self) -> list[int]:
         """Those that another process holds, or that no seal was read of yet."""
-        return self._of(Hold.ASKED, Hold.WAITING, Hold.CLAIMING)
+        awaited = (Hold.ASKED, Hold.WAITING, Hold.CLAIMING)
+        return [number for number, one in self._partitions.items() if one.state in awaited or one.again]
 
     def leaving(self) -> list[int]:
         """Those that are being given up."""
@@ -196,6 +202,17 @@ class Seals:
             self._gone(partition, one)
         else:
             one.wanted = self._given_up(settled)
+
+    def take_over(self, others: Seals) -> None:
+        """What the group of this name that ended before in this process could not give up is given up here."""
+        for number, one in others._partitions.items():
+            if one.state is Hold.LEAVING and one.wanted is not None:
+                one.again = False
+                self._partitions[number] = one
+
+    def clear(self) -> None:
+        """There are no seals any more."""
+        self._partitions.clear()
 
     # ---- reading
 

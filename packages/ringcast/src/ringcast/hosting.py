@@ -11,7 +11,7 @@ import os
 import random
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -62,6 +62,12 @@ def take_replays(worker: Worker, taker: ReplayTaker) -> None:
     It is called with the request, the row as it is now, and a function that answers with the outcome.
     """
     worker._replay_taker = taker
+
+
+def row_ids_of(worker: Worker, key: str, partitions: Iterable[int]) -> list[str]:
+    """The ids of the live rows of these partitions, of those that the worker holds: it looks at no other rows."""
+    held = worker._life.session(key).machine.partitions
+    return [row_id for number in partitions if number in held for row_id in held[number].rows]
 
 
 class WorkerLease:
@@ -321,5 +327,6 @@ __all__ = [
     "WorkerClient",
     "WorkerLease",
     "make_item",
+    "row_ids_of",
     "take_replays",
 ]

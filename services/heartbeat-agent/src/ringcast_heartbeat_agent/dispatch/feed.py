@@ -168,7 +168,7 @@ class Feed:
 
     def deliver_present(self, consumer: ConsumerSession, *, returns: bool) -> None:
         """Has the rows that are there delivered to a consumer, as they are; ``returns``: it has been here before."""
-        self._present.deliver(consumer.name, self.holdings.present(consumer.name, returns=returns))
+        self._present.deliver({consumer.name: self.holdings.present(consumer.name, returns=returns)})
 
     def offer_soon(self) -> None:
         """At the end of this turn of the event loop: a call of the dispatcher costs more than a message."""

@@ -67,7 +67,8 @@ class HoldsAll:
 
     def status(self) -> dict[str, Any]:
         """The part of a group's status that is about partitions."""
-        return _status(self._why_not or "hosts of this agent do not share positions", len(self._source.applied()), 0)
+        why = self._why_not or "hosts of this agent do not share positions"
+        return _status(why, len(self._source.applied()), 0, 0)
 
 
 class _Leaving:
@@ -120,6 +121,9 @@ class Holdings:
         self._leaving: dict[int, _Leaving] = {}
         self._awaiting: defaultdict[int, dict[str, bool]] = defaultdict(dict)
         """Consumers that joined before the partition was held, and whether they have been there before."""
+        self._present_soon: defaultdict[str, set[int]] = defaultdict(set)
+        """What consumers are to get as it is, at the end of this turn of the event loop."""
+        self._closed = False
         self._sealed: set[int] = set()
         """The partitions of which a seal was found."""
         self._unsealed: set[int] = set()
@@ -183,8 +187,10 @@ class Holdings:
 
     def status(self) -> dict[str, Any]:
         """The part of a group's status that is about partitions."""
-        why, seals = self._keeper.why_not, self._keeper.seals
-        return _status(why, len(self._owned) if why else len(seals.held()), 0 if why else len(seals.waiting()))
+        keeper = self._keeper
+        if keeper.why_not:
+            return _status(keeper.why_not, len(self._owned), 0, len(self._leaving))
+        return _status("", len(keeper.held()), keeper.awaited, len(self._leaving))
 
     def look_soon(self) -> None:
         """The host has other partitions now."""
@@ -192,6 +198,7 @@ class Holdings:
 
     def close(self) -> None:
         """The group has ended: what it holds others may have, from where it has come to."""
+        self._closed = True
         self.look()
         settled = self._snapshot(self._owned)
         for partition in self._keeper.seals.give_up(self._owned):
@@ -220,7 +227,12 @@ class Holdings:
         """How far the group has come in the partitions that it holds."""
         applied = self._source.applied()
         waiting = self._intake.waiting + len(self._absent)
-        if self._present_rows.looking or waiting > _MOST_LOOKED_AT or not (self._dirty or applied != self._applied):
+        if (
+            self._present_soon
+            or self._present_rows.looking
+            or waiting > _MOST_LOOKED_AT
+            or not (self._dirty or applied != self._applied)
+        ):
             return {}
         self._dirty, self._applied = False, applied
         found = self._snapshot(self._keeper.seals.held())
@@ -299,12 +311,25 @@ class Holdings:
             self._sealed.add(partition)
         if self._progress.hold(partition, since, current=current):
             self._catch_up()
-        wanted: defaultdict[str, set[int]] = defaultdict(set)
         for name, returns in self._awaiting.pop(partition, {}).items():
             if not (returns and known):
-                wanted[name].add(partition)
-        for name, partitions in wanted.items():
-            self._present_rows.deliver(name, partitions)
+                if not self._present_soon:  # of several partitions at once: a look costs more than a partition
+                    asyncio.get_running_loop().call_soon(self._deliver_present)
+                self._present_soon[name].add(partition)
+
+    def _deliver_present(self) -> None:
+        wanted = {
+            name: {partition for partition in partitions if self._keeper.is_taken(partition)}
+            for name, partitions in self._present_soon.items()
+        }
+        self._present_soon.clear()
+        if not self._closed:
+            self._present_rows.deliver(wanted)
+
+    @property
+    def _looks_for_rows(self) -> bool:
+        """Whether it is not known now which rows are to be delivered as they are."""
+        return bool(self._present_soon) or self._present_rows.looking
 
     def _release(self, partition: int, leaving: _Leaving) -> None:
         settled = Settled.bounded(*leaving.settled) if leaving.settled is not None else None
@@ -326,7 +351,7 @@ class Holdings:
     def _snapshot(self, partitions: Iterable[int]) -> dict[int, tuple[str, int, set[int]]]:
         """History, revision, and the versions that are not settled, of each partition where that is known."""
         wanted = set(partitions)
-        if self._present_rows.looking or not wanted:
+        if self._looks_for_rows or not wanted:
             return {}
         history, applied = self._source.history, self._source.applied()
         pending: dict[int, set[int]] = {partition: set(self._dropped.get(partition, ())) for partition in wanted}
@@ -353,10 +378,11 @@ class Holdings:
         return (change for change in changes if change is not None)
 
 
-def _status(why_not: str, held: int, awaited: int) -> dict[str, Any]:
+def _status(why_not: str, held: int, awaited: int, leaving: int) -> dict[str, Any]:
     return {
         "durable": not why_not,
         "not_durable_because": why_not,
         "partitions_held": held,
         "partitions_awaited": awaited,
+        "partitions_leaving": leaving,
     }

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 from ringcast import Change, UnavailableError, Worker
-from ringcast.hosting import WorkerLease, take_replays
+from ringcast.hosting import WorkerLease, row_ids_of, take_replays
 from ringcast.metrics import PrometheusMetrics
 from ringcast_core import row_partition
 from ringcast_wire import Mode, ReplayAnswer, ReplayOutcome, ReplayRequest, Row, names
@@ -111,11 +111,9 @@ class KeyFollower(Follower):
 
     def row_ids(self, partitions: Collection[int] | None = None) -> list[str]:
         """Their ids: all of them, or those of these partitions."""
-        row_ids = [row.row_id for row in self._worker.rows(self.key)]
-        if partitions is None or self.applied().keys() <= set(partitions):
-            return row_ids
-        count = self._worker.settings.partition_count
-        return [row_id for row_id in row_ids if row_partition(row_id, count) in partitions]
+        if partitions is not None:
+            return row_ids_of(self._worker, self.key, partitions)
+        return [row.row_id for row in self._worker.rows(self.key)]
 
     @property
     def lease(self) -> WorkerLease | None:

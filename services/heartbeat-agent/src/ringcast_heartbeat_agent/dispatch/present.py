@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from ringcast_heartbeat_agent.dispatch.intake import AT_ONCE, Intake
 from ringcast_heartbeat_agent.dispatch.shares import Shares
@@ -34,11 +34,13 @@ class PresentRows:
         """Whether some are still being looked for: what is to be delivered is not known."""
         return bool(self._looking)
 
-    def deliver(self, name: str, partitions: Collection[int] | None) -> None:
-        """Has the consumer of this name get its rows of these partitions, or of all."""
-        looking = self._tasks.spawn(self._look(name, self._shares(), self._source.row_ids(partitions)))
-        self._looking.add(looking)
-        looking.add_done_callback(self._looking.discard)
+    def deliver(self, wanted: Mapping[str, Collection[int] | None]) -> None:
+        """Has the consumers of these names get their rows of these partitions each, or of all."""
+        shares = self._shares()
+        for name, partitions in wanted.items():
+            looking = self._tasks.spawn(self._look(name, shares, self._source.row_ids(partitions)))
+            self._looking.add(looking)
+            looking.add_done_callback(self._looking.discard)
 
     async def _look(self, name: str, shares: Shares, row_ids: list[str]) -> None:
         """If the consumer has gone meanwhile, others get the rows."""

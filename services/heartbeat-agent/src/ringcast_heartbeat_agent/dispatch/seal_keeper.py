@@ -128,6 +128,17 @@ class SealKeeper:
             return False
         return self.seals.is_held(partition)
 
+    def held(self) -> list[int]:
+        """The partitions of which that holds, where seals are kept."""
+        return [partition for partition in self.seals.held() if self.is_held(partition)]
+
+    @property
+    def awaited(self) -> int:
+        """How many partitions wait for a seal: other hosts hold them, or this one may have lost them."""
+        if self.why_not:
+            return 0
+        return len(self.seals.waiting()) + len(self.seals.held()) - len(self.held())
+
     def is_taken(self, partition: int) -> bool:
         """Whether the group takes changes of a partition in."""
         return bool(self.why_not) or self.seals.is_taken(partition)
@@ -208,7 +219,7 @@ class SealKeeper:
             self._check_at = now + CHECK_S
         if due := self.seals.due_reads(now):
             await self._read(due)
-        while writes := self.seals.due_writes()[:_WRITES_AT_ONCE]:
+        while writes := self.seals.due_writes(_WRITES_AT_ONCE):
             await self._write(writes)
 
     def _look(self, now: float) -> None:

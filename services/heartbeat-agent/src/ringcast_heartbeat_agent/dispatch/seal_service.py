@@ -19,6 +19,7 @@ from ringcast_heartbeat_agent.dispatch.seal_keeper import Lease, SealCounts, Sea
 log = EventLog(logging.getLogger(__name__))
 
 _CONNECT_S: Final = 10.0
+_WRITES_AT_ONCE: Final = 64
 _MOST_ENDED: Final = 1_000
 """So many groups that have ended may still have something to give up; of more the first ones end without."""
 
@@ -41,7 +42,8 @@ class _StoreSeals:
 
     async def write(self, key: str, seal: GroupSeal, *, last: int) -> int:
         """Writes by compare-and-set."""
-        return await self._seals().write(key, seal, last=last)
+        async with self._service.turns:
+            return await self._seals().write(key, seal, last=last)
 
     async def living(self, leases: set[str]) -> dict[str, str]:
         """The incarnations of the processes that have these leases."""
@@ -62,6 +64,8 @@ class SealService:
     def __init__(self, config: Config, spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]) -> None:
         self.bus: HostBus | None = None
         self.counts = SealCounts()
+        self.turns = asyncio.Semaphore(_WRITES_AT_ONCE)
+        """Bounds the writes of all groups that are under way."""
         self._config = config
         self._spawn = spawn
         self._keepers: dict[Place, SealKeeper] = {}
@@ -97,7 +101,7 @@ class SealService:
     @property
     def waiting(self) -> int:
         """Partitions that groups are still to get from other hosts."""
-        return sum(len(each.seals.waiting()) for each in list(self._keepers.values()) if not each.why_not)
+        return sum(each.awaited for each in list(self._keepers.values()))
 
     @property
     def not_durable(self) -> int:

@@ -280,11 +280,16 @@ class Seals:
         else:
             one.wanted = self._seal(settled)
 
-    def due_writes(self) -> list[Write]:
-        """What is to be written now. The caller writes it, or calls :meth:`refused` or this again."""
-        writes = []
+    def due_writes(self, most: int | None = None) -> list[Write]:
+        """What is to be written now, so many at ``most``.
+
+        The caller writes it, or calls :meth:`refused` or this again.
+        """
+        writes: list[Write] = []
         for number, one in self._partitions.items():
             if one.wanted is not None and not one.unsure:
+                if len(writes) == most:
+                    break
                 one.sent = one.sent or bool(one.wanted.holder)
                 writes.append(Write(number, one.wanted, one.revision))
         return writes

@@ -96,6 +96,18 @@ async def test_a_timer_wakes_at_the_time_that_was_set_last() -> None:
     assert not woken.is_set()
 
 
+async def test_a_timer_may_be_set_twice_for_a_time_that_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loops of uvloop call at once then: their handle does not say when."""
+    loop, woken = asyncio.get_running_loop(), asyncio.Event()
+    monkeypatch.setattr(loop, "call_at", lambda _at, call: loop.call_soon(call))
+    timer = WakeTimer(woken.set)
+    timer.set(1.0)
+    timer.set(1.0)
+    timer.set(2.0)
+    async with asyncio.timeout(PATIENCE_S):
+        await woken.wait()
+
+
 async def test_tasks_end_together_and_none_begins_after_that() -> None:
     begun: list[str] = []
 

@@ -12,7 +12,8 @@ class DeadlineTimer:
 
     def __init__(self, tick: Callable[[], None]) -> None:
         self._tick = tick
-        self._handle: asyncio.TimerHandle | None = None
+        self._handle: asyncio.Handle | None = None
+        self._due = 0.0  # uvloop's handle of a time that has come does not say it
         self._closed = False
 
     @staticmethod
@@ -26,10 +27,10 @@ class DeadlineTimer:
             return
         due = due_ms / 1000
         if self._handle is not None:
-            if self._handle.when() <= due:
+            if self._due <= due:
                 return  # the tick arms it again
             self._handle.cancel()
-        self._handle = asyncio.get_running_loop().call_at(due, self._on_time)
+        self._due, self._handle = due, asyncio.get_running_loop().call_at(due, self._on_time)
 
     def close(self) -> None:
         """Calls ``tick`` no more, and ignores every later deadline."""

@@ -28,10 +28,8 @@ from ringcast._protocol.sticky.records import (
     encode_state,
     encode_table,
     encode_term,
-    state_name,
-    table_name,
-    term_name,
 )
+from ringcast_wire import names
 
 from tests.simulation.sticky_judge import Call, Judge, Violation
 from tests.simulation.sticky_store import Lease, Store
@@ -202,7 +200,7 @@ class Process:
     def see(self, name: str, entry: tuple[int, bytes]) -> None:
         if entry[0] > self.nodes.get(name, (0, b""))[0]:
             self.nodes[name] = entry
-            if name == table_name(KEY):
+            if name == names.table_key(KEY):
                 self.ownership.obey(decode_table(entry[1], PARTITIONS), self.now)
 
     def hear(self, name: str, entry: tuple[int, bytes]) -> None:
@@ -210,7 +208,7 @@ class Process:
         self.act()
 
     def states(self) -> dict[str, Any]:
-        prefix = state_name(KEY, "")
+        prefix = names.state_key(KEY, "")
         return {
             name.removeprefix(prefix): decode_state(value)
             for name, (_, value) in self.nodes.items()
@@ -218,8 +216,8 @@ class Process:
         }
 
     def view(self) -> View:
-        term_revision, term = self.nodes.get(term_name(KEY), (0, b""))
-        table_revision, table = self.nodes.get(table_name(KEY), (0, b""))
+        term_revision, term = self.nodes.get(names.term_key(KEY), (0, b""))
+        table_revision, table = self.nodes.get(names.table_key(KEY), (0, b""))
         return View(
             term=decode_term(term) if term else None,
             term_revision=term_revision,
@@ -239,7 +237,7 @@ class Process:
                 took_s = self.world.draw.uniform(0.01, 1.5)
                 done = partial(self.prepared, action.partition, action.token)
                 self.world.after(took_s, partial(self.take, done))
-        name = state_name(KEY, self.worker_id)
+        name = names.state_key(KEY, self.worker_id)
         record = self.ownership.record
         revision, value = self.nodes.get(name, (0, b""))
         if not value or decode_state(value) != record:
@@ -251,9 +249,9 @@ class Process:
         step = self.leader.step(self.view(), self.now)
         match step.write:
             case TakeTerm(term, last):
-                self.write("lead", term_name(KEY), encode_term(term), last)
+                self.write("lead", names.term_key(KEY), encode_term(term), last)
             case WriteTable(table, last):
-                self.write("lead", table_name(KEY), encode_table(table), last)
+                self.write("lead", names.table_key(KEY), encode_table(table), last)
 
     def prepared(self, partition: int, token: int) -> None:
         self.ownership.ready(partition, token, self.now)
@@ -370,7 +368,7 @@ class World:
         running = [one for one in self.processes if one.is_alive and not one.paused]
         if not running:
             return
-        leader = self.store.nodes.get(term_name(KEY))
+        leader = self.store.nodes.get(names.term_key(KEY))
         process = self.draw.choice(running)
         if leader is not None and self.draw.random() < 0.35:
             process = next((one for one in running if one.worker_id == decode_term(leader[1]).leader), process)
@@ -437,7 +435,7 @@ class World:
 
     def settled(self) -> None:
         """Once faults have ended, every partition has its owner, and no worker more than its share."""
-        name = table_name(KEY)
+        name = names.table_key(KEY)
         if name not in self.store.nodes:
             raise Violation("there is no table")
         entries = decode_table(self.store.nodes[name][1], PARTITIONS).entries

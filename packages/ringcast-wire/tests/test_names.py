@@ -103,6 +103,15 @@ def test_answers_go_to_inboxes_only() -> None:
         assert not names.is_inbox(other)
 
 
+def test_no_config_key_has_a_session_among_its_records() -> None:
+    """A worker watches ``<key>.>`` in the bucket of owners, and is not to hear of each refresh."""
+    assert not names.session_key("w").startswith(tuple("abcXYZ019_-"))
+    with pytest.raises(InvalidInputError):
+        names.check_name("key", names.session_key("w").partition(".")[0])
+    keys = (names.term_key("k"), names.table_key("k"), names.state_key("k", "lead"), names.session_key("k"))
+    assert len(set(keys)) == len(keys)
+
+
 def test_the_message_id_of_an_event_says_revision_and_history() -> None:
     msg_id = names.event_msg_id("gateway", "block-list", 7, 2**62, "9f")
     assert names.parse_event_msg_id(msg_id) == (2**62, "9f")

@@ -16,7 +16,6 @@ from ringcast._protocol.sticky.records import (
     MAX_NUMBER,
     MAX_SESSIONS,
     MAX_STATE_BYTES,
-    MAX_TABLE_BYTES,
     Entry,
     Phase,
     Session,
@@ -29,11 +28,8 @@ from ringcast._protocol.sticky.records import (
     encode_state,
     encode_table,
     encode_term,
-    state_name,
-    table_name,
-    term_name,
 )
-from ringcast_wire import LimitExceededError, ProtocolError
+from ringcast_wire import LimitExceededError, ProtocolError, limits, names
 
 NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,8}", fullmatch=True)
 SESSIONS = st.builds(Session, NAMES, NAMES, st.integers(1, 9))
@@ -128,8 +124,8 @@ def test_a_damaged_table_is_refused(change: dict[str, Any], message: str) -> Non
 
 
 def test_records_that_are_too_long_are_refused() -> None:
-    with pytest.raises(ProtocolError, match=rf"^TableRecord takes {MAX_TABLE_BYTES + 1} bytes: at most"):
-        decode_table(b" " * (MAX_TABLE_BYTES + 1), 2)
+    with pytest.raises(ProtocolError, match=rf"^TableRecord takes {limits.MAX_TABLE_BYTES + 1} bytes: at most"):
+        decode_table(b" " * (limits.MAX_TABLE_BYTES + 1), 2)
     for decode in (decode_state, decode_term):
         with pytest.raises(ProtocolError, match=rf"takes {MAX_STATE_BYTES + 1} bytes: at most {MAX_STATE_BYTES} are"):
             decode(b" " * (MAX_STATE_BYTES + 1))
@@ -145,9 +141,9 @@ def test_rubbish_is_refused(data: bytes) -> None:
 def test_others_take_them_for_no_member_and_no_claim() -> None:
     """The agent deletes claims on slots of workers that it does not have; a worker counts members."""
     records = {
-        term_name("list"): encode_term(Term(leader="w")),
-        table_name("list"): encode_table(Table(1, (Entry(Session("w", "host", 1), 1),))),
-        state_name("list", "w"): encode_state(State(lease="host", session=1)),
+        names.term_key("list"): encode_term(Term(leader="w")),
+        names.table_key("list"): encode_table(Table(1, (Entry(Session("w", "host", 1), 1),))),
+        names.state_key("list", "w"): encode_state(State(lease="host", session=1)),
     }
     nodes = KvMirror()
     nodes.replace({name: Stored(at + 1, value) for at, (name, value) in enumerate(records.items())})

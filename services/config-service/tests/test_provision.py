@@ -14,9 +14,10 @@ import nats
 import pytest
 from nats.js.api import StreamConfig
 from nats.js.errors import APIError, NotFoundError
+from ringcast_config_service.nats.bus_removal import remove_store
 from ringcast_config_service.nats.provisioner import Provisioner
 from ringcast_config_service.nats.relay import Relay
-from ringcast_config_service.nats.streams import StreamSizes, differences, groups, leases, of_store
+from ringcast_config_service.nats.streams import StreamSizes, differences, groups, leases, of_store, owners
 from ringcast_config_service.telemetry import Telemetry
 from ringcast_testkit import PATIENCE_S, NatsServer
 from ringcast_wire import UnavailableError, limits, names
@@ -239,3 +240,31 @@ async def test_a_broker_that_does_not_answer(sqlite_bench: Bench, store: Any, tm
             js._timeout = 0.1
             with pytest.raises(UnavailableError, match="it is tried again once NATS answers"):
                 await provisioner.ensure(store)
+
+
+async def test_the_bucket_of_owners_takes_its_records_and_no_others(nats_url: str, store_name: str) -> None:
+    """It is made for no store yet, and goes with one."""
+    nc = await nats.connect(nats_url)
+    try:
+        js, bucket = nc.jetstream(), names.owners_bucket(store_name)
+        wanted = owners(store_name, StreamSizes(members_max_bytes=2 * limits.MIB))
+        await js.add_stream(wanted)
+        found = (await js.stream_info(f"KV_{bucket}")).config
+        assert not differences(wanted, found)
+        assert (found.max_age, found.max_msgs_per_subject, found.max_bytes) == (86_400, 1, 2 * limits.MIB)
+        largest = b"x" * limits.MAX_TABLE_BYTES
+        keys = (names.term_key("k"), names.table_key("k"), names.state_key("k", "w"), names.session_key("w"))
+        for key in keys:
+            await js.publish(f"$KV.{bucket}.{key}", largest)
+        with pytest.raises(APIError, match="message size exceeds maximum allowed"):
+            await js.publish(
+                f"$KV.{bucket}.{keys[1]}", b"x" * (limits.MAX_TABLE_BYTES + limits.CHUNK_HEADROOM_BYTES + 1)
+            )
+        for other in ("k", "k.w", "k.lead.other", "k.state.w.x", "~ended.w"):
+            with pytest.raises(nats.js.errors.NoStreamResponseError):
+                await js.publish(f"$KV.{bucket}.{other}", b"x", timeout=PATIENCE_S)
+        await remove_store(js, store_name)
+        with pytest.raises(NotFoundError):
+            await js.stream_info(f"KV_{bucket}")
+    finally:
+        await nc.close()

@@ -65,6 +65,8 @@ LEASE_SEEN_TO_END_S: Final = LEASE_TTL_S + 1.0
 """After so long without a refresh a watcher looks whether a lease has ended: nothing on the bus tells of it."""
 MAX_RECORD_BYTES: Final = 4 * KIB
 """A lease, a member or a claim on a slot, with headers: a worker keeps all records of its keys in memory."""
+MAX_TABLE_BYTES: Final = 256 * KIB
+"""A table of owners, as JSON. One of 4096 partitions that 200 workers own takes about 50 KiB."""
 MAX_SEAL_PENDING: Final = 128
 """Unsettled changes that a group's seal of a partition names; it stops before those that do not fit."""
 MAX_SETTING_BYTES: Final = 16 * KIB

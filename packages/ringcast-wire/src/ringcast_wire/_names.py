@@ -153,6 +153,31 @@ def parse_seal_key(name: str) -> tuple[str, str, int]:
     return config_key, group, partition
 
 
+def owners_bucket(store: str) -> str:
+    """KV bucket of exclusive ownership: :func:`term_key`, :func:`table_key`, :func:`state_key`, :func:`session_key`."""
+    return f"config_owners_{store}"
+
+
+def term_key(config_key: str) -> str:
+    """Key of the leader of a config key, in the owners bucket."""
+    return f"{config_key}.lead.term"
+
+
+def table_key(config_key: str) -> str:
+    """Key of the table of owners of a config key, in the owners bucket."""
+    return f"{config_key}.lead.table"
+
+
+def state_key(config_key: str, worker_id: str) -> str:
+    """Key of how far a worker of a config key is, in the owners bucket."""
+    return f"{config_key}.state.{worker_id}"
+
+
+def session_key(worker_id: str) -> str:
+    """Key of what a worker refreshes, in the owners bucket; no config key has a ``~``: a watch of one sees none."""
+    return f"~session.{worker_id}"
+
+
 def notify_stream(store: str) -> str:
     """JetStream stream of a store's events."""
     return f"config_notify_{store}"

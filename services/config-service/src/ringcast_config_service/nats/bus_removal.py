@@ -33,7 +33,8 @@ async def clear_deletion(bucket: KeyValue) -> None:
 
 async def remove_store(js: JetStreamContext, store: str) -> None:
     """Removes streams and buckets of a store; the metadata first, so that no worker finds half of it."""
-    for bucket in (names.meta_bucket(store), names.nodes_bucket(store), names.groups_bucket(store)):
+    for make in (names.meta_bucket, names.nodes_bucket, names.groups_bucket, names.owners_bucket):
+        bucket = make(store)
         with contextlib.suppress(NotFoundError):
             await js.delete_stream(f"KV_{bucket}")
     for stream in (names.notify_stream(store), names.dead_stream(store)):

@@ -21,6 +21,8 @@ from ringcast_wire import limits, names
 EVENTS_PER_PARTITION: Final = 64
 DUPLICATE_WINDOW_S: Final = 120.0
 NODE_TTL_S: Final = 86_400.0
+OWNERS_TTL_S: Final = 86_400.0
+"""The proof of exclusive ownership wants a session kept for much longer than a death takes to prove."""
 SEAL_TTL_S: Final = 30 * 86_400.0
 """How long a group's position outlives the group. The host that delivers it writes it anew every day."""
 DEAD_LETTERS: Final = 100_000
@@ -96,6 +98,15 @@ def groups(store: str, sizes: StreamSizes) -> StreamConfig:
     bucket = names.groups_bucket(store)
     subjects = [f"$KV.{bucket}.{names.seal_key('*', '*', '*')}"]
     return _bucket(bucket, subjects, limits.MAX_RECORD_BYTES, SEAL_TTL_S, sizes.groups_max_bytes, ())
+
+
+def owners(store: str, sizes: StreamSizes) -> StreamConfig:
+    """The bucket of exclusive ownership, which a store of strategy ``sticky`` needs. No store has that strategy yet."""
+    bucket = names.owners_bucket(store)
+    keys = (names.term_key("*"), names.table_key("*"), names.state_key("*", "*"), names.session_key("*"))
+    record_bytes = limits.MAX_TABLE_BYTES + limits.CHUNK_HEADROOM_BYTES
+    subjects = [f"$KV.{bucket}.{key}" for key in keys]
+    return _bucket(bucket, subjects, record_bytes, OWNERS_TTL_S, sizes.members_max_bytes, sizes.lease_tags)
 
 
 _COMMON: Final[dict[str, Any]] = {

@@ -1,7 +1,4 @@
-"""The records of exclusive ownership in the bucket of nodes, and how they are written.
-
-None of them can be taken for a member or a claim on a slot (``test_sticky_records.py``): others read this bucket too.
-"""
+"""The records of exclusive ownership in the bucket of owners, and how they are written."""
 
 from __future__ import annotations
 
@@ -11,8 +8,6 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 import msgspec
 from ringcast_wire import LimitExceededError, ProtocolError, limits
 
-MAX_TABLE_BYTES: Final = 256 * limits.KIB
-"""A table as JSON. One of 4096 partitions that 200 workers own takes about 50 KiB."""
 MAX_STATE_BYTES: Final = limits.MAX_RECORD_BYTES - 256
 """A worker's state, or the term, as JSON: a record with its headers takes no more than any other."""
 MAX_MOVING: Final = 64
@@ -28,21 +23,6 @@ _Index = Annotated[int, msgspec.Meta(ge=-1, lt=MAX_SESSIONS)]
 _Name = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")]
 _LeaseId = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_-]{1,64})?\Z")]
 _Listed = Annotated[tuple[tuple[_Partition, _Number], ...], msgspec.Meta(max_length=MAX_MOVING)]
-
-
-def term_name(key: str) -> str:
-    """Where the leader of a config key is named."""
-    return f"{key}.lead.term"
-
-
-def table_name(key: str) -> str:
-    """Where the table of a config key is."""
-    return f"{key}.lead.table"
-
-
-def state_name(key: str, worker_id: str) -> str:
-    """Where a worker says how far it is."""
-    return f"{key}.state.{worker_id}"
 
 
 class Session(NamedTuple):
@@ -118,7 +98,7 @@ def encode_table(table: Table) -> bytes:
     """A table as JSON: sessions once, then an owner and a token a partition, and what moves.
 
     Raises:
-        LimitExceededError: it would take more than ``MAX_TABLE_BYTES``, or more partitions move than ``MAX_MOVING``.
+        LimitExceededError: it would take more than ``limits.MAX_TABLE_BYTES``, or more move than ``MAX_MOVING``.
     """
     sessions: dict[Session, int] = {}
 
@@ -136,7 +116,7 @@ def encode_table(table: Table) -> bytes:
             raise LimitExceededError(f"a table has {count} {name}: at most {most} are allowed")
     tokens = tuple(entry.token for entry in table.entries)
     record = _TableRecord(epoch=table.epoch, sessions=tuple(sessions), owners=owners, tokens=tokens, moves=moves)
-    return _within(msgspec.json.encode(record), "table", MAX_TABLE_BYTES)
+    return _within(msgspec.json.encode(record), "table", limits.MAX_TABLE_BYTES)
 
 
 def decode_table(data: bytes, partitions: int) -> Table:
@@ -145,7 +125,7 @@ def decode_table(data: bytes, partitions: int) -> Table:
     Raises:
         ProtocolError: it is not one.
     """
-    record = _decode(data, _TableRecord, MAX_TABLE_BYTES)
+    record = _decode(data, _TableRecord, limits.MAX_TABLE_BYTES)
     if not len(record.owners) == len(record.tokens) == partitions:
         raise ProtocolError(f"table has {len(record.owners)} owners and {len(record.tokens)} tokens, not {partitions}")
     sessions = [Session(*session) for session in record.sessions]

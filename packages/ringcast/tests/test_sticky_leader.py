@@ -108,6 +108,18 @@ def test_after_a_table_was_lost_its_owners_have_to_be_over() -> None:
     assert write.table.epoch == 71, "above every epoch that a worker has seen"
 
 
+def test_the_table_after_a_lost_one_is_above_it_where_no_worker_says_that_it_has_seen_that() -> None:
+    """All have to say that they act by none: what is left is the sessions that they have begun since."""
+    since = {"a": state(A._replace(number=90), ended=1), "b": state(B._replace(number=80), ended=2)}
+    seen = view(states=since)
+    step = Bench(2).settled(seen)
+    assert isinstance(step.write, WriteTable)
+    assert step.write.table.epoch == 91
+    step = Bench(2).settled(replace(seen, table_revision=95))  # of a marker
+    assert isinstance(step.write, WriteTable)
+    assert step.write.table.epoch == 96
+
+
 def test_a_planned_move_goes_step_by_step() -> None:
     both = (Entry(A, 5), Entry(A, 5))
     bench = Bench(2)

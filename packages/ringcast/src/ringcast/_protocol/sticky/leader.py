@@ -184,7 +184,9 @@ class Leader:
         targets = planned([None] * self._partitions, self._taking(view, sessions), view.wishes) if quiet else None
         if targets is None:
             return None
-        epoch = max(view.term_revision, *seen.values()) + 1
+        # Every epoch is at most the revision of its write, and what acted by a lost table has begun a session since.
+        numbers = (session.number for session in sessions.values())
+        epoch = max(view.term_revision, view.table_revision, *seen.values(), *numbers) + 1
         entries = tuple(Entry(sessions[name], epoch) for name in targets)
         return WriteTable(Table(epoch, entries), view.table_revision)
 

@@ -1,0 +1,226 @@
+"""The coordinator of exclusive ownership. ``docs/sticky.md`` has what it promises, and why that holds.
+
+No store can have the strategy yet: no worker is given this coordinator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from ringcast_wire import EventLog, LeaseRecord, event_before
+
+from ringcast._bus.bus import TRANSIENT, Bus
+from ringcast._common.config import WorkerConfig
+from ringcast._common.lasting import lasting
+from ringcast._coordination.sticky_leader import KeyLeader
+from ringcast._coordination.sticky_ownership import ExclusiveCall, ExclusiveParticipant, KeyOwnership
+from ringcast._coordination.sticky_records import OwnerRecords
+from ringcast._coordination.sticky_session import FAILURES, Refresh, SessionKeeper, read_sessions
+from ringcast._coordination.sticky_times import Clock, StickyTimes, loop_time, steady_clock
+from ringcast._protocol.sticky.ownership import OwnedState
+from ringcast._protocol.sticky.plan import Wishes
+
+_GAP: Final = 0.2
+"""Two readings of sessions are at least this share of ``read_s`` apart."""
+
+
+class StickyCoordinator:
+    """Each partition of each key has one owner at every moment: at most one worker is let start calls of it.
+
+    The participant calls :meth:`ready` and :meth:`begin_call`, from the loop of the coordinator; its calls of before
+    go on counting when :meth:`run` has ended, until the fence.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        config: WorkerConfig,
+        partitions: int,
+        *,
+        record: LeaseRecord,
+        participant: ExclusiveParticipant,
+        log: EventLog,
+        times: StickyTimes | None = None,
+        clock: Clock = steady_clock,
+        capacity: int = 1,
+    ) -> None:
+        self._bus = bus
+        self._worker_id = worker_id = config.worker_id
+        self._times = times = times or StickyTimes()
+        self._clock = clock
+        self._log = log
+        self._read_wake = asyncio.Event()
+        self._read_at = -times.read_s
+        self._records = records = OwnerRecords(bus, config.store, config.keys, partitions, self._changed, log)
+        self._owned = {
+            key: KeyOwnership(key, worker_id, partitions, records, participant, times, clock, log, capacity=capacity)
+            for key in config.keys
+        }
+        self._leaders = {
+            key: KeyLeader(key, worker_id, partitions, records, times, clock, log, read_now=self._read_wake.set)
+            for key in config.keys
+        }
+        self._keeper = SessionKeeper(
+            bus, records.bucket, worker_id, record, times, clock, log, refreshed=self._refreshed, taken=self._close_all
+        )
+
+    # ---- the coordinator
+
+    async def run(self) -> None:
+        """Takes part until cancelled.
+
+        Raises:
+            InUseError: another live process takes part under this worker's id.
+            MismatchError: the bucket of owners was deleted, and made anew.
+        """
+        await self._keeper.take()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(lasting("refreshes its session", self._keeper.run))
+            tasks.create_task(lasting("watches the owners", lambda: self._records.watch(self._worker_id)))
+            tasks.create_task(lasting("reads the sessions", self._read))
+            tasks.create_task(lasting("reads the tables", self._check_tables))
+            for owned in self._owned.values():
+                tasks.create_task(lasting("watches its fence", owned.watch_fence))
+                tasks.create_task(lasting("writes its state", owned.state.run))
+            for leader in self._leaders.values():
+                tasks.create_task(lasting("leads a key", leader.run))
+
+    def give_up(self, key: str) -> None:
+        """Takes no part in a key any more, at once; the leader hears of it soon."""
+        self._owned[key].close()
+
+    def stand_aside(self, key: str) -> bool:
+        """Takes no part in a key, until :meth:`come_back`. The leader stays: it returns ``False`` there.
+
+        So however many can't get its events, not all leave: its rows are better held than not.
+        """
+        if self._leaders[key].follows is None:
+            return False
+        self._owned[key].close()
+        return True
+
+    def come_back(self, key: str) -> None:
+        """Takes part in a key again, with nothing at first."""
+        self._owned[key].come_back()
+
+    def announce(self) -> None:
+        """Nothing: no other worker gives away what is this one's because it presumes it dead."""
+
+    async def give_notice(self) -> None:
+        """Has the leaders give the partitions to others, and serves until they have.
+
+        Bounded by twice the time that a worker may take to prepare. Returns at once for a key that no other worker
+        takes part in, and where there is no connection.
+        """
+        if not self._bus.is_connected:
+            return
+        for owned in self._owned.values():
+            owned.leave()
+        due = asyncio.get_running_loop().time() + 2 * self._times.leader.prepare_s
+        for key, owned in self._owned.items():
+            while not owned.has_left and self._leaders[key].serving() and await owned.until(due):
+                pass
+
+    async def leave(self) -> None:
+        """Starts no call from now on, says so once those that run have ended, and deletes the session entry.
+
+        What can't be said within ``ttl_s`` others find out by themselves. Raises what is transient.
+        """
+        self._close_all()
+        due = asyncio.get_running_loop().time() + self._times.fence.ttl_s
+        for owned in self._owned.values():
+            while not owned.is_idle:
+                if not await owned.until(due):
+                    return
+        async with asyncio.timeout_at(due):
+            for owned in self._owned.values():
+                await owned.state.finish()
+            await self._keeper.drop()
+
+    # ---- the participant
+
+    def ready(self, key: str, partition: int, token: int) -> None:
+        """A partition has been prepared for this token."""
+        self._owned[key].ready(partition, token)
+
+    def begin_call(self, key: str, partition: int) -> ExclusiveCall | None:
+        """Lets one handler call start now, or not. It has to end within ``call_s``, and then :meth:`ExclusiveCall.end`.
+
+        That bound is what the proof rests on: the caller has to enforce it.
+        """
+        return self._owned[key].begin_call(partition)
+
+    def state_of(self, key: str, partition: int) -> OwnedState:
+        """How far this worker is with a partition."""
+        return self._owned[key].state_of(partition)
+
+    def leads(self, key: str) -> bool:
+        """Whether this worker leads a key."""
+        return self._leaders[key].leads
+
+    def wish(self, key: str, wishes: Wishes) -> None:
+        """What an operator wants of a key; it counts where this worker leads."""
+        self._leaders[key].wishes = wishes
+        self._leaders[key].changed()
+
+    # ---- its tasks
+
+    async def _read(self) -> None:
+        """Reads sessions until cancelled. Where a leader waits for a proof, its own entry is written first."""
+        failures = 0
+        while True:
+            await event_before(self._read_wake, loop_time(self._read_due(), self._clock))
+            await _sleep_until(loop_time(self._read_at + self._times.read_s * _GAP, self._clock))
+            self._read_wake.clear()
+            self._read_at = self._clock()
+            try:
+                if any(self._is_due(leader) for leader in self._leaders.values()):
+                    await self._keeper.refresh()
+                wanted = frozenset[str]().union(*(leader.leases() for leader in self._leaders.values()))
+                answers = await read_sessions(self._bus, self._records.bucket, self._worker_id, wanted)
+            except TRANSIENT as error:
+                failures += 1
+                level = logging.WARNING if failures == FAILURES else logging.DEBUG
+                self._log.log(level, "sessions.read_failed", retries=failures, error=error)
+                continue
+            failures = 0
+            for leader in self._leaders.values():
+                leader.answered(wanted, answers)
+
+    def _read_due(self) -> float:
+        wakes = (leader.wake_at for leader in self._leaders.values() if leader.leads and leader.wake_at is not None)
+        return min([self._read_at + self._times.read_s, *wakes])
+
+    def _is_due(self, leader: KeyLeader) -> bool:
+        return leader.leads and leader.wake_at is not None and leader.wake_at <= self._clock()
+
+    async def _check_tables(self) -> None:
+        while True:
+            await asyncio.sleep(self._times.check_s)
+            try:
+                for key in await self._records.lost_tables():
+                    self._owned[key].table_is_lost()
+            except TRANSIENT as error:
+                self._log.debug("owners.read_failed", error=error)
+
+    def _refreshed(self, refresh: Refresh) -> None:
+        for leader in self._leaders.values():
+            leader.refreshed(refresh)
+        for owned in self._owned.values():
+            owned.refreshed(refresh)
+
+    def _changed(self, key: str) -> None:
+        if key in self._owned:
+            self._owned[key].records_changed()
+            self._leaders[key].changed()
+
+    def _close_all(self) -> None:
+        for owned in self._owned.values():
+            owned.close()
+
+
+async def _sleep_until(due: float | None) -> None:
+    if due is not None and (wait_s := due - asyncio.get_running_loop().time()) > 0:
+        await asyncio.sleep(wait_s)

@@ -1,0 +1,177 @@
+"""One worker that leads a key of exclusive ownership, or stands by to lead it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import Callable
+
+from ringcast_wire import Backoff, EventLog, LimitExceededError, event_before, names
+
+from ringcast._bus.bus import TRANSIENT
+from ringcast._coordination.sticky_records import OwnerRecords
+from ringcast._coordination.sticky_session import Refresh, SessionAnswer
+from ringcast._coordination.sticky_times import Clock, StickyTimes, loop_time
+from ringcast._protocol.sticky.evidence import LeaseEvidence
+from ringcast._protocol.sticky.leader import Leader, Step, TakeTerm, View, WriteTable
+from ringcast._protocol.sticky.plan import Wishes
+from ringcast._protocol.sticky.records import encode_table, encode_term
+
+
+class KeyLeader:
+    """One key. ``read_now`` is called when the sessions are to be read sooner than they would be."""
+
+    def __init__(
+        self,
+        key: str,
+        worker_id: str,
+        partitions: int,
+        records: OwnerRecords,
+        times: StickyTimes,
+        clock: Clock,
+        log: EventLog,
+        *,
+        read_now: Callable[[], None],
+    ) -> None:
+        self._key = key
+        self._worker_id = worker_id
+        self._records = records
+        self._times = times
+        self._clock = clock
+        self._log = log.bind(key=key)
+        self._read_now = read_now
+        give_away_s = times.fence.give_away_s
+        self._evidence = LeaseEvidence(give_away_s)
+        self._leader = Leader(worker_id, partitions, self._evidence, give_away_s, times.leader)
+        self._wake = asyncio.Event()
+        self._heard: dict[str, tuple[int, float]] = {}
+        """The refresh of each lease that was heard of last, and when it was new."""
+        self._wanted: frozenset[str] = frozenset()
+        """The leases that the last answers were about."""
+        self.live: frozenset[str] = frozenset()
+        """Leases that are believed to live."""
+        self.wishes = Wishes()
+        self.wake_at: float | None = None
+        """When the leader wants to know more, if nothing changes before."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this worker has the term."""
+        term = self._records.term(self._key)
+        return term is not None and term.leader == self._worker_id
+
+    @property
+    def follows(self) -> str | None:
+        """The other worker that leads and is believed to live."""
+        term = self._records.term(self._key)
+        is_other = term is not None and term.leader != self._worker_id and term.leader in self.live
+        return term.leader if term is not None and is_other else None
+
+    def leases(self) -> frozenset[str]:
+        """What is to be read: all leases of the key, or that of its leader while another leads and lives."""
+        leader = self.follows
+        return self._known() if leader is None else frozenset((leader,))
+
+    def serving(self) -> frozenset[str]:
+        """The other workers that may get partitions, as far as is known: the leader knows best which of them live."""
+        others = {
+            worker_id
+            for worker_id, state in self._records.states(self._key).items()
+            if state.session and not state.leaving and worker_id != self._worker_id
+        }
+        return frozenset(others if self.follows is not None else others & self.live)
+
+    def _known(self) -> frozenset[str]:
+        """The leases that records of the key name."""
+        term, table = self._records.term(self._key), self._records.table(self._key)
+        named = {worker_id for worker_id, state in self._records.states(self._key).items() if state.session}
+        if term is not None:
+            named.add(term.leader)
+        for entry in table.entries if table is not None else ():
+            named.update(session.lease for session in (entry.owner, entry.next) if session is not None)
+        return frozenset(named)
+
+    def refreshed(self, refresh: Refresh) -> None:
+        """This worker's own entry was refreshed."""
+        self._evidence.wrote(refresh.revision, refresh.asked_at)
+
+    def answered(self, wanted: frozenset[str], answers: list[SessionAnswer]) -> None:
+        """The answers to a reading of at least the leases ``wanted``."""
+        now = self._clock()
+        for answer in answers:
+            own = answer.own.sequence if answer.own is not None else 0
+            found = {lease: entry.sequence for lease, entry in answer.found.items()}
+            self._evidence.answered(answer.asked, found, own, now)
+            newest_s = max((entry.stored_s for entry in answer.found.values()), default=0.0)
+            for lease in answer.asked:
+                entry = answer.found.get(lease)
+                if entry is None:
+                    self._heard.pop(lease, None)
+                elif entry.sequence > self._heard.get(lease, (0, 0.0))[0]:
+                    is_fresh = newest_s - entry.stored_s < self._times.fence.ttl_s  # by the server's clock, for a hint
+                    self._heard[lease] = entry.sequence, now if is_fresh else -math.inf
+        self._wanted, known = wanted, self._known()
+        if wanted >= known:
+            self._heard = {lease: heard for lease, heard in self._heard.items() if lease in known | {self._worker_id}}
+        serve_s = self._times.fence.serve_s
+        self.live = frozenset(lease for lease, (_, at) in self._heard.items() if now - at < serve_s)
+        self.changed()
+
+    def changed(self) -> None:
+        """Records are others."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Leads, or stands by, until cancelled."""
+        backoff = Backoff(random.random, first_s=0.05, most_s=2.0)
+        while True:
+            # What was to be looked at by now takes new evidence, which wakes this.
+            due = self.wake_at if self.wake_at is not None and self.wake_at > self._clock() else None
+            await event_before(self._wake, loop_time(due, self._clock))
+            self._wake.clear()
+            if not (self._records.complete and self._heard):
+                continue
+            if not self._wanted >= self.leases():
+                self._read_now()  # the leader is gone, or is this worker: of the others not enough is known
+                continue
+            step = self._leader.step(self._view(), self._clock())
+            self.wake_at = step.wake_at
+            for partition, worker_id in step.passed_over:
+                self._log.warning("owners.passed_over", partition=partition, worker=worker_id)
+            try:
+                if await self._write(step):
+                    backoff.reset()
+                    continue
+            except LimitExceededError as error:
+                self._log.error("owners.table_too_large", error=error)
+            except TRANSIENT as error:
+                self._log.debug("owners.write_failed", error=error)
+            await asyncio.sleep(backoff.next_s())
+            self._wake.set()
+
+    async def _write(self, step: Step) -> bool:
+        """Writes what a step wants; returns whether nothing stood in its way."""
+        match step.write:
+            case TakeTerm(term, last):
+                is_new = not self.leads
+                done = await self._records.write(names.term_key(self._key), encode_term(term), last=last)
+                if done and is_new:
+                    self._log.info("owners.led")
+                return done
+            case WriteTable(table, last):
+                return await self._records.write(names.table_key(self._key), encode_table(table), last=last)
+            case None:
+                return True
+
+    def _view(self) -> View:
+        term, table = names.term_key(self._key), names.table_key(self._key)
+        return View(
+            term=self._records.term(self._key),
+            term_revision=self._records.revision(term),
+            table=self._records.table(self._key),
+            table_revision=self._records.revision(table),
+            states=self._records.states(self._key),
+            live=self.live,
+            wishes=self.wishes,
+        )

@@ -1,0 +1,239 @@
+"""What one worker owns of one key: the machine of ownership, the participant that it drives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final, Protocol
+
+from ringcast_wire import EventLog, event_before, names
+
+from ringcast._coordination.sticky_records import OwnerRecords
+from ringcast._coordination.sticky_session import Refresh
+from ringcast._coordination.sticky_state import StateWriter
+from ringcast._coordination.sticky_times import Clock, StickyTimes, loop_time
+from ringcast._protocol.sticky.fence import Fence
+from ringcast._protocol.sticky.ownership import Action, Deed, OwnedState, Ownership
+from ringcast._protocol.sticky.records import Session
+
+
+class ExclusiveParticipant(Protocol):
+    """The worker that takes part in exclusive ownership, as its coordinator sees it. None of its calls waits."""
+
+    def prepare(self, key: str, partition: int, token: int, /) -> None:
+        """Filter, fetch and apply a partition, then call ``ready`` with the token. Hand nothing over.
+
+        Called again for a partition whose rows were kept: what they lack is fetched.
+        """
+
+    def activate(self, key: str, partition: int, token: int, /) -> None:
+        """Hand over what is there, and then each change. Each call is between ``begin_call`` and ``end``."""
+
+    def stop(self, key: str, partition: int, token: int, /) -> None:
+        """Start no call; one that runs goes on, within its bound."""
+
+    def forget(self, key: str, partition: int, token: int, /) -> None:
+        """Give up the rows of a partition."""
+
+
+class ExclusiveCall:
+    """One handler call that has been let through; ``token`` is for what the handler writes elsewhere."""
+
+    __slots__ = ("_owned", "_partition", "token")
+
+    def __init__(self, owned: KeyOwnership, ownership: Ownership, partition: int, token: int) -> None:
+        self.token: Final = token
+        self._partition = partition
+        self._owned: tuple[KeyOwnership, Ownership] | None = (owned, ownership)
+
+    def end(self) -> None:
+        """The call has returned, or was given up for good; a second time does nothing."""
+        if self._owned is not None:
+            (owned, ownership), self._owned = self._owned, None
+            owned.end_call(ownership, self._partition)
+
+
+class KeyOwnership:
+    """One key in one worker. All of its calls but the ``async`` ones return at once."""
+
+    def __init__(
+        self,
+        key: str,
+        worker_id: str,
+        partitions: int,
+        records: OwnerRecords,
+        participant: ExclusiveParticipant,
+        times: StickyTimes,
+        clock: Clock,
+        log: EventLog,
+        *,
+        capacity: int = 1,
+    ) -> None:
+        self._key = key
+        self._worker_id = worker_id
+        self._partitions = partitions
+        self._capacity = capacity
+        self._records = records
+        self._participant = participant
+        self._times = times
+        self._clock = clock
+        self._log = log.bind(key=key)
+        self._actions: deque[Action] = deque()
+        self._is_acting = False
+        self._fence_moved = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._session: Session | None = None
+        self._is_closed = self._comes_back = False
+        self._ownership = self._new()
+        self.state = StateWriter(
+            names.state_key(key, worker_id), lambda: self._ownership.record, records, clock, self._log
+        )
+        """Has the bucket say what the machine says."""
+
+    def _new(self) -> Ownership:
+        fence = Fence(self._times.fence)
+        return Ownership(self._worker_id, self._worker_id, self._partitions, fence, capacity=self._capacity)
+
+    # ---- what happens
+
+    def refreshed(self, refresh: Refresh) -> None:
+        """The session entry was refreshed."""
+        self._ownership.refreshed(refresh.asked_at, refresh.revision, self._clock(), continued=refresh.continued)
+        self.settle()
+
+    def records_changed(self) -> None:
+        """The table may be another. That there is none is said by :meth:`table_is_lost`."""
+        table = self._records.table(self._key)
+        if table is not None:
+            self._ownership.obey(table, self._clock())
+        self.settle()
+
+    def table_is_lost(self) -> None:
+        """The bucket has no table any more, or none yet."""
+        if self._ownership.record.seen:
+            self._log.error("owners.table_lost")
+        self._ownership.obey(None, self._clock())
+        self.settle()
+
+    def ready(self, partition: int, token: int) -> None:
+        """A partition has been prepared for this token."""
+        self._ownership.ready(partition, token, self._clock())
+        self.settle()
+
+    def begin_call(self, partition: int) -> ExclusiveCall | None:
+        """Lets a handler call of a partition start now, if it may. It has to end within ``call_s`` of the fence."""
+        token = self._ownership.begin_call(partition, self._clock())
+        if token is None:
+            self.settle()  # the fence may have passed
+            return None
+        return ExclusiveCall(self, self._ownership, partition, token)
+
+    def end_call(self, ownership: Ownership, partition: int) -> None:
+        """A call has ended that this ownership let start."""
+        ownership.end_call(partition, self._clock())
+        if ownership.state_of(partition) is not OwnedState.ACTIVE:
+            self.settle()
+
+    # ---- what is wanted
+
+    def leave(self) -> None:
+        """Has the leader give the partitions to others; serves until :attr:`has_left`."""
+        self._ownership.leave()
+        self.settle()
+
+    def close(self) -> None:
+        """Starts no call from now on."""
+        self._is_closed, self._comes_back = True, False
+        self._ownership.close()
+        self.settle()
+
+    def come_back(self) -> None:
+        """Takes part again, once no call of before runs."""
+        self._comes_back = self._is_closed
+        self.settle()
+
+    # ---- what is
+
+    @property
+    def session(self) -> Session | None:
+        """The session that runs."""
+        return self._ownership.session
+
+    @property
+    def has_left(self) -> bool:
+        """Whether a worker that leaves owns nothing any more; one that has no session and no call has nothing."""
+        return self._ownership.has_left or self.is_idle
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is no session, and no call runs."""
+        return self.session is None and not self._drains()
+
+    def state_of(self, partition: int) -> OwnedState:
+        """How far this worker is with a partition."""
+        return self._ownership.state_of(partition)
+
+    async def until(self, due: float | None) -> bool:
+        """Waits until something is another here, or until a time of the loop; returns whether it is."""
+        self._changed.clear()
+        return await event_before(self._changed, due)
+
+    def _drains(self) -> bool:
+        return any(self.state_of(number) is OwnedState.DRAINING for number in range(self._partitions))
+
+    # ---- what is done
+
+    def settle(self) -> None:
+        """Does what the machine wants. What a call of the participant causes is done after it, in order."""
+        if self._comes_back and not self._is_acting and self.is_idle:
+            self._start_over()
+        self._actions.extend(self._ownership.take_actions())
+        if not self._is_acting:
+            self._is_acting = True
+            try:
+                while self._actions:
+                    self._act(self._actions.popleft())
+            finally:
+                self._is_acting = False
+        if self.session != self._session:
+            self._say_session(self.session)
+        self.state.wake()
+        self._changed.set()
+
+    def _start_over(self) -> None:
+        for number in range(self._partitions):
+            if self.state_of(number) is not OwnedState.ABSENT:
+                self._actions.append(Action(Deed.FORGET, number, 0))
+        self._is_closed = self._comes_back = False
+        self._ownership = self._new()
+        table = self._records.table(self._key)
+        if table is not None:
+            self._ownership.obey(table, self._clock())
+
+    def _act(self, action: Action) -> None:
+        participant = self._participant
+        match action.deed:
+            case Deed.PREPARE:
+                participant.prepare(self._key, action.partition, action.token)
+            case Deed.ACTIVATE:
+                participant.activate(self._key, action.partition, action.token)
+            case Deed.STOP:
+                participant.stop(self._key, action.partition, action.token)
+            case Deed.FORGET:
+                participant.forget(self._key, action.partition, action.token)
+
+    def _say_session(self, session: Session | None) -> None:
+        if self._session is not None and not self._is_closed:
+            self._log.warning("session.ended", session=self._session.number)
+        if session is not None:
+            self._log.info("session.began", session=session.number)
+        self._session = session
+        self._fence_moved.set()
+
+    async def watch_fence(self) -> None:
+        """Ends each session when its fence has passed, until cancelled. No call needs it: each looks for itself."""
+        while True:
+            self._fence_moved.clear()
+            await event_before(self._fence_moved, loop_time(self._ownership.wake_at, self._clock))
+            self._ownership.poll(self._clock())
+            self.settle()

@@ -1,0 +1,153 @@
+"""The records of exclusive ownership as a worker sees and writes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+from ringcast_wire import EventLog, ProtocolError, names
+
+from ringcast._bus.bus import Bus
+from ringcast._bus.kv import Bucket, BucketWatch, ConflictError
+from ringcast._protocol.kv_mirror import Entry, KvMirror
+from ringcast._protocol.sticky.leader import TOUCH_S
+from ringcast._protocol.sticky.records import State, Table, Term, decode_state, decode_table, decode_term
+
+T = TypeVar("T")
+
+MISSES: Final = 3
+"""After so many readings in a row that do not find a table it counts as lost: one may come from a server that lags."""
+
+
+RENEW_S: Final = TOUCH_S
+"""How often all records are read anew: no watch tells of those that the bucket has let go of after a day."""
+
+
+class OwnerRecords:
+    """A mirror of the bucket of owners, without the sessions.
+
+    ``changed`` is called with each config key whose records are others, or have other revisions.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        store: str,
+        keys: tuple[str, ...],
+        partitions: int,
+        changed: Callable[[str], None],
+        log: EventLog,
+    ) -> None:
+        self.bucket = Bucket(bus, names.owners_bucket(store))
+        self._bus = bus
+        self._store = store
+        self._keys = keys
+        self._partitions = partitions
+        self._changed = changed
+        self._log = log
+        self._mirror = KvMirror()
+        self._mirror.on_entry = lambda name: changed(name.partition(".")[0])
+        self._mirror.on_snapshot = self._snapshot
+        self._decoded: dict[str, tuple[int, Any]] = {}
+        self._misses = dict.fromkeys(keys, 0)
+        self.unreadable = 0
+        """Records that could not be read, each revision counted once."""
+
+    async def watch(self, worker_id: str) -> None:
+        """Keeps the mirror until cancelled."""
+        name = names.watch_name(self._store, worker_id)
+        patterns = [f"{key}.>" for key in self._keys]
+        watch = BucketWatch(self._bus, self.bucket, name, patterns, self._mirror, lambda: None, self._log)
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RENEW_S):
+                    await watch.run()
+
+    @property
+    def complete(self) -> bool:
+        """Whether all records have been seen."""
+        return self._mirror.complete
+
+    def term(self, key: str) -> Term | None:
+        """The leader of a key, if one is named."""
+        return self._read(names.term_key(key), decode_term)
+
+    def table(self, key: str) -> Table | None:
+        """The table of a key, if there is one that can be read."""
+        return self._read(names.table_key(key), lambda data: decode_table(data, self._partitions))
+
+    def states(self, key: str) -> dict[str, State]:
+        """The states of a key by worker, without those that can't be read, or name a lease that is not the worker's."""
+        prefix = names.state_key(key, "")
+        found = {}
+        for name in self._mirror.group(key):
+            worker_id = name.removeprefix(prefix)
+            state = self._read(name, decode_state) if name.startswith(prefix) else None
+            if state is not None and state.lease == worker_id:
+                found[worker_id] = state
+        return found
+
+    def value(self, name: str) -> bytes | None:
+        """What stands under a name."""
+        entry = self._mirror.entries.get(name)
+        return entry.value if entry is not None else None
+
+    def revision(self, name: str) -> int:
+        """The revision that a compare-and-set has to name; 0 where nothing ever was."""
+        return self._mirror.revision(name)
+
+    async def write(self, name: str, value: bytes, *, last: int) -> bool:
+        """Writes if the name is at revision ``last``; otherwise reads what is there, and returns ``False``.
+
+        Raises:
+            BusError, UnavailableError, TimeoutError, OSError: the write may have come about, or not.
+        """
+        try:
+            revision = await self.bucket.put(name, value, last=last)
+        except ConflictError:
+            await self._look(name)
+            return False
+        self._mirror.put(name, Entry(revision, value))
+        return True
+
+    async def lost_tables(self) -> list[str]:
+        """Reads the table of each key beside the watch; returns the keys where there has been none for a while."""
+        lost = []
+        for key in self._keys:
+            entry = await self._look(names.table_key(key))
+            self._misses[key] = self._misses[key] + 1 if entry is None or entry.value is None else 0
+            if self._misses[key] >= MISSES:
+                lost.append(key)
+        return lost
+
+    async def _look(self, name: str) -> Entry | None:
+        entry = await self.bucket.get(name)
+        if entry is not None:
+            self._mirror.put(name, entry)
+        elif self._mirror.revision(name):
+            self._mirror.correct(name, None)
+            self._changed(name.partition(".")[0])
+        return entry
+
+    def _snapshot(self) -> None:
+        self._decoded = {name: found for name, found in self._decoded.items() if name in self._mirror.entries}
+        for key in self._keys:
+            self._changed(key)
+
+    def _read(self, name: str, decode: Callable[[bytes], T]) -> T | None:
+        entry = self._mirror.entries.get(name)
+        if entry is None or entry.value is None:
+            return None
+        revision, record = self._decoded.get(name, (0, None))
+        if revision != entry.revision:
+            try:
+                record = decode(entry.value)
+            except ProtocolError as error:
+                record = None
+                self.unreadable += 1
+                self._log.warning("owners.record_unreadable", record=name, error=error)
+            self._decoded[name] = entry.revision, record
+        found: T | None = record
+        return found

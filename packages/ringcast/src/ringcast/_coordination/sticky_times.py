@@ -1,0 +1,51 @@
+"""The times of exclusive ownership, and the clock that they are measured on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from ringcast_wire import InvalidInputError
+
+from ringcast._protocol.sticky.fence import FenceTimes
+from ringcast._protocol.sticky.leader import LeaderTimes
+
+Clock: TypeAlias = Callable[[], float]
+"""Seconds of a monotonic clock that goes on while the machine sleeps."""
+
+
+def steady_clock() -> float:
+    """The clock of fences. The one of the event loop may stand still while a machine sleeps, and the fence with it."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+def loop_time(at: float | None, clock: Clock) -> float | None:
+    """A time of ``clock`` as one of the running loop."""
+    return None if at is None else asyncio.get_running_loop().time() + at - clock()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StickyTimes:
+    """In seconds. A session is refreshed every ``refresh_s``; sessions are read every ``read_s``, the table is read
+    every ``check_s`` beside the watch.
+
+    Raises:
+        InvalidInputError: a session would be refreshed, or the others be read, fewer than two times before its fence.
+    """
+
+    fence: FenceTimes = field(default_factory=FenceTimes)
+    leader: LeaderTimes = field(default_factory=LeaderTimes)
+    refresh_s: float = 2.5
+    read_s: float = 1.0
+    check_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        most = self.fence.serve_s / 2
+        for name, value in (("refresh_s", self.refresh_s), ("read_s", self.read_s)):
+            if not 0 < value <= most:
+                raise InvalidInputError(
+                    f"{name} must be above 0 and at most {most:g} seconds, got {value:g}", field=name
+                )

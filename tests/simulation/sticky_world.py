@@ -73,7 +73,7 @@ class Process:
         self.nodes: dict[str, tuple[int, bytes]] = {}
         self.live: frozenset[str] = frozenset()
         self.heard: dict[str, tuple[int, float]] = {}
-        self.lease_revision = self.taken = 0
+        self.lease_revision, self.continues = 0, False
         self.refresh_at = self.read_at = self.poll_at = -math.inf
         self.stuck_at = self.stuck_until = 0.0
         self.busy: set[str] = set()
@@ -161,13 +161,15 @@ class Process:
                 self.lease_revision = revision
                 fence = asked_at + TIMES.serve_s
                 self.true_fence = fence if self.now < fence else self.true_fence
-                self.ownership.refreshed(asked_at, revision, self.now, continued=last not in (0, self.taken))
+                self.ownership.refreshed(asked_at, revision, self.now, continued=self.continues)
+                self.continues = True
                 self.evidence.wrote(revision, asked_at)
                 self.act()
             elif other is not None and other.incarnation != self.incarnation:
                 self.world.stop(self)
             else:
                 self.lease_revision = other.revision if other is not None else 0
+                self.continues = self.continues and other is not None  # until a refresh is answered
                 self.refresh(self.now)
 
         self.ask("refresh", put, answered)
@@ -342,7 +344,7 @@ class World:
             self.after(0.5, lambda: self.start(worker_id))
             return
         process = Process(self, worker_id, next(self.numbers))
-        process.lease_revision = process.taken = lease.revision if lease is not None else 0
+        process.lease_revision = lease.revision if lease is not None else 0
         self.log(f"start {process}")
         self.processes.append(process)
         self.after(self.draw.uniform(0.0, _TICK_S), process.tick)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import nats
 import pytest
@@ -19,6 +21,7 @@ from ringcast._common.log import worker_log
 from ringcast._coordination.peer import Coordinator
 from ringcast._coordination.sticky import StickyCoordinator
 from ringcast._coordination.sticky_ownership import ExclusiveCall
+from ringcast._coordination.sticky_session import SessionKeeper, read_sessions
 from ringcast._coordination.sticky_times import StickyTimes, steady_clock
 from ringcast._protocol.sticky.fence import FenceTimes
 from ringcast._protocol.sticky.leader import LeaderTimes
@@ -26,7 +29,7 @@ from ringcast._protocol.sticky.ownership import OwnedState
 from ringcast._protocol.sticky.plan import Wishes
 from ringcast._protocol.sticky.records import decode_state
 from ringcast_testkit import PATIENCE_S, NatsServer, TcpProxy
-from ringcast_wire import InUseError, LeaseRecord, MismatchError, encode_record, limits, names
+from ringcast_wire import InUseError, InvalidInputError, LeaseRecord, MismatchError, encode_record, limits, names
 
 PARTITIONS = 6
 KEY = "list"
@@ -362,7 +365,9 @@ async def test_a_process_whose_session_another_has_taken_stops(fleet: Fleet) -> 
             LOG,
         )
     )
-    await _take_session(other, fleet.store)
+    bucket = Bucket(other, names.owners_bucket(fleet.store))
+    record = LeaseRecord(incarnation="x", host="h", pid=2, started_at_ms=1)
+    await _write_over(bucket, names.session_key("a"), encode_record(record))
     with pytest.raises(ExceptionGroup) as caught:
         await asyncio.wait_for(node.task, PATIENCE_S)
     assert caught.group_contains(InUseError)
@@ -370,17 +375,17 @@ async def test_a_process_whose_session_another_has_taken_stops(fleet: Fleet) -> 
     assert node.coordinator.begin_call(KEY, 0) is None
 
 
-async def _take_session(bus: Bus, store: str) -> None:
-    """Writes the entry of another process over that of worker ``a``, however often that one is faster."""
-    bucket = Bucket(bus, names.owners_bucket(store))
-    value = encode_record(LeaseRecord(incarnation="x", host="h", pid=2, started_at_ms=1))
+async def _write_over(bucket: Bucket, name: str, value: bytes | None) -> int:
+    """Writes over an entry (``None``: deletes it), though its worker may be faster now and then."""
     for _ in range(20):
-        entry = await bucket.get(names.session_key("a"))
+        entry = await bucket.get(name)
         assert entry is not None
         with suppress(ConflictError):
-            await bucket.put(names.session_key("a"), value, last=entry.revision)
-            return
-    raise AssertionError("the session was never written")
+            if value is not None:
+                return await bucket.put(name, value, last=entry.revision)
+            await bucket.delete(name, last=entry.revision)
+            return 0
+    raise AssertionError(f"{name} was never written over")
 
 
 async def test_tokens_rise_over_a_table_that_is_lost(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
@@ -434,3 +439,104 @@ async def test_a_bucket_that_was_made_anew_ends_the_worker(fleet: Fleet, shared_
     with pytest.raises(ExceptionGroup) as caught:
         await asyncio.wait_for(node.task, PATIENCE_S)
     assert caught.group_contains(MismatchError, match="was deleted and made anew while worker 'a' ran")
+
+
+async def test_a_fleet_of_many_is_read_in_several_answers_and_each_has_the_own_entry(fleet: Fleet) -> None:
+    node = await fleet.start("a")
+    await fleet.until_shared(a=6)
+    bucket = Bucket(node.bus, names.owners_bucket(fleet.store))
+    many = [f"w{number}" for number in range(2 * limits.MAX_WORKERS_PER_KEY + 1)]
+    await asyncio.gather(*(bucket.put(names.session_key(name), b"{}", last=0) for name in many[:-1]))
+    answers = await read_sessions(node.bus, bucket, "a", many)
+    assert len(answers) == 3
+    assert set().union(*(answer.asked for answer in answers)) == {"a", *many}
+    assert set().union(*(answer.found.keys() for answer in answers)) == {"a", *many[:-1]}
+    assert all(answer.own is not None for answer in answers)
+
+
+async def test_a_worker_whose_answer_was_lost_goes_on_with_its_session(fleet: Fleet) -> None:
+    """The server has a refresh that the worker does not know of: the next one is refused, and is no other's."""
+    node = await fleet.start("a")
+    await fleet.until_shared(a=6)
+    bucket = Bucket(node.bus, names.owners_bucket(fleet.store))
+    before = dict(fleet.court.owner)
+    entry = await bucket.get(names.session_key("a"))
+    assert entry is not None
+    assert entry.value is not None
+    unknown = await _write_over(bucket, names.session_key("a"), entry.value)
+    await fleet.court.until(lambda: node.coordinator.revision > unknown)
+    assert {n: token for n, (token, _) in fleet.court.owner.items()} == {n: token for n, (token, _) in before.items()}
+    assert len(node.active()) == PARTITIONS
+
+
+@pytest.mark.parametrize("value", [None, b"{"])
+async def test_a_session_that_the_server_lost_is_over(fleet: Fleet, value: bytes | None) -> None:
+    """Another process may have had the entry meanwhile: no session outlives that."""
+    node = await fleet.start("a")
+    await fleet.until_shared(a=6)
+    before = dict(fleet.court.owner)
+    bucket = Bucket(node.bus, names.owners_bucket(fleet.store))
+    await _write_over(bucket, names.session_key("a"), value)
+    await fleet.court.until(lambda: all(fleet.court.owner[n][0] > before[n][0] for n in range(PARTITIONS)))
+    await fleet.until_shared(a=6)
+
+
+class LossyBus:
+    """A bus that loses the answers to what is stored while ``is_lossy``."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self.is_lossy = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bus, name)
+
+    async def store(self, subject: str, payload: bytes, headers: dict[str, str]) -> int:
+        revision = await self._bus.store(subject, payload, headers)
+        if self.is_lossy:
+            raise TimeoutError
+        return revision
+
+
+async def test_a_refresh_after_a_loss_does_not_continue_though_an_answer_was_lost_between(fleet: Fleet) -> None:
+    """The entry is this process's own again, and another process may have had it before: nobody has been told yet."""
+    node = await fleet.start("a")
+    await fleet.until_shared(a=6)
+    bus = LossyBus(node.bus)
+    bucket = Bucket(cast(Bus, bus), names.owners_bucket(fleet.store))
+    record = LeaseRecord(incarnation="i", host="h", pid=1, started_at_ms=1)
+    said: list[bool] = []
+    keeper = SessionKeeper(
+        node.bus,
+        bucket,
+        "other",
+        record,
+        TIMES,
+        steady_clock,
+        LOG,
+        refreshed=lambda refresh: said.append(refresh.continued),
+        taken=lambda: None,
+    )
+    await keeper.take()
+    await keeper.refresh()
+    assert said == [False, True]
+    bus.is_lossy = True
+    with pytest.raises(TimeoutError):
+        await keeper.refresh()
+    bus.is_lossy = False
+    await keeper.refresh()
+    assert said == [False, True, True], "nothing was lost but an answer"
+    await _write_over(bucket, names.session_key("other"), None)
+    bus.is_lossy = True
+    with pytest.raises(TimeoutError):
+        await keeper.refresh()
+    bus.is_lossy = False
+    await keeper.refresh()
+    await keeper.refresh()
+    assert said == [False, True, True, False, True]
+
+
+@pytest.mark.parametrize(("field", "value"), [("refresh_s", 1.3), ("read_s", 0.0), ("read_s", math.nan)])
+def test_times_that_would_miss_the_fence_are_refused(field: str, value: float) -> None:
+    with pytest.raises(InvalidInputError, match=f"^{field} must be above 0 and at most 1.25 seconds, got "):
+        replace(TIMES, **{field: value})

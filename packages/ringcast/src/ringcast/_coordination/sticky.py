@@ -160,6 +160,11 @@ class StickyCoordinator:
         """Whether this worker leads a key."""
         return self._leaders[key].leads
 
+    @property
+    def revision(self) -> int:
+        """The revision of the last refresh of its session entry; 0 before the first."""
+        return self._keeper.revision
+
     def wish(self, key: str, wishes: Wishes) -> None:
         """What an operator wants of a key; it counts where this worker leads."""
         self._leaders[key].wishes = wishes

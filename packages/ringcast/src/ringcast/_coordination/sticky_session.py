@@ -34,7 +34,10 @@ _REFRESHED: Final = 2
 
 
 class Refresh(NamedTuple):
-    """A refresh that was asked for at ``asked_at``. ``continued``: it replaced one of this process."""
+    """A refresh that was asked for at ``asked_at``.
+
+    ``continued``: since the last one that was answered nothing but refreshes of this process has stood there.
+    """
 
     asked_at: float
     revision: int
@@ -70,11 +73,11 @@ class SessionKeeper:
         self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
         self._last = 0
-        """The revision that the next refresh replaces,"""
-        self._is_own = False
-        """which is one of this process,"""
-        self._highest = 0
-        """and the highest of this process so far."""
+        """The revision that the next refresh replaces."""
+        self._continues = False
+        """Whether nothing but refreshes of this process has stood there since the last one that was answered."""
+        self.revision = 0
+        """The highest of this process so far."""
         bus.on_back(self._wake.set)
 
     async def take(self) -> None:
@@ -137,26 +140,26 @@ class SessionKeeper:
                 except ConflictError:
                     self._reconsider(await self._bucket.get(self._name))
                     continue
-                if revision <= self._highest:
+                if revision <= self.revision:
                     # No session may have the number of one before, and other processes count by them.
                     raise MismatchError(
                         f"bucket {self._bucket.name} was deleted and made anew while worker {self._worker_id!r} ran:"
                         f" restart the workers of the store"
                     )
-                refresh = Refresh(asked_at, revision, continued=self._is_own)
-                self._last, self._is_own, self._highest = revision, True, revision
+                refresh = Refresh(asked_at, revision, continued=self._continues)
+                self._last, self._continues, self.revision = revision, True, revision
                 self._refreshed(refresh)
                 return
 
     async def drop(self) -> None:
         """Deletes the entry, unless it is another process's."""
         async with self._lock:
-            if self._is_own:
+            if self._continues:
                 try:
                     await self._bucket.delete(self._name, last=self._last)
                 except ConflictError:
                     self._log.debug("record.not_ours", record=self._name)
-                self._is_own = False
+                self._continues = False
 
     def _reconsider(self, entry: Entry | None) -> None:
         """After a refusal: goes on from what stands there.
@@ -171,7 +174,8 @@ class SessionKeeper:
             self._taken()
             raise self._in_use(entry)
         self._last = entry.revision if entry is not None else 0
-        self._is_own = entry is not None and entry.value is not None
+        if entry is None or entry.value != self._value:
+            self._continues = False  # and stays so until a refresh is answered: one may be stored whose answer is lost
 
     def _other(self, entry: Entry | None) -> LeaseRecord | None:
         """The other process that an entry is of, if it is of one. What can't be read is nobody's."""

@@ -538,5 +538,6 @@ async def test_a_refresh_after_a_loss_does_not_continue_though_an_answer_was_los
 
 @pytest.mark.parametrize(("field", "value"), [("refresh_s", 1.3), ("read_s", 0.0), ("read_s", math.nan)])
 def test_times_that_would_miss_the_fence_are_refused(field: str, value: float) -> None:
+    changes: dict[str, Any] = {field: value}
     with pytest.raises(InvalidInputError, match=f"^{field} must be above 0 and at most 1.25 seconds, got "):
-        replace(TIMES, **{field: value})
+        replace(TIMES, **changes)

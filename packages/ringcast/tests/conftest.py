@@ -6,10 +6,13 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
+import nats
 import pytest
+from nats.js.api import DiscardPolicy, StreamConfig
 from ringcast import Mode, Worker
 from ringcast_client import ConfigServiceClient
 from ringcast_testkit import ConfigServiceProcess, NatsServer
+from ringcast_wire import limits, names
 
 
 @dataclass
@@ -49,3 +52,28 @@ async def new_store(
 def store(new_store: Callable[[str], Store], store_name: str) -> Store:
     """A store that no other test uses, not created yet."""
     return new_store(store_name)
+
+
+@pytest.fixture
+async def store_of_owners(shared_nats: NatsServer, store_name: str) -> AsyncIterator[str]:
+    """A store that has the bucket of owners alone, as ``streams.owners`` of the config service has it."""
+    client = await nats.connect(shared_nats.url)
+    bucket = names.owners_bucket(store_name)
+    keys = (names.term_key("*"), names.table_key("*"), names.state_key("*", "*"), names.session_key("*"))
+    config = StreamConfig(
+        name=f"KV_{bucket}",
+        subjects=[f"$KV.{bucket}.{key}" for key in keys],
+        max_msgs_per_subject=1,
+        max_msg_size=limits.MAX_TABLE_BYTES + limits.CHUNK_HEADROOM_BYTES,
+        max_age=86_400,
+        discard=DiscardPolicy.NEW,
+        allow_direct=True,
+        deny_delete=True,
+        deny_purge=True,
+    )
+    try:
+        await client.jetstream().add_stream(config)
+        yield store_name
+    finally:
+        await client.jetstream().delete_stream(f"KV_{bucket}")
+        await client.close()

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
 
 import nats
 import pytest
-from nats.js.api import DiscardPolicy, StreamConfig
 from ringcast._bus.bus import Bus, connected
 from ringcast._bus.kv import Bucket, ConflictError
 from ringcast._bus.nats_bus import NatsBus
@@ -21,7 +18,6 @@ from ringcast._common.log import worker_log
 from ringcast._coordination.peer import Coordinator
 from ringcast._coordination.sticky import StickyCoordinator
 from ringcast._coordination.sticky_ownership import ExclusiveCall
-from ringcast._coordination.sticky_session import SessionKeeper, read_sessions
 from ringcast._coordination.sticky_times import StickyTimes, steady_clock
 from ringcast._protocol.sticky.fence import FenceTimes
 from ringcast._protocol.sticky.leader import LeaderTimes
@@ -29,7 +25,7 @@ from ringcast._protocol.sticky.ownership import OwnedState
 from ringcast._protocol.sticky.plan import Wishes
 from ringcast._protocol.sticky.records import decode_state
 from ringcast_testkit import PATIENCE_S, NatsServer, TcpProxy
-from ringcast_wire import InUseError, InvalidInputError, LeaseRecord, MismatchError, encode_record, limits, names
+from ringcast_wire import InUseError, LeaseRecord, MismatchError, encode_record, names
 
 PARTITIONS = 6
 KEY = "list"
@@ -224,33 +220,13 @@ async def _ended(task: asyncio.Task[None]) -> None:
 
 
 @pytest.fixture
-async def fleet(shared_nats: NatsServer, store_name: str) -> AsyncIterator[Fleet]:
-    """A store with the bucket of owners, as ``streams.owners`` of the config service has it."""
-    client = await nats.connect(shared_nats.url)
-    bucket = names.owners_bucket(store_name)
-    keys = (names.term_key("*"), names.table_key("*"), names.state_key("*", "*"), names.session_key("*"))
-    try:
-        await client.jetstream().add_stream(
-            StreamConfig(
-                name=f"KV_{bucket}",
-                subjects=[f"$KV.{bucket}.{key}" for key in keys],
-                max_msgs_per_subject=1,
-                max_msg_size=limits.MAX_TABLE_BYTES + limits.CHUNK_HEADROOM_BYTES,
-                max_age=86_400,
-                discard=DiscardPolicy.NEW,
-                allow_direct=True,
-                deny_delete=True,
-                deny_purge=True,
-            )
-        )
-        async with AsyncExitStack() as stack:
-            fleet = Fleet(store_name, shared_nats.port, Court(), stack)
-            yield fleet
-        assert not fleet.court.violations
-        assert fleet.court.owner
-    finally:
-        await client.jetstream().delete_stream(f"KV_{bucket}")
-        await client.close()
+async def fleet(shared_nats: NatsServer, store_of_owners: str) -> AsyncIterator[Fleet]:
+    """Judges in the end what the test has not."""
+    async with AsyncExitStack() as stack:
+        fleet = Fleet(store_of_owners, shared_nats.port, Court(), stack)
+        yield fleet
+    assert not fleet.court.violations
+    assert fleet.court.owner
 
 
 async def test_workers_that_join_and_leave_have_their_shares(fleet: Fleet) -> None:
@@ -441,19 +417,6 @@ async def test_a_bucket_that_was_made_anew_ends_the_worker(fleet: Fleet, shared_
     assert caught.group_contains(MismatchError, match="was deleted and made anew while worker 'a' ran")
 
 
-async def test_a_fleet_of_many_is_read_in_several_answers_and_each_has_the_own_entry(fleet: Fleet) -> None:
-    node = await fleet.start("a")
-    await fleet.until_shared(a=6)
-    bucket = Bucket(node.bus, names.owners_bucket(fleet.store))
-    many = [f"w{number}" for number in range(2 * limits.MAX_WORKERS_PER_KEY + 1)]
-    await asyncio.gather(*(bucket.put(names.session_key(name), b"{}", last=0) for name in many[:-1]))
-    answers = await read_sessions(node.bus, bucket, "a", many)
-    assert len(answers) == 3
-    assert set().union(*(answer.asked for answer in answers)) == {"a", *many}
-    assert set().union(*(answer.found.keys() for answer in answers)) == {"a", *many[:-1]}
-    assert all(answer.own is not None for answer in answers)
-
-
 async def test_a_worker_whose_answer_was_lost_goes_on_with_its_session(fleet: Fleet) -> None:
     """The server has a refresh that the worker does not know of: the next one is refused, and is no other's."""
     node = await fleet.start("a")
@@ -479,65 +442,3 @@ async def test_a_session_that_the_server_lost_is_over(fleet: Fleet, value: bytes
     await _write_over(bucket, names.session_key("a"), value)
     await fleet.court.until(lambda: all(fleet.court.owner[n][0] > before[n][0] for n in range(PARTITIONS)))
     await fleet.until_shared(a=6)
-
-
-class LossyBus:
-    """A bus that loses the answers to what is stored while ``is_lossy``."""
-
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
-        self.is_lossy = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._bus, name)
-
-    async def store(self, subject: str, payload: bytes, headers: dict[str, str]) -> int:
-        revision = await self._bus.store(subject, payload, headers)
-        if self.is_lossy:
-            raise TimeoutError
-        return revision
-
-
-async def test_a_refresh_after_a_loss_does_not_continue_though_an_answer_was_lost_between(fleet: Fleet) -> None:
-    """The entry is this process's own again, and another process may have had it before: nobody has been told yet."""
-    node = await fleet.start("a")
-    await fleet.until_shared(a=6)
-    bus = LossyBus(node.bus)
-    bucket = Bucket(cast(Bus, bus), names.owners_bucket(fleet.store))
-    record = LeaseRecord(incarnation="i", host="h", pid=1, started_at_ms=1)
-    said: list[bool] = []
-    keeper = SessionKeeper(
-        node.bus,
-        bucket,
-        "other",
-        record,
-        TIMES,
-        steady_clock,
-        LOG,
-        refreshed=lambda refresh: said.append(refresh.continued),
-        taken=lambda: None,
-    )
-    await keeper.take()
-    await keeper.refresh()
-    assert said == [False, True]
-    bus.is_lossy = True
-    with pytest.raises(TimeoutError):
-        await keeper.refresh()
-    bus.is_lossy = False
-    await keeper.refresh()
-    assert said == [False, True, True], "nothing was lost but an answer"
-    await _write_over(bucket, names.session_key("other"), None)
-    bus.is_lossy = True
-    with pytest.raises(TimeoutError):
-        await keeper.refresh()
-    bus.is_lossy = False
-    await keeper.refresh()
-    await keeper.refresh()
-    assert said == [False, True, True, False, True]
-
-
-@pytest.mark.parametrize(("field", "value"), [("refresh_s", 1.3), ("read_s", 0.0), ("read_s", math.nan)])
-def test_times_that_would_miss_the_fence_are_refused(field: str, value: float) -> None:
-    changes: dict[str, Any] = {field: value}
-    with pytest.raises(InvalidInputError, match=f"^{field} must be above 0 and at most 1.25 seconds, got "):
-        replace(TIMES, **changes)

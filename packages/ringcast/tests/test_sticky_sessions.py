@@ -1,0 +1,106 @@
+"""The session entries of exclusive ownership, on a real NATS server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
+from ringcast._bus.bus import Bus, connected
+from ringcast._bus.kv import Bucket
+from ringcast._bus.nats_bus import NatsBus
+from ringcast._common.config import WorkerConfig
+from ringcast._common.log import worker_log
+from ringcast._coordination.sticky_session import SessionKeeper, read_sessions
+from ringcast._coordination.sticky_times import StickyTimes, steady_clock
+from ringcast._protocol.sticky.fence import FenceTimes
+from ringcast_testkit import NatsServer
+from ringcast_wire import InvalidInputError, LeaseRecord, limits, names
+
+LOG = worker_log(logging.getLogger("ringcast"))
+
+
+@pytest.fixture
+async def bus(shared_nats: NatsServer, store_of_owners: str) -> AsyncIterator[Bus]:
+    """A connection of worker ``a``."""
+    config = WorkerConfig(store=store_of_owners, keys=("list",), servers=(shared_nats.url,), worker_id="a")
+    async with connected(NatsBus.prepared, config, LOG) as opened:
+        yield opened
+
+
+async def test_many_are_read_in_several_answers_each_with_the_own_entry(bus: Bus, store_of_owners: str) -> None:
+    bucket = Bucket(bus, names.owners_bucket(store_of_owners))
+    await bucket.put(names.session_key("a"), b"{}", last=0)
+    many = [f"w{number}" for number in range(2 * limits.MAX_WORKERS_PER_KEY + 1)]
+    await asyncio.gather(*(bucket.put(names.session_key(name), b"{}", last=0) for name in many[:-1]))
+    answers = await read_sessions(bus, bucket, "a", many)
+    assert len(answers) == 3
+    assert set().union(*(answer.asked for answer in answers)) == {"a", *many}
+    assert set().union(*(answer.found.keys() for answer in answers)) == {"a", *many[:-1]}
+    assert all(answer.own is not None for answer in answers)
+
+
+class LossyBus:
+    """A bus that loses the answers to what is stored while ``is_lossy``."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self.is_lossy = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bus, name)
+
+    async def store(self, subject: str, payload: bytes, headers: dict[str, str]) -> int:
+        revision = await self._bus.store(subject, payload, headers)
+        if self.is_lossy:
+            raise TimeoutError
+        return revision
+
+
+async def test_a_refresh_after_a_loss_does_not_continue_though_an_answer_was_lost_between(
+    bus: Bus, store_of_owners: str
+) -> None:
+    """The entry is this process's own again, and another process may have had it before: nobody has been told yet."""
+    lossy = LossyBus(bus)
+    bucket = Bucket(cast(Bus, lossy), names.owners_bucket(store_of_owners))
+    record = LeaseRecord(incarnation="i", host="h", pid=1, started_at_ms=1)
+    said: list[bool] = []
+    keeper = SessionKeeper(
+        bus,
+        bucket,
+        "other",
+        record,
+        StickyTimes(),
+        steady_clock,
+        LOG,
+        refreshed=lambda refresh: said.append(refresh.continued),
+        taken=lambda: None,
+    )
+    await keeper.take()
+    await keeper.refresh()
+    assert said == [False, True]
+    lossy.is_lossy = True
+    with pytest.raises(TimeoutError):
+        await keeper.refresh()
+    lossy.is_lossy = False
+    await keeper.refresh()
+    assert said == [False, True, True], "nothing was lost but an answer"
+    await bucket.delete(names.session_key("other"), last=keeper.revision)
+    lossy.is_lossy = True
+    with pytest.raises(TimeoutError):
+        await keeper.refresh()
+    lossy.is_lossy = False
+    await keeper.refresh()
+    await keeper.refresh()
+    assert said == [False, True, True, False, True]
+
+
+@pytest.mark.parametrize(("field", "value"), [("refresh_s", 1.3), ("read_s", 0.0), ("read_s", math.nan)])
+def test_times_that_would_miss_the_fence_are_refused(field: str, value: float) -> None:
+    fence = FenceTimes(ttl_s=3.0, call_s=0.5)
+    values: dict[str, Any] = {"refresh_s": 0.5, field: value}
+    with pytest.raises(InvalidInputError, match=f"^{field} must be above 0 and at most 1.25 seconds, got "):
+        StickyTimes(fence=fence, **values)

@@ -99,11 +99,11 @@ async def test_a_timer_wakes_at_the_time_that_was_set_last() -> None:
 async def test_a_timer_may_be_set_twice_for_a_time_that_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loops of uvloop call at once then: their handle does not say when."""
     loop, woken = asyncio.get_running_loop(), asyncio.Event()
-    monkeypatch.setattr(loop, "call_at", lambda _at, call: loop.call_soon(call))
     timer = WakeTimer(woken.set)
-    timer.set(1.0)
-    timer.set(1.0)
-    timer.set(2.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "call_at", lambda _at, call: loop.call_soon(call))
+        for at in (1.0, 1.0, 2.0):
+            timer.set(at)
     async with asyncio.timeout(PATIENCE_S):
         await woken.wait()
 

@@ -206,7 +206,7 @@ def test_the_largest_seal_fits_into_a_record() -> None:
     pending = tuple(range(2**63 - limits.MAX_SEAL_PENDING, 2**63))
     largest = GroupSeal(
         history="h" * 64,
-        revision=2**63,
+        revision=2**63 - 1,
         pending=pending,
         holder="i" * 16,
         lease=f"{'w' * 64}.{'w' * 64}",

@@ -105,7 +105,7 @@ VARIANTS: Final = {
     ),
     "waits_for_no_worker": Variant(
         "declares workers dead that have not registered again when it starts",
-        200,
+        500,
         ((WorkerRegistry, "restore", _restore_no_worker),),
     ),
     "unread_lease": Variant(

@@ -121,8 +121,9 @@ class Holdings:
         self._leaving: dict[int, _Leaving] = {}
         self._awaiting: defaultdict[int, dict[str, bool]] = defaultdict(dict)
         """Consumers that joined before the partition was held, and whether they have been there before."""
-        self._present_soon: defaultdict[str, set[int]] = defaultdict(set)
-        """What consumers are to get as it is, at the end of this turn of the event loop."""
+        self._present_soon: defaultdict[str, dict[int, Settled | None]] = defaultdict(dict)
+        """The partitions that consumers are to get as they are, at the end of this turn of the event loop; and since
+        when changes of each are read (``None``: none are)."""
         self._closed = False
         self._sealed: set[int] = set()
         """The partitions of which a seal was found."""
@@ -311,20 +312,32 @@ class Holdings:
             self._sealed.add(partition)
         if self._progress.hold(partition, since, current=current):
             self._catch_up()
+        read_since = None if current and not since.pending else since
         for name, returns in self._awaiting.pop(partition, {}).items():
             if not (returns and known):
                 if not self._present_soon:  # of several partitions at once: a look costs more than a partition
                     asyncio.get_running_loop().call_soon(self._deliver_present)
-                self._present_soon[name].add(partition)
+                self._present_soon[name][partition] = read_since
 
     def _deliver_present(self) -> None:
-        wanted = {
-            name: {partition for partition in partitions if self._keeper.is_taken(partition)}
-            for name, partitions in self._present_soon.items()
-        }
+        read_since: dict[int, Settled | None] = {}
+        wanted: dict[str, set[int]] = {}
+        for name, partitions in self._present_soon.items():
+            taken = {partition: since for partition, since in partitions.items() if self._keeper.is_taken(partition)}
+            wanted[name] = set(taken)
+            read_since.update(taken)
         self._present_soon.clear()
+
+        def is_read(row_id: str) -> bool:
+            change = self._source.change_of(row_id)
+            since = read_since.get(change.partition) if change is not None else None
+            if change is None or since is None:
+                return False
+            news = change.version > since.revision or change.version in since.pending
+            return news or since.history != self._source.history
+
         if not self._closed:
-            self._present_rows.deliver(wanted)
+            self._present_rows.deliver(wanted, is_read)
 
     @property
     def _looks_for_rows(self) -> bool:

@@ -77,6 +77,7 @@ def _round(
             children.append(stack.enter_context(Child(f"consumer {number}", "benchmarks.envelope.consumer", settings)))
         for child in children:
             child.wait_for("ready", _START_S)
+        _held(agent, store)
         system.service.pause()
         stack.callback(system.service.resume)
         agent.pause()
@@ -96,6 +97,18 @@ def _round(
         last_ns = _drain(children, count)
         _settled(agent, store, count)
         return {"took_s": (last_ns - start_ns) / 1e9, **meter.seconds()}
+
+
+def _held(agent: AgentProcess, store: str) -> None:
+    """Waits until the group holds every partition: earlier changes are read from the service, which will stop."""
+    deadline = time.monotonic() + _START_S
+    while True:
+        (group,) = (each for each in agent.status()["groups"] if each["store"] == store)
+        if group["partitions_held"] == _PARTITIONS:
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{group['partitions_held']} of {_PARTITIONS} partitions were held after {_START_S:g} s")
+        time.sleep(_POLL_S)
 
 
 def _filters(number: int, consumers: int) -> list[str]:

@@ -202,3 +202,21 @@ def unused_port() -> int:
         taken.bind(("127.0.0.1", 0))
         port: int = taken.getsockname()[1]
     return port
+
+
+@pytest.fixture
+async def write(writer: Writer, store_name: str) -> Any:
+    """Writes rows of the test's store: a value each, or nothing to delete it."""
+    await asyncio.to_thread(writer.create, store_name)
+
+    def write_all(rows: dict[str, str | None]) -> None:
+        for row_id, value in rows.items():
+            if value is None:
+                writer.delete(store_name, "list", row_id)
+            else:
+                writer.put(store_name, "list", row_id, value)
+
+    async def write(**rows: str | None) -> None:
+        await asyncio.to_thread(write_all, rows)
+
+    return write

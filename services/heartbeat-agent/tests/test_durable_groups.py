@@ -24,24 +24,6 @@ from ringcast_wire import WIRE_VERSION, PartitionRows, ReplayAnswer, ReplayOutco
 OPTIONS = ("--id", "durable", "--linger", "5")
 
 
-@pytest.fixture
-async def write(writer: Any, store_name: str) -> Any:
-    """Writes rows of the test's store: a value each, or nothing to delete it."""
-    await asyncio.to_thread(writer.create, store_name)
-
-    def write_all(rows: dict[str, str | None]) -> None:
-        for row_id, value in rows.items():
-            if value is None:
-                writer.delete(store_name, "list", row_id)
-            else:
-                writer.put(store_name, "list", row_id, value)
-
-    async def write(**rows: str | None) -> None:
-        await asyncio.to_thread(write_all, rows)
-
-    return write
-
-
 def told(followed: Followed, after: int = 0) -> list[tuple[str, str | None]]:
     return sorted((delivery.row_id, delivery.value) for delivery in followed.deliveries[after:])
 

@@ -20,24 +20,6 @@ PARTITIONS = 16
 ROWS = [f"r{number}" for number in range(24)]
 
 
-@pytest.fixture
-async def write(writer: Any, store_name: str) -> Any:
-    """Writes rows of the test's store: a value each, or nothing to delete it."""
-    await asyncio.to_thread(writer.create, store_name)
-
-    def write_all(rows: dict[str, str | None]) -> None:
-        for row_id, value in rows.items():
-            if value is None:
-                writer.delete(store_name, "list", row_id)
-            else:
-                writer.put(store_name, "list", row_id, value)
-
-    async def write(**rows: str | None) -> None:
-        await asyncio.to_thread(write_all, rows)
-
-    return write
-
-
 async def sealed(url: str, store: str, condition: Callable[[tuple[HeldPartition, ...]], bool]) -> None:
     """Waits until the seals of the store's one group are as wanted."""
     async with asyncio.timeout(2 * PATIENCE_S):

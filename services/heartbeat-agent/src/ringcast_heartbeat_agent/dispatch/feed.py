@@ -14,7 +14,7 @@ from ringcast_heartbeat_agent.dispatch.absent import Absent
 from ringcast_heartbeat_agent.dispatch.consumer_session import ConsumerSession
 from ringcast_heartbeat_agent.dispatch.group import GroupContext
 from ringcast_heartbeat_agent.dispatch.holdings import Holdings, HoldsAll
-from ringcast_heartbeat_agent.dispatch.intake import AT_ONCE, Intake
+from ringcast_heartbeat_agent.dispatch.intake import AT_ONCE, MOST_LOOKED_AT, Intake
 from ringcast_heartbeat_agent.dispatch.positions import Away
 from ringcast_heartbeat_agent.dispatch.present import PresentRows
 from ringcast_heartbeat_agent.dispatch.progress import Progress
@@ -25,8 +25,6 @@ from ringcast_heartbeat_agent.dispatch.source import Source
 from ringcast_heartbeat_agent.dispatch.tasks import GroupTasks
 
 _SAVE_S: Final = 1.0
-_MOST_LOOKED_AT: Final = 50_000
-"""With more rows that wait it is not looked how far the group has come: what was known holds."""
 
 
 class FeedSink(Protocol):
@@ -145,7 +143,7 @@ class Feed:
             return
         self._save_at = now + _SAVE_S
         self._look_at_partitions(self._progress)
-        if self.intake.waiting + len(self.absent) <= _MOST_LOOKED_AT:
+        if self.intake.waiting + len(self.absent) <= MOST_LOOKED_AT:
             self._save()
 
     def joined(self, consumer: ConsumerSession) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from ringcast import Change
 
 from ringcast_heartbeat_agent.dispatch.absent import Absent
-from ringcast_heartbeat_agent.dispatch.intake import Intake
+from ringcast_heartbeat_agent.dispatch.intake import MOST_LOOKED_AT, Intake
 from ringcast_heartbeat_agent.dispatch.present import PresentRows
 from ringcast_heartbeat_agent.dispatch.progress import Progress
 from ringcast_heartbeat_agent.dispatch.seal_keeper import Sealed, SealKeeper
@@ -20,8 +20,6 @@ from ringcast_heartbeat_agent.dispatch.sessions import Sessions
 from ringcast_heartbeat_agent.dispatch.source import Source
 
 _FROM_THE_BEGINNING: Final = Settled("", 0)
-_MOST_LOOKED_AT: Final = 50_000
-"""With more rows that wait it is not looked how far the group has come: what was known holds."""
 
 
 class HoldsAll:
@@ -201,9 +199,7 @@ class Holdings:
         """The group has ended: what it holds others may have, from where it has come to."""
         self._closed = True
         self.look()
-        settled = self._snapshot(self._owned)
-        for partition in self._keeper.seals.give_up(self._owned):
-            self._leaving[partition] = _Leaving(settled.get(partition))
+        self._give_up(self._owned)
         for partition, leaving in self._leaving.items():
             self._release(partition, leaving)
         self._leaving.clear()
@@ -228,12 +224,7 @@ class Holdings:
         """How far the group has come in the partitions that it holds."""
         applied = self._source.applied()
         waiting = self._intake.waiting + len(self._absent)
-        if (
-            self._present_soon
-            or self._present_rows.looking
-            or waiting > _MOST_LOOKED_AT
-            or not (self._dirty or applied != self._applied)
-        ):
+        if self._looks_for_rows or waiting > MOST_LOOKED_AT or not (self._dirty or applied != self._applied):
             return {}
         self._dirty, self._applied = False, applied
         found = self._snapshot(self._keeper.seals.held())
@@ -243,18 +234,14 @@ class Holdings:
         """Gives up partitions that have gone to other hosts, and asks for those that have come."""
         owned = set(self._source.applied())
         if lost := self._owned - owned:
-            settled = self._snapshot(lost)
-            for partition in self._keeper.seals.give_up(lost):
-                self._leaving[partition] = _Leaving(settled.get(partition))
+            self._give_up(lost)
             self._forget(lost)
             for partition in lost:
                 self._base.pop(partition, None)
         if gained := owned - self._owned:
             self._keeper.seals.own(gained, asyncio.get_running_loop().time())
             if self._keeper.why_not:
-                for partition in gained:
-                    self._begin(partition, self.start(partition), known=False)
-                    self._unsealed.add(partition)
+                self._begin_unsealed(gained)
         self._owned = owned
         if self._leaving:
             in_flight = set[int]().union(*(consumer.partitions_in_flight for consumer in self._sessions))
@@ -290,10 +277,8 @@ class Holdings:
         """Seals can't be kept, and why; empty: they can be again."""
         self._warn(why)
         if why:
-            for partition in self._owned:
-                if not self._keeper.seals.is_taken(partition) and partition not in self._unsealed:
-                    self._begin(partition, self.start(partition), known=False)
-                    self._unsealed.add(partition)
+            is_taken = self._keeper.seals.is_taken
+            self._begin_unsealed(each for each in self._owned if not is_taken(each) and each not in self._unsealed)
             for partition in list(self._dropped):
                 self.resumed(partition)
         else:
@@ -303,6 +288,16 @@ class Holdings:
             self._unsealed.clear()
 
     # ---- small
+
+    def _give_up(self, partitions: Collection[int]) -> None:
+        settled = self._snapshot(partitions)
+        for partition in self._keeper.seals.give_up(partitions):
+            self._leaving[partition] = _Leaving(settled.get(partition))
+
+    def _begin_unsealed(self, partitions: Iterable[int]) -> None:
+        for partition in partitions:
+            self._begin(partition, self.start(partition), known=False)
+            self._unsealed.add(partition)
 
     def _begin(self, partition: int, since: Settled, *, known: bool) -> None:
         applied, history = self._source.applied().get(partition, 0), self._source.history

@@ -15,6 +15,8 @@ from ringcast_heartbeat_agent.dispatch.shares import Shares
 from ringcast_heartbeat_agent.dispatch.window import Window
 
 AT_ONCE: Final = 1_024
+MOST_LOOKED_AT: Final = 50_000
+"""With more rows that wait it is not looked how far the group has come: what was known holds."""
 """Rows that one batch looks at beside those that have just come: other tasks run in between."""
 
 

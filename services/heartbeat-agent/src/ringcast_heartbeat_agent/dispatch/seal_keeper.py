@@ -249,11 +249,7 @@ class SealKeeper:
         for partition in due:
             entry = entries[self._key(partition)]
             seal = entry.seal
-            lives = seal is not None and bool(seal.holder)
-            if lives and seal is not None and seal.lease is not None and is_current:
-                lives = living.get(seal.lease) == seal.holder
-            elif lives and seal is not None and seal.lease is None:
-                lives = False
+            lives = seal is not None and _lives(seal, living, is_current=is_current)
             if entry.damaged and not lives and self.seals.was_held(partition):
                 seal = None  # what was written last is known here
             outcome = self.seals.found(
@@ -349,3 +345,10 @@ class SealKeeper:
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
+
+
+def _lives(seal: GroupSeal, living: Mapping[str, str], *, is_current: bool) -> bool:
+    """Whether a process holds the partition that may live. Leases that are not current prove no death."""
+    if not seal.holder or seal.lease is None:
+        return False
+    return not is_current or living.get(seal.lease) == seal.holder

@@ -24,10 +24,9 @@ from ringcast_wire import (
     decode_record,
     encode_record,
     names,
-    without_passwords,
 )
 
-from ringcast._bus.tools import ToolBus, ask, open_bus, read_bucket, read_bucket_entries, write_entry
+from ringcast._bus.tools import ToolBus, answered_within, ask, open_bus, read_bucket, read_bucket_entries, write_entry
 from ringcast.topology import DEFAULT_TIMEOUT_S, servers_of
 
 _TRIES: Final = 5
@@ -83,16 +82,11 @@ async def read_groups(
     for field, value in (("key", key), ("group", group)):
         if value is not None:
             names.check_name(field, value)
-    shown = servers_of(servers)
-    async with open_bus(shown, timeout_s=timeout_s, name="ringcast-groups") as client:
-        try:
-            async with asyncio.timeout(timeout_s):
-                seals = await _seals(client, store, names.seal_key(key or "*", group or "*", "*"), timeout_s)
-                leases = await read_bucket(client, names.LEASES_BUCKET, timeout_s=timeout_s) or {}
-        except TimeoutError:
-            raise UnavailableError(
-                f"NATS at {without_passwords(shown)} did not answer within {timeout_s:g} s"
-            ) from None
+    urls = servers_of(servers)
+    async with open_bus(urls, timeout_s=timeout_s, name="ringcast-groups") as client:
+        async with answered_within(urls, timeout_s):
+            seals = await _seals(client, store, names.seal_key(key or "*", group or "*", "*"), timeout_s)
+            leases = await read_bucket(client, names.LEASES_BUCKET, timeout_s=timeout_s) or {}
         found: dict[tuple[str, str], list[tuple[int, GroupSeal]]] = {}
         for (of_key, name, partition), (_, seal) in seals.items():
             found.setdefault((of_key, name), []).append((partition, seal))
@@ -129,15 +123,12 @@ async def reset_group(
     """
     for field, value in (("store", store), ("key", key), ("group", group)):
         names.check_name(field, value)
-    shown = servers_of(servers)
-    async with open_bus(shown, timeout_s=timeout_s, name="ringcast-groups") as client:
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await _reset(client, store, key, group, force, timeout_s)
-        except TimeoutError:
-            raise UnavailableError(
-                f"NATS at {without_passwords(shown)} did not answer within {timeout_s:g} s"
-            ) from None
+    urls = servers_of(servers)
+    async with (
+        open_bus(urls, timeout_s=timeout_s, name="ringcast-groups") as client,
+        answered_within(urls, timeout_s),
+    ):
+        return await _reset(client, store, key, group, force, timeout_s)
 
 
 async def _reset(client: ToolBus, store: str, key: str, group: str, force: bool, timeout_s: float) -> int:

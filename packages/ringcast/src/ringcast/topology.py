@@ -5,7 +5,6 @@ It is what the workers themselves compute from the same data: a look from outsid
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,14 +17,12 @@ from ringcast_wire import (
     NodePhase,
     NodeRecord,
     StoreSettings,
-    UnavailableError,
     UnknownKeyError,
     UnknownStoreError,
     names,
-    without_passwords,
 )
 
-from ringcast._bus.tools import ask, open_bus, read_bucket
+from ringcast._bus.tools import answered_within, ask, open_bus, read_bucket
 from ringcast._protocol.assignment import owners
 from ringcast._protocol.kv_mirror import Entry
 from ringcast._protocol.membership import Membership
@@ -96,18 +93,15 @@ async def _read(
     servers: Sequence[str], store: str, keys: str, timeout_s: float
 ) -> tuple[StoreSettings, dict[str, bytes], dict[str, bytes]]:
     names.check_name("store", store)
-    async with open_bus(servers, timeout_s=timeout_s, name="ringcast-topology") as client:
-        try:
-            async with asyncio.timeout(timeout_s):
-                meta = await read_bucket(client, names.meta_bucket(store), timeout_s=timeout_s)
-                if meta is None:
-                    raise UnknownStoreError(f"store {store!r} does not exist", field="store")
-                nodes = await read_bucket(client, names.nodes_bucket(store), keys, timeout_s=timeout_s) or {}
-                leases = await read_bucket(client, names.LEASES_BUCKET, timeout_s=timeout_s) or {}
-        except TimeoutError:
-            raise UnavailableError(
-                f"NATS at {without_passwords(servers)} did not answer within {timeout_s:g} s"
-            ) from None
+    async with (
+        open_bus(servers, timeout_s=timeout_s, name="ringcast-topology") as client,
+        answered_within(servers, timeout_s),
+    ):
+        meta = await read_bucket(client, names.meta_bucket(store), timeout_s=timeout_s)
+        if meta is None:
+            raise UnknownStoreError(f"store {store!r} does not exist", field="store")
+        nodes = await read_bucket(client, names.nodes_bucket(store), keys, timeout_s=timeout_s) or {}
+        leases = await read_bucket(client, names.LEASES_BUCKET, timeout_s=timeout_s) or {}
     return StoreSettings.from_kv(meta), nodes, leases
 
 

@@ -19,8 +19,8 @@ _INACTIVE_S: Final = 30.0
 _ACK_PREFIX: Final = "$JS.ACK."
 _MARKER: Final = "Nats-Marker-Reason"
 _OPERATION: Final = "KV-Operation"
-_EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
-_WRONG_SEQUENCE: Final = (10071, 10164)
+EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
+WRONG_SEQUENCE: Final = (10071, 10164)
 
 
 class ConflictError(Exception):
@@ -61,11 +61,11 @@ class Bucket:
         await self._publish(key, b"", last, {_OPERATION: "DEL"})
 
     async def _publish(self, key: str, value: bytes, last: int, headers: dict[str, str]) -> int:
-        headers[_EXPECTED] = str(last)
+        headers[EXPECTED] = str(last)
         try:
             return await self._bus.store(self.prefix + key, value, headers)
         except RejectedError as error:
-            if error.code in _WRONG_SEQUENCE:
+            if error.code in WRONG_SEQUENCE:
                 raise ConflictError(key) from error
             raise
 

@@ -15,6 +15,7 @@ from nats.aio.client import Client
 from ringcast_wire import UnavailableError, names, without_passwords
 
 from ringcast._bus.bus import Message
+from ringcast._bus.kv import EXPECTED, WRONG_SEQUENCE
 from ringcast._common.config import resolve_jetstream_api, resolve_login
 
 _PAGE: Final = 500
@@ -23,8 +24,6 @@ _END: Final = "204"
 _NOTHING: Final = "404"
 _NO_RESPONDERS: Final = "503"
 _GONE: Final = ("KV-Operation", "Nats-Marker-Reason")
-_EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
-_WRONG_SEQUENCE: Final = (10071, 10164)
 
 ToolBus: TypeAlias = Client
 """What :func:`open_bus` opens."""
@@ -70,6 +69,20 @@ async def open_bus(servers: Sequence[str], *, timeout_s: float, name: str) -> As
         await client.close()
 
 
+@asynccontextmanager
+async def answered_within(servers: Sequence[str], timeout_s: float) -> AsyncIterator[None]:
+    """Bounds requests that may wait for ever.
+
+    Raises:
+        UnavailableError: they took longer than ``timeout_s``; the message names the servers.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except TimeoutError:
+        raise UnavailableError(f"NATS at {without_passwords(servers)} did not answer within {timeout_s:g} s") from None
+
+
 async def read_bucket(nc: Client, bucket: str, keys: str = ">", *, timeout_s: float) -> dict[str, bytes] | None:
     """What is in a bucket now under the keys that match, or ``None`` when there is no such bucket.
 
@@ -107,11 +120,11 @@ async def write_entry(nc: Client, bucket: str, key: str, value: bytes, *, last: 
     Raises:
         UnavailableError: the bucket does not take it.
     """
-    js, headers = nc.jetstream(timeout=timeout_s), {_EXPECTED: str(last)}
+    js, headers = nc.jetstream(timeout=timeout_s), {EXPECTED: str(last)}
     try:
         await js.publish(f"$KV.{bucket}.{key}", value, headers=headers)
     except nats.js.errors.APIError as error:
-        if error.err_code in _WRONG_SEQUENCE:
+        if error.err_code in WRONG_SEQUENCE:
             return False
         raise UnavailableError(f"bucket {bucket} does not take {key}: {error}") from error
     return True

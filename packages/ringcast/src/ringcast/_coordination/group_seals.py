@@ -19,7 +19,7 @@ from ringcast_wire import (
 
 from ringcast._bus.bus import Bus, NotFoundError
 from ringcast._bus.kv import Bucket
-from ringcast._bus.multi_get import read_entries
+from ringcast._bus.multi_get import Found, read_entries
 
 _KEYS_AT_ONCE: Final = 256
 
@@ -59,10 +59,8 @@ class GroupSeals:
     async def read(self, keys: Sequence[str]) -> dict[str, SealEntry]:
         """What stands under each of these keys."""
         entries: dict[str, SealEntry] = {key: SealEntry(0, None) for key in keys}
-        for start in range(0, len(keys), _KEYS_AT_ONCE):
-            some = keys[start : start + _KEYS_AT_ONCE]
-            for key, found in (await read_entries(self._bus, self._bucket.name, some, "seals")).items():
-                entries[key] = self._entry(key, found.sequence, found.data)
+        for key, found in (await self._read(self._bucket.name, keys, "seals")).items():
+            entries[key] = self._entry(key, found.sequence, found.data)
         return entries
 
     async def write(self, key: str, seal: GroupSeal, *, last: int) -> int:
@@ -76,15 +74,19 @@ class GroupSeals:
 
     async def living(self, leases: Iterable[str]) -> dict[str, str]:
         """Which of these leases live, and the incarnation of the process that has each."""
-        wanted = sorted(set(leases))
         living: dict[str, str] = {}
-        for start in range(0, len(wanted), _KEYS_AT_ONCE):
-            some = wanted[start : start + _KEYS_AT_ONCE]
-            for lease, found in (await read_entries(self._bus, names.LEASES_BUCKET, some, "leases")).items():
-                with suppress(ProtocolError):  # as good as none
-                    if found.data is not None:
-                        living[lease] = decode_record(found.data, LeaseRecord).incarnation
+        for lease, found in (await self._read(names.LEASES_BUCKET, sorted(set(leases)), "leases")).items():
+            with suppress(ProtocolError):  # as good as none
+                if found.data is not None:
+                    living[lease] = decode_record(found.data, LeaseRecord).incarnation
         return living
+
+    async def _read(self, bucket: str, keys: Sequence[str], what: str) -> dict[str, Found]:
+        """What stands under any number of keys."""
+        entries: dict[str, Found] = {}
+        for start in range(0, len(keys), _KEYS_AT_ONCE):
+            entries |= await read_entries(self._bus, bucket, keys[start : start + _KEYS_AT_ONCE], what)
+        return entries
 
     def _entry(self, key: str, revision: int, data: bytes | None) -> SealEntry:
         if data is None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Final
 
 import click
-from ringcast_client import RoleGrant, WhoAmI
+from ringcast_client import ConfigServiceClient, RoleGrant, WhoAmI
 from ringcast_wire import Role
 from ringcast_wire.tokens import make_token, token_line
 
@@ -89,12 +90,8 @@ def role() -> None:
 def grant(context: click.Context, store: str, role_name: str, principal: str) -> None:
     """Give PRINCIPAL (as `ringcast whoami` prints it) the role for STORE. A role that it has stays."""
     config = settings_of(context)
-
-    async def run() -> bool:
-        async with service_client(config) as client:
-            return await client.grant_role(principal, store, Role(role_name))
-
-    _print_change(asyncio.run(run()), store, role_name, principal, "granted", "it had it before", config)
+    granted = _change(config, lambda client: client.grant_role(principal, store, Role(role_name)))
+    _print_change(granted, store, role_name, principal, "granted", "it had it before", config)
 
 
 @role.command()
@@ -106,12 +103,7 @@ def grant(context: click.Context, store: str, role_name: str, principal: str) ->
 def revoke(context: click.Context, store: str, role_name: str, principal: str) -> int:
     """Take the role for STORE away from PRINCIPAL. The exit code is 1 when it did not have it."""
     config = settings_of(context)
-
-    async def run() -> bool:
-        async with service_client(config) as client:
-            return await client.revoke_role(principal, store, Role(role_name))
-
-    revoked = asyncio.run(run())
+    revoked = _change(config, lambda client: client.revoke_role(principal, store, Role(role_name)))
     _print_change(revoked, store, role_name, principal, "revoked", "it did not have it", config)
     return codes.OK if revoked else codes.FAILED
 
@@ -140,6 +132,14 @@ def list_roles(context: click.Context, store: str, principal: str) -> None:
 
 def _time(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
+
+
+def _change(config: CliConfig, call: Callable[[ConfigServiceClient], Awaitable[bool]]) -> bool:
+    async def run() -> bool:
+        async with service_client(config) as client:
+            return await call(client)
+
+    return asyncio.run(run())
 
 
 def _print_change(

@@ -118,10 +118,6 @@ class Admission:
             else:
                 counts[scope] -= 1
 
-    def open_calls(self, kind: CallKind) -> int:
-        """Calls of a kind that are open."""
-        return self._open[kind, ""]
-
     @asynccontextmanager
     async def reading(self, kind: CallKind, caller: Caller) -> AsyncIterator[None]:
         """A turn for reading the one request of a call: so many are read at once, and fewer of one principal."""

@@ -31,6 +31,7 @@ from ringcast_testkit.dispatch import (
 from ringcast_wire import names
 from ringcast_wire.dispatch import DispatchStub, pb
 
+PARTITIONS = 16
 WINDOW = 16
 PROGRAM = ("-m", "ringcast_testkit.dispatch")
 
@@ -94,7 +95,7 @@ async def test_what_a_delivery_says(agent: AgentProcess, put: Any, writer: Any, 
     await put(other="0")
     async with following(agent, store_name, changes_only=True) as one:
         # What changes before the group holds the partition is read, and a read does not tell when it was committed.
-        await status_until(agent, store_name, lambda group: group["partitions_held"])
+        await status_until(agent, store_name, lambda group: group["partitions_held"] == PARTITIONS)
         await asyncio.to_thread(lambda: writer.put(store_name, "list", "a", "1", origin="test"))
         await one.until(lambda deliveries: len(deliveries) == 1)
         await asyncio.to_thread(writer.delete, store_name, "list", "a")

@@ -1,4 +1,7 @@
-"""Runs seeds: ``python -m tests.simulation --seeds 100000``, or one of them again: ``--seed 4711 --trace``."""
+"""Runs seeds: ``python -m tests.simulation --seeds 100000``, or one of them again: ``--seed 4711 --trace``.
+
+With ``--sticky`` the seeds are of exclusive ownership, which has a simulation of its own.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,13 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 
-from tests.simulation.run import Outcome, run
+from tests.simulation import sticky_judge, sticky_world
+from tests.simulation.run import run
 from tests.simulation.variants import VARIANTS
 
 _PROGRESS_S = 5.0
@@ -19,41 +24,61 @@ _CHUNK = 25
 _SHOWN = 20
 
 
-def _attempt(seed: int) -> Outcome | tuple[int, str]:
+@dataclass
+class _Result:
+    """What is told of a seed."""
+
+    seed: int
+    broken: str = ""
+    totals: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+
+
+def _peer(seed: int) -> _Result:
     try:
-        return run(seed)
+        outcome = run(seed)
     except Exception as error:  # noqa: BLE001  # a broken machine may raise anything, and which seed it was matters
-        return seed, f"{type(error).__name__}: {error}"
+        return _Result(seed, f"{type(error).__name__}: {error}")
+    totals = Counter(commits=outcome.commits, handled=outcome.handled, steps=outcome.steps)
+    totals.update(virtual_s=int(outcome.virtual_s), double_owned_ms=int(outcome.double_owned_s * 1000))
+    return _Result(seed, str(outcome.violations[0]) if outcome.violations else "", totals, Counter(outcome.faults))
 
 
-def _outcomes(first: int, count: int, jobs: int) -> Iterator[Outcome | tuple[int, str]]:
+def _sticky(seed: int) -> _Result:
+    world = sticky_world.World(seed)
+    broken = ""
+    try:
+        world.run()
+    except sticky_judge.Violation as violation:
+        broken = str(violation).partition("\n")[0]
+    except Exception as error:  # noqa: BLE001  # as above
+        broken = f"{type(error).__name__}: {error}"
+    totals = Counter(calls=world.judge.begun, virtual_s=int(world.now))
+    return _Result(seed, broken, totals, Counter(line.split()[1] for line in world.trace))
+
+
+def _results(attempt: Callable[[int], _Result], first: int, count: int, jobs: int) -> Iterator[_Result]:
     seeds = range(first, first + count)
     if jobs == 1:
-        yield from map(_attempt, seeds)
+        yield from map(attempt, seeds)
         return
     with get_context("fork").Pool(jobs) as pool:
-        yield from pool.imap_unordered(_attempt, seeds, _CHUNK)
+        yield from pool.imap_unordered(attempt, seeds, _CHUNK)
 
 
-def many(first: int, count: int, jobs: int) -> int:
+def many(attempt: Callable[[int], _Result], first: int, count: int, jobs: int) -> int:
     """Runs seeds and tells how it goes; returns how many broke a promise."""
     begun = said = time.monotonic()
     broken: list[int] = []
     totals: Counter[str] = Counter()
     faults: Counter[str] = Counter()
-    for done, outcome in enumerate(_outcomes(first, count, jobs), 1):
-        if isinstance(outcome, tuple):
-            broken.append(outcome[0])
-            print(f"seed {outcome[0]}: {outcome[1]}", flush=True)
-        else:
-            faults.update(outcome.faults)
-            totals.update(commits=outcome.commits, handled=outcome.handled, steps=outcome.steps)
-            totals["virtual_s"] += int(outcome.virtual_s)
-            totals["double_owned_ms"] += int(outcome.double_owned_s * 1000)
-            if outcome.violations:
-                broken.append(outcome.seed)
-                if len(broken) <= _SHOWN:
-                    print(f"seed {outcome.seed}: {outcome.violations[0]}", flush=True)
+    for done, result in enumerate(_results(attempt, first, count, jobs), 1):
+        totals.update(result.totals)
+        faults.update(result.faults)
+        if result.broken:
+            broken.append(result.seed)
+            if len(broken) <= _SHOWN:
+                print(f"seed {result.seed}: {result.broken}", flush=True)
         if time.monotonic() - said > _PROGRESS_S:
             said = time.monotonic()
             rate = done / (said - begun)
@@ -64,7 +89,8 @@ def many(first: int, count: int, jobs: int) -> int:
     print("  " + ", ".join(f"{name} {number}" for name, number in totals.items()))
     print("  faults: " + ", ".join(f"{name} {number}" for name, number in sorted(faults.items())))
     if broken:
-        print(f"  replay: python -m tests.simulation --seed {min(broken)} --trace")
+        sticky = " --sticky" if attempt is _sticky else ""
+        print(f"  replay: python -m tests.simulation{sticky} --seed {min(broken)} --trace")
     return len(broken)
 
 
@@ -80,6 +106,21 @@ def one(seed: int, *, trace: bool) -> int:
     return len(outcome.violations)
 
 
+def one_sticky(seed: int, *, trace: bool) -> int:
+    """The same of exclusive ownership."""
+    world = sticky_world.World(seed)
+    try:
+        world.run()
+    except sticky_judge.Violation as violation:
+        print(violation)
+        return 1
+    finally:
+        if trace:
+            print("\n".join(world.trace))
+    print(f"seed {seed}: 0 broken promises, {world.judge.begun} calls")
+    return 0
+
+
 def main() -> int:
     """Does what the arguments say; 1 if a promise was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
@@ -89,10 +130,17 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="with --seed: print every step")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--variant", choices=sorted(VARIANTS), help="break the workers in this way")
+    parser.add_argument("--sticky", action="store_true", help="seeds of exclusive ownership")
     given = parser.parse_args()
+    if given.sticky and given.variant:
+        parser.error("--variant breaks the workers of the other strategies")
+    attempt, alone = (_sticky, one_sticky) if given.sticky else (_peer, one)
     broken: AbstractContextManager[None] = VARIANTS[given.variant].applied() if given.variant else nullcontext()
     with broken:
-        found = many(given.first, given.seeds, given.jobs) if given.seed is None else one(given.seed, trace=given.trace)
+        if given.seed is None:
+            found = many(attempt, given.first, given.seeds, given.jobs)
+        else:
+            found = alone(given.seed, trace=given.trace)
     return 1 if found else 0
 
 

@@ -1,4 +1,4 @@
-"""The buckets of the simulation of exclusive ownership: compare-and-set, expiry, and readers that lag behind."""
+"""The bucket of the simulation of exclusive ownership: compare-and-set, expiry, losses, and readers that lag behind."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ class Lease:
 
 
 class Store:
-    """The two buckets. Leases expire by the server's clock; what is read may be as old as ``lag_s``."""
+    """Leases and other records, of one count of revisions.
+
+    Leases expire by the server's clock; what is read of them may be as old as ``lag_s``.
+    """
 
     def __init__(self, ttl_s: float) -> None:
         self._ttl_s = ttl_s
-        self._lease_revision = self._revision = 0
+        self.revision = 0
         self.leases: dict[str, Lease] = {}
         self._past: list[tuple[float, dict[str, Lease]]] = []
         self.nodes: dict[str, tuple[int, bytes]] = {}
@@ -31,10 +34,10 @@ class Store:
         found = self.leases.get(name)
         if (found.revision if found else 0) != last:
             return 0, found
-        self._lease_revision += 1
-        self.leases[name] = Lease(self._lease_revision, incarnation, now)
+        self.revision += 1
+        self.leases[name] = Lease(self.revision, incarnation, now)
         self._remember(now)
-        return self._lease_revision, None
+        return self.revision, None
 
     def drop_lease(self, name: str, now: float) -> None:
         self.leases.pop(name, None)
@@ -49,9 +52,13 @@ class Store:
         """The new revision, or 0 where it is not ``last``."""
         if self.nodes.get(name, (0, b""))[0] != last and (self.is_compared or not name.endswith(".lead.table")):
             return 0
-        self._revision += 1
-        self.nodes[name] = self._revision, value
-        return self._revision
+        self.revision += 1
+        self.nodes[name] = self.revision, value
+        return self.revision
+
+    def lose(self, name: str) -> None:
+        """A record is not there any more, and nothing tells of it."""
+        self.nodes.pop(name, None)
 
     def _expire(self, now: float) -> None:
         for name, lease in list(self.leases.items()):

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from msgspec import structs
 from ringcast._protocol.sticky.evidence import LeaseEvidence
 from ringcast._protocol.sticky.fence import Fence
 from ringcast._protocol.sticky.leader import Leader, Step, View, WriteTable
@@ -90,6 +91,14 @@ class LeaderWithMemory(Leader):
         return step
 
 
+class FoundsAtOnce(Leader):
+    """Writes a first table while workers act by one that was lost."""
+
+    def _found(self, view: View, sessions: Mapping[str, Session], now: float) -> WriteTable | None:
+        unaware = {name: structs.replace(state, seen=0) for name, state in view.states.items()}
+        return super()._found(replace(view, states=unaware), sessions, now)
+
+
 class Variant(NamedTuple):
     """Machines with one rule less, and what they do in a few words."""
 
@@ -116,6 +125,9 @@ VARIANTS: Final[Mapping[str, Variant]] = {
     ),
     "leader_with_memory": Variant(
         Machines(leader=LeaderWithMemory), "goes on from the table that it wrote last, not from the one that is there"
+    ),
+    "founds_at_once": Variant(
+        Machines(leader=FoundsAtOnce), "writes a table in place of a lost one while workers act by that"
     ),
     "table_without_compare_and_set": Variant(Machines(is_compared=False), "writes the table whatever stands there"),
 }

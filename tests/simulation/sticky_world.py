@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from random import Random
 from typing import Any
 
@@ -42,6 +42,13 @@ FAULTS_S = 120.0
 QUIET_S = 90.0
 _TICK_S = 0.2
 _TIMEOUT_S = 1.5
+_MISSES = 3
+"""After so many readings without a table it counts as lost, as in the coordinator."""
+_APART_S = 60.0
+"""Between the loss of a table and that of a state. A worker of which neither is known is not waited for."""
+# The same bytes are read again and again.
+_state_of = lru_cache(1024)(decode_state)
+_table_of = lru_cache(1024)(partial(decode_table, partitions=PARTITIONS))
 
 
 @dataclass
@@ -77,7 +84,7 @@ class Process:
         self.refresh_at = self.read_at = self.poll_at = -math.inf
         self.stuck_at = self.stuck_until = 0.0
         self.busy: set[str] = set()
-        self.is_read = False
+        self.is_read, self.misses = False, 0
 
     def __repr__(self) -> str:
         return f"{self.worker_id}#{self.incarnation}"
@@ -191,19 +198,25 @@ class Process:
         self.ask("leases", lambda: self.world.store.read_leases(self.world.now, lag_s), answered)
 
     def read_nodes(self) -> None:
-        def answered(found: dict[str, tuple[int, bytes]]) -> None:
-            for name, entry in found.items():
+        def answered(found: tuple[int, dict[str, tuple[int, bytes]]]) -> None:
+            revision, entries = found
+            for name, entry in entries.items():
                 self.see(name, entry)
+            for name in [name for name, (seen, _) in self.nodes.items() if name not in entries and seen <= revision]:
+                del self.nodes[name]
+            self.misses = 0 if names.table_key(KEY) in self.nodes else self.misses + 1
+            if self.misses >= _MISSES:
+                self.ownership.obey(None, self.now)
             self.is_read = True
             self.act()
 
-        self.ask("nodes", lambda: dict(self.world.store.nodes), answered)
+        self.ask("nodes", lambda: (self.world.store.revision, dict(self.world.store.nodes)), answered)
 
     def see(self, name: str, entry: tuple[int, bytes]) -> None:
         if entry[0] > self.nodes.get(name, (0, b""))[0]:
             self.nodes[name] = entry
             if name == names.table_key(KEY):
-                self.ownership.obey(decode_table(entry[1], PARTITIONS), self.now)
+                self.ownership.obey(_table_of(entry[1]), self.now)
 
     def hear(self, name: str, entry: tuple[int, bytes]) -> None:
         self.see(name, entry)
@@ -212,7 +225,7 @@ class Process:
     def states(self) -> dict[str, Any]:
         prefix = names.state_key(KEY, "")
         return {
-            name.removeprefix(prefix): decode_state(value)
+            name.removeprefix(prefix): _state_of(value)
             for name, (_, value) in self.nodes.items()
             if name.startswith(prefix)
         }
@@ -223,7 +236,7 @@ class Process:
         return View(
             term=decode_term(term) if term else None,
             term_revision=term_revision,
-            table=decode_table(table, PARTITIONS) if table else None,
+            table=_table_of(table) if table else None,
             table_revision=table_revision,
             states=self.states(),
             live=self.live,
@@ -242,7 +255,7 @@ class Process:
         name = names.state_key(KEY, self.worker_id)
         record = self.ownership.record
         revision, value = self.nodes.get(name, (0, b""))
-        if not value or decode_state(value) != record:
+        if not value or _state_of(value) != record:
             self.write("state", name, encode_state(record), revision)
         elif self.ownership.has_left and self.ownership.session is not None:
             self.ownership.close()
@@ -314,7 +327,11 @@ class World:
         self.spare = [f"w{n}" for n in range(len(self.names), 6)]
         self.faulty = True
         self.trace: list[str] = []
+        self.doomed: dict[Process, OwnedState] = {}
+        """Processes that are killed as soon as they have a partition in a state."""
         self.killed_in: set[OwnedState] = set()
+        self.lost_at = {True: -math.inf, False: -math.inf}
+        """When a state was lost last, and when a record of the leader."""
 
     def after(self, delay_s: float, what: Callable[[], None]) -> None:
         heapq.heappush(self.queue, (self.now + delay_s, next(self.numbers), what))
@@ -374,7 +391,7 @@ class World:
         process = self.draw.choice(running)
         if leader is not None and self.draw.random() < 0.35:
             process = next((one for one in running if one.worker_id == decode_term(leader[1]).leader), process)
-        kind = self.draw.choice(("pause", "pause", "cut", "stuck", "kill", "expire", "join", "leave", "drain"))
+        kind = self.draw.choice(("pause", "pause", "cut", "stuck", "kill", "expire", "join", "leave", "drain", "lose"))
         self.log(f"{kind} {process}")
         match kind:
             case "pause" if not process.open_calls:
@@ -385,9 +402,7 @@ class World:
             case "stuck":
                 process.stuck_at, process.stuck_until = self.now, self.now + self.draw.uniform(2.0, 30.0)
             case "kill":
-                self.killed_in.update(process.ownership.state_of(number) for number in range(PARTITIONS))
-                self.stop(process)
-                self.after(self.draw.uniform(0.0, 15.0), lambda: self.start(process.worker_id))
+                self.doomed[process] = self.draw.choice(list(OwnedState))
             case "expire":  # the server lost it, or its clock has jumped
                 self.store.drop_lease(process.worker_id, self.now)
                 if self.draw.random() < 0.3:
@@ -400,6 +415,31 @@ class World:
             case "drain":
                 drained = frozenset(self.draw.sample(self.names, self.draw.randint(0, len(self.names) - 1)))
                 self.wishes = Wishes(drains=drained)
+            case "lose":
+                self.lose_record()
+
+    def kill(self) -> None:
+        """Kills the processes whose state has come."""
+        for process, state in list(self.doomed.items()):
+            found = {process.ownership.state_of(number) for number in range(PARTITIONS)}
+            if not process.is_alive:
+                del self.doomed[process]
+            elif state in found and not process.paused:
+                del self.doomed[process]
+                self.log(f"killed {process} with a partition in {state.name}")
+                self.killed_in.add(state)
+                self.stop(process)
+                self.after(self.draw.uniform(0.0, 15.0), partial(self.start, process.worker_id))
+
+    def lose_record(self) -> None:
+        """The server loses a record."""
+        states = self.draw.random() < 0.5
+        if self.now - self.lost_at[not states] < _APART_S:
+            return
+        self.lost_at[states] = self.now
+        found = [name for name in self.store.nodes if name.startswith(names.state_key(KEY, "")) is states]
+        if found:
+            self.store.lose(self.draw.choice(found))
 
     def stop_soon_for_another(self, process: Process) -> None:
         """Another process takes the worker's id while the first is halted."""
@@ -423,6 +463,8 @@ class World:
                 self.now, _, what = heapq.heappop(self.queue)
                 what()
                 self.judge.look(self.processes)
+                if self.doomed:
+                    self.kill()
             self.settled()
         except Violation as violation:
             last = "\n".join(self.trace[-25:])
@@ -432,6 +474,7 @@ class World:
     def calm(self) -> None:
         self.log("calm")
         self.faulty = False
+        self.doomed.clear()
         for process in self.processes:
             process.cut_until = process.stuck_until = self.now
 
@@ -440,7 +483,7 @@ class World:
         name = names.table_key(KEY)
         if name not in self.store.nodes:
             raise Violation("there is no table")
-        entries = decode_table(self.store.nodes[name][1], PARTITIONS).entries
+        entries = _table_of(self.store.nodes[name][1]).entries
         running = {one.ownership.session: one for one in self.processes if one.ownership.session is not None}
         taking = [
             one

@@ -24,7 +24,7 @@ def test_the_promises_hold(seed: int) -> None:
 
 def test_workers_are_killed_in_every_state_of_a_partition() -> None:
     found: set[OwnedState] = set()
-    for seed in range(100, 160):
+    for seed in range(100, 130):
         found |= World(seed).run().killed_in
         if found == set(OwnedState):
             return

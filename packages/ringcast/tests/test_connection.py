@@ -11,6 +11,8 @@ from contextlib import suppress
 import pytest
 from ringcast import UnavailableError, Worker
 from ringcast._bus.nats_bus import cancellable
+from ringcast._bus.nats_client import WorkerClient
+from ringcast_testkit import until
 
 _INFO = {"server_id": "one", "version": "2.10.0", "max_payload": 1_048_576, "proto": 1, "headers": True}
 
@@ -65,3 +67,38 @@ async def test_a_refused_login_is_told_though_the_connection_only_broke_since() 
         url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         with pytest.raises(UnavailableError, match="Authorization Violation"):
             await Worker(store="s", keys=["k"], servers=url, worker_id="w", connect_timeout_s=3.0).start()
+
+
+async def test_the_version_of_the_server_is_known_while_the_next_has_not_told_its_own() -> None:
+    """Or consumers would be made through a subject for servers before 2.9, to which workers have no right."""
+    begun, silent = asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(f"INFO {json.dumps(_INFO)}\r\n".encode())
+        while (await reader.readline()) != b"PING\r\n":
+            pass
+        writer.write(b"PONG\r\n")
+        await begun.wait()
+        writer.close()
+
+    async def says_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        silent.set()
+        await reader.read()
+        writer.close()
+
+    async with (
+        await asyncio.start_server(serve, "127.0.0.1", 0) as first,
+        await asyncio.start_server(says_nothing, "127.0.0.1", 0) as second,
+    ):
+        urls = [f"nats://127.0.0.1:{one.sockets[0].getsockname()[1]}" for one in (first, second)]
+        client = WorkerClient()
+        await client.connect(urls, dont_randomize=True, reconnect_time_wait=0)
+        try:
+            assert client.connected_server_version.minor == 10
+            first.close()
+            begun.set()
+            await silent.wait()
+            await until(lambda: super(WorkerClient, client).connected_server_version.major == 0)
+            assert client.connected_server_version.minor == 10
+        finally:
+            await client.close()

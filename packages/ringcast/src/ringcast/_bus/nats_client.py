@@ -12,7 +12,7 @@ import re
 from typing import Final
 
 import nats.errors
-from nats.aio.client import Client
+from nats.aio.client import Client, ServerVersion
 from nats.aio.client import __version__ as LIBRARY_VERSION
 from nats.protocol.parser import PERMISSIONS_ERR, STALE_CONNECTION
 
@@ -34,6 +34,20 @@ class SubjectRefusedError(nats.errors.Error):
 
 class WorkerClient(Client):
     """A client that reconnects whatever happened to its connection."""
+
+    _last_version: ServerVersion | None = None
+
+    @property
+    def connected_server_version(self) -> ServerVersion:
+        """The version of the server, or of the last one until the next has told its own.
+
+        The library takes a server of unknown version for one of the time before names of consumers. It would make
+        consumers through a subject to which a worker has no right.
+        """
+        found = super().connected_server_version
+        if found.major:
+            self._last_version = found
+        return self._last_version or found
 
     async def _process_err(self, err_msg: str) -> None:
         """The server reports an error; unless it refuses a subject, it closes the connection."""

@@ -9,8 +9,10 @@ from typing import Any
 
 import grpc
 import pytest
+from ringcast_config_service.grpc import bulk_stream
 from ringcast_config_service.grpc import input as transport_input
 from ringcast_config_service.grpc.admission import LIMITS, CallKind, Limit
+from ringcast_config_service.grpc.bulk_stream import BulkStream
 from ringcast_testkit import PATIENCE_S
 from ringcast_wire.grpc import pb
 
@@ -60,6 +62,29 @@ async def test_what_was_read_is_answered_before_the_end(
 async def send_all(call: Any, store: str) -> None:
     for sequence in range(1, 10_000):
         await call.write(batch(store, sequence, 100))
+
+
+@pytest.mark.parametrize(("name", "limit"), [("BATCHES_IN_FLIGHT", 3), ("BYTES_IN_FLIGHT", 2 * 590 + 1)])
+async def test_no_more_is_read_ahead_than_may_be(
+    service: Running, store_name: str, monkeypatch: pytest.MonkeyPatch, name: str, limit: int
+) -> None:
+    """A batch has 100 rows of 590 bytes: three unanswered ones reach either limit, and all are answered."""
+    unanswered: list[int] = []
+    add = BulkStream._add
+
+    def counting(stream: BulkStream, answer: Any) -> None:
+        add(stream, answer)
+        unanswered.append(len(stream._answers))
+
+    monkeypatch.setattr(bulk_stream, name, limit)
+    monkeypatch.setattr(BulkStream, "_add", counting)
+    await service.create(store_name)
+    call = service.stub.Write()
+    for sequence in range(10, 70):
+        await call.write(batch(store_name, sequence, 100))
+    await call.done_writing()
+    assert [result.sequence async for result in call] == list(range(10, 70))
+    assert 1 <= max(unanswered) <= 3
 
 
 async def test_a_stop_ends_streams_that_are_open(start: Any, nats_url: str, tmp_path: Path, store_name: str) -> None:

@@ -14,8 +14,8 @@ from ringcast_wire.grpc import ConfigServiceStub, pb
 
 from ringcast_client._blocking_calls import DEFAULT_RETRIES, CallRetries, retried
 
-WINDOW: Final = 8
-"""Batches sent and not answered yet."""
+WINDOW: Final = 16
+"""Batches sent and not answered yet: as many as the config service reads ahead, two transactions of eight."""
 
 
 class BlockingBulkWrite:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import grpc.aio
 from ringcast_service import Context
-from ringcast_wire import EventLog, InvalidInputError, RingcastError, UnavailableError
+from ringcast_wire import EventLog, InvalidInputError, RingcastError, UnavailableError, limits
 from ringcast_wire.grpc import pb
 
 from ringcast_config_service.grpc.callers import caller_of
@@ -25,7 +25,9 @@ from ringcast_config_service.writes.group_writer import GroupWriter
 
 log = EventLog(logging.getLogger(__name__))
 
-_BATCHES_IN_FLIGHT: Final = 8
+BATCHES_IN_FLIGHT: Final = 16
+"""Twice as many as a transaction takes: while the batches of one are committed, those of the next wait already."""
+BYTES_IN_FLIGHT: Final = 8 * limits.MAX_BATCH_BYTES
 
 
 class BulkStream:
@@ -94,7 +96,7 @@ class BulkStream:
                 self._submitting = True
                 self._add(await self._submit(batch))
                 self._submitting = False
-                while len(self._answers) >= _BATCHES_IN_FLIGHT:
+                while self._is_full():
                     self._room.clear()
                     await self._room.wait()
         except RingcastError as error:
@@ -102,6 +104,11 @@ class BulkStream:
         except Exception as error:
             log.error("bulk_stream.failed", exc_info=True)
             self._add(_BatchAnswer.failed(unforeseen(error)))
+
+    def _is_full(self) -> bool:
+        return (
+            len(self._answers) >= BATCHES_IN_FLIGHT or sum(answer.bytes for answer in self._answers) >= BYTES_IN_FLIGHT
+        )
 
     async def _receive(self) -> Any:
         try:
@@ -159,6 +166,11 @@ class _BatchAnswer:
         outcome.set_exception(error)
         outcome.exception()  # read, so that asyncio does not log it when no call waits for it any more
         return cls(0, CheckedBatch(None, 0, []), outcome)
+
+    @property
+    def bytes(self) -> int:
+        """Of the rows that wait to be written."""
+        return self.checked.request.bytes if self.checked.request else 0
 
     async def result(self) -> pb.WriteResult:
         found = await self.outcome if self.outcome else WriteOutcome(0, 0, 0, [])

@@ -113,9 +113,16 @@ def _authorship(by: Authorship) -> str:
 async def history_lines(ends: Sequence[str], common: Sequence[str], now_ms: int) -> AsyncIterator[bytes]:
     """Lines of the table ``history`` (``HISTORY_COLUMNS``), in the same way; ``common`` is what they begin with."""
     for start in range(0, len(common), _PIECE_ROWS):
-        piece = zip(ends[start : start + _PIECE_ROWS], common[start : start + _PIECE_ROWS], strict=True)
-        yield "".join([f"{line}\t{now_ms}\t{end}\n" for end, line in piece]).encode()
+        yield _ended(common[start : start + _PIECE_ROWS], ends[start : start + _PIECE_ROWS], now_ms).encode()
         await asyncio.sleep(0)
+
+
+def _ended(lines: Sequence[str], ends: Sequence[str], now_ms: int) -> str:
+    """Lines with their ends; where all are the same, as of new rows, that is one string operation for all."""
+    if ends.count(ends[0]) == len(lines):
+        end = f"\t{now_ms}\t{ends[0]}\n"
+        return end.join(lines) + end
+    return "".join([f"{line}\t{now_ms}\t{end}\n" for end, line in zip(ends, lines, strict=True)])
 
 
 def _is_plain(lines: Sequence[str], nulls: int) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import compress
 from typing import NamedTuple
 
 from ringcast_wire import RingcastError, limits
@@ -31,6 +32,18 @@ class NewRows(NamedTuple):
     def piece(self, start: int, end: int) -> NewRows:
         """Some of them."""
         return NewRows(self.key, self.rows[start:end], self.versions[start:end], self.by)
+
+    def of(self, partitions: Collection[int]) -> NewRows:
+        """Those in some partitions."""
+        rows = self.rows
+        there = [partition in partitions for partition in rows.partitions]
+        kept = PlainWrites(
+            list(compress(rows.partitions, there)),
+            list(compress(rows.row_ids, there)),
+            list(compress(rows.values, there)),
+            list(compress(rows.sizes, there)),
+        )
+        return NewRows(self.key, kept, list(compress(self.versions, there)), self.by)
 
     def planned(self) -> Iterator[PlannedRow]:
         """Row by row."""
@@ -106,4 +119,4 @@ def _listed(new: Iterable[NewRows], tallies: dict[PartitionRef, Tally], state: C
             listed.setdefault(ref.key, set()).add(ref.partition)
     for rows in new:
         if partitions := listed.get(rows.key):
-            yield from (row for row in rows.planned() if row.partition in partitions)
+            yield from rows.of(partitions).planned()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -34,6 +35,8 @@ T = TypeVar("T")
 
 _LEAST_TASKS: Final = 8
 _PARTITIONS_PER_TASK: Final = 16
+_MOST_PROBES: Final = 8
+"""One has no rows, unless tombstones were compacted since: then the service sends the partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,16 @@ class RingcastReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The tasks; partitions that were never written are left out."""
+        """The tasks; partitions that were never written are left out.
+
+        Spark tries a failed task four times and asks for the tasks once. So what can be known here is looked at here.
+
+        Raises:
+            UnknownStoreError, UnknownKeyError: nothing of that name is there any more.
+            RevisionGoneError: what was replaced since the snapshot is not kept any more, or the history is another now.
+            UnavailableError: there was no reply in time.
+        """
+        _check_plan(self._snapshot)
         options, heads = self._snapshot.options, self._snapshot.heads
         chosen = range(len(heads)) if options.partitions is None else options.partitions
         latest = options.on_change is OnChange.LATEST
@@ -134,6 +146,44 @@ class RingcastReader(DataSourceReader):
         if isinstance(partition, ReadTask):  # Spark makes a task of its own where there is none
             columns = ReadColumns(self._snapshot.options, self._schema)
             yield from map(columns.of, read_task(self._snapshot, partition))
+
+
+def _check_plan(snapshot: Snapshot) -> None:
+    """Looks whether the key is still there and the snapshot's revisions are kept, without reading a row of these.
+
+    The service is asked for what changed between a revision and itself, of the partitions that moved on furthest: whose
+    revisions are gone first. A read of ids needs them only where these rows were written to, which the task finds out.
+    """
+    options, heads = snapshot.options, snapshot.heads
+    client = shared_client(options)
+    now = client.heads(options.store, options.key, options.timeout_s)
+    if options.on_change is OnChange.LATEST or options.row_ids is not None:
+        return
+    chosen = range(len(heads)) if options.partitions is None else options.partitions
+    read = [partition for partition in chosen if options.since.of(partition) < heads[partition]]
+    if now.history == snapshot.history:
+        moved = {partition: now.heads[partition] - heads[partition] for partition in read}
+    else:
+        moved = dict.fromkeys(read, 1)
+    furthest = sorted((partition for partition in read if moved[partition]), key=moved.__getitem__, reverse=True)
+    requests = (
+        partition_request(options.store, options.key, one, heads[one], snapshot.history, heads[one])
+        for one in furthest[:_MOST_PROBES]
+    )
+    with _advised():
+        for _ in client.fetch_bodies(requests, options.timeout_s):
+            pass
+
+
+@contextmanager
+def _advised() -> Iterator[None]:
+    """Says what to do where a snapshot can't be read any more."""
+    try:
+        yield
+    except RevisionGoneError as error:
+        raise RevisionGoneError(
+            f"{error}; make the DataFrame or view again, or read with the option onChange=latest"
+        ) from None
 
 
 def read_task(snapshot: Snapshot, task: ReadTask) -> Iterator[pa.RecordBatch]:
@@ -175,16 +225,12 @@ class _TaskRead:
         self._client = client
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        try:
+        with _advised():
             for body in self._client.fetch_bodies(self._requests(), self._options.timeout_s):
                 for part in self._of_snapshot(read_reply(body)):
                     batch = self._wanted(part)
                     if batch.num_rows:
                         yield batch
-        except RevisionGoneError as error:
-            raise RevisionGoneError(
-                f"{error}; make the DataFrame or view again, or read with the option onChange=latest"
-            ) from None
 
     def _requests(self) -> Iterable[FetchRequest]:
         options = self._options

@@ -56,6 +56,13 @@ class History:
         if complete and self._read_to < self._wanted.upto:
             raise self._lost(self._wanted.upto)
 
+    def check_first(self) -> None:
+        """Raises ``ChangesLostError`` where the first revision of the range is gone."""
+        first = _first_above(self._options, self._wanted.partition, self._wanted.after)
+        begin = self._wanted.upto + 1 if first is None else first.row.version
+        if begin > self._wanted.after + 1:
+            raise self._lost(min(begin - 1, self._wanted.upto))
+
     def newest(self) -> list[pb.Row]:
         """Each row as of the end of the range; raises ``ChangesLostError`` if revisions are gone."""
         found: dict[str, pb.Row] = {}
@@ -93,6 +100,12 @@ class History:
             f"the changes of partition {partition} of {place} from revision {self._read_to + 1} to {to} are gone: the "
             f"service keeps them for a time only; start with another checkpoint, or go on without them with onGap=skip"
         )
+
+
+def check_first(options: Options, wanted: Sequence[Range]) -> None:
+    """Raises ``ChangesLostError`` where the first revision of a range is gone; a range that loads needs none."""
+    with ThreadPoolExecutor(_SEARCHES_AT_ONCE) as pool:
+        list(pool.map(lambda one: History(options, one).check_first(), [one for one in wanted if not one.loading]))
 
 
 def lose(options: Options, what: str, *, without: str, instead: str) -> None:

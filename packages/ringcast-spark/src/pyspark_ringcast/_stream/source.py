@@ -17,8 +17,8 @@ from pyspark_ringcast._client.fetch import shared_client
 from pyspark_ringcast._client.service import find_store
 from pyspark_ringcast._common.mapping import ReadColumns
 from pyspark_ringcast._common.offsets import Offset, Range, first_offset, next_offset, ranges, shared_out
-from pyspark_ringcast._common.options import OnChange, OnGap, Options, parse_options
-from pyspark_ringcast._stream.history import revisions_before
+from pyspark_ringcast._common.options import Changes, OnChange, OnGap, Options, parse_options
+from pyspark_ringcast._stream.history import check_first, revisions_before
 from pyspark_ringcast._stream.read import read_ranges
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class RingcastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._looked_at = 0.0
         self._first = 0
         self._stop_at: list[int] | None = None
+        self._planned = False
 
     def initialOffset(self) -> dict[str, Any]:
         """Where ``startingOffsets`` says.
@@ -104,11 +105,21 @@ class RingcastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._stop_at = self._look()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[StreamTask]:
-        """The tasks of a batch; a few thousand changes make one."""
-        place = self._options.place
+        """The tasks of a batch; a few thousand changes make one.
+
+        Spark tries a failed task four times. So the first batch, which alone may begin long ago, is looked at here.
+
+        Raises:
+            ChangesLostError: the first of the changes are gone, and ``onGap`` is ``fail``.
+            UnavailableError: the service did not answer in time.
+        """
+        options, place = self._options, self._options.place
         found = ranges(Offset.from_json(start, place), Offset.from_json(end, place), self._heads)
+        if not self._planned and options.changes is Changes.EVERY and options.on_gap is OnGap.FAIL:
+            check_first(options, found)
+        self._planned = True
         total = sum(one.revisions for one in found)
-        tasks = self._options.tasks or min(_MAX_TASKS, -(-total // _REVISIONS_PER_TASK))
+        tasks = options.tasks or min(_MAX_TASKS, -(-total // _REVISIONS_PER_TASK))
         return [StreamTask(group) for group in shared_out(found, tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

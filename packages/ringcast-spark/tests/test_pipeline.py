@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from pyspark.errors import PythonException
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark_ringcast import pipeline
 from pyspark_ringcast.pipeline._cli import run as run_command
@@ -217,7 +217,7 @@ def test_a_read_that_the_store_has_left_behind(spark: SparkSession, store: Store
     store.put("a", "1")
     frame = store.load()
     store.stub.NewHistory(pb.NewHistoryRequest(name=store.name))
-    with pytest.raises(PythonException) as caught:
+    with pytest.raises(AnalysisException) as caught:
         frame.collect()
     error = clear_error(caught.value)
     assert isinstance(error, RevisionGoneError)
@@ -276,7 +276,11 @@ def test_the_command(
     shown = capsys.readouterr().out
     assert shown.count("add                400") == 2
     assert "it may be applied" in shown
-    assert run_command(["--json", "apply", plan]) == 0
+    assert run_command(["apply", plan, "--reason", "x" * 513]) == 1
+    assert "has 513 bytes: at most 512 are allowed" in capsys.readouterr().err
+    assert not store.stub.GetStore(pb.GetStoreRequest(name=store.name)).keys
+    assert run_command(["--json", "apply", plan, "--reason", "first release"]) == 0
+    assert {revision.reason for revision in store.revisions()} == {"first release"}
     report = json.loads(capsys.readouterr().out)
     assert (report["written"], report["verified"], report["rejected"]) == (400, 400, 0)
 
@@ -287,8 +291,9 @@ def test_the_command(
     other.write_text(spec.read_text().replace('key = "list"', 'key = "other"'))
     assert run_command(["apply", plan, "--replan", str(other)]) == 1
     assert f"replan is for {store.name}/other, and the plan for {store.name}/list" in capsys.readouterr().err
-    assert run_command(["apply", plan, "--replan", str(spec)]) == 0
+    assert run_command(["apply", plan, "--replan", str(spec), "--reason", "not ours"]) == 0
     assert "1 rows written" in capsys.readouterr().out
+    assert [one.row.deleted for one in store.revisions() if one.reason == "not ours"] == [True]
     assert store.rows() == rows_of(LINES)
 
     write_lines(ranges, LINES[:200])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 from pyspark.sql import functions as sql
-from ringcast_wire import ErrorCode, RingcastError
+from ringcast_wire import ErrorCode, RingcastError, check_reason
 
 from pyspark_ringcast._batch.prepare import prepare
 from pyspark_ringcast.pipeline import _expressions as expressions
@@ -71,7 +71,7 @@ class Verification:
 
 
 def apply_plan(
-    spark: SparkSession, planned: Planned, *, guards: Guards | None = None, say: Say = silent
+    spark: SparkSession, planned: Planned, *, guards: Guards | None = None, reason: str = "", say: Say = silent
 ) -> ApplyReport:
     """Writes what a plan says, adds and changes before deletes, and reads it back.
 
@@ -81,19 +81,23 @@ def apply_plan(
         spark: The session.
         planned: A plan as it was made or loaded.
         guards: How far it may go; by default what its specification says.
+        reason: Why, in one line of up to 512 bytes: the history has it with each row that is written.
         say: Is told each step.
 
     Raises:
+        InvalidInputError: the reason is too long, or more than a line. Nothing is written.
         PlanRefusedError: it deletes too much, or crosses a limit. Nothing is written.
         StalePlanError: another writer changed the key after the plan was made. Nothing is written.
         UnavailableError: NATS or the config service did not answer in time. Applying it again goes on.
         NotVerifiedError: the key is not as planned afterwards: another writer changed it meanwhile.
     """
     plan = planned.plan
+    if reason:
+        check_reason(reason)
     check_plan(plan, guards)
     before = check_fresh(spark, planned)
     started = time.monotonic()
-    _write(planned, before, say)
+    _write(planned, before, reason, say)
     seconds = time.monotonic() - started
     written = sum(read_state(plan.target).heads) - sum(before.heads)
     say(f"reading {plan.after.rows:,} rows of {plan.target} back")
@@ -103,7 +107,7 @@ def apply_plan(
     return ApplyReport(planned=plan.diff_rows, written=written, seconds=seconds, verified=result.found.rows)
 
 
-def _write(planned: Planned, state: State, say: Say) -> None:
+def _write(planned: Planned, state: State, reason: str, say: Say) -> None:
     plan, changes = planned.plan, planned.changes
     if sum(state.heads) - sum(plan.heads) == plan.diff_rows:
         say("nothing to write: all of the plan is applied")
@@ -112,11 +116,11 @@ def _write(planned: Planned, state: State, say: Say) -> None:
     if plan.adds + plan.updates:
         say(f"writing {plan.adds + plan.updates:,} rows to {plan.target}")
         written = changes.filter("action <> 'delete'").select("row_id", "value", metadata)
-        _save(prepare(written, len(plan.heads), tasks=_tasks(plan.adds + plan.updates)), plan, "upsert")
+        _save(prepare(written, len(plan.heads), tasks=_tasks(plan.adds + plan.updates)), plan, "upsert", reason)
     if plan.deletes:
         say(f"deleting {plan.deletes:,} rows of {plan.target}")
         gone = changes.filter("action = 'delete'").select("row_id")
-        _save(prepare(gone, len(plan.heads), tasks=_tasks(plan.deletes)), plan, "delete")
+        _save(prepare(gone, len(plan.heads), tasks=_tasks(plan.deletes)), plan, "delete", reason)
 
 
 def _tasks(rows: int) -> int:
@@ -124,8 +128,8 @@ def _tasks(rows: int) -> int:
     return min(_MAX_TASKS, -(-rows // _ROWS_PER_TASK))
 
 
-def _save(frame: DataFrame, plan: Plan, operation: str) -> None:
-    options = {**plan.target.options(), "operation": operation}
+def _save(frame: DataFrame, plan: Plan, operation: str, reason: str) -> None:
+    options = {**plan.target.options(), "operation": operation, **({"reason": reason} if reason else {})}
     frame.write.format("ringcast").mode("append").options(**options).save()
 
 

@@ -49,6 +49,12 @@ _allow_empty = click.option(
     envvar=variable("allow_empty"),
     help="Let an input without a valid row empty the key.",
 )
+_reason = click.option(
+    "--reason",
+    default="",
+    envvar=variable("reason"),
+    help="Why, in one line of up to 512 bytes: the history has it with each row that is written.",
+)
 
 
 @click.command("check")
@@ -100,8 +106,9 @@ def show(context: click.Context, /, plan: str) -> None:
 @spec_options(*PLACE, "max_delete_share", "max_rejected_share")
 @_allow_empty
 @click.option("--replan", metavar="SPEC", help="If the store moved on, plan again by SPEC and apply that.")
+@_reason
 @click.pass_context
-def apply(context: click.Context, /, plan: str, replan: str | None, **given: Any) -> int:
+def apply(context: click.Context, /, plan: str, replan: str | None, reason: str, **given: Any) -> int:
     """Write what a saved PLAN says, and read it back. Doing it twice changes nothing."""
     from pyspark_ringcast.pipeline._apply import apply_plan
     from pyspark_ringcast.pipeline._saved import load_plan
@@ -111,14 +118,14 @@ def apply(context: click.Context, /, plan: str, replan: str | None, **given: Any
         planned = _elsewhere(load_plan(spark, plan), changed)
         guards = _guards(planned.plan.guards, changed)
         try:
-            report = apply_plan(spark, planned, guards=guards, say=_say(context))
+            report = apply_plan(spark, planned, guards=guards, reason=reason, say=_say(context))
         except plans.StalePlanError as error:
             if replan is None:
                 raise
             _say(context)(f"{error}: planning again by {replan}")
             again = _same_target(read_spec(replan, changed), planned.plan)
             with _planned(context, spark, again, {}) as planned:
-                report = apply_plan(spark, planned, say=_say(context))
+                report = apply_plan(spark, planned, reason=reason, say=_say(context))
     return _print_report(context, planned, report)
 
 
@@ -129,8 +136,9 @@ def apply(context: click.Context, /, plan: str, replan: str | None, **given: Any
 @_allow_empty
 @_rejects
 @_rejects_format
+@_reason
 @click.pass_context
-def run(context: click.Context, /, spec: str, **given: Any) -> int:
+def run(context: click.Context, /, spec: str, reason: str, **given: Any) -> int:
     """Plan by SPEC, apply at once, and read back."""
     from pyspark_ringcast.pipeline._apply import apply_plan
 
@@ -138,7 +146,7 @@ def run(context: click.Context, /, spec: str, **given: Any) -> int:
     with _spark(context) as spark, _planned(context, spark, found, given) as planned:
         if not context.obj["json"]:
             _print_plan(context, planned.plan)
-        report = apply_plan(spark, planned, say=_say(context))
+        report = apply_plan(spark, planned, reason=reason, say=_say(context))
     return _print_report(context, planned, report)
 
 

@@ -31,6 +31,8 @@ from ringcast_core import row_partitions
 from ringcast_testkit import ConfigServiceProcess, NatsServer
 from ringcast_wire.grpc import ConfigServiceStub, pb
 
+from benchmarks.cpu import cpu_seconds, us_per_row
+
 PARTITIONS: Final = 256
 MEASURED_ROWS: Final = 1_000_000
 ROUNDS: Final = 3
@@ -137,14 +139,20 @@ def test_a_data_frame_into_postgresql_and_back(
         reads: list[float] = []
         read_peers: list[float] = []
 
+        server = int((Path(postgres_url.partition("?host=")[2]) / "postmaster.pid").read_text().split()[0])
+        cpu: dict[str, dict[str, float]] = {}
+
         def once(key: str) -> None:
-            start = time.perf_counter()
+            start, before = time.perf_counter(), cpu_seconds(server)
             load(key, count)
             loads.append(time.perf_counter() - start)
+            cpu["load"] = us_per_row(before, cpu_seconds(server), count)
 
         def beside() -> tuple[tuple[str], dict[str, str]]:
             peers.append(asyncio.run(copy(postgres_url, count, ordered=False)))
+            before = cpu_seconds(server)
             ordered_peers.append(asyncio.run(copy(postgres_url, count, ordered=True)))
+            cpu["ordered peer"] = us_per_row(before, cpu_seconds(server), count)
             return (f"list{len(peers)}",), {}
 
         benchmark.group = "spark load"
@@ -166,6 +174,7 @@ def test_a_data_frame_into_postgresql_and_back(
         share_median=share(peers, loads),
         ordered_peer_rows_per_s=round(count / min(ordered_peers)),
         ordered_share_median=share(ordered_peers, loads),
+        cpu_us_per_row=cpu,
         read_rows_per_s=round(count / min(reads)),
         read_peer_rows_per_s=round(count / min(read_peers)),
         read_share_median=share(read_peers, reads),

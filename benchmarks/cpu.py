@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import Final
 
 import psutil
@@ -18,12 +19,12 @@ _KINDS: Final = (
 """What stands in a command line, and the kind."""
 
 
-def cpu_seconds(postgresql: int) -> Counter[str]:
+def cpu_seconds(postgresql: int) -> dict[str, float]:
     """Seconds so far, by kind; ``benchmark`` is this process. ``postgresql`` is the id of the server's first process.
 
     A process that has ended counts where its parent has waited for it.
     """
-    found: Counter[str] = Counter()
+    found: defaultdict[str, float] = defaultdict(float)
     me = psutil.Process()
     for process in (*me.children(recursive=True), *_with_children(postgresql)):
         try:
@@ -38,9 +39,9 @@ def cpu_seconds(postgresql: int) -> Counter[str]:
     return found
 
 
-def us_per_row(before: Counter[str], after: Counter[str], rows: int) -> dict[str, float]:
+def us_per_row(before: Mapping[str, float], after: Mapping[str, float], rows: int) -> dict[str, float]:
     """What was used between two moments, in microseconds a row."""
-    return {kind: round((after[kind] - before[kind]) / rows * 1e6, 2) for kind in sorted(after)}
+    return {kind: round((after[kind] - before.get(kind, 0.0)) / rows * 1e6, 2) for kind in sorted(after)}
 
 
 def _with_children(pid: int) -> list[psutil.Process]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import grpc
@@ -11,6 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from ringcast_config_service.grpc.transport import _KINDS, _Servicer
+from ringcast_config_service.repository import mapping
 from ringcast_core import HASH_NAME, row_partition
 from ringcast_wire import ErrorCode, limits
 from ringcast_wire.grpc import SERVICE_NAME, STATUS, ConfigServiceServicer, error_from_rpc, pb
@@ -320,6 +322,24 @@ async def test_large_rows_fit_the_messages_of_any_client(service: Running, store
     code, field, said = await refused(service.stub.Get(request))
     assert (code, field) == (ErrorCode.INVALID_INPUT, "row_ids")
     assert "ask for fewer rows" in said
+
+
+async def test_rows_too_large_for_an_answer_are_not_read(
+    service: Running, store_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Get could have the service read 64 MiB of which it sends nothing."""
+    await service.create(store_name, 64)
+    for number in range(4):
+        await service.put(store_name, f"r{number}", "x" * 1_000_000)
+    read: list[int] = []
+    as_it_is = mapping.fetch_reply
+    monkeypatch.setattr(mapping, "fetch_reply", lambda *words: read.append(1) or as_it_is(*words))
+    ids = [f"r{number}" for number in range(4)]
+    get = partial(pb.GetRequest, store=store_name, key="k")
+    code, field, _ = await refused(service.stub.Get(get(row_ids=ids)))
+    assert (code, field, read) == (ErrorCode.INVALID_INPUT, "row_ids", [])
+    assert len((await service.stub.Get(get(row_ids=ids[:3]))).rows) == 3
+    assert read == [1]
 
 
 async def test_history(service: Running, store_name: str) -> None:

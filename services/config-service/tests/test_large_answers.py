@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from ringcast_config_service.repository import LargeAnswerError, ListFilter, StoreRecord
+from ringcast_config_service.repository import HistoryFilter, LargeAnswerError, ListFilter, StoreRecord
 from ringcast_config_service.repository.answers import KeyAnswer, PartitionAnswer, check_full_size
 from ringcast_config_service.repository.sqlite.reader import SqliteReader
 from ringcast_core import row_partition
+from ringcast_testkit import PATIENCE_S
 from ringcast_wire import (
     InternalError,
     LimitExceededError,
@@ -165,6 +166,56 @@ def test_each_page_is_a_turn_of_its_own_and_all_pause_after_it(monkeypatch: pyte
     reader._pages_of(db.execute(statement.replace("SELECT i,", "SELECT CAST(i AS TEXT),")), answer)
     db.close()
     assert turns == ["begins", "pauses", "ends"] * 4 + ["begins", "ends"]  # 64, 256, 1,000, 1,000, 680 rows
+
+
+async def test_short_reads_in_sqlite_do_not_wait_for_large_answers(sqlite_bench: Bench) -> None:
+    """A write looks up its store with such a read, a few seconds after it did so before."""
+    repo = sqlite_bench.repo
+    ids = [found for n in range(100) if row_partition(found := f"r{n}", 8) == PARTITION][:3]
+    for row_id in ids:
+        await sqlite_bench.write({row_id: "x" * 1_000_000})
+    reader = repo.reader
+    with reader._turn:  # no answer gets on
+        large = [asyncio.ensure_future(reader.read_partition("s", "k", PARTITION, None)) for _ in range(2)]
+        large += [asyncio.ensure_future(reader.read_full("s", "k")) for _ in range(4)]
+        async with asyncio.timeout(PATIENCE_S):
+            assert (await repo.stores.get_record("s")).name == "s"
+            assert len((await reader.heads("s", "k")).heads) == 8
+            assert len((await reader.read_rows("s", "k", ids[:1])).partitions[0].rows) == 1
+        assert not any(read.done() for read in large)
+    for answer in await asyncio.gather(*large):
+        assert len(answer) > 3_000_000
+
+
+@pytest.fixture
+async def mixed(any_bench: Bench) -> Bench:
+    """A partition of many small rows, and large ones behind them."""
+    bench = any_bench
+    small = [found for n in range(9_000) if row_partition(found := f"a{n:04}", 8) == PARTITION][:800]
+    await bench.write(dict.fromkeys(small, ""))
+    large = [found for n in range(200) if row_partition(found := f"b{n:03}", 8) == PARTITION][:7]
+    for value in ("y" * 1_000_000, "é" * 500_000, "x" * 1_000_000):
+        for row_id in large:
+            await bench.write({row_id: value})
+    return bench
+
+
+async def test_a_page_is_bounded_whatever_the_page_before_had(mixed: Bench) -> None:
+    """Rows are read for a thousand small ones at once: of large ones not as many."""
+    most = 2 * limits.MIB + 1_000 * 32
+    reader, found = mixed.repo.reader, []
+    async for page in reader.list_rows("s", "k", ListFilter()):
+        assert sum(len(row.row.value.encode()) for row in page) < most
+        found += [row.row.row_id for row in page]
+    assert len(found) == len(set(found)) == 807
+    written = []
+    async for revisions in reader.history("s", "k", HistoryFilter(previous=True)):
+        rows = [row for each in revisions for row in (each.row, each.previous) if row]
+        assert sum(len(row.value.encode()) for row in rows) < most + limits.MIB
+        written += [each.row.version for each in revisions]
+    assert written == list(range(1, 800 + 3 * 7 + 1))
+    limited = [page async for page in reader.list_rows("s", "k", ListFilter(limit=803))]
+    assert [row.row.row_id for page in limited for row in page] == found[:803]
 
 
 def test_pages_of_large_rows_have_few() -> None:

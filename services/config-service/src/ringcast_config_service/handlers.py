@@ -45,6 +45,7 @@ from ringcast_config_service.permits import Permit
 from ringcast_config_service.repository import (
     Chain,
     HistoryFilter,
+    LargeAnswerError,
     ListedRow,
     ListFilter,
     Repository,
@@ -55,6 +56,7 @@ from ringcast_config_service.repository import (
     WriteOutcome,
     WriteRequest,
 )
+from ringcast_config_service.repository.answers import named_bytes
 from ringcast_config_service.telemetry import Telemetry
 from ringcast_config_service.writes.batches import (
     CheckedBatch,
@@ -226,7 +228,16 @@ class Handlers:
     async def get(self, store: str, key: str, row_ids: Sequence[str]) -> list[ListedRow]:
         """Live rows in the order of the ids; a row that is not there is left out."""
         await self._check_key(store, key)
-        found = (await self._repository.reader.read_rows(store, key, _check_row_ids(row_ids))).partitions
+        ids = _check_row_ids(row_ids)
+        most_bytes = named_bytes(ids, limits.MAX_BATCH_BYTES)
+        try:
+            found = (await self._repository.reader.read_rows(store, key, ids, most_bytes)).partitions
+        except LargeAnswerError as error:
+            raise InvalidInputError(
+                f"row_ids asks for about {error.size} bytes: at most {limits.MAX_BATCH_BYTES} fit one answer, "
+                "ask for fewer rows",
+                field="row_ids",
+            ) from error
         live = {row.row_id: ListedRow(entry.partition, row) for entry in found for row in entry.rows if not row.deleted}
         rows = [live[row_id] for row_id in row_ids if row_id in live]
         size = sum(_size(listed.row) for listed in rows)

@@ -19,7 +19,6 @@ from ringcast_wire import Chunk, EventLog, InternalError, RingcastError, Unavail
 from ringcast_wire.tracing import checked_traceparent
 
 from ringcast_config_service.nats.fetch_queue import (
-    SMALL_ANSWER_BYTES,
     FetchLane,
     LaneLimits,
     Request,
@@ -27,6 +26,7 @@ from ringcast_config_service.nats.fetch_queue import (
     weight_of,
 )
 from ringcast_config_service.repository import LargeAnswerError
+from ringcast_config_service.repository.base import SMALL_ANSWER_BYTES
 from ringcast_config_service.telemetry import Telemetry, fetch_kind
 
 log = EventLog(logging.getLogger(__name__))

@@ -45,7 +45,7 @@ def may_exceed(row_ids: Sequence[str], live_bytes: int, most_bytes: int) -> bool
 
     ``live_bytes``: of all rows of their partitions, which have no fewer.
     """
-    size = _named_bytes(row_ids, min(live_bytes, len(row_ids) * limits.MAX_ROW_BYTES))
+    size = named_bytes(row_ids, min(live_bytes, len(row_ids) * limits.MAX_ROW_BYTES))
     return size > min(most_bytes, limits.MAX_REPLY_BYTES)
 
 
@@ -61,13 +61,16 @@ def check_named_rows(row_ids: Sequence[str], live_bytes: int, most_bytes: int) -
             f"the rows asked for have {live_bytes} bytes, a reply may have {limits.MAX_REPLY_BYTES}: ask for fewer",
             field="row_ids",
         )
-    if (size := _named_bytes(row_ids, live_bytes)) > most_bytes:
+    if (size := named_bytes(row_ids, live_bytes)) > most_bytes:
         raise LargeAnswerError(size)
 
 
-def _named_bytes(row_ids: Sequence[str], live_bytes: int) -> int:
-    """A tombstone counts as nothing in ``live_bytes``, and has its id in an answer. Of each row the entry of its
-    partition may be another."""
+def named_bytes(row_ids: Sequence[str], live_bytes: int) -> int:
+    """About how many bytes an answer of named rows has; ``live_bytes`` as in :func:`check_named_rows`.
+
+    A tombstone counts as nothing in ``live_bytes``, and has its id in an answer. Of each row the entry of its partition
+    may be another.
+    """
     return answer_bytes(2 * len(row_ids), live_bytes + sum(len(row_id.encode()) for row_id in row_ids))
 
 

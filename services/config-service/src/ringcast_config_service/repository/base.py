@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Final, NamedTuple, overload
 
-from ringcast_wire import RingcastError, Role, Row, StoreSettings, UnavailableError
+from ringcast_wire import RingcastError, Role, Row, StoreSettings, UnavailableError, limits
 
 from ringcast_config_service.permits import Permit
 
@@ -20,6 +20,8 @@ def new_history_id() -> str:
 
 DEFAULT_LOCK_TIMEOUT_MS: Final = 5_000
 DEFAULT_WRITE_CONNECTIONS: Final = 4
+SMALL_ANSWER_BYTES: Final = 2 * limits.MIB
+"""Answers that are larger are read apart, so that no short read waits for them."""
 PURGE_ROWS: Final = 5_000
 """Rows or revisions that a purge removes in a transaction."""
 

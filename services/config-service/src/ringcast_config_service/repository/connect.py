@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ringcast_service import ConfigError
 from ringcast_wire import shown
 
@@ -9,6 +11,8 @@ from ringcast_config_service.repository.base import DEFAULT_LOCK_TIMEOUT_MS, DEF
 from ringcast_config_service.repository.parts import Repository
 
 _POSTGRES = ("postgresql://", "postgres://", "cockroachdb://")
+_SNAPSHOTS: Final = 14
+"""In SQLite: of eight lists, and of six large answers (two partitions, four whole keys)."""
 
 
 def make_repository(
@@ -30,7 +34,7 @@ def make_repository(
 
         from ringcast_config_service.repository.sqlite.repository import SqliteRepository
 
-        return SqliteRepository(Database(database.removeprefix("sqlite:")))
+        return SqliteRepository(Database(database.removeprefix("sqlite:"), snapshots=_SNAPSHOTS))
     for scheme in _POSTGRES:
         if database.startswith(scheme):
             from ringcast_config_service.repository.postgres.repository import PostgresRepository

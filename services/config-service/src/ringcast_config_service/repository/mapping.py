@@ -313,11 +313,6 @@ def from_authorship(by: Authorship) -> tuple[str | None, str | None]:
     return by.author or None, by.reason or None
 
 
-def row_bytes(row: Row) -> int:
-    """About how much a row takes up on its way out."""
-    return len(row.row_id) + len(row.value) + 32 + 32 * len(row.metadata or ())
-
-
 def from_row(row: PlannedRow, key_ids: Mapping[KeyRef, int]) -> tuple[int, int, str, str, int, bool, str | None]:
     """Key id, partition, row id, value, version, deleted, metadata."""
     key, partition, row_id, value, version, metadata, *_ = row

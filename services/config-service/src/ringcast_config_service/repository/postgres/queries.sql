@@ -86,6 +86,29 @@ SELECT name FROM stores ORDER BY name
 
 ---- Reads ----
 
+-- LIST_PAGE --
+-- The page as long as the rows before have less than $7 bytes. The length of a value is known without reading it.
+SELECT partition, {row_columns} FROM (
+    SELECT page.*, sum(octet_length(value) + coalesce(octet_length(metadata), 0)) OVER (
+        ORDER BY partition, row_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    ) AS bytes_before
+    FROM ({list_page}) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $7::BIGINT ORDER BY partition, row_id
+
+-- HISTORY_PAGE --
+-- The same of revisions, of which each may have the row before it.
+SELECT partition, revision, row_id, value, deleted, metadata, written_at_ms,
+    prev, author, reason, was, was_deleted, was_metadata
+FROM (
+    SELECT page.*, sum(
+        octet_length(value) + coalesce(octet_length(metadata), 0)
+        + coalesce(octet_length(was), 0) + coalesce(octet_length(was_metadata), 0)
+    ) OVER (ORDER BY partition, revision ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
+    FROM ({history_page}) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $9::BIGINT ORDER BY partition, revision
+
 -- SIZE_OF_ROWS --
 -- How many bytes the named rows of a key have: $2 their partitions, $3 their ids.
 SELECT CAST(coalesce(sum(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -13,7 +13,6 @@ from ringcast_wire import FetchReply, HeadsReply
 
 from ringcast_config_service.repository import answers, mapping, paging
 from ringcast_config_service.repository import as_of as as_of_reads
-from ringcast_config_service.repository.base import HistoryFilter, ListedRow, ListFilter, Revision
 from ringcast_config_service.repository.postgres.session import Connection, Sessions
 from ringcast_config_service.repository.sql.statements import Postgres as Sql
 
@@ -21,8 +20,11 @@ _AT_ONCE: Final = 1_000
 """So many records come in one answer of the server; for more there is a cursor."""
 
 
-class PostgresReader:
+class PostgresReader(paging.PagedReads):
     """:class:`~ringcast_config_service.repository.parts.RowReader`."""
+
+    _list_page = Sql.LIST_PAGE
+    _history_page = Sql.HISTORY_PAGE
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
@@ -78,16 +80,6 @@ class PostgresReader:
             as_of_reads.check_moment(at_ms, await db.fetchval(Sql.HORIZON), store, key)
             return as_of_reads.earlier_heads(found, await db.fetch(Sql.REVISIONS_AT, key_id, at_ms))
 
-    async def list_rows(self, store: str, key: str, query: ListFilter) -> AsyncGenerator[list[ListedRow], None]:
-        async with self._pages(store, key) as (count, fetch):
-            async for page in paging.list_pages(count, query, lambda params: fetch(Sql.LIST_PAGE, params)):
-                yield page
-
-    async def history(self, store: str, key: str, query: HistoryFilter) -> AsyncGenerator[list[Revision], None]:
-        async with self._pages(store, key) as (count, fetch):
-            async for page in paging.history_pages(count, query, lambda params: fetch(Sql.HISTORY_PAGE, params)):
-                yield page
-
     async def _pages_of(self, db: Connection, answer: answers.Answer, statement: str, *params: object) -> bytearray:
         """The answer with all records of the statement; between two pages of them the event loop goes on."""
         if answer.rows > _AT_ONCE and self._sessions.is_postgres:
@@ -101,14 +93,11 @@ class PostgresReader:
         return answer.finish()
 
     @asynccontextmanager
-    async def _pages(
-        self, store: str, key: str
-    ) -> AsyncIterator[tuple[int, Callable[[str, tuple[object, ...]], Awaitable[list[mapping.Record]]]]]:
-        """One snapshot, and how to fetch a page from it."""
+    async def _pages(self, store: str, key: str) -> AsyncIterator[paging.Pages]:
         async with self._sessions.snapshot("snapshots") as db:
             count, key_id, _ = mapping.located(await db.fetchrow(Sql.LOCATE, store, key), store, key)
 
             async def fetch(statement: str, params: tuple[object, ...]) -> list[mapping.Record]:
-                return list(await db.fetch(statement, key_id, *params))
+                return list(await db.fetch(statement, key_id, *params, paging.PAGE_BYTES))
 
-            yield count, fetch
+            yield paging.Pages(count, fetch)

@@ -95,7 +95,7 @@ SELECT partition, {row_columns} FROM rows WHERE key_id = $1 AND NOT deleted ORDE
 -- A head of 0 was created for a write that has not come.
 SELECT partition, head, live_bytes, live_rows FROM partitions WHERE key_id = $1 AND head > 0 ORDER BY partition
 
--- LIST_PAGE --
+-- list_page --
 -- Up to $6 rows of the partitions $2 to $3, behind the row $4 of the first; tombstones too where $5.
 -- Keyset paging: a page goes on behind the last row of the one before. The bounds on the first column alone let an
 -- index be used where the planner does not see through the comparison of pairs.
@@ -103,11 +103,11 @@ SELECT partition, {row_columns} FROM rows
 WHERE key_id = $1 AND partition BETWEEN $2 AND $3 AND (partition, row_id) > ($2, $4) AND (NOT deleted OR $5::BOOLEAN)
 ORDER BY partition, row_id LIMIT $6
 
--- HISTORY_PAGE --
+-- history_page --
 -- Up to $7 revisions above $5 of the partitions $2 to $3, behind the revision $4 of the first; of the row $6 alone
 -- unless it is ''; each with the row before it where $8.
 SELECT h.partition, h.revision, h.row_id, h.value, h.deleted, h.metadata, h.written_at_ms,
-    h.prev, h.author, h.reason, p.value, p.deleted, p.metadata
+    h.prev, h.author, h.reason, p.value AS was, p.deleted AS was_deleted, p.metadata AS was_metadata
 FROM history h
 LEFT JOIN history p ON $8::BOOLEAN AND p.key_id = h.key_id AND p.partition = h.partition AND p.revision = h.prev
 WHERE h.key_id = $1 AND h.partition BETWEEN $2 AND $3 AND (h.partition, h.revision) > ($2, $4) AND h.revision > $5

@@ -30,6 +30,14 @@ SELECT count(*) FROM sqlite_schema WHERE name = 'schema_version'
 
 ---- Reads ----
 
+-- LIST_PAGE --
+-- The page; its reader stops where it gets too large.
+{list_page}
+
+-- HISTORY_PAGE --
+-- The same of revisions.
+{history_page}
+
 -- READ_ROW --
 -- One row, by key id, partition and row id.
 SELECT partition, {row_columns} FROM rows WHERE key_id = ?1 AND partition = ?2 AND row_id = ?3

@@ -6,25 +6,30 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 from ringcast_core import row_partitions
 from ringcast_wire import FetchReply, HeadsReply
 
 from ringcast_config_service.repository import answers, mapping, paging
 from ringcast_config_service.repository import as_of as as_of_reads
-from ringcast_config_service.repository.base import HistoryFilter, ListedRow, ListFilter, Revision
+from ringcast_config_service.repository.base import SMALL_ANSWER_BYTES, LargeAnswerError
 from ringcast_config_service.repository.sql.statements import Sqlite as Sql
 from ringcast_config_service.repository.sqlite.session import Sessions
+
+T = TypeVar("T")
 
 _PAUSE_S: Final = 0.0001
 """How long no thread reads after a page: long enough for the system to run the threads that wait."""
 
 
-class SqliteReader:
+class SqliteReader(paging.PagedReads):
     """:class:`~ringcast_config_service.repository.parts.RowReader`."""
+
+    _list_page = Sql.LIST_PAGE
+    _history_page = Sql.HISTORY_PAGE
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
@@ -40,10 +45,10 @@ class SqliteReader:
         as_of: int | None = None,
         most_bytes: int = sys.maxsize,
     ) -> bytearray:
-        def work(db: sqlite3.Connection) -> bytearray:
+        def work(db: sqlite3.Connection, room: int) -> bytearray:
             found = db.execute(Sql.LOCATE_PARTITION, (store, key, partition)).fetchone()
             reading = as_of_reads.Reading.of(as_of_reads.Place(store, key, partition, history, as_of), found, since)
-            reading.check_room(most_bytes)
+            reading.check_room(room)
             if reading.is_earlier:
                 kept = db.execute(Sql.KEPT_REVISIONS, reading.kept_words).fetchone()
                 found = db.execute(Sql.READ_AS_OF, reading.earlier_words(*kept))
@@ -51,12 +56,12 @@ class SqliteReader:
                 found = db.execute(Sql.READ_WHOLE if reading.whole else Sql.READ_SINCE, reading.params)
             return self._pages_of(found, reading.answer())
 
-        return await self._sessions.read(work)
+        return await self._read(work, most_bytes)
 
     async def read_rows(
         self, store: str, key: str, row_ids: Sequence[str], most_bytes: int = sys.maxsize
     ) -> FetchReply:
-        def work(db: sqlite3.Connection) -> FetchReply:
+        def work(db: sqlite3.Connection, room: int) -> FetchReply:
             count, key_id, history = mapping.located(db.execute(Sql.LOCATE, (store, key)).fetchone(), store, key)
             ids = list(dict.fromkeys(row_ids))
             wanted = list(zip(row_partitions(ids, count), ids, strict=True))
@@ -65,13 +70,13 @@ class SqliteReader:
                 head, _, size = db.execute(Sql.GET_HEAD, (key_id, partition)).fetchone() or (0, 0, 0)
                 heads.append((partition, head))
                 live_bytes += size
-            if answers.may_exceed(ids, live_bytes, most_bytes):
+            if answers.may_exceed(ids, live_bytes, room):
                 sizes = (db.execute(Sql.STORED_SIZE, (key_id, *ref)).fetchone() for ref in wanted)
-                answers.check_named_rows(ids, sum(size[2] for size in sizes if size), most_bytes)
+                answers.check_named_rows(ids, sum(size[2] for size in sizes if size), room)
             rows = (db.execute(Sql.READ_ROW, (key_id, *ref)).fetchone() for ref in wanted)
             return mapping.fetch_reply(history, mapping.by_partition(heads, (row for row in rows if row)))
 
-        return await self._sessions.read(work)
+        return await self._read(work, most_bytes)
 
     async def read_full(self, store: str, key: str) -> bytearray:
         def work(db: sqlite3.Connection) -> bytearray:
@@ -80,7 +85,7 @@ class SqliteReader:
             answers.check_full_size(heads, store, key)
             return self._pages_of(db.execute(Sql.READ_FULL, (key_id,)), answers.KeyAnswer(history, heads))
 
-        return await self._sessions.read(work)
+        return await self._read_apart(work)
 
     async def heads(self, store: str, key: str, at_ms: int | None = None) -> HeadsReply:
         def work(db: sqlite3.Connection) -> HeadsReply:
@@ -91,17 +96,24 @@ class SqliteReader:
             as_of_reads.check_moment(at_ms, db.execute(Sql.HORIZON).fetchone()[0], store, key)
             return as_of_reads.earlier_heads(found, db.execute(Sql.REVISIONS_AT, (key_id, at_ms)))
 
-        return await self._sessions.read(work)
+        return await (self._sessions.read(work) if at_ms is None else self._read_apart(work))
 
-    async def list_rows(self, store: str, key: str, query: ListFilter) -> AsyncGenerator[list[ListedRow], None]:
-        async with self._pages(store, key) as (count, fetch):
-            async for page in paging.list_pages(count, query, lambda params: fetch(Sql.LIST_PAGE, params)):
-                yield page
+    async def _read(self, work: Callable[[sqlite3.Connection, int], T], most_bytes: int) -> T:
+        """Runs ``work`` with how many bytes its answer may have: apart where there are many."""
+        try:
+            return await self._sessions.read(lambda db: work(db, min(SMALL_ANSWER_BYTES, most_bytes)))
+        except LargeAnswerError as error:
+            if error.size > most_bytes:
+                raise
+        return await self._read_apart(lambda db: work(db, most_bytes))
 
-    async def history(self, store: str, key: str, query: HistoryFilter) -> AsyncGenerator[list[Revision], None]:
-        async with self._pages(store, key) as (count, fetch):
-            async for page in paging.history_pages(count, query, lambda params: fetch(Sql.HISTORY_PAGE, params)):
-                yield page
+    async def _read_apart(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Runs ``work`` on a connection and a thread of its own.
+
+        The few threads of short reads stay free: a write waits for one of them when it looks up its store.
+        """
+        async with self._sessions.snapshot() as snapshot:
+            return await snapshot.read(work)
 
     def _pages_of(self, found: sqlite3.Cursor, answer: answers.Answer) -> bytearray:
         """The answer with all of these records. One thread at a time reads a page.
@@ -121,15 +133,12 @@ class SqliteReader:
                 return answer.finish()
 
     @asynccontextmanager
-    async def _pages(
-        self, store: str, key: str
-    ) -> AsyncIterator[tuple[int, Callable[[str, tuple[object, ...]], Awaitable[list[mapping.Record]]]]]:
-        """One snapshot, and how to fetch a page from it."""
+    async def _pages(self, store: str, key: str) -> AsyncIterator[paging.Pages]:
         async with self._sessions.snapshot() as snapshot:
             found = await snapshot.read(lambda db: db.execute(Sql.LOCATE, (store, key)).fetchone())
             count, key_id, _ = mapping.located(found, store, key)
 
             async def fetch(statement: str, params: tuple[object, ...]) -> list[mapping.Record]:
-                return await snapshot.read(lambda db: db.execute(statement, (key_id, *params)).fetchall())
+                return await snapshot.read(lambda db: paging.bounded(db.execute(statement, (key_id, *params))))
 
-            yield count, fetch
+            yield paging.Pages(count, fetch)

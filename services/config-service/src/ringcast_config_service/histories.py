@@ -19,7 +19,7 @@ import contextlib
 import logging
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager
 from typing import Final
 
 import nats.errors
@@ -33,14 +33,13 @@ from ringcast_wire import (
     ProtocolError,
     RingcastError,
     StoreDeletedError,
-    UnavailableError,
     UnknownKeyError,
     UnknownStoreError,
     decode_event,
-    field_text,
     names,
 )
 
+from ringcast_config_service.nats.calls import nats_calls
 from ringcast_config_service.nats.provisioner import Provisioner
 from ringcast_config_service.repository import OutboxRecord, Repository, StoreRecord
 from ringcast_config_service.telemetry import Telemetry
@@ -146,7 +145,7 @@ class Histories:
 
     async def _check_duplicate(self, store: str, record: OutboxRecord, seq: int) -> None:
         current = (await self._stores.get_record(store)).history_id
-        async with _nats_calls(store):
+        with _comparing(store):
             try:
                 stored = await self._js.get_msg(names.notify_stream(store), seq=seq, direct=True)
             except NotFoundError:
@@ -212,7 +211,7 @@ class Histories:
     async def _last_events(self, store: str) -> AsyncIterator[Msg]:
         """The last event of each partition, without its payload."""
         stream = names.notify_stream(store)
-        async with _nats_calls(store):
+        with _comparing(store):
             try:
                 info = await self._js.add_consumer(
                     stream,
@@ -241,12 +240,8 @@ class Histories:
                     await self._js.delete_consumer(stream, info.name)
 
 
-@asynccontextmanager
-async def _nats_calls(store: str) -> AsyncIterator[None]:
-    try:
-        yield
-    except (nats.errors.Error, APIError, TimeoutError, OSError) as error:
-        raise UnavailableError(
-            f"store {store!r} takes no writes yet: its record has to be compared with the events on NATS, "
-            f"which does not answer ({field_text(error)})"
-        ) from error
+def _comparing(store: str) -> AbstractContextManager[None]:
+    return nats_calls(
+        f"store {store!r} takes no writes yet: its record has to be compared with the events on NATS, "
+        "which does not answer"
+    )

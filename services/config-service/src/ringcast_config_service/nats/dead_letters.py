@@ -16,13 +16,13 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 import msgspec
-import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.errors import APIError, NotFoundError
-from ringcast_wire import DeadLetter, ProtocolError, UnavailableError, decode_dead_letter, field_text, limits, names
+from ringcast_wire import DeadLetter, ProtocolError, UnavailableError, decode_dead_letter, limits, names
 
+from ringcast_config_service.nats.calls import nats_calls
 from ringcast_config_service.repository import StoreRecord
 
 _GET: Final = "$JS.API.DIRECT.GET"
@@ -312,14 +312,13 @@ async def asking(nc: Client, store: str) -> AsyncIterator[None]:
     """
     if not nc.is_connected:
         raise UnavailableError("NATS, which keeps dead letters, can't be reached: try again later")
-    try:
-        yield
-    except NotFoundError as error:
-        raise UnavailableError(f"store {store!r} has no stream of dead letters on NATS yet: try again later") from error
-    except (nats.errors.Error, APIError, TimeoutError, OSError) as error:
-        raise UnavailableError(
-            f"NATS, which keeps dead letters, does not answer ({field_text(error)}): try it later"
-        ) from error
+    with nats_calls("NATS, which keeps dead letters, does not answer", ": try it later"):
+        try:
+            yield
+        except NotFoundError as error:
+            raise UnavailableError(
+                f"store {store!r} has no stream of dead letters on NATS yet: try again later"
+            ) from error
 
 
 def _cut(letter: DeadLetter) -> DeadLetter:

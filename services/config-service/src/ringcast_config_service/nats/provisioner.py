@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from typing import Final
 
 import msgspec
-import nats.errors
 from nats.js import JetStreamContext
 from nats.js.api import StreamConfig
 from nats.js.errors import APIError, KeyNotFoundError, KeyWrongLastSequenceError, NotFoundError
 from nats.js.kv import KeyValue
-from ringcast_wire import EventLog, MismatchError, RingcastError, UnavailableError, event_within, field_text, names
+from ringcast_wire import EventLog, MismatchError, RingcastError, event_within, field_text, names
 
 from ringcast_config_service.nats import streams
 from ringcast_config_service.nats.bus_removal import clear_deletion, mark_deletion, remove_store
+from ringcast_config_service.nats.calls import nats_calls
 from ringcast_config_service.nats.streams import StreamSizes
 from ringcast_config_service.repository import StoreRecord, StoreRepository
 from ringcast_config_service.telemetry import Telemetry
@@ -76,7 +76,7 @@ class Provisioner:
             UnavailableError: NATS can't be reached or refuses; the next check repairs it.
         """
         self._measures.provision_failures[store.name] += 0  # so that the counter is there before the first failure
-        async with _nats_calls(store.name):
+        with _preparing(store.name):
             await self._ensure_stream(streams.leases(self._sizes))
             for config in streams.of_store(store.name, self._sizes):
                 if config.name == names.notify_stream(store.name) and not await self._exists(config.name):
@@ -89,12 +89,12 @@ class Provisioner:
 
     async def mark_deleted(self, store: StoreRecord) -> None:
         """Workers that start are refused from now on, with a sentence that the store is deleted."""
-        async with _nats_calls(store.name):
+        with _preparing(store.name):
             await mark_deletion(self._js, store)
 
     async def remove(self, store: str) -> None:
         """Removes everything that :meth:`ensure` has made for a store alone; harmless when it is gone already."""
-        async with _nats_calls(store):
+        with _preparing(store):
             await remove_store(self._js, store)
 
     async def ensure_all(self) -> None:
@@ -263,12 +263,8 @@ async def _create_or_get(bucket: KeyValue, key: str, value: bytes) -> bytes:
     return value
 
 
-@asynccontextmanager
-async def _nats_calls(store: str) -> AsyncIterator[None]:
-    try:
-        yield
-    except (nats.errors.Error, APIError, TimeoutError, OSError) as error:
-        raise UnavailableError(
-            f"store {store!r} is recorded, but NATS can't prepare it for workers now "
-            f"({field_text(error)}): it is tried again once NATS answers"
-        ) from error
+def _preparing(store: str) -> AbstractContextManager[None]:
+    return nats_calls(
+        f"store {store!r} is recorded, but NATS can't prepare it for workers now",
+        ": it is tried again once NATS answers",
+    )

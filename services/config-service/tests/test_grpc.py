@@ -333,7 +333,12 @@ async def test_rows_too_large_for_an_answer_are_not_read(
         await service.put(store_name, f"r{number}", "x" * 1_000_000)
     read: list[int] = []
     as_it_is = mapping.fetch_reply
-    monkeypatch.setattr(mapping, "fetch_reply", lambda *words: read.append(1) or as_it_is(*words))
+
+    def noted(*words: Any) -> Any:
+        read.append(1)
+        return as_it_is(*words)
+
+    monkeypatch.setattr(mapping, "fetch_reply", noted)
     ids = [f"r{number}" for number in range(4)]
     get = partial(pb.GetRequest, store=store_name, key="k")
     code, field, _ = await refused(service.stub.Get(get(row_ids=ids)))

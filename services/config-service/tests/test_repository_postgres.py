@@ -19,6 +19,7 @@ from ringcast_config_service.repository import (
     make_repository,
 )
 from ringcast_config_service.repository.postgres import session as postgres_session
+from ringcast_config_service.repository.sql.statements import Postgres as Sql
 from ringcast_core import row_partition
 from ringcast_service import ConfigError
 from ringcast_testkit import PATIENCE_S, PostgresServer
@@ -243,3 +244,23 @@ async def test_a_newer_schema_is_left_alone(postgres_bench: Bench, other: Any) -
     await other.execute("UPDATE schema_version SET version = 9")
     with pytest.raises(ConfigError, match="schema version 9: this build knows 3"):
         await make_repository(postgres_bench.address).open()
+
+
+async def test_the_heads_to_lock_are_looked_up_without_reading_those_of_the_whole_key(
+    postgres_bench: Bench, other: Any
+) -> None:
+    """As long as the table has no statistics, once the server has a plan for any partitions."""
+    await postgres_bench.write({"a": "1"})
+    key_id = await other.fetchval("SELECT key_id FROM config_keys")
+    await other.execute("ALTER TABLE partitions SET (autovacuum_enabled = false)")
+    await other.execute(
+        "INSERT INTO partitions SELECT $1, p, 1, 0, 0, 0, false FROM generate_series(0, 999) p ON CONFLICT DO NOTHING",
+        key_id,
+    )
+    await other.execute("SET plan_cache_mode = force_generic_plan")
+    await other.execute(f"PREPARE heads (BIGINT[], BIGINT[]) AS {Sql.LOCK_HEADS}")
+    keys, partitions = [key_id] * 500, list(range(500))
+    found = await other.fetch(f"EXPLAIN ANALYZE EXECUTE heads (ARRAY{keys}::BIGINT[], ARRAY{partitions}::BIGINT[])")
+    plan = "\n".join(record[0] for record in found)
+    assert "LockRows" in plan
+    assert "Rows Removed by Join Filter" not in plan, plan

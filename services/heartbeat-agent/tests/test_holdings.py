@@ -79,6 +79,8 @@ class Record:
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
         self.revision = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
 
     def write(self, row_id: str, value: str | None) -> Change:
         """The next version of a row, as the workers get it."""
@@ -89,6 +91,7 @@ class Record:
     async def partition(
         self, _store: str, _key: str, _partition: int, *, since: int | None = None, history: str = ""
     ) -> tuple[PartitionRows, str]:
+        await self.answers.wait()
         after = since or 0
         whole = history != "h" or after > self.revision
         rows = [row for row in self.rows.values() if row.version > after or (whole and not row.deleted)]
@@ -264,6 +267,49 @@ async def test_the_next_host_waits_for_what_is_in_flight(hosts: Any) -> None:
     two.answer(two.told[1])
     assert await two.hears(3) == [("b", 2), ("a", 3), ("c", 4)]
     assert await one.hears(1) == [("a", 1)]
+
+
+async def test_a_partition_that_goes_while_it_is_read_takes_the_answers_along(hosts: Any) -> None:
+    hosts.record.write("old", "1")
+    hosts.bucket.entries[KEY] = SealEntry(1, GroupSeal(history="h", revision=1))
+    hosts.record.answers.clear()
+    one, two = hosts("one", owns=False), hosts("two", owns=False)
+    one.revision = 0  # its worker lags
+    one.move(owns=True)
+    await one.holds()
+    for row_id in ("a", "b", "c"):
+        one.take(hosts.record.write(row_id, "1"))
+    for number in range(2):
+        await one.hears(number + 1)
+        if not number:
+            one.answer(one.told[number])
+    one.move(owns=False)
+    await until(lambda: one._keeper.seals.leaving())
+    one.answer(one.told[1])
+    await until(lambda: hosts.bucket.entries[KEY].seal.holder == "")
+    assert sealed(hosts) == (3, ())
+    hosts.record.answers.set()
+    two.revision = 4
+    two.move(owns=True)
+    assert await two.hears(1) == [("c", 4)]
+    two.answer(two.told[0])
+    await until(lambda: sealed(hosts) == (4, ()))
+    assert len(two.told) == 1
+
+
+async def test_a_partition_without_a_seal_that_goes_while_it_is_read_counts_only_answers(hosts: Any) -> None:
+    for row_id in ("a", "b"):
+        hosts.record.write(row_id, "1")
+    hosts.record.answers.clear()
+    one = hosts("one", owns=True)
+    one.take(hosts.record.write("c", "1"))  # it is not held yet: it is read
+    await one.holds()
+    one.take(hosts.record.write("d", "1"))
+    await one.hears(1)
+    one.answer(one.told[0])
+    one.move(owns=False)
+    await until(lambda: hosts.bucket.entries[KEY].seal.holder == "")
+    assert sealed(hosts) == (4, (1, 2, 3))
 
 
 async def test_a_paused_host_leads_no_row_back(hosts: Any) -> None:

@@ -149,13 +149,6 @@ def test_a_partition_is_given_up_once_nothing_of_it_is_in_flight() -> None:
     assert len(seals) == 0
 
 
-def test_a_partition_that_was_not_read_to_its_end_is_given_up_as_it_was_found() -> None:
-    seals = holding(seal(7, (2,)))
-    seals.give_up([0])
-    seals.release(0, None)
-    assert write_of(seals).seal == seal(7, (2,))
-
-
 def test_a_partition_that_comes_back_while_it_is_given_up_is_asked_for_again() -> None:
     seals = holding()
     seals.give_up([0])

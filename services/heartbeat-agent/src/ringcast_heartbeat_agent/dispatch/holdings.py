@@ -18,6 +18,7 @@ from ringcast_heartbeat_agent.dispatch.seal_keeper import Sealed, SealKeeper
 from ringcast_heartbeat_agent.dispatch.seals import Settled
 from ringcast_heartbeat_agent.dispatch.sessions import Sessions
 from ringcast_heartbeat_agent.dispatch.source import Source
+from ringcast_heartbeat_agent.dispatch.tally import Tally
 
 _FROM_THE_BEGINNING: Final = Settled("", 0)
 
@@ -69,13 +70,6 @@ class HoldsAll:
         return _status(why, len(self._source.applied()), 0, 0)
 
 
-class _Leaving:
-    """A partition that was held: what of it is settled once nothing is in flight any more."""
-
-    def __init__(self, settled: tuple[str, int, set[int]] | None) -> None:
-        self.settled = settled
-
-
 class Holdings:
     """Decides which changes a group takes in and delivers, by the partitions that it holds.
 
@@ -116,7 +110,10 @@ class Holdings:
         self._stale: dict[int, int] = {}
         """Messages up to this offset are of an earlier time in which the partition was held."""
         self._reached: dict[int, int] = {}
-        self._leaving: dict[int, _Leaving] = {}
+        self._tallies: dict[int, Tally] = {}
+        """What is known to be settled of each partition that was taken, at least."""
+        self._leaving: dict[int, Tally] = {}
+        """The same of partitions that were held, until nothing of them is in flight any more."""
         self._awaiting: defaultdict[int, dict[str, bool]] = defaultdict(dict)
         """Consumers that joined before the partition was held, and whether they have been there before."""
         self._present_soon: defaultdict[str, dict[int, Settled | None]] = defaultdict(dict)
@@ -166,9 +163,10 @@ class Holdings:
         """A message is settled: answered, or given up."""
         self._dirty = True
         leaving = self._leaving.get(change.partition)
+        tally = leaving or self._tallies.get(change.partition)
+        if tally is not None and tally.history == self._source.history:
+            tally.settle(change.version)
         if leaving is not None:
-            if leaving.settled is not None:
-                leaving.settled[2].discard(change.version)
             self._keeper.wake()
 
     def present(self, name: str, *, returns: bool) -> set[int]:
@@ -200,8 +198,8 @@ class Holdings:
         self._closed = True
         self.look()
         self._give_up(self._owned)
-        for partition, leaving in self._leaving.items():
-            self._release(partition, leaving)
+        for partition, tally in self._leaving.items():
+            self._release(partition, tally)
         self._leaving.clear()
         self._keeper.close()
 
@@ -212,7 +210,7 @@ class Holdings:
         if partition in self._unsealed:
             found = self._snapshot([partition]).get(partition)
             if found is not None:
-                return Settled.bounded(*found)
+                return found.settled()
         saved = self._progress.saved(partition)
         if saved is not None:
             return saved
@@ -228,7 +226,8 @@ class Holdings:
             return {}
         self._dirty, self._applied = False, applied
         found = self._snapshot(self._keeper.seals.held())
-        return {partition: Settled.bounded(*one) for partition, one in found.items()}
+        self._tallies.update(found)
+        return {partition: tally.settled() for partition, tally in found.items()}
 
     def look(self) -> None:
         """Gives up partitions that have gone to other hosts, and asks for those that have come."""
@@ -251,6 +250,8 @@ class Holdings:
     def taken(self, partition: int, since: Settled, *, known: bool) -> None:
         """The group delivers a partition from now on."""
         self._dirty = True  # the claim does not say how far it has come
+        # Without a seal the rows that are there may still have to be delivered: nothing counts as settled.
+        self._tallies[partition] = Tally(*since) if known else Tally(self._source.history, 0)
         if partition in self._unsealed:
             self._unsealed.discard(partition)  # it was all the time
         else:
@@ -292,7 +293,7 @@ class Holdings:
     def _give_up(self, partitions: Collection[int]) -> None:
         settled = self._snapshot(partitions)
         for partition in self._keeper.seals.give_up(partitions):
-            self._leaving[partition] = _Leaving(settled.get(partition))
+            self._leaving[partition] = settled.get(partition) or self._tallies[partition]
 
     def _begin_unsealed(self, partitions: Iterable[int]) -> None:
         for partition in partitions:
@@ -339,9 +340,8 @@ class Holdings:
         """Whether it is not known now which rows are to be delivered as they are."""
         return bool(self._present_soon) or self._present_rows.looking
 
-    def _release(self, partition: int, leaving: _Leaving) -> None:
-        settled = Settled.bounded(*leaving.settled) if leaving.settled is not None else None
-        self._keeper.seals.release(partition, settled)
+    def _release(self, partition: int, tally: Tally) -> None:
+        self._keeper.seals.release(partition, tally.settled())
         self._keeper.wake()
 
     def _forget(self, partitions: Collection[int]) -> None:
@@ -351,13 +351,13 @@ class Holdings:
             self._stale[partition] = self._intake.window.last
             self._progress.lose(partition)
             self._sealed.discard(partition)
-            for known in (self._missed, self._dropped, self._awaiting, self._reached):
+            for known in (self._missed, self._dropped, self._awaiting, self._reached, self._tallies):
                 known.pop(partition, None)
         self._unsealed.difference_update(partitions)
         self._let_go(partitions)
 
-    def _snapshot(self, partitions: Iterable[int]) -> dict[int, tuple[str, int, set[int]]]:
-        """History, revision, and the versions that are not settled, of each partition where that is known."""
+    def _snapshot(self, partitions: Iterable[int]) -> dict[int, Tally]:
+        """What is settled of each partition, where that is known."""
         wanted = set(partitions)
         if self._looks_for_rows or not wanted:
             return {}
@@ -372,7 +372,7 @@ class Holdings:
             reached = self._progress.reached(partition, revision) if revision is not None else None
             if reached is not None:
                 self._reached[partition] = reached
-                found[partition] = history, reached, pending[partition]
+                found[partition] = Tally(history, reached, pending[partition])
         return found
 
     def _messages(self) -> Iterable[Change]:

@@ -190,17 +190,10 @@ class Seals:
                 del self._partitions[number]
         return held
 
-    def release(self, partition: int, settled: Settled | None) -> None:
-        """Nothing of a partition that was given up is in flight any more. Without ``settled`` its seal stays."""
+    def release(self, partition: int, settled: Settled) -> None:
+        """Nothing of a partition that was given up is in flight any more."""
         one = self._partitions.get(partition)
-        if one is None or one.state is not Hold.LEAVING:
-            return
-        before = one.said
-        if settled is None and before is not None:
-            settled = Settled.of(before)
-        if settled is None:
-            self._gone(partition, one)
-        else:
+        if one is not None and one.state is Hold.LEAVING:
             one.wanted = self._given_up(settled)
 
     def take_over(self, others: Seals) -> None:

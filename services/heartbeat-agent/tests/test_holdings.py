@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Collection
 from functools import partial
 from typing import Any, cast
 
 import pytest
 from ringcast import Change
-from ringcast.hosting import ConflictError, RejectedError, SealEntry
+from ringcast.hosting import SealEntry
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dispatch.consumer_session import Delivery
 from ringcast_heartbeat_agent.dispatch.group import GroupContext
@@ -17,60 +17,13 @@ from ringcast_heartbeat_agent.dispatch.key_shared import KeySharedGroup
 from ringcast_heartbeat_agent.dispatch.positions import Positions
 from ringcast_heartbeat_agent.dispatch.progress import History
 from ringcast_heartbeat_agent.dispatch.seal_keeper import Lease, SealCounts, Sealed, SealKeeper
+from ringcast_heartbeat_agent.dispatch.seal_pace import SealPace
 from ringcast_testkit import PATIENCE_S
 from ringcast_testkit.dispatch import OwnsAll
+from ringcast_testkit.seals import HostLease, SealBucket
 from ringcast_wire import GroupSeal, PartitionRows, Row, names
 
 KEY = names.seal_key("list", "g", 0)
-
-
-class Bucket:
-    """The bucket of groups, and the leases. Every host reads and writes the same one."""
-
-    def __init__(self) -> None:
-        self.entries: dict[str, SealEntry] = {}
-        self.leases: dict[str, str] = {}
-        self.full = False
-
-    async def exists(self) -> bool:
-        return True
-
-    async def read(self, keys: Iterable[str]) -> dict[str, SealEntry]:
-        return {key: self.entries.get(key, SealEntry(0, None)) for key in keys}
-
-    async def write(self, key: str, seal: GroupSeal, *, last: int) -> int:
-        if self.full:
-            raise RejectedError("maximum bytes exceeded", 10077)
-        if self.entries.get(key, SealEntry(0, None)).revision != last:
-            raise ConflictError(key)
-        self.entries[key] = SealEntry(last + 1, seal)
-        return last + 1
-
-    async def living(self, leases: Iterable[str]) -> dict[str, str]:
-        return {lease: self.leases[lease] for lease in leases if lease in self.leases}
-
-
-class HostLease:
-    """The lease of one host."""
-
-    def __init__(self, bucket: Bucket, name: str) -> None:
-        self.id = self.incarnation = name
-        self.losses = 0
-        self._bucket = bucket
-        bucket.leases[name] = name
-
-    @property
-    def held(self) -> bool:
-        return self.id in self._bucket.leases
-
-    def end(self) -> None:
-        """It has run out."""
-        del self._bucket.leases[self.id]
-
-    def regrant(self) -> None:
-        """It is granted again."""
-        self._bucket.leases[self.id] = self.id
-        self.losses += 1
 
 
 class Record:
@@ -104,12 +57,13 @@ class Host(OwnsAll):
     history = "h"
     changes_only = True
 
-    def __init__(self, bucket: Bucket, record: Record, name: str, *, owns: bool, policy: str = "drop") -> None:
+    def __init__(self, bucket: SealBucket, record: Record, name: str, *, owns: bool, policy: str = "drop") -> None:
         super().__init__()
         self.lease: Any = HostLease(bucket, name)
         self.owned = owns
         self.revision = record.revision
         self.counts = SealCounts()
+        self.pace = SealPace()
         self.warnings: list[str] = []
         self._bucket = bucket
         self._keeper: SealKeeper | None = None
@@ -130,7 +84,7 @@ class Host(OwnsAll):
     # ---- what the group asks
 
     def keeper(self, place: Any, group: Sealed, lease: Lease) -> SealKeeper:
-        self._keeper = SealKeeper(place, self._bucket, group, lease, self.counts)
+        self._keeper = SealKeeper(place, self._bucket, group, lease, self.counts, self.pace)
         self.keeping = asyncio.create_task(self._keeper.run(None))
         return self._keeper
 
@@ -194,7 +148,7 @@ class HostWithRows(Host):
 
     changes_only = False
 
-    def __init__(self, bucket: Bucket, record: Record, name: str) -> None:
+    def __init__(self, bucket: SealBucket, record: Record, name: str) -> None:
         self._record = record
         super().__init__(bucket, record, name, owns=True)
 
@@ -216,7 +170,7 @@ async def until(condition: Any) -> None:
 @pytest.fixture
 async def hosts() -> AsyncIterator[Any]:
     """Makes hosts that share a bucket and a record."""
-    bucket, record, made = Bucket(), Record(), []
+    bucket, record, made = SealBucket(), Record(), []
 
     def make(name: str, *, owns: bool, policy: str = "drop") -> Host:
         made.append(Host(bucket, record, name, owns=owns, policy=policy))
@@ -235,7 +189,7 @@ def sealed(hosts: Any) -> tuple[int, tuple[int, ...]]:
 
 async def test_a_row_that_is_read_does_not_come_as_one_that_is_there_too() -> None:
     record = Record()
-    host = HostWithRows(Bucket(), record, "one")
+    host = HostWithRows(SealBucket(), record, "one")
     host.take(record.write("a", "1"))  # the partition is not held yet: what has changed is read once it is
     assert await host.hears(1) == [("a", 1)]
     host.answer(host.told[0])

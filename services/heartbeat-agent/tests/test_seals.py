@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from ringcast_heartbeat_agent.dispatch.seals import LOOK_S, RENEW_S, Outcome, Seals, Settled, Write
+from ringcast_heartbeat_agent.dispatch.seals import LOOK_S, RENEW_S, SETTLE_S, Outcome, Seals, Settled, Write
 from ringcast_wire import GroupSeal, encode_record, limits
 
 START = Settled("h", 3)
@@ -206,3 +206,36 @@ def test_the_largest_seal_fits_into_a_record() -> None:
         sealed_at_ms=2**53,
     )
     assert len(encode_record(largest)) < limits.MAX_RECORD_BYTES - 300  # its subject and headers
+
+
+def test_claims_and_hand_overs_come_before_settlements_and_count_for_none() -> None:
+    seals = Seals("me", "mine")
+    seals.own(range(6), 0.0)
+    for partition in range(5):
+        seals.found(partition, 4, None, lives=False, start=START, now=0.0)
+    for number, write in enumerate(seals.due_writes()):
+        seals.written(write, 5, float(number))
+    seals.found(5, 4, None, lives=False, start=START, now=9.0)
+    for partition in range(5):
+        seals.settle(partition, Settled("h", 9), 9.0)
+    seals.give_up([4])
+    seals.release(4, Settled("h", 9))
+    assert [write.partition for write in seals.due_writes(9.0, 32, 0)] == [4, 5]
+    assert [write.partition for write in seals.due_writes(9.0, 3, 32)] == [4, 5, 0]
+    assert [write.partition for write in seals.due_writes(9.0, 32, 2)] == [4, 5, 0, 1]  # the longest ago first
+    assert [write.partition for write in seals.due_writes(9.0, 1, 2)] == [4]
+
+
+def test_a_partition_is_sealed_at_most_once_in_an_interval_and_then_with_the_newest() -> None:
+    seals = holding()
+    seals.settle(0, Settled("h", 9), SETTLE_S / 2)
+    assert not seals.due_writes(SETTLE_S / 2)
+    seals.settle(0, Settled("h", 10), SETTLE_S)
+    (write,) = seals.due_writes(SETTLE_S)
+    assert write.seal.revision == 10
+    seals.written(write, 6, SETTLE_S)
+    seals.settle(0, Settled("h", 11), SETTLE_S)
+    assert not seals.due_writes(SETTLE_S * 1.5)
+    seals.give_up([0])
+    seals.release(0, Settled("h", 11))
+    assert seals.due_writes(SETTLE_S * 1.5)  # a hand-over does not wait

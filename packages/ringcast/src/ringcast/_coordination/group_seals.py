@@ -22,6 +22,8 @@ from ringcast._bus.kv import Bucket
 from ringcast._bus.multi_get import Found, read_entries
 
 _KEYS_AT_ONCE: Final = 256
+_MOST_UNREADABLE: Final = 10_000
+"""So many keys whose seals can't be read are remembered; then all are told of once more."""
 
 
 class SealEntry(NamedTuple):
@@ -47,6 +49,8 @@ class GroupSeals:
         self._bus = bus
         self._bucket = Bucket(bus, names.groups_bucket(store))
         self._log = log.bind(store=store)
+        self._unreadable: set[str] = set()
+        """The keys whose seals could not be read last: each is told of once."""
 
     async def exists(self) -> bool:
         """Whether the store has the bucket: services before this version do not make it."""
@@ -89,13 +93,23 @@ class GroupSeals:
         return entries
 
     def _entry(self, key: str, revision: int, data: bytes | None) -> SealEntry:
-        if data is None:
-            return SealEntry(revision, None)
         try:
-            return SealEntry(revision, decode_record(data, GroupSeal))
+            seal = decode_record(data, GroupSeal) if data is not None else None
         except ProtocolError as error:
-            self._log.warning("group.seal_unreadable", seal=key, error=error)
+            self._tell(key, error)
+        else:
+            self._unreadable.discard(key)
+            return SealEntry(revision, seal)
+        assert data is not None, "nothing can always be read"
         held = SealHolder()
         with suppress(ProtocolError):
             held = decode_record(data, SealHolder)
         return SealEntry(revision, GroupSeal(history="", revision=0, holder=held.holder, lease=held.lease), True)
+
+    def _tell(self, key: str, error: ProtocolError) -> None:
+        if key in self._unreadable:
+            return
+        if len(self._unreadable) >= _MOST_UNREADABLE:
+            self._unreadable.clear()
+        self._unreadable.add(key)
+        self._log.warning("group.seal_unreadable", seal=key, error=error)

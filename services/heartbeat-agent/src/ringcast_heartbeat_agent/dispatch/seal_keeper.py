@@ -14,6 +14,7 @@ from ringcast.hosting import TRANSIENT, Backoff, ConflictError, RefusedError, Re
 from ringcast_wire import EventLog, GroupSeal, event_within, names
 
 from ringcast_heartbeat_agent.dispatch.positions import Place
+from ringcast_heartbeat_agent.dispatch.seal_pace import SealPace
 from ringcast_heartbeat_agent.dispatch.seals import Outcome, Seals, Settled, Write
 
 log = EventLog(logging.getLogger(__name__))
@@ -27,6 +28,8 @@ CHECK_S: Final = 5.0
 """How often it is looked whether the seals of the partitions that are held are still those that were written."""
 _AGAIN_S: Final = 15.0
 """How often it is tried whether seals can be kept after all."""
+_PATIENCE_S: Final = 30.0
+"""For so long seals may fail while the lease of this process is held, and so NATS is there: then they can't be kept."""
 _NO_BUCKET: Final = "the store has no bucket of groups"
 
 
@@ -100,7 +103,9 @@ class SealCounts:
 class SealKeeper:
     """Runs until the group has ended and its seals are given up."""
 
-    def __init__(self, place: Place, store: SealStore, group: Sealed, lease: Lease, counts: SealCounts) -> None:
+    def __init__(
+        self, place: Place, store: SealStore, group: Sealed, lease: Lease, counts: SealCounts, pace: SealPace
+    ) -> None:
         self.seals = Seals(lease.incarnation, lease.id)
         self.why_not = ""
         """Why seals can't be kept now."""
@@ -111,11 +116,13 @@ class SealKeeper:
         self._lease = lease
         self._losses = lease.losses
         self._counts = counts
+        self._pace = pace
         self._closing = False
         self._hurries = False
         self._wake = asyncio.Event()
         self._look_at = 0.0
         self._again_at = 0.0
+        self._failing_since: float | None = None
         self._check_at = 0.0
 
     # ---- for the group
@@ -210,17 +217,24 @@ class SealKeeper:
             self._losses = self._lease.losses
             self.seals.doubt(now)
         if not self._lease.held and not self._closing:
+            self._failing_since = None
             return  # NATS is away, or this process was paused: what it would write might be a successor's
         self._look(now)
         if now >= self._check_at and (held := self.seals.held()):
             entries = await self._store.read([self._key(partition) for partition in held])
+            self._failing_since = None
             for partition in held:
                 self.seals.checked(partition, entries[self._key(partition)].revision, now)
             self._check_at = now + CHECK_S
         if due := self.seals.due_reads(now):
             await self._read(due)
-        while writes := self.seals.due_writes(_WRITES_AT_ONCE):
-            await self._write(writes)
+        settlements = self._pace.take(self._now())
+        try:
+            while writes := self.seals.due_writes(self._now(), _WRITES_AT_ONCE, settlements):
+                settlements -= sum(self.seals.is_held(write.partition) for write in writes)
+                await self._write(writes)
+        finally:
+            self._pace.give_back(settlements)
 
     def _look(self, now: float) -> None:
         if self._closing:
@@ -244,6 +258,7 @@ class SealKeeper:
         except BaseException:
             self.seals.put_off(due, self._now() + SEAL_S)
             raise
+        self._failing_since = None
         # A server that lags may lack a lease that lives: it is believed only where it has this process's own.
         is_current = living.get(self._lease.id) == self._lease.incarnation
         for partition in due:
@@ -262,6 +277,7 @@ class SealKeeper:
         failed: BaseException | None = None
         for write, result in zip(writes, results, strict=True):
             if isinstance(result, int):
+                self._failing_since = None
                 self._counts.written += 1
                 self._tell(write.partition, self.seals.written(write, result, self._now()))
             elif isinstance(result, ConflictError):
@@ -294,7 +310,9 @@ class SealKeeper:
     # ---- where seals can't be kept
 
     async def _failed(self, error: BaseException, backoff: Backoff) -> float:
-        """Looks whether the bucket is the reason; returns how long to wait."""
+        """Looks whether the bucket is the reason, or seals fail for too long; returns how long to wait."""
+        if self._failing_since is None or not self._lease.held:
+            self._failing_since = self._now()
         try:
             if not await self._store.exists():
                 self._give_in(_NO_BUCKET)
@@ -304,6 +322,8 @@ class SealKeeper:
             pass
         store, key, group = self._place
         log.debug("group.seals_failed", store=store, key=key, group=group, error=error)
+        if not self.why_not and self._now() - self._failing_since >= _PATIENCE_S:
+            self._give_in(f"seals can't be read or written: {error}")
         return backoff.next_s()
 
     def _give_in(self, why: str) -> None:
@@ -326,7 +346,7 @@ class SealKeeper:
         if await self._store.exists():
             self.seals.doubt(self._now())
             await self._step()
-            self.why_not = ""
+            self.why_not, self._failing_since = "", None
             if not self._closing:
                 self._group.unsealed("")
         elif self._closing:

@@ -15,6 +15,7 @@ from ringcast_wire import EventLog, GroupSeal
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dispatch.positions import Place
 from ringcast_heartbeat_agent.dispatch.seal_keeper import Lease, SealCounts, Sealed, SealKeeper
+from ringcast_heartbeat_agent.dispatch.seal_pace import SealPace
 
 log = EventLog(logging.getLogger(__name__))
 
@@ -52,7 +53,8 @@ class _StoreSeals:
     def _seals(self) -> GroupSeals:
         bus = self._service.bus
         if bus is None:
-            raise UnavailableError("the agent has no connection for the seals of groups yet")
+            why = self._service.why_no_bus or "it is being made"
+            raise UnavailableError(f"the agent has no connection to NATS for the seals of groups: {why}")
         if self._opened is None or self._opened[0] is not bus:
             self._opened = bus, bus.seals(self._store)
         return self._opened[1]
@@ -63,9 +65,12 @@ class SealService:
 
     def __init__(self, config: Config, spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]) -> None:
         self.bus: HostBus | None = None
+        self.why_no_bus = ""
+        """Why the connection has ended, or could not be made."""
         self.counts = SealCounts()
         self.turns = asyncio.Semaphore(_WRITES_AT_ONCE)
         """Bounds the writes of all groups that are under way."""
+        self._pace = SealPace()
         self._config = config
         self._spawn = spawn
         self._keepers: dict[Place, SealKeeper] = {}
@@ -80,7 +85,7 @@ class SealService:
         for each in ended[: max(0, len(ended) - _MOST_ENDED)]:
             each.hurry()
         store = _StoreSeals(self, place[0])
-        keeper = self._keepers[place] = SealKeeper(place, store, group, lease, self.counts)
+        keeper = self._keepers[place] = SealKeeper(place, store, group, lease, self.counts, self._pace)
         task = self._spawn(keeper.run(before))
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, place, keeper))
@@ -123,9 +128,12 @@ class SealService:
                     logger=logging.getLogger(__name__),
                     purpose="groups",
                 ) as self.bus:
+                    self.why_no_bus = ""
                     await self.bus.bus.closed
             except Exception as error:  # noqa: BLE001  # whatever it is: groups wait for it
-                log.warning("groups.connection_failed", error=error)
+                if (why := str(error)) != self.why_no_bus:
+                    log.warning("groups.connection_failed", error=why)
+                    self.why_no_bus = why
             self.bus = None
             await asyncio.sleep(1.0)
 

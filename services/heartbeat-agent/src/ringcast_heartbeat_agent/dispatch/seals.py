@@ -13,6 +13,8 @@ and a process that was paused for longer than its lease finds its next write ref
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections.abc import Iterable
 from enum import Enum, auto
 from typing import Final, NamedTuple
@@ -22,6 +24,8 @@ from ringcast_wire import GroupSeal, limits
 
 LOOK_S: Final = 0.5
 """How often it is looked whether another host has given a partition up."""
+SETTLE_S: Final = 0.1
+"""At most one seal of a partition in so long says how far the group has come."""
 RENEW_S: Final = 86_400.0
 """After so long a seal that says nothing new is written again: the bucket forgets old ones."""
 
@@ -273,19 +277,25 @@ class Seals:
         else:
             one.wanted = self._seal(settled)
 
-    def due_writes(self, most: int | None = None) -> list[Write]:
-        """What is to be written now, so many at ``most``.
+    def due_writes(self, now: float = math.inf, most: int = 1_000, settlements: int = 1_000) -> list[Write]:
+        """What is to be written now, so many at ``most``: claims and hand-overs first.
 
-        The caller writes it, or calls :meth:`refused` or this again.
+        Then up to ``settlements`` of how far the group has come, those first that were written the longest ago. The
+        caller writes it, or calls :meth:`refused` or this again.
         """
-        writes: list[Write] = []
+        moves: list[int] = []
+        settled: list[tuple[float, int]] = []
         for number, one in self._partitions.items():
-            if one.wanted is not None and not one.unsure:
-                if len(writes) == most:
+            if one.wanted is None or one.unsure:
+                continue
+            if one.state is not Hold.HELD:
+                moves.append(number)
+                if len(moves) == most:
                     break
-                one.sent = one.sent or bool(one.wanted.holder)
-                writes.append(Write(number, one.wanted, one.revision))
-        return writes
+            elif now - one.said_at >= SETTLE_S:
+                settled.append((one.said_at, number))
+        room = min(settlements, most - len(moves))
+        return [self._write(number) for number in moves + [each for _, each in heapq.nsmallest(room, settled)]]
 
     def written(self, write: Write, revision: int, now: float) -> Outcome:
         """A write has succeeded."""
@@ -333,6 +343,12 @@ class Seals:
         for one in self._partitions.values():
             if one.state in (Hold.HELD, Hold.CLAIMING):
                 one.state, one.due, one.wanted = Hold.ASKED, now, None
+
+    def _write(self, number: int) -> Write:
+        one = self._partitions[number]
+        assert one.wanted is not None
+        one.sent = one.sent or bool(one.wanted.holder)
+        return Write(number, one.wanted, one.revision)
 
     def _seal(self, settled: Settled) -> GroupSeal:
         return GroupSeal(

@@ -119,6 +119,12 @@ class _Partition:
         self.again = False
         """It is this host's again, while it is being given up."""
 
+    def write(self, number: int) -> Write:
+        """What is wanted, as the next write."""
+        assert self.wanted is not None
+        self.sent = self.sent or bool(self.wanted.holder)
+        return Write(number, self.wanted, self.revision)
+
 
 class Seals:
     """The partitions of one group. ``holder`` and ``lease`` name this process."""
@@ -189,7 +195,7 @@ class Seals:
                 held.append(number)
                 one.state, one.wanted = Hold.LEAVING, None
             elif one.sent and one.found is not None:  # a claim that may have landed is taken back
-                one.state, one.wanted = Hold.LEAVING, self._given_up(Settled.of(one.found))
+                one.state, one.wanted = Hold.LEAVING, _given_up(Settled.of(one.found))
             else:
                 del self._partitions[number]
         return held
@@ -198,7 +204,7 @@ class Seals:
         """Nothing of a partition that was given up is in flight any more."""
         one = self._partitions.get(partition)
         if one is not None and one.state is Hold.LEAVING:
-            one.wanted = self._given_up(settled)
+            one.wanted = _given_up(settled)
 
     def take_over(self, others: Seals) -> None:
         """What the group of this name that ended before in this process could not give up is given up here."""
@@ -295,7 +301,10 @@ class Seals:
             elif now - one.said_at >= SETTLE_S:
                 settled.append((one.said_at, number))
         room = min(settlements, most - len(moves))
-        return [self._write(number) for number in moves + [each for _, each in heapq.nsmallest(room, settled)]]
+        return [
+            self._partitions[number].write(number)
+            for number in moves + [each for _, each in heapq.nsmallest(room, settled)]
+        ]
 
     def written(self, write: Write, revision: int, now: float) -> Outcome:
         """A write has succeeded."""
@@ -344,12 +353,6 @@ class Seals:
             if one.state in (Hold.HELD, Hold.CLAIMING):
                 one.state, one.due, one.wanted = Hold.ASKED, now, None
 
-    def _write(self, number: int) -> Write:
-        one = self._partitions[number]
-        assert one.wanted is not None
-        one.sent = one.sent or bool(one.wanted.holder)
-        return Write(number, one.wanted, one.revision)
-
     def _seal(self, settled: Settled) -> GroupSeal:
         return GroupSeal(
             history=settled.history,
@@ -359,12 +362,12 @@ class Seals:
             lease=self._lease,
         )
 
-    @staticmethod
-    def _given_up(settled: Settled) -> GroupSeal:
-        return GroupSeal(history=settled.history, revision=settled.revision, pending=settled.pending)
-
     def _gone(self, number: int, one: _Partition) -> None:
         again = one.again
         del self._partitions[number]
         if again:
             self._partitions[number] = _Partition(0.0)
+
+
+def _given_up(settled: Settled) -> GroupSeal:
+    return GroupSeal(history=settled.history, revision=settled.revision, pending=settled.pending)

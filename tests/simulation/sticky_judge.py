@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol
 
 from ringcast._protocol.sticky.ownership import OwnedState, Ownership
+from ringcast._protocol.sticky.records import Phase, Table
 
 
 class Violation(AssertionError):
@@ -16,6 +18,7 @@ class Violation(AssertionError):
 class Caller(Protocol):
     """A process that calls handlers. ``true_fence``: as the judge has it, whatever the process believes."""
 
+    worker_id: str
     ownership: Ownership
     true_fence: float
 
@@ -72,3 +75,23 @@ class Judge:
                         other = owners.setdefault(partition, process)
                         if other is not process:
                             raise Violation(f"partition {partition}: {other} and {process} are active at once")
+
+    def settled(self, table: Table | None, processes: Sequence[Caller], drains: Set[str]) -> None:
+        """Once faults have ended, every partition has its owner, and no worker more than its share."""
+        if table is None:
+            raise Violation("there is no table")
+        running = {one.ownership.session: one for one in processes if one.ownership.session is not None}
+        taking = [one for one in running.values() if one.worker_id not in drains and not one.ownership.record.leaving]
+        if not taking:
+            return
+        loads = dict.fromkeys(running.values(), 0)
+        for number, entry in enumerate(table.entries):
+            owner = running.get(entry.owner) if entry.owner is not None else None
+            if entry.phase is not Phase.HELD or owner is None:
+                raise Violation(f"partition {number} is not settled: {entry}; running: {list(running)}")
+            if owner.ownership.state_of(number) is not OwnedState.ACTIVE:
+                raise Violation(f"partition {number} is {owner.ownership.state_of(number).name} at its owner {owner}")
+            loads[owner] += 1
+        most = math.ceil(self._partitions / len(taking))
+        if any(load > (most if one in taking else 0) for one, load in loads.items()):
+            raise Violation(f"loads are {loads}: at most {most} are allowed, and only at {taking}")

@@ -465,7 +465,9 @@ class World:
                 self.judge.look(self.processes)
                 if self.doomed:
                     self.kill()
-            self.settled()
+            name = names.table_key(KEY)
+            table = _table_of(self.store.nodes[name][1]) if name in self.store.nodes else None
+            self.judge.settled(table, self.processes, self.wishes.drains)
         except Violation as violation:
             last = "\n".join(self.trace[-25:])
             raise Violation(f"seed {self.seed}, at {self.now:.2f} s: {violation}\n{last}") from None
@@ -477,29 +479,3 @@ class World:
         self.doomed.clear()
         for process in self.processes:
             process.cut_until = process.stuck_until = self.now
-
-    def settled(self) -> None:
-        """Once faults have ended, every partition has its owner, and no worker more than its share."""
-        name = names.table_key(KEY)
-        if name not in self.store.nodes:
-            raise Violation("there is no table")
-        entries = _table_of(self.store.nodes[name][1]).entries
-        running = {one.ownership.session: one for one in self.processes if one.ownership.session is not None}
-        taking = [
-            one
-            for one in running.values()
-            if one.worker_id not in self.wishes.drains and not one.ownership.record.leaving
-        ]
-        if not taking:
-            return
-        loads = dict.fromkeys(running.values(), 0)
-        for number, entry in enumerate(entries):
-            owner = running.get(entry.owner) if entry.owner is not None else None
-            if entry.phase is not Phase.HELD or owner is None:
-                raise Violation(f"partition {number} is not settled: {entry}; running: {list(running)}")
-            if owner.ownership.state_of(number) is not OwnedState.ACTIVE:
-                raise Violation(f"partition {number} is {owner.ownership.state_of(number).name} at its owner {owner}")
-            loads[owner] += 1
-        most = math.ceil(PARTITIONS / len(taking))
-        if any(load > (most if one in taking else 0) for one, load in loads.items()):
-            raise Violation(f"loads are {loads}: at most {most} are allowed, and only at {taking}")

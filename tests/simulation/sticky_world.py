@@ -21,7 +21,6 @@ from ringcast._protocol.sticky.leader import Leader, LeaderTimes, TakeTerm, View
 from ringcast._protocol.sticky.ownership import Deed, OwnedState, Ownership
 from ringcast._protocol.sticky.plan import Wishes
 from ringcast._protocol.sticky.records import (
-    Phase,
     decode_state,
     decode_table,
     decode_term,

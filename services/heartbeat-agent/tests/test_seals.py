@@ -176,6 +176,28 @@ def test_a_claim_that_may_have_landed_is_taken_back() -> None:
     assert len(seals) == 0
 
 
+def test_a_partition_that_was_lost_is_given_up_without_a_word() -> None:
+    """A process that was paused for longer than its lease leaves alone the seal of the one that has it now."""
+    seals = holding()
+    seals.doubt(1.0)
+    assert seals.found(0, 8, seal(9, holder="other"), lives=True, start=START, now=1.0) is Outcome.LOST
+    assert seals.give_up([0]) == []
+    assert not seals.due_writes()
+    assert seals.due_reads(1.0) == [0]
+    seals.found(0, 8, seal(9, holder="other"), lives=True, start=START, now=1.0)
+    assert (seals.due_writes(), len(seals)) == ([], 0)
+
+
+def test_a_claim_that_is_found_after_all_is_given_up_where_it_stands() -> None:
+    """A server that lags had shown the seal of the process before."""
+    seals = holding()
+    seals.doubt(1.0)
+    seals.found(0, 4, seal(6, holder="other"), lives=True, start=START, now=1.0)
+    seals.give_up([0])
+    seals.found(0, 5, seal(9, (8,), holder="me"), lives=True, start=START, now=1.0)
+    assert write_of(seals) == Write(0, seal(9, (8,)), 5)
+
+
 def test_what_was_not_claimed_yet_is_forgotten() -> None:
     seals = Seals("me", "mine")
     seals.own([0, 1], 0.0)

@@ -195,6 +195,8 @@ class Seals:
                 held.append(number)
                 one.state, one.wanted = Hold.LEAVING, None
             elif one.sent and one.found is not None:  # a claim that may have landed is taken back
+                # Where the record was another's when it was read, only if it turns out to be this process's.
+                one.unsure, one.due = one.state is Hold.WAITING, 0.0
                 one.state, one.wanted = Hold.LEAVING, _given_up(Settled.of(one.found))
             else:
                 del self._partitions[number]
@@ -244,8 +246,10 @@ class Seals:
         one.revision = revision
         if one.unsure:
             one.unsure = False
-            if not ours:
+            if seal is None or not ours:
                 self._gone(partition, one)
+            elif not one.was_held:
+                one.wanted = _given_up(Settled.of(seal))
             return Outcome.NONE
         if ours and one.was_held:
             one.state, one.said = Hold.HELD, seal

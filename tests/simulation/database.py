@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import weakref
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import Any, Final, TypeVar
@@ -150,6 +151,11 @@ class SimDatabase:
     async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """One that reads."""
         return await self._run("BEGIN", work)
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[SimDatabase]:
+        """For one read only: each is of one moment."""
+        yield self
 
     async def _run(self, begin: str, work: Callable[[sqlite3.Connection], T]) -> T:
         await asyncio.sleep(self._random.uniform(0.0003, 0.005))

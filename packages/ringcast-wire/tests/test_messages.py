@@ -147,6 +147,15 @@ def _mutate(rng: random.Random, good: bytes) -> bytes:
     return bytes(data)
 
 
+def test_times_of_exclusive_ownership_are_entries_of_the_metadata_only_where_a_store_has_them() -> None:
+    without = StoreSettings(partition_count=256)
+    assert not StoreSettings.OPTIONAL & without.to_kv().keys()
+    assert StoreSettings.from_kv(without.to_kv()) == without
+    times = StoreSettings(partition_count=256, lease_ttl_ms=10_000, call_bound_ms=1_000)
+    assert times.to_kv()["lease_ttl_ms"] == b"10000"
+    assert StoreSettings.from_kv(times.to_kv()) == times
+
+
 def test_settings_go_through_the_metadata_bucket() -> None:
     settings = StoreSettings(partition_count=256, mode=Mode.FULL, strategy=Strategy.RING)
     assert StoreSettings.from_kv(settings.to_kv()) == settings

@@ -7,7 +7,7 @@ person may want to read (buckets) is JSON.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, ClassVar, Final, TypeVar
 
 import msgspec
 from ringcast_core import HASH_NAME
@@ -60,10 +60,18 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     hash: str = HASH_NAME
     load_factor: float = DEFAULT_LOAD_FACTOR
     wire_version: int = WIRE_VERSION
+    lease_ttl_ms: int | None = None
+    """Of a store with exclusive ownership: how long a lease lasts after its refresh was asked for. Others have none."""
+    call_bound_ms: int | None = None
+    """Of a store with exclusive ownership: the bound on one handler call. Others have none."""
+
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"lease_ttl_ms", "call_bound_ms"})
+    """What the metadata of a store may lack: the entry is not written where the setting is ``None``."""
 
     def to_kv(self) -> dict[str, bytes]:
-        """The settings as entries of the store's metadata bucket: setting name → JSON."""
-        return {name: msgspec.json.encode(getattr(self, name)) for name in self.__struct_fields__}
+        """The settings as entries of the metadata bucket: setting name → JSON, without those that are ``None``."""
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {name: msgspec.json.encode(value) for name, value in values.items() if value is not None}
 
     @classmethod
     def from_kv(cls, entries: dict[str, bytes]) -> StoreSettings:
@@ -73,11 +81,11 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
             ProtocolError: a setting is missing or can't be read.
             MismatchError: the store was written with a wire version or hash that this build does not speak.
         """
-        missing = [name for name in cls.__struct_fields__ if name not in entries]
+        missing = [name for name in cls.__struct_fields__ if name not in entries and name not in cls.OPTIONAL]
         if missing:
             raise ProtocolError(f"the store's metadata lacks {', '.join(missing)}")
         try:
-            raw = {name: msgspec.json.decode(entries[name]) for name in cls.__struct_fields__}
+            raw = {name: msgspec.json.decode(entries[name]) for name in cls.__struct_fields__ if name in entries}
             settings = msgspec.convert(raw, cls)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
             raise ProtocolError(f"the store's metadata can't be read: {error}") from error

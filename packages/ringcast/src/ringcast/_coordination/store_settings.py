@@ -41,7 +41,7 @@ async def load_settings(bus: Bus, store: str) -> StoreSettings:
         fields = StoreSettings.__struct_fields__
         deleted, *entries = await asyncio.gather(*(bucket.get(field) for field in (names.META_DELETED, *fields)))
     values = {field: entry.value for field, entry in zip(fields, entries, strict=True) if entry and entry.value}
-    if len(values) < len(fields):
+    if any(field not in values for field in fields if field not in StoreSettings.OPTIONAL):
         raise unknown
     if deleted is not None and deleted.value:
         raise StoreDeletedError(deleted.value.decode(errors="replace"), field="store")

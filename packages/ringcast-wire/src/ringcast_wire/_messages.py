@@ -41,6 +41,8 @@ class Strategy(StrEnum):
 
     JUMP = "jump"
     RING = "ring"
+    STICKY = "sticky"
+    """Exclusive ownership: the table of a key has its owners. No store can have it yet."""
 
 
 class Role(StrEnum):

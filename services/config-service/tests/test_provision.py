@@ -277,7 +277,8 @@ async def test_the_bucket_of_owners_takes_its_records_and_no_others(nats_url: st
         assert not differences(wanted, found)
         assert (found.max_age, found.max_msgs_per_subject, found.max_bytes) == (86_400, 1, 2 * limits.MIB)
         largest = b"x" * limits.MAX_TABLE_BYTES
-        keys = (names.term_key("k"), names.table_key("k"), names.state_key("k", "w"), names.session_key("w"))
+        lead = (names.term_key("k"), names.table_key("k"), names.wishes_key("k"))
+        keys = (*lead, names.state_key("k", "w"), names.session_key("w"))
         for key in keys:
             await js.publish(f"$KV.{bucket}.{key}", largest)
         with pytest.raises(APIError, match="message size exceeds maximum allowed"):

@@ -2,18 +2,26 @@ from __future__ import annotations
 
 import pytest
 from ringcast_core import assign_jump, assign_ring
-from ringcast_wire import StoreSettings, Strategy, assign
+from ringcast_wire import InvalidInputError, StoreSettings, Strategy, assign
 from ringcast_wire._assignment import ASSIGNMENTS
 
 WORKERS = {"gamma": 0, "alpha": 2, "beta": 5}
 
 
 def test_every_strategy_has_a_function_of_its_own() -> None:
-    assert set(ASSIGNMENTS) == set(Strategy), "a strategy without a function would be another one's by mistake"
-    assert len(set(ASSIGNMENTS.values())) == len(Strategy)
+    assert set(ASSIGNMENTS) == set(Strategy) - {Strategy.STICKY}, "a strategy without a function has no owners"
+    assert len(set(ASSIGNMENTS.values())) == len(ASSIGNMENTS)
 
 
-@pytest.mark.parametrize("strategy", list(Strategy))
+@pytest.mark.parametrize("workers", [WORKERS, {}])
+def test_the_owners_of_exclusive_ownership_are_not_computed(workers: dict[str, int]) -> None:
+    sentence = "the strategy sticky has no computed owners: the table of each key has them"
+    with pytest.raises(InvalidInputError, match=f"^{sentence}$") as refused:
+        assign(StoreSettings(partition_count=64, strategy=Strategy.STICKY), workers)
+    assert refused.value.field == "strategy"
+
+
+@pytest.mark.parametrize("strategy", list(ASSIGNMENTS))
 def test_every_partition_has_one_of_the_workers(strategy: Strategy) -> None:
     settings = StoreSettings(partition_count=64, strategy=strategy)
     owners = assign(settings, WORKERS)
@@ -33,7 +41,7 @@ def test_jump_goes_by_slots_and_ring_by_ids() -> None:
     assert assign(StoreSettings(partition_count=64, strategy=Strategy.RING), swapped) == ring
 
 
-@pytest.mark.parametrize("strategy", list(Strategy))
+@pytest.mark.parametrize("strategy", list(ASSIGNMENTS))
 def test_nobody_can_own_nothing(strategy: Strategy) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         assign(StoreSettings(partition_count=8, strategy=strategy), {})

@@ -170,6 +170,20 @@ def test_a_store_of_another_hash_or_wire_version_is_refused() -> None:
         StoreSettings.from_kv({**entries, "wire_version": b"2"})
 
 
+def test_a_strategy_that_this_build_does_not_know_is_refused_before_other_settings_are_read() -> None:
+    entries = {**StoreSettings(partition_count=4).to_kv(), "load_factor": b'{"of": "a newer kind"}'}
+    with pytest.raises(
+        MismatchError, match="the store has the strategy 'newer', which this build does not know: "
+    ) as no:
+        StoreSettings.from_kv({**entries, "strategy": b'"newer"'})
+    assert no.value.field == "strategy"
+    assert str(no.value).endswith(f"it knows {', '.join(Strategy)}")
+    with pytest.raises(MismatchError, match=f"'{'x' * 64}'"):
+        StoreSettings.from_kv({**entries, "strategy": b'"' + b"x" * 1000 + b'"'})
+    with pytest.raises(ProtocolError, match="can't be read"):
+        StoreSettings.from_kv({**entries, "strategy": b"[1]"})
+
+
 def test_incomplete_or_damaged_metadata_is_refused() -> None:
     entries = StoreSettings(partition_count=4).to_kv()
     with pytest.raises(ProtocolError, match="lacks hash"):

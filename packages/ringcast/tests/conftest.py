@@ -59,7 +59,13 @@ async def store_of_owners(shared_nats: NatsServer, store_name: str) -> AsyncIter
     """A store that has the bucket of owners alone, as ``streams.owners`` of the config service has it."""
     client = await nats.connect(shared_nats.url)
     bucket = names.owners_bucket(store_name)
-    keys = (names.term_key("*"), names.table_key("*"), names.state_key("*", "*"), names.session_key("*"))
+    keys = (
+        names.term_key("*"),
+        names.wishes_key("*"),
+        names.table_key("*"),
+        names.state_key("*", "*"),
+        names.session_key("*"),
+    )
     config = StreamConfig(
         name=f"KV_{bucket}",
         subjects=[f"$KV.{bucket}.{key}" for key in keys],

@@ -19,6 +19,7 @@ from ringcast._coordination.peer import Coordinator
 from ringcast._coordination.sticky import StickyCoordinator
 from ringcast._coordination.sticky_ownership import ExclusiveCall
 from ringcast._coordination.sticky_times import StickyTimes, steady_clock
+from ringcast._coordination.sticky_wishes import write_wishes
 from ringcast._protocol.sticky.fence import FenceTimes
 from ringcast._protocol.sticky.leader import LeaderTimes
 from ringcast._protocol.sticky.ownership import OwnedState
@@ -260,13 +261,14 @@ async def test_a_worker_that_is_cut_off_stops_at_its_fence_and_others_take_over(
 
 
 async def test_a_drained_worker_serves_until_the_next_is_prepared(fleet: Fleet) -> None:
-    nodes = [await fleet.start(name) for name in "ab"]
+    node, _ = [await fleet.start(name) for name in "ab"]
     await fleet.until_shared(a=3, b=3)
-    for node in nodes:
-        node.coordinator.wish(KEY, Wishes(drains=frozenset("b")))
+    bucket = Bucket(node.bus, names.owners_bucket(fleet.store))
+    revision = await write_wishes(bucket, KEY, Wishes(drains=frozenset("b")), PARTITIONS, last=0)
+    assert revision is not None
     await fleet.until_shared(a=6)
-    for node in nodes:
-        node.coordinator.wish(KEY, Wishes())
+    assert await write_wishes(bucket, KEY, Wishes(), PARTITIONS, last=0) is None, "another has written since"
+    assert await write_wishes(bucket, KEY, Wishes(), PARTITIONS, last=revision)
     await fleet.until_shared(a=3, b=3)
 
 

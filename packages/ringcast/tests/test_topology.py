@@ -9,10 +9,13 @@ import nats
 import pytest
 from nats.js import JetStreamContext
 from nats.js.errors import NotFoundError
+from ringcast import Worker
 from ringcast.topology import read_topologies, read_topology
 from ringcast_core import assign_jump, assign_ring
 from ringcast_wire import (
+    InvalidInputError,
     LeaseRecord,
+    MismatchError,
     Mode,
     NodeRecord,
     SlotClaim,
@@ -92,6 +95,23 @@ async def test_ring(nats_url: str, store_name: str) -> None:
         await _join(js, store_name, "list", "a", 1)
         topology = await read_topology(nats_url, store_name, "list")
     assert topology.owners == tuple("ab"[index] for index in assign_ring(PARTITIONS, ["a", "b"]))
+
+
+async def test_owners_that_tables_have_are_not_computed(nats_url: str, store_name: str) -> None:
+    sentence = f"the topology of store '{store_name}' can't be read: tables have the owners of its strategy sticky"
+    async with _store(nats_url, store_name, strategy=Strategy.STICKY) as js:
+        await _join(js, store_name, "list", "a", 0)
+        with pytest.raises(InvalidInputError, match=sentence):
+            await read_topology(nats_url, store_name, "list")
+        with pytest.raises(InvalidInputError, match=sentence):
+            await read_topologies(nats_url, store_name)
+
+
+async def test_a_worker_refuses_a_store_whose_strategy_it_can_not_serve(nats_url: str, store_name: str) -> None:
+    async with _store(nats_url, store_name, strategy=Strategy.STICKY):
+        worker = Worker(servers=nats_url, store=store_name, keys=["list"], worker_id="a")
+        with pytest.raises(MismatchError, match=f"store '{store_name}' has the strategy sticky, which no worker of"):
+            await worker.start()
 
 
 async def test_every_key_that_has_workers(nats_url: str, store_name: str, monkeypatch: pytest.MonkeyPatch) -> None:

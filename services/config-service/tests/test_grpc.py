@@ -65,6 +65,11 @@ async def test_stores(service: Running, store_name: str) -> None:
         (pb.CreateStoreRequest(name="a", partition_count=4097), "partition_count", "1 to 4096 partitions are allowed"),
         (pb.CreateStoreRequest(name="a", partition_count=1, mode=7), "mode", "mode 7 is unknown"),  # type: ignore[arg-type]
         (pb.CreateStoreRequest(name="a", partition_count=1, strategy=7), "strategy", "strategy 7 is"),  # type: ignore[arg-type]
+        (
+            pb.CreateStoreRequest(name="a", partition_count=1, strategy=pb.STRATEGY_STICKY),
+            "strategy",
+            "the strategy sticky can't be chosen yet: no worker serves it",
+        ),
         (pb.CreateStoreRequest(name="a", partition_count=1, inline_max_bytes=4097), "inline_max_bytes", "at most 4096"),
     ],
 )

@@ -125,6 +125,7 @@ async def test_what_is_locked_is_refused_by_its_name(service: Running, store_nam
         ({"partition_count": 9}, "partition_count of store '.*' was locked at 8 when it was created: .* become 9"),
         ({"mode": pb.MODE_FULL}, "mode of store '.*' was locked at PARTITIONED"),
         ({"strategy": pb.STRATEGY_RING}, "strategy of store '.*' was locked at jump"),
+        ({"strategy": pb.STRATEGY_STICKY}, "strategy of store '.*' was locked at jump .* become sticky"),
         ({"inline_max_bytes": 5_000}, "inline_max_bytes 5000 is too large"),
     ):
         with pytest.raises(grpc.aio.AioRpcError, match=sentence) as caught:

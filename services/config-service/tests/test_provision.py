@@ -7,9 +7,11 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import nats
 import pytest
 from nats.js.api import StreamConfig
@@ -20,7 +22,7 @@ from ringcast_config_service.nats.relay import Relay
 from ringcast_config_service.nats.streams import StreamSizes, differences, groups, leases, of_store, owners
 from ringcast_config_service.telemetry import Telemetry
 from ringcast_testkit import PATIENCE_S, NatsServer
-from ringcast_wire import UnavailableError, limits, names
+from ringcast_wire import Strategy, UnavailableError, limits, names
 
 Bench = Any  # of conftest.py
 
@@ -242,8 +244,30 @@ async def test_a_broker_that_does_not_answer(sqlite_bench: Bench, store: Any, tm
                 await provisioner.ensure(store)
 
 
+async def test_only_a_store_of_exclusive_ownership_has_a_bucket_of_owners(
+    sqlite_bench: Bench, new_store: Any, store: Any, nats_url: str
+) -> None:
+    sticky = new_store(f"{store.name}s")
+    sticky = replace(sticky, settings=msgspec.structs.replace(sticky.settings, strategy=Strategy.STICKY))
+    sticky = await sqlite_bench.repo.stores.create_store(sticky)
+    async with provisioning(sqlite_bench, nats_url, _SMALL) as (provisioner, js, _):
+        await provisioner.ensure(store)
+        with pytest.raises(NotFoundError):
+            await js.stream_info(f"KV_{names.owners_bucket(store.name)}")
+        stream = f"KV_{names.owners_bucket(sticky.name)}"
+        for _ in range(2):  # made, and made again where the server lost it
+            await provisioner.ensure(sticky)
+            found = (await js.stream_info(stream)).config
+            assert not differences(owners(sticky.name, _SMALL), found)
+            await js.delete_stream(stream)
+        await provisioner.ensure(sticky)
+        await provisioner.remove(sticky.name)
+        with pytest.raises(NotFoundError):
+            await js.stream_info(stream)
+
+
 async def test_the_bucket_of_owners_takes_its_records_and_no_others(nats_url: str, store_name: str) -> None:
-    """It is made for no store yet, and goes with one."""
+    """It has limits, and goes with its store."""
     nc = await nats.connect(nats_url)
     try:
         js, bucket = nc.jetstream(), names.owners_bucket(store_name)
@@ -253,7 +277,8 @@ async def test_the_bucket_of_owners_takes_its_records_and_no_others(nats_url: st
         assert not differences(wanted, found)
         assert (found.max_age, found.max_msgs_per_subject, found.max_bytes) == (86_400, 1, 2 * limits.MIB)
         largest = b"x" * limits.MAX_TABLE_BYTES
-        keys = (names.term_key("k"), names.table_key("k"), names.state_key("k", "w"), names.session_key("w"))
+        lead = (names.term_key("k"), names.table_key("k"), names.wishes_key("k"))
+        keys = (*lead, names.state_key("k", "w"), names.session_key("w"))
         for key in keys:
             await js.publish(f"$KV.{bucket}.{key}", largest)
         with pytest.raises(APIError, match="message size exceeds maximum allowed"):

@@ -7,6 +7,7 @@ from typing import Final
 
 from ringcast_core import assign_jump, assign_ring
 
+from ringcast_wire._errors import InvalidInputError
 from ringcast_wire._messages import StoreSettings, Strategy
 
 
@@ -25,7 +26,7 @@ ASSIGNMENTS: Final[Mapping[Strategy, Callable[[StoreSettings, Mapping[str, int]]
     Strategy.JUMP: _jump,
     Strategy.RING: _ring,
 }
-"""Every strategy has its function here; a test holds the table to the enum."""
+"""Every strategy whose owners are computed has its function here; a test holds the table to the enum."""
 
 
 def assign(settings: StoreSettings, workers: Mapping[str, int]) -> tuple[str, ...]:
@@ -37,5 +38,11 @@ def assign(settings: StoreSettings, workers: Mapping[str, int]) -> tuple[str, ..
 
     Raises:
         ValueError: there are no workers, or a slot is out of range.
+        InvalidInputError: the strategy has no computed owners.
     """
+    if settings.strategy not in ASSIGNMENTS:
+        raise InvalidInputError(
+            f"the strategy {settings.strategy.value} has no computed owners: the table of each key has them",
+            field="strategy",
+        )
     return ASSIGNMENTS[settings.strategy](settings, workers)

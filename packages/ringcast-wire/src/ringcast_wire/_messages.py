@@ -18,6 +18,7 @@ from ringcast_wire._names import check_partition_count
 
 WIRE_VERSION: Final = 1
 DEFAULT_LOAD_FACTOR: Final = 1.25
+_STRATEGY_SHOWN: Final = 64  # characters of an unknown strategy that an error repeats
 
 T = TypeVar("T")
 
@@ -40,6 +41,8 @@ class Strategy(StrEnum):
 
     JUMP = "jump"
     RING = "ring"
+    STICKY = "sticky"
+    """Exclusive ownership: the table of a key has its owners. No store can have it yet."""
 
 
 class Role(StrEnum):
@@ -79,13 +82,15 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises:
             ProtocolError: a setting is missing or can't be read.
-            MismatchError: the store was written with a wire version or hash that this build does not speak.
+            MismatchError: the store was written with a wire version or hash that this build does not speak, or has a
+                strategy that it does not know.
         """
         missing = [name for name in cls.__struct_fields__ if name not in entries and name not in cls.OPTIONAL]
         if missing:
             raise ProtocolError(f"the store's metadata lacks {', '.join(missing)}")
         try:
             raw = {name: msgspec.json.decode(entries[name]) for name in cls.__struct_fields__ if name in entries}
+            _require_known(raw["strategy"])  # before the rest: a newer strategy may have settings of another kind
             settings = msgspec.convert(raw, cls)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
             raise ProtocolError(f"the store's metadata can't be read: {error}") from error
@@ -105,6 +110,16 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
                     f"{name} mismatch: the store has {_plain(getattr(self, name))}, {_plain(value)} was requested",
                     field=name,
                 )
+
+
+def _require_known(strategy: object) -> None:
+    known = [each.value for each in Strategy]
+    if isinstance(strategy, str) and strategy not in known:
+        raise MismatchError(
+            f"the store has the strategy {strategy[:_STRATEGY_SHOWN]!r}, which this build does not know: "
+            f"it knows {', '.join(known)}",
+            field="strategy",
+        )
 
 
 def _plain(value: object) -> object:

@@ -168,6 +168,11 @@ def table_key(config_key: str) -> str:
     return f"{config_key}.lead.table"
 
 
+def wishes_key(config_key: str) -> str:
+    """Key of what an operator wants of a config key, in the owners bucket."""
+    return f"{config_key}.lead.wishes"
+
+
 def state_key(config_key: str, worker_id: str) -> str:
     """Key of how far a worker of a config key is, in the owners bucket."""
     return f"{config_key}.state.{worker_id}"

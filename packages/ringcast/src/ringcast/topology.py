@@ -12,11 +12,13 @@ from typing import Final
 
 from ringcast_wire import (
     ErrorCode,
+    InvalidInputError,
     LeaseRecord,
     Mode,
     NodePhase,
     NodeRecord,
     StoreSettings,
+    Strategy,
     UnknownKeyError,
     UnknownStoreError,
     names,
@@ -70,7 +72,8 @@ async def read_topology(
         UnknownStoreError: there is no such store.
         UnknownKeyError: the key has no workers, and the config service says that it was never written to.
         UnavailableError: NATS can't be reached or does not answer within ``timeout_s``.
-        MismatchError: the store speaks another wire version or hash.
+        MismatchError: the store speaks another wire version or hash, or has a strategy that this build does not know.
+        InvalidInputError: the store has the strategy sticky.
     """
     names.check_name("key", key)
     settings, nodes, leases = await _read(servers_of(servers), store, f"{key}.>", timeout_s)
@@ -102,7 +105,14 @@ async def _read(
             raise UnknownStoreError(f"store {store!r} does not exist", field="store")
         nodes = await read_bucket(client, names.nodes_bucket(store), keys, timeout_s=timeout_s) or {}
         leases = await read_bucket(client, names.LEASES_BUCKET, timeout_s=timeout_s) or {}
-    return StoreSettings.from_kv(meta), nodes, leases
+    settings = StoreSettings.from_kv(meta)
+    if settings.strategy is Strategy.STICKY:
+        raise InvalidInputError(
+            f"the topology of store {store!r} can't be read: tables have the owners of its strategy sticky, and this "
+            "build does not read them",
+            field="store",
+        )
+    return settings, nodes, leases
 
 
 async def _require_key(servers: Sequence[str], store: str, key: str, timeout_s: float) -> None:

@@ -26,6 +26,7 @@ class Strategy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STRATEGY_UNSPECIFIED: _ClassVar[Strategy]
     STRATEGY_JUMP: _ClassVar[Strategy]
     STRATEGY_RING: _ClassVar[Strategy]
+    STRATEGY_STICKY: _ClassVar[Strategy]
 
 class OnInvalid(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -51,6 +52,7 @@ MODE_FULL: Mode
 STRATEGY_UNSPECIFIED: Strategy
 STRATEGY_JUMP: Strategy
 STRATEGY_RING: Strategy
+STRATEGY_STICKY: Strategy
 ON_INVALID_UNSPECIFIED: OnInvalid
 ON_INVALID_REJECT_BATCH: OnInvalid
 ON_INVALID_SKIP_ROW: OnInvalid

@@ -20,7 +20,6 @@ from ringcast._coordination.sticky_records import OwnerRecords
 from ringcast._coordination.sticky_session import FAILURES, Refresh, SessionKeeper, read_sessions
 from ringcast._coordination.sticky_times import Clock, StickyTimes, loop_time, steady_clock
 from ringcast._protocol.sticky.ownership import OwnedState
-from ringcast._protocol.sticky.plan import Wishes
 
 _GAP: Final = 0.2
 """Two readings of sessions are at least this share of ``read_s`` apart."""
@@ -164,11 +163,6 @@ class StickyCoordinator:
     def revision(self) -> int:
         """The revision of the last refresh of its session entry; 0 before the first."""
         return self._keeper.revision
-
-    def wish(self, key: str, wishes: Wishes) -> None:
-        """What an operator wants of a key; it counts where this worker leads."""
-        self._leaders[key].wishes = wishes
-        self._leaders[key].changed()
 
     # ---- its tasks
 

@@ -15,7 +15,6 @@ from ringcast._coordination.sticky_session import Refresh, SessionAnswer
 from ringcast._coordination.sticky_times import Clock, StickyTimes, loop_time
 from ringcast._protocol.sticky.evidence import LeaseEvidence
 from ringcast._protocol.sticky.leader import Leader, Step, TakeTerm, View, WriteTable
-from ringcast._protocol.sticky.plan import Wishes
 from ringcast._protocol.sticky.records import encode_table, encode_term
 
 
@@ -51,7 +50,6 @@ class KeyLeader:
         """The leases that the last answers were about."""
         self.live: frozenset[str] = frozenset()
         """Leases that are believed to live."""
-        self.wishes = Wishes()
         self.wake_at: float | None = None
         """When the leader wants to know more, if nothing changes before."""
 
@@ -173,5 +171,5 @@ class KeyLeader:
             table_revision=self._records.revision(table),
             states=self._records.states(self._key),
             live=self.live,
-            wishes=self.wishes,
+            wishes=self._records.wishes(self._key),
         )

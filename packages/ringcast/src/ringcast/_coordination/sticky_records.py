@@ -11,8 +11,10 @@ from ringcast_wire import EventLog, ProtocolError, names
 
 from ringcast._bus.bus import Bus
 from ringcast._bus.kv import Bucket, BucketWatch, ConflictError
+from ringcast._coordination.sticky_wishes import decode_wishes
 from ringcast._protocol.kv_mirror import Entry, KvMirror
 from ringcast._protocol.sticky.leader import TOUCH_S
+from ringcast._protocol.sticky.plan import Wishes
 from ringcast._protocol.sticky.records import State, Table, Term, decode_state, decode_table, decode_term
 
 T = TypeVar("T")
@@ -77,6 +79,10 @@ class OwnerRecords:
     def table(self, key: str) -> Table | None:
         """The table of a key, if there is one that can be read."""
         return self._read(names.table_key(key), lambda data: decode_table(data, self._partitions))
+
+    def wishes(self, key: str) -> Wishes:
+        """What an operator wants of a key: nothing where there is no record that can be read."""
+        return self._read(names.wishes_key(key), lambda data: decode_wishes(data, self._partitions)) or Wishes()
 
     def states(self, key: str) -> dict[str, State]:
         """The states of a key by worker, without those that can't be read, or name a lease that is not the worker's."""

@@ -8,8 +8,10 @@ import random
 from ringcast_wire import (
     Backoff,
     EventLog,
+    MismatchError,
     StoreDeletedError,
     StoreSettings,
+    Strategy,
     UnavailableError,
     UnknownStoreError,
     names,
@@ -27,7 +29,7 @@ async def load_settings(bus: Bus, store: str) -> StoreSettings:
         UnknownStoreError: there is no such store, or its creation has not been finished.
         StoreDeletedError: it is deleted.
         UnavailableError: JetStream does not answer.
-        MismatchError: the store needs another version of this package.
+        MismatchError: the store needs another version of this package, or has the strategy sticky.
     """
     bucket = Bucket(bus, names.meta_bucket(store))
     unknown = UnknownStoreError(f"store {store!r} does not exist on this NATS: create it first", field="store")
@@ -45,7 +47,12 @@ async def load_settings(bus: Bus, store: str) -> StoreSettings:
         raise unknown
     if deleted is not None and deleted.value:
         raise StoreDeletedError(deleted.value.decode(errors="replace"), field="store")
-    return StoreSettings.from_kv(values)
+    settings = StoreSettings.from_kv(values)
+    if settings.strategy is Strategy.STICKY:
+        raise MismatchError(
+            f"store {store!r} has the strategy sticky, which no worker of this build serves", field="strategy"
+        )
+    return settings
 
 
 async def find_store(bus: Bus, config: WorkerConfig, *, patient: bool, log: EventLog) -> StoreSettings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ringcast_service import Context
-from ringcast_wire import Role
+from ringcast_wire import InvalidInputError, Role, Strategy
 from ringcast_wire.grpc import ConfigServiceServicer, pb
 
 from ringcast_config_service.access import Access
@@ -25,11 +25,16 @@ class StoreCalls(ConfigServiceServicer):
     async def CreateStore(self, request: pb.CreateStoreRequest, context: Context) -> pb.Store:
         async def work() -> pb.Store:
             inline = request.inline_max_bytes if request.HasField("inline_max_bytes") else None
+            strategy = choice("strategy", STRATEGIES, request.strategy)
+            if strategy is Strategy.STICKY:  # the one place that holds such stores back
+                raise InvalidInputError(
+                    "the strategy sticky can't be chosen yet: no worker serves it", field="strategy"
+                )
             record = await self._handlers.create_store(
                 request.name,
                 request.partition_count,
                 choice("mode", MODES, request.mode),
-                choice("strategy", STRATEGIES, request.strategy),
+                strategy,
                 inline,
             )
             return store_message(record)

@@ -17,7 +17,7 @@ from nats.js import JetStreamContext
 from nats.js.api import StreamConfig
 from nats.js.errors import APIError, KeyNotFoundError, KeyWrongLastSequenceError, NotFoundError
 from nats.js.kv import KeyValue
-from ringcast_wire import EventLog, MismatchError, RingcastError, event_within, field_text, names
+from ringcast_wire import EventLog, MismatchError, RingcastError, Strategy, event_within, field_text, names
 
 from ringcast_config_service.nats import streams
 from ringcast_config_service.nats.bus_removal import clear_deletion, mark_deletion, remove_store
@@ -82,6 +82,8 @@ class Provisioner:
                 if config.name == names.notify_stream(store.name) and not await self._exists(config.name):
                     store = await self.before_events(store)
                 await self._ensure_stream(config)
+            if store.settings.strategy is Strategy.STICKY:
+                await self._ensure_stream(streams.owners(store.name, self._sizes))
             settings = await self._js.key_value(names.meta_bucket(store.name))
             await self._ensure_settings(store, settings)
             await clear_deletion(settings)

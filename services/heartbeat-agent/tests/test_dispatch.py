@@ -47,6 +47,16 @@ def agent(
         yield made
 
 
+async def until_it_hears(agent: AgentProcess, store: str, group: str = "g") -> None:
+    """Waits until a group has every partition, and has read what it missed: what changes from then on, it hears."""
+
+    def hears(status: Any) -> bool:
+        held, unread = status["partitions_held"], status["partitions_unread"]
+        return status["group"] == group and held == PARTITIONS and not unread
+
+    await status_until(agent, store, hears)
+
+
 @pytest.fixture
 async def put(writer: Any, store_name: str) -> Any:
     """Writes rows of the test's store, without blocking the loop."""
@@ -94,8 +104,8 @@ async def test_the_rows_that_are_there_come_first_and_two_consumers_share_them(
 async def test_what_a_delivery_says(agent: AgentProcess, put: Any, writer: Any, store_name: str) -> None:
     await put(other="0")
     async with following(agent, store_name, changes_only=True) as one:
-        # What changes before the group holds the partition is read, and a read does not tell when it was committed.
-        await status_until(agent, store_name, lambda group: group["partitions_held"] == PARTITIONS)
+        # What changes before that is read, and a read does not tell when it was committed.
+        await until_it_hears(agent, store_name)
         await asyncio.to_thread(lambda: writer.put(store_name, "list", "a", "1", origin="test"))
         await one.until(lambda deliveries: len(deliveries) == 1)
         await asyncio.to_thread(writer.delete, store_name, "list", "a")
@@ -146,6 +156,8 @@ async def test_a_slow_consumer_gets_what_fits_into_the_window_and_later_the_rest
 ) -> None:
     rows = [f"row{number}" for number in range(5 * WINDOW)]
     async with following(agent, store_name, answer=hold, capacity=4) as one:
+        # What changes before that is read no faster than it is delivered.
+        await until_it_hears(agent, store_name)
         await put(**dict.fromkeys(rows, "1"))
         group = await status_until(agent, store_name, lambda group: group["lag"] == len(rows))
         assert (group["last"], group["in_flight"], len(one.deliveries)) == (WINDOW, 4, 4)
@@ -228,6 +240,7 @@ async def test_a_group_that_stands_still_holds_nobody_up(agent: AgentProcess, pu
             request, metadata=(("dapr-api-token", agent.token),)
         )
         assert (await stream.read()).id
+        await until_it_hears(agent, store_name, "bad")
         await put(hot="0")
         await status_until(agent, store_name, lambda group: group["group"] == "bad" and group["blocked"])
         rows = {f"row{number}": "1" for number in range(4 * WINDOW)}

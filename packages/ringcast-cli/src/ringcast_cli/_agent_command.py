@@ -85,6 +85,7 @@ class _Group(msgspec.Struct):
     routing_key: str = "row"
     not_durable_because: str = ""
     partitions_awaited: int = 0
+    partitions_unread: int = 0
 
 
 class _Resolved(msgspec.Struct):
@@ -241,10 +242,13 @@ def _print(status: _Status) -> None:
     columns = ["group", "store/key", "mode", "routing", "poison", "cursor", "last", "in flight", "lag", "blocked"]
     print_table(columns, [_group(each) for each in status.groups], right=frozenset({5, 6, 7, 8, 9}))
     for each in status.groups:
+        title = f"group {each.group} of {_place(each)}"
         if each.not_durable_because:
-            click.echo(f"group {each.group} of {_place(each)} is not durable: {each.not_durable_because}")
+            click.echo(f"{title} is not durable: {each.not_durable_because}")
         if each.partitions_awaited:
-            click.echo(f"group {each.group} of {_place(each)} waits for {each.partitions_awaited} partitions")
+            click.echo(f"{title} waits for {each.partitions_awaited} partitions")
+        if each.partitions_unread:
+            click.echo(f"{title} still reads what it missed of {each.partitions_unread} partitions")
     click.echo()
     columns = ["consumer", "group", "store/key", "state", "in flight", "capacity", "waiting", "filters"]
     rows = [_consumer(group, each) for group in status.groups for each in group.consumers]

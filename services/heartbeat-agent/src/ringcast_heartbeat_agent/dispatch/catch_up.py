@@ -65,11 +65,12 @@ class CatchUp:
         """What was read, until the worker is as far: the changes up to there were delivered."""
         self._failing_since: float | None = None
 
-    def __bool__(self) -> bool:
-        return bool(self._unread)
-
     def __contains__(self, partition: int) -> bool:
         return partition in self._unread
+
+    def __len__(self) -> int:
+        """Partitions that are still to be read."""
+        return len(self._unread)
 
     @property
     def unread_s(self) -> float:

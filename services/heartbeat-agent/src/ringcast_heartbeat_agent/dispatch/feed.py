@@ -112,6 +112,11 @@ class Feed:
         return holdings
 
     @property
+    def unread(self) -> int:
+        """Partitions of which the group still reads what it missed: :attr:`lag` knows nothing of that yet."""
+        return len(self._progress.missed) if self._progress is not None else 0
+
+    @property
     def unread_s(self) -> float:
         """For how long reads of what the group missed have failed."""
         return self._progress.missed.unread_s if self._progress is not None else 0.0

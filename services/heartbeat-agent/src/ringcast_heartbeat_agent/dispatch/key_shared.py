@@ -148,6 +148,7 @@ class KeySharedGroup(Group):
             "behind": intake.behind,
             "kept": len(self._feed.absent),
             **self._feed.holdings.status(),
+            "partitions_unread": self._feed.unread,
             **self._driver.status(),
         }
 

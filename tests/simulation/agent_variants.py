@@ -119,7 +119,7 @@ VARIANTS: Final = {
     ),
     "old_attempt": Variant(
         "accepts the answer to an attempt that has timed out as one to the newest attempt",
-        100,
+        500,
         ((KeySharedGroup, "answer", _take_any_attempt),),
     ),
     "two_at_once": Variant(

@@ -215,6 +215,7 @@ def test_what_cannot_be_read_as_a_certificate_has_no_name_to_trust() -> None:
         b"\xff",
         ssl.DER_cert_to_PEM_cert(bytes.fromhex("0603550403")).encode(),
         certificate(common_name(UTF8, b"\xff")),
+        certificate(common_name(0x03, b"\0deploy")),  # a string of bits
         alternatives((DNS, b"\xff")),
         alternatives((0xA3, b"")),  # an X.400 address
     )

@@ -10,8 +10,18 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Final
 
 from cryptography import x509
+
+_UNREADABLE: Final = (
+    ValueError,
+    TypeError,
+    x509.DuplicateExtension,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
+"""What ``cryptography`` raises where a certificate breaks a rule (TypeError: a name of a type that none may have)."""
 
 
 @lru_cache(256)
@@ -21,7 +31,7 @@ def has_cut_name(pem: bytes) -> bool:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of long names: every client can send one, and they are cut elsewhere
             return any("\0" in name for name in _names(x509.load_pem_x509_certificate(pem)))
-    except (ValueError, x509.DuplicateExtension, x509.InvalidVersion, x509.UnsupportedGeneralNameType):
+    except _UNREADABLE:
         return True
 
 

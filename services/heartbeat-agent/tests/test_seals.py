@@ -18,7 +18,7 @@ def seal(revision: int = 7, pending: tuple[int, ...] = (), *, holder: str = "", 
 
 def write_of(seals: Seals) -> Write:
     """The one write that is due."""
-    (write,) = seals.due_writes()
+    (write,) = seals.writes.due()
     return write
 
 
@@ -26,31 +26,31 @@ def holding(found: GroupSeal | None = None) -> Seals:
     """Partition 0 is held, at revision 5 of its record."""
     seals = Seals("me", "mine")
     seals.own([0], 0.0)
-    assert seals.due_reads(0.0) == [0]
-    assert seals.found(0, 4, found, lives=False, start=START, now=0.0) is Outcome.NONE
+    assert seals.reads.due(0.0) == [0]
+    assert seals.reads.found(0, 4, found, lives=False, start=START, now=0.0) is Outcome.NONE
     assert not seals.is_held(0)
-    assert seals.written(write_of(seals), 5, 0.0) is Outcome.TAKEN
+    assert seals.writes.written(write_of(seals), 5, 0.0) is Outcome.TAKEN
     assert seals.is_held(0)
-    assert not seals.due_writes()
+    assert not seals.writes.due()
     return seals
 
 
 def test_a_partition_without_a_seal_begins_where_the_group_does() -> None:
-    assert holding().begins_with(0) == (START, False)
+    assert holding().reads.begins_with(0) == (START, False)
 
 
 def test_a_partition_that_was_given_up_or_whose_holder_died_goes_on_from_its_seal() -> None:
     for found in (seal(7, (2, 5)), seal(7, (2, 5), holder="dead")):
-        assert holding(found).begins_with(0) == (Settled("h", 7, (2, 5)), True)
+        assert holding(found).reads.begins_with(0) == (Settled("h", 7, (2, 5)), True)
 
 
 def test_a_partition_is_waited_for_while_its_holder_lives() -> None:
     seals = Seals("me", "mine")
     seals.own([0], 0.0)
-    assert seals.found(0, 4, seal(holder="other"), lives=True, start=START, now=1.0) is Outcome.NONE
-    assert (seals.waiting(), seals.due_writes(), seals.due_reads(1.0 + LOOK_S - 0.01)) == ([0], [], [])
-    assert seals.due_reads(1.0 + LOOK_S) == [0]
-    seals.found(0, 6, seal(9), lives=False, start=START, now=2.0)
+    assert seals.reads.found(0, 4, seal(holder="other"), lives=True, start=START, now=1.0) is Outcome.NONE
+    assert (seals.waiting(), seals.writes.due(), seals.reads.due(1.0 + LOOK_S - 0.01)) == ([0], [], [])
+    assert seals.reads.due(1.0 + LOOK_S) == [0]
+    seals.reads.found(0, 6, seal(9), lives=False, start=START, now=2.0)
     write = write_of(seals)
     assert (write.last, write.seal.holder, write.seal.lease, write.seal.revision) == (6, "me", "mine", 9)
 
@@ -58,52 +58,52 @@ def test_a_partition_is_waited_for_while_its_holder_lives() -> None:
 def test_of_two_hosts_that_claim_a_partition_one_gets_it() -> None:
     seals = Seals("me", "mine")
     seals.own([0], 0.0)
-    seals.found(0, 4, None, lives=False, start=START, now=0.0)
-    seals.refused(write_of(seals), 0.0)
-    assert seals.due_reads(0.0) == [0]
-    seals.found(0, 5, seal(holder="other"), lives=True, start=START, now=0.0)
+    seals.reads.found(0, 4, None, lives=False, start=START, now=0.0)
+    seals.writes.refused(write_of(seals), 0.0)
+    assert seals.reads.due(0.0) == [0]
+    seals.reads.found(0, 5, seal(holder="other"), lives=True, start=START, now=0.0)
     assert not seals.is_held(0)
-    assert not seals.due_writes()
+    assert not seals.writes.due()
 
 
 def test_a_settlement_is_written_once_and_renewed_after_a_day() -> None:
     seals = holding()
-    seals.settle(0, Settled("h", 9, (8,)), 1.0)
+    seals.writes.settle(0, Settled("h", 9, (8,)), 1.0)
     write = write_of(seals)
     assert write == Write(
         0, seal(9, (8,), holder="me").__class__(history="h", revision=9, pending=(8,), holder="me", lease="mine"), 5
     )
-    seals.settle(0, Settled("h", 10), 1.0)  # while the write is on its way
-    assert seals.written(write, 6, 1.0) is Outcome.NONE
+    seals.writes.settle(0, Settled("h", 10), 1.0)  # while the write is on its way
+    assert seals.writes.written(write, 6, 1.0) is Outcome.NONE
     write = write_of(seals)
     assert (write.last, write.seal.revision) == (6, 10)
-    seals.written(write, 7, 1.0)
-    seals.settle(0, Settled("h", 10), RENEW_S)
-    assert not seals.due_writes()
-    seals.settle(0, Settled("h", 10), 1.0 + RENEW_S)
+    seals.writes.written(write, 7, 1.0)
+    seals.writes.settle(0, Settled("h", 10), RENEW_S)
+    assert not seals.writes.due()
+    seals.writes.settle(0, Settled("h", 10), 1.0 + RENEW_S)
     assert write_of(seals).last == 7
 
 
 def test_a_late_settlement_is_refused_and_the_partition_lost() -> None:
     seals = holding()
-    seals.settle(0, Settled("h", 9), 20.0)
-    seals.refused(write_of(seals), 20.0)
+    seals.writes.settle(0, Settled("h", 9), 20.0)
+    seals.writes.refused(write_of(seals), 20.0)
     assert not seals.is_held(0)
     assert seals.is_taken(0)
-    assert seals.found(0, 8, seal(9, holder="other"), lives=True, start=START, now=20.0) is Outcome.LOST
+    assert seals.reads.found(0, 8, seal(9, holder="other"), lives=True, start=START, now=20.0) is Outcome.LOST
     assert not seals.is_taken(0)
-    seals.found(0, 9, seal(12), lives=False, start=START, now=21.0)
-    assert seals.written(write_of(seals), 10, 21.0) is Outcome.TAKEN
-    assert seals.begins_with(0) == (Settled("h", 12), True)
+    seals.reads.found(0, 9, seal(12), lives=False, start=START, now=21.0)
+    assert seals.writes.written(write_of(seals), 10, 21.0) is Outcome.TAKEN
+    assert seals.reads.begins_with(0) == (Settled("h", 12), True)
 
 
 def test_a_write_whose_answer_was_lost_costs_nothing() -> None:
     seals = holding()
-    seals.settle(0, Settled("h", 9), 1.0)
-    seals.refused(write_of(seals), 1.0)
+    seals.writes.settle(0, Settled("h", 9), 1.0)
+    seals.writes.refused(write_of(seals), 1.0)
     own = GroupSeal(history="h", revision=9, holder="me", lease="mine")
-    assert seals.found(0, 6, own, lives=True, start=START, now=1.0) is Outcome.RESUMED
-    seals.settle(0, Settled("h", 11), 1.0)
+    assert seals.reads.found(0, 6, own, lives=True, start=START, now=1.0) is Outcome.RESUMED
+    seals.writes.settle(0, Settled("h", 11), 1.0)
     assert write_of(seals).last == 6
 
 
@@ -114,38 +114,38 @@ def test_a_lease_that_may_have_ended_puts_every_partition_in_doubt() -> None:
         (seal(0, history=""), Outcome.LOST),  # it was reset
     ):
         seals = holding()
-        seals.doubt(30.0)
+        seals.reads.doubt(30.0)
         assert not seals.is_held(0)
-        assert seals.found(0, 5, found, lives=True, start=START, now=30.0) is outcome
+        assert seals.reads.found(0, 5, found, lives=True, start=START, now=30.0) is outcome
         assert seals.is_held(0) is (outcome is Outcome.RESUMED)
 
 
 def test_a_seal_that_another_process_wrote_is_seen_by_a_check() -> None:
     for revision, held in ((5, True), (4, True), (6, False), (0, False)):
         seals = holding()
-        seals.checked(0, revision, 1.0)
+        seals.reads.checked(0, revision, 1.0)
         assert seals.is_held(0) is held
-        assert seals.due_reads(1.0) == ([] if held else [0])
+        assert seals.reads.due(1.0) == ([] if held else [0])
 
 
 def test_a_bucket_that_was_deleted_is_filled_again() -> None:
     seals = holding(seal(7, (2,)))
-    seals.doubt(1.0)
-    assert seals.found(0, 0, None, lives=False, start=START, now=1.0) is Outcome.NONE
+    seals.reads.doubt(1.0)
+    assert seals.reads.found(0, 0, None, lives=False, start=START, now=1.0) is Outcome.NONE
     write = write_of(seals)
     assert (write.last, write.seal.revision, write.seal.pending) == (0, 7, (2,))
-    assert seals.written(write, 1, 1.0) is Outcome.RESUMED
+    assert seals.writes.written(write, 1, 1.0) is Outcome.RESUMED
 
 
 def test_a_partition_is_given_up_once_nothing_of_it_is_in_flight() -> None:
     seals = holding()
     assert seals.give_up([0, 1]) == [0]
     assert not seals.is_held(0)
-    assert not seals.due_writes()
+    assert not seals.writes.due()
     seals.release(0, Settled("h", 9, (4,)))
     write = write_of(seals)
     assert (write.seal, write.last) == (seal(9, (4,)), 5)
-    seals.written(write, 6, 1.0)
+    seals.writes.written(write, 6, 1.0)
     assert len(seals) == 0
 
 
@@ -154,54 +154,54 @@ def test_a_partition_that_comes_back_while_it_is_given_up_is_asked_for_again() -
     seals.give_up([0])
     seals.own([0], 1.0)
     seals.release(0, Settled("h", 9))
-    seals.written(write_of(seals), 6, 1.0)
-    assert seals.due_reads(1.0) == [0]
+    seals.writes.written(write_of(seals), 6, 1.0)
+    assert seals.reads.due(1.0) == [0]
 
 
 def test_a_claim_that_may_have_landed_is_taken_back() -> None:
     seals = Seals("me", "mine")
     seals.own([0], 0.0)
-    seals.found(0, 4, seal(), lives=False, start=START, now=0.0)
+    seals.reads.found(0, 4, seal(), lives=False, start=START, now=0.0)
     claim = write_of(seals)
     assert seals.give_up([0]) == []
-    seals.written(claim, 5, 0.0)
+    seals.writes.written(claim, 5, 0.0)
     write = write_of(seals)
     assert (write.seal, write.last) == (seal(), 5)
-    seals.refused(write, 0.0)
-    assert (seals.due_writes(), seals.due_reads(0.0)) == ([], [0])
-    seals.found(0, 8, claim.seal, lives=True, start=START, now=0.0)
+    seals.writes.refused(write, 0.0)
+    assert (seals.writes.due(), seals.reads.due(0.0)) == ([], [0])
+    seals.reads.found(0, 8, claim.seal, lives=True, start=START, now=0.0)
     assert write_of(seals).last == 8
-    seals.refused(write_of(seals), 0.0)
-    seals.found(0, 9, seal(holder="other"), lives=True, start=START, now=0.0)
+    seals.writes.refused(write_of(seals), 0.0)
+    seals.reads.found(0, 9, seal(holder="other"), lives=True, start=START, now=0.0)
     assert len(seals) == 0
 
 
 def test_a_partition_that_was_lost_is_given_up_without_a_word() -> None:
     """A process that was paused for longer than its lease leaves alone the seal of the one that has it now."""
     seals = holding()
-    seals.doubt(1.0)
-    assert seals.found(0, 8, seal(9, holder="other"), lives=True, start=START, now=1.0) is Outcome.LOST
+    seals.reads.doubt(1.0)
+    assert seals.reads.found(0, 8, seal(9, holder="other"), lives=True, start=START, now=1.0) is Outcome.LOST
     assert seals.give_up([0]) == []
-    assert not seals.due_writes()
-    assert seals.due_reads(1.0) == [0]
-    seals.found(0, 8, seal(9, holder="other"), lives=True, start=START, now=1.0)
-    assert (seals.due_writes(), len(seals)) == ([], 0)
+    assert not seals.writes.due()
+    assert seals.reads.due(1.0) == [0]
+    seals.reads.found(0, 8, seal(9, holder="other"), lives=True, start=START, now=1.0)
+    assert (seals.writes.due(), len(seals)) == ([], 0)
 
 
 def test_a_claim_that_is_found_after_all_is_given_up_where_it_stands() -> None:
     """A server that lags had shown the seal of the process before."""
     seals = holding()
-    seals.doubt(1.0)
-    seals.found(0, 4, seal(6, holder="other"), lives=True, start=START, now=1.0)
+    seals.reads.doubt(1.0)
+    seals.reads.found(0, 4, seal(6, holder="other"), lives=True, start=START, now=1.0)
     seals.give_up([0])
-    seals.found(0, 5, seal(9, (8,), holder="me"), lives=True, start=START, now=1.0)
+    seals.reads.found(0, 5, seal(9, (8,), holder="me"), lives=True, start=START, now=1.0)
     assert write_of(seals) == Write(0, seal(9, (8,)), 5)
 
 
 def test_what_was_not_claimed_yet_is_forgotten() -> None:
     seals = Seals("me", "mine")
     seals.own([0, 1], 0.0)
-    seals.found(1, 4, None, lives=False, start=START, now=0.0)
+    seals.reads.found(1, 4, None, lives=False, start=START, now=0.0)
     assert seals.give_up([0, 1]) == []
     assert len(seals) == 0
 
@@ -234,30 +234,30 @@ def test_claims_and_hand_overs_come_before_settlements_and_count_for_none() -> N
     seals = Seals("me", "mine")
     seals.own(range(6), 0.0)
     for partition in range(5):
-        seals.found(partition, 4, None, lives=False, start=START, now=0.0)
-    for number, write in enumerate(seals.due_writes()):
-        seals.written(write, 5, float(number))
-    seals.found(5, 4, None, lives=False, start=START, now=9.0)
+        seals.reads.found(partition, 4, None, lives=False, start=START, now=0.0)
+    for number, write in enumerate(seals.writes.due()):
+        seals.writes.written(write, 5, float(number))
+    seals.reads.found(5, 4, None, lives=False, start=START, now=9.0)
     for partition in range(5):
-        seals.settle(partition, Settled("h", 9), 9.0)
+        seals.writes.settle(partition, Settled("h", 9), 9.0)
     seals.give_up([4])
     seals.release(4, Settled("h", 9))
-    assert [write.partition for write in seals.due_writes(9.0, 32, 0)] == [4, 5]
-    assert [write.partition for write in seals.due_writes(9.0, 3, 32)] == [4, 5, 0]
-    assert [write.partition for write in seals.due_writes(9.0, 32, 2)] == [4, 5, 0, 1]  # the longest ago first
-    assert [write.partition for write in seals.due_writes(9.0, 1, 2)] == [4]
+    assert [write.partition for write in seals.writes.due(9.0, 32, 0)] == [4, 5]
+    assert [write.partition for write in seals.writes.due(9.0, 3, 32)] == [4, 5, 0]
+    assert [write.partition for write in seals.writes.due(9.0, 32, 2)] == [4, 5, 0, 1]  # the longest ago first
+    assert [write.partition for write in seals.writes.due(9.0, 1, 2)] == [4]
 
 
 def test_a_partition_is_sealed_at_most_once_in_an_interval_and_then_with_the_newest() -> None:
     seals = holding()
-    seals.settle(0, Settled("h", 9), SETTLE_S / 2)
-    assert not seals.due_writes(SETTLE_S / 2)
-    seals.settle(0, Settled("h", 10), SETTLE_S)
-    (write,) = seals.due_writes(SETTLE_S)
+    seals.writes.settle(0, Settled("h", 9), SETTLE_S / 2)
+    assert not seals.writes.due(SETTLE_S / 2)
+    seals.writes.settle(0, Settled("h", 10), SETTLE_S)
+    (write,) = seals.writes.due(SETTLE_S)
     assert write.seal.revision == 10
-    seals.written(write, 6, SETTLE_S)
-    seals.settle(0, Settled("h", 11), SETTLE_S)
-    assert not seals.due_writes(SETTLE_S * 1.5)
+    seals.writes.written(write, 6, SETTLE_S)
+    seals.writes.settle(0, Settled("h", 11), SETTLE_S)
+    assert not seals.writes.due(SETTLE_S * 1.5)
     seals.give_up([0])
     seals.release(0, Settled("h", 11))
-    assert seals.due_writes(SETTLE_S * 1.5)  # a hand-over does not wait
+    assert seals.writes.due(SETTLE_S * 1.5)  # a hand-over does not wait

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
-import grpc
-import grpc.aio
 from ringcast_wire import (
-    OutcomeUnknownError,
-    RingcastError,
-    UnavailableError,
     check_condition,
     check_row,
     check_row_id,
     limits,
     names,
 )
-from ringcast_wire.grpc import ConfigServiceStub, ServiceLogin, error_from_rpc, pb
-from ringcast_wire.tracing import Tracing, make_tracing
+from ringcast_wire.grpc import ServiceLogin, pb
 
 from ringcast_client._bulk_batches import BatchBuilder
-from ringcast_client._bulk_write import BulkWrite, Rows, StatusLostError
+from ringcast_client._bulk_write import BulkWrite, Rows
+from ringcast_client._calls import Calls
 from ringcast_client._change_writer import ChangeWriter
-from ringcast_client._channel import CHANNEL_OPTIONS
 from ringcast_client._dead_letters import DeadLetterCalls
 from ringcast_client._input import (
-    cause,
     check_address,
     check_job_id,
     check_limit,
@@ -70,9 +62,6 @@ if TYPE_CHECKING:
 DEFAULT_SERVICE: Final = "127.0.0.1:7420"
 DEFAULT_TIMEOUT_S: Final = 10.0
 MAX_IN_FLIGHT: Final = 64
-MAX_CALLS: Final = 128
-"""Single calls of one client that are under way at once; further ones wait for their turn. The service refuses a
-thousand."""
 
 RowList = list[RowRecord]
 
@@ -104,32 +93,26 @@ class ConfigServiceClient(DeadLetterCalls, PrincipalCalls, StoreCalls):
         timeout_s: float = DEFAULT_TIMEOUT_S,
         tracer_provider: TracerProvider | None = None,
     ) -> None:
-        self._address = check_address(address or os.environ.get("RINGCAST_SERVICE") or DEFAULT_SERVICE)
-        self._login = login or ServiceLogin.from_environment()
-        self._timeout_s = timeout_s
-        self._tracer_provider = tracer_provider
-        self._tracing: Tracing | None = None
-        self._turns = asyncio.Semaphore(MAX_CALLS)
-        self._channel: grpc.aio.Channel | None = None
-        self._stub: Any = None
+        self._calls = Calls(
+            check_address(address or os.environ.get("RINGCAST_SERVICE") or DEFAULT_SERVICE),
+            login or ServiceLogin.from_environment(),
+            timeout_s,
+            tracer_provider,
+        )
 
     @property
     def address(self) -> str:
         """Where the service is."""
-        return self._address
+        return self._calls.address
 
     async def __aenter__(self) -> Self:
-        self._channel = self._login.aio_channel(self._address, CHANNEL_OPTIONS)
-        self._stub = ConfigServiceStub(self._channel)
-        self._tracing = make_tracing("ringcast_client", self._tracer_provider)
+        self._calls.open()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._channel is not None:
-            channel, self._channel, self._stub = self._channel, None, None
-            await channel.close()
+        await self._calls.close()
 
     async def put(
         self,
@@ -169,7 +152,7 @@ class ConfigServiceClient(DeadLetterCalls, PrincipalCalls, StoreCalls):
             idempotency_key=check_mark(idempotency_key),
             reason=check_why(reason),
         )
-        reply = await self._write("config.put", self._rpc().Put, request)
+        reply = await self._calls.write("config.put", self._calls.rpc.Put, request)
         return PutResult(reply.partition, reply.version)
 
     async def delete(
@@ -197,7 +180,7 @@ class ConfigServiceClient(DeadLetterCalls, PrincipalCalls, StoreCalls):
             idempotency_key=check_mark(idempotency_key),
             reason=check_why(reason),
         )
-        reply = await self._write("config.delete", self._rpc().Delete, request)
+        reply = await self._calls.write("config.delete", self._calls.rpc.Delete, request)
         return DeleteResult(reply.existed, reply.partition, reply.version)
 
     async def commit(
@@ -229,7 +212,7 @@ class ConfigServiceClient(DeadLetterCalls, PrincipalCalls, StoreCalls):
             request.writes.append(pb.KeyedWrite(key=names.check_name("key", write.key), row=message))
             total += size
         check_range("bytes of writes", total, 0, limits.MAX_BATCH_BYTES)
-        reply = await self._write("config.commit", self._rpc().Commit, request)
+        reply = await self._calls.write("config.commit", self._calls.rpc.Commit, request)
         return [
             CommittedRow(write.key, write.row_id, row.partition, row.version)
             for write, row in zip(writes, reply.rows, strict=True)
@@ -245,7 +228,7 @@ class ConfigServiceClient(DeadLetterCalls, PrincipalCalls, StoreCalls):
         wanted = [check_row_id(row_id) for row_id in row_ids]
         rows: RowList = []
         for part in slices(wanted, limits.MAX_BATCH_ROWS):
-            reply = await self._unary(self._rpc().Get, pb.GetRequest(**where(store, key), row_ids=part))
+            reply = await self._calls.unary(self._calls.rpc.Get, pb.GetRequest(**where(store, key), row_ids=part))
             rows.extend(map(row_record, reply.rows))
         return rows
 
@@ -267,7 +250,7 @@ class ConfigServiceClient(DeadLetterCalls, PrincipalCalls, StoreCalls):
         request = pb.ListRequest(**where(store, key), include_deleted=include_deleted, limit=check_limit(limit))
         if partition is not None:
             request.partition = names.check_partition(partition, limits.MAX_PARTITIONS)
-        async with aclosing(self._stream(self._rpc().List, request)) as replies:
+        async with aclosing(self._calls.stream(self._calls.rpc.List, request)) as replies:
             async for reply in replies:
                 for row in reply.rows:
                     yield row_record(row)
@@ -294,7 +277,7 @@ class ConfigServiceClient(DeadLetterCalls, PrincipalCalls, StoreCalls):
             request.row_id = check_row_id(row_id)
         if partition is not None:
             request.partition = names.check_partition(partition, limits.MAX_PARTITIONS)
-        async with aclosing(self._stream(self._rpc().History, request)) as replies:
+        async with aclosing(self._calls.stream(self._calls.rpc.History, request)) as replies:
             async for reply in replies:
                 for revision in reply.revisions:
                     yield revision_record(revision)
@@ -306,7 +289,7 @@ class ConfigServiceClient(DeadLetterCalls, PrincipalCalls, StoreCalls):
             UnknownStoreError: there is no such store.
             UnknownKeyError: nothing was ever written to the key.
         """
-        reply = await self._unary(self._rpc().Heads, pb.HeadsRequest(**where(store, key)))
+        reply = await self._calls.unary(self._calls.rpc.Heads, pb.HeadsRequest(**where(store, key)))
         return tuple(reply.heads)
 
     def changes(self, store: str, key: str, *, max_in_flight: int = limits.MAX_BATCH_ROWS) -> ChangeWriter:
@@ -315,15 +298,15 @@ class ConfigServiceClient(DeadLetterCalls, PrincipalCalls, StoreCalls):
         At most ``max_in_flight`` of them (1 to 1,000) wait for an answer at once.
         """
         return ChangeWriter(
-            self._rpc().Change,
+            self._calls.rpc.Change,
             names.check_name("store", store),
             names.check_name("key", key),
             max_in_flight=check_range("max_in_flight", max_in_flight, 1, limits.MAX_BATCH_ROWS),
-            timeout_s=self._timeout_s,
-            to_error=self._error,
-            silent=self._silent,
-            unknown=self._unknown,
-            tracing=self._tracing,
+            timeout_s=self._calls.timeout_s,
+            to_error=self._calls.error,
+            silent=self._calls.silent,
+            unknown=self._calls.unknown,
+            tracing=self._calls.tracing,
         )
 
     def bulk_write(
@@ -364,12 +347,12 @@ class ConfigServiceClient(DeadLetterCalls, PrincipalCalls, StoreCalls):
             reason=check_why(reason),
         )
         return BulkWrite(
-            partial(self._rpc().Write, metadata=self._here()),
+            partial(self._calls.rpc.Write, metadata=self._calls.trace_headers()),
             rows,
             builder,
             max_in_flight=check_range("max_in_flight", max_in_flight, 1, MAX_IN_FLIGHT),
-            timeout_s=self._timeout_s,
-            to_error=self._error,
+            timeout_s=self._calls.timeout_s,
+            to_error=self._calls.error,
         )
 
     async def sync(
@@ -405,76 +388,3 @@ class ConfigServiceClient(DeadLetterCalls, PrincipalCalls, StoreCalls):
         """
         options = SyncOptions(dry_run, max_delete_share, allow_empty, first_rows, check_why(reason))
         return await Sync(self, **where(store, key), options=options, on_progress=on_progress).run(rows)
-
-    def _rpc(self) -> Any:
-        if self._stub is None:
-            raise RuntimeError("the client is not open: use it as `async with ConfigServiceClient() as client`")
-        return self._stub
-
-    def _here(self) -> tuple[tuple[str, str], ...] | None:
-        """What tells the service of the current span, if there is one."""
-        span = self._tracing.here() if self._tracing is not None else None
-        return tuple(self._tracing.headers(span).items()) if self._tracing is not None and span is not None else None
-
-    async def _write(self, span: str, method: Callable[..., Awaitable[Any]], request: Any) -> Any:
-        """A write, in a span of its own below the current one."""
-        if self._tracing is None:
-            return await self._unary(method, request, late=self._unknown)
-        facts = {"store": request.store, "key": getattr(request, "key", "")}
-        with self._tracing.current(span, facts, kind="CLIENT"):
-            return await self._unary(method, request, self._here(), late=self._unknown)
-
-    async def _unary(
-        self,
-        method: Callable[..., Awaitable[Any]],
-        request: Any,
-        metadata: tuple[tuple[str, str], ...] | None = None,
-        *,
-        late: Callable[[], UnavailableError] | None = None,
-    ) -> Any:
-        """One call; ``late`` makes what is raised when it is not answered in time."""
-        try:
-            async with self._turns:  # the time-out begins with the call's turn
-                return await method(request, timeout=self._timeout_s, metadata=metadata)
-        except grpc.aio.AioRpcError as error:
-            if late is not None and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                raise late() from error
-            raise self._error(error) from error
-
-    async def _stream(self, method: Callable[..., Any], request: object) -> AsyncGenerator[Any, None]:
-        """The messages of a streamed answer, each within the time-out."""
-        call = method(request)
-        try:
-            while True:
-                async with asyncio.timeout(self._timeout_s):
-                    message = await call.read()
-                if message is grpc.aio.EOF:
-                    return
-                yield message
-        except grpc.aio.AioRpcError as error:
-            raise self._error(error) from error
-        except TimeoutError:
-            raise self._silent() from None
-        finally:
-            call.cancel()
-
-    def _unknown(self) -> OutcomeUnknownError:
-        return OutcomeUnknownError(
-            f"config service {self._address} did not answer within {self._timeout_s:g} s: whether the write was stored "
-            "is not known"
-        )
-
-    def _silent(self) -> UnavailableError:
-        return UnavailableError(f"config service {self._address} did not answer within {self._timeout_s:g} s")
-
-    def _error(self, error: grpc.aio.AioRpcError) -> RingcastError:
-        """What the service refused with, or a sentence that says it can't be reached."""
-        if error.details() == StatusLostError.SAID:
-            return StatusLostError()
-        if any(key == names.GRPC_ERROR_KEY for key, _ in error.trailing_metadata() or ()):
-            return error_from_rpc(error)
-        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return self._silent()
-        if error.code() is grpc.StatusCode.UNAVAILABLE:
-            return UnavailableError(f"config service {self._address} can't be reached: {cause(error.details())}")
-        return error_from_rpc(error)

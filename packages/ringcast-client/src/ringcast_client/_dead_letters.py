@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from ringcast_wire import MAX_REPLAY_WAIT_MS, InvalidInputError, check_row_id, limits, names
 from ringcast_wire.grpc import pb
 
+from ringcast_client._calls import Calls
 from ringcast_client._input import check_range
 
 
@@ -85,6 +85,8 @@ _OUTCOMES = {
 class DeadLetterCalls:
     """A part of the client of the config service."""
 
+    _calls: Calls
+
     async def dead_letters(
         self,
         store: str,
@@ -125,7 +127,7 @@ class DeadLetterCalls:
         left = 2**63 - 1 if limit is None else check_range("limit", limit, 1, 2**63 - 1)
         while left:
             request.limit = min(left, limits.MAX_DEAD_LETTER_PAGE)
-            reply = await self._unary(self._rpc().ListDeadLetters, request)
+            reply = await self._calls.unary(self._calls.rpc.ListDeadLetters, request)
             for letter in reply.dead_letters:
                 yield _record(letter)
             left -= len(reply.dead_letters)
@@ -145,7 +147,7 @@ class DeadLetterCalls:
         discarded = 0
         for start in range(0, len(wanted), limits.MAX_DEAD_LETTER_PAGE):
             request.numbers[:] = wanted[start : start + limits.MAX_DEAD_LETTER_PAGE]
-            discarded += (await self._unary(self._rpc().DiscardDeadLetters, request)).discarded
+            discarded += (await self._calls.unary(self._calls.rpc.DiscardDeadLetters, request)).discarded
         return discarded
 
     async def replay_dead_letters(
@@ -168,7 +170,7 @@ class DeadLetterCalls:
         request = pb.ReplayDeadLettersRequest(store=names.check_name("store", store), patience_ms=patience_ms)
         for start in range(0, len(wanted), limits.MAX_REPLAYED_LETTERS):
             request.numbers[:] = wanted[start : start + limits.MAX_REPLAYED_LETTERS]
-            async with aclosing(self._stream(self._rpc().ReplayDeadLetters, request)) as replies:
+            async with aclosing(self._calls.stream(self._calls.rpc.ReplayDeadLetters, request)) as replies:
                 async for reply in replies:
                     for replayed in reply.replayed:
                         yield ReplayResult(
@@ -180,15 +182,6 @@ class DeadLetterCalls:
                             replayed.worker_id,
                             replayed.why,
                         )
-
-    def _stream(self, method: Any, request: object) -> AsyncGenerator[Any, None]:
-        raise NotImplementedError
-
-    def _rpc(self) -> Any:
-        raise NotImplementedError
-
-    async def _unary(self, method: Any, request: Any, metadata: Any = None) -> Any:
-        raise NotImplementedError
 
 
 def _record(letter: pb.DeadLetter) -> DeadLetterRecord:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ringcast_wire import Role
 from ringcast_wire.grpc import ROLES, pb
 
+from ringcast_client._calls import Calls
 from ringcast_client._records import RoleGrant, WhoAmI, role_grant
 
 
 class PrincipalCalls:
     """A part of the client of the config service."""
 
+    _calls: Calls
+
     async def who_am_i(self) -> WhoAmI:
         """What the service takes this client for, by its token, its certificate, or only its host; and its roles."""
-        reply = await self._unary(self._rpc().WhoAmI, pb.WhoAmIRequest())
+        reply = await self._calls.unary(self._calls.rpc.WhoAmI, pb.WhoAmIRequest())
         return WhoAmI(reply.principal, tuple(map(role_grant, reply.roles)), reply.unrestricted)
 
     async def grant_role(self, principal: str, store: str, role: Role) -> bool:
@@ -27,7 +28,7 @@ class PrincipalCalls:
             LimitExceededError: 10,000 roles are granted.
         """
         request = pb.GrantRoleRequest(principal=principal, store=store, role=ROLES[role])
-        return bool((await self._unary(self._rpc().GrantRole, request)).granted)
+        return bool((await self._calls.unary(self._calls.rpc.GrantRole, request)).granted)
 
     async def revoke_role(self, principal: str, store: str, role: Role) -> bool:
         """Takes a role away. False: the principal did not have it.
@@ -37,15 +38,11 @@ class PrincipalCalls:
             PermissionDeniedError: this client is no ADMIN of the store.
         """
         request = pb.RevokeRoleRequest(principal=principal, store=store, role=ROLES[role])
-        return bool((await self._unary(self._rpc().RevokeRole, request)).revoked)
+        return bool((await self._calls.unary(self._calls.rpc.RevokeRole, request)).revoked)
 
     async def list_roles(self, *, store: str = "", principal: str = "") -> list[RoleGrant]:
         """The roles for the stores that this client is ADMIN of, by store, principal and role."""
-        reply = await self._unary(self._rpc().ListRoles, pb.ListRolesRequest(store=store, principal=principal))
+        reply = await self._calls.unary(
+            self._calls.rpc.ListRoles, pb.ListRolesRequest(store=store, principal=principal)
+        )
         return [role_grant(grant) for grant in reply.roles]
-
-    def _rpc(self) -> Any:
-        raise NotImplementedError
-
-    async def _unary(self, method: Any, request: Any) -> Any:
-        raise NotImplementedError

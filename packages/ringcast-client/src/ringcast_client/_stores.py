@@ -7,12 +7,15 @@ from typing import Any
 from ringcast_wire import Mode, Strategy, names
 from ringcast_wire.grpc import MODES, STRATEGIES, pb
 
+from ringcast_client._calls import Calls
 from ringcast_client._input import check_inline, where
 from ringcast_client._records import KeyInfo, StoreInfo, key_info, store_info
 
 
 class StoreCalls:
     """A part of the client of the config service."""
+
+    _calls: Calls
 
     async def create_store(
         self,
@@ -139,7 +142,7 @@ class StoreCalls:
         return key_info(await self._unary(self._rpc().RestoreKey, pb.RestoreKeyRequest(**where(store, key))))
 
     def _rpc(self) -> Any:
-        raise NotImplementedError
+        return self._calls.rpc
 
-    async def _unary(self, method: Any, request: Any, metadata: Any = None) -> Any:
-        raise NotImplementedError
+    async def _unary(self, method: Any, request: Any) -> Any:
+        return await self._calls.unary(method, request)

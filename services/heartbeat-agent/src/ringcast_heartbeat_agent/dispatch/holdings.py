@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import chain
 from typing import Any, Final
 
 from ringcast import Change
 
 from ringcast_heartbeat_agent.dispatch.absent import Absent
-from ringcast_heartbeat_agent.dispatch.intake import MOST_LOOKED_AT, Intake
+from ringcast_heartbeat_agent.dispatch.intake import Intake
+from ringcast_heartbeat_agent.dispatch.joiners import Joiners
 from ringcast_heartbeat_agent.dispatch.present import PresentRows
 from ringcast_heartbeat_agent.dispatch.progress import Progress
 from ringcast_heartbeat_agent.dispatch.seal_keeper import Sealed, SealKeeper
 from ringcast_heartbeat_agent.dispatch.seals import Settled
 from ringcast_heartbeat_agent.dispatch.sessions import Sessions
+from ringcast_heartbeat_agent.dispatch.settlements import Settlements
 from ringcast_heartbeat_agent.dispatch.source import Source
 from ringcast_heartbeat_agent.dispatch.tally import Tally
 
@@ -97,35 +97,19 @@ class Holdings:
         self._intake = intake
         self._absent = absent
         self._sessions = sessions
-        self._present_rows = present
         self._catch_up = catch_up
         self._let_go = let_go
         self._warn = warn
+        self._settlements = Settlements(source, progress, intake, absent)
+        self._joiners = Joiners(source, present, lambda partition: self._keeper.is_taken(partition))
         self._base = dict(source.applied())
         self._owned: set[int] = set()
         self._missed: dict[int, int] = {}
         """The highest version that was dropped of a partition that was not held yet."""
-        self._dropped: defaultdict[int, set[int]] = defaultdict(set)
-        """Versions that were not delivered while it was in doubt whether the partition is held."""
-        self._stale: dict[int, int] = {}
-        """Messages up to this offset are of an earlier time in which the partition was held."""
-        self._reached: dict[int, int] = {}
-        self._tallies: dict[int, Tally] = {}
-        """What is known to be settled of each partition that was taken, at least."""
-        self._leaving: dict[int, Tally] = {}
-        """The same of partitions that were held, until nothing of them is in flight any more."""
-        self._awaiting: defaultdict[int, dict[str, bool]] = defaultdict(dict)
-        """Consumers that joined before the partition was held, and whether they have been there before."""
-        self._present_soon: defaultdict[str, dict[int, Settled | None]] = defaultdict(dict)
-        """The partitions that consumers are to get as they are, at the end of this turn of the event loop; and since
-        when changes of each are read (``None``: none are)."""
-        self._closed = False
         self._sealed: set[int] = set()
         """The partitions of which a seal was found."""
         self._unsealed: set[int] = set()
         """The partitions that are delivered without a seal."""
-        self._dirty = True
-        self._applied: Mapping[int, int] = {}
         self._keeper = keeper_of(self)
 
     # ---- for the group
@@ -140,7 +124,7 @@ class Holdings:
         if not self._keeper.is_taken(partition):
             self._missed[partition] = max(change.version, self._missed.get(partition, 0))
             return False
-        self._dirty = True
+        self._settlements.changed()
         return self._progress.is_new(change)
 
     def may_deliver(self, offset: int, change: Change) -> bool:
@@ -151,22 +135,17 @@ class Holdings:
         if self.is_held(partition):
             return True
         if self._keeper.is_taken(partition):
-            self._dropped[partition].add(change.version)
-            self._dirty = True
+            self._settlements.drop(change)
         return False
 
     def is_stale(self, offset: int, change: Change) -> bool:
         """Whether a message is of an earlier time in which the partition was held: another host delivers its row."""
-        return offset <= self._stale.get(change.partition, 0)
+        return self._settlements.is_stale(offset, change)
 
     def settle(self, change: Change) -> None:
         """A message is settled: answered, or given up."""
-        self._dirty = True
-        leaving = self._leaving.get(change.partition)
-        tally = leaving or self._tallies.get(change.partition)
-        if tally is not None and tally.history == self._source.history:
-            tally.settle(change.version)
-        if leaving is not None:
+        self._settlements.settle(change)
+        if change.partition in self._settlements.leaving:
             self._keeper.wake()
 
     def present(self, name: str, *, returns: bool) -> set[int]:
@@ -177,17 +156,17 @@ class Holdings:
         now = set()
         for partition in self._source.applied():
             if not self._keeper.is_taken(partition):
-                self._awaiting[partition][name] = returns
+                self._joiners.wait(partition, name, returns=returns)
             elif not (returns and partition in self._sealed):
                 now.add(partition)
         return now
 
     def status(self) -> dict[str, Any]:
         """The part of a group's status that is about partitions."""
-        keeper = self._keeper
+        keeper, leaving = self._keeper, len(self._settlements.leaving)
         if keeper.why_not:
-            return _status(keeper.why_not, len(self._owned), 0, len(self._leaving))
-        return _status("", len(keeper.held()), keeper.awaited, len(self._leaving))
+            return _status(keeper.why_not, len(self._owned), 0, leaving)
+        return _status("", len(keeper.held()), keeper.awaited, leaving)
 
     def look_soon(self) -> None:
         """The host has other partitions now."""
@@ -195,12 +174,10 @@ class Holdings:
 
     def close(self) -> None:
         """The group has ended: what it holds others may have, from where it has come to."""
-        self._closed = True
+        self._joiners.close()
         self.look()
         self._give_up(self._owned)
-        for partition, tally in self._leaving.items():
-            self._release(partition, tally)
-        self._leaving.clear()
+        self._release(list(self._settlements.leaving))
         self._keeper.close()
 
     # ---- for the keeper
@@ -220,14 +197,9 @@ class Holdings:
 
     def settled(self) -> Mapping[int, Settled]:
         """How far the group has come in the partitions that it holds."""
-        applied = self._source.applied()
-        waiting = self._intake.waiting + len(self._absent)
-        if self._looks_for_rows or waiting > MOST_LOOKED_AT or not (self._dirty or applied != self._applied):
+        if self._joiners.looking or not self._settlements.has_news():
             return {}
-        self._dirty, self._applied = False, applied
-        found = self._snapshot(self._keeper.seals.held())
-        self._tallies.update(found)
-        return {partition: tally.settled() for partition, tally in found.items()}
+        return self._settlements.news(self._keeper.seals.held())
 
     def look(self) -> None:
         """Gives up partitions that have gone to other hosts, and asks for those that have come."""
@@ -242,16 +214,13 @@ class Holdings:
             if self._keeper.why_not:
                 self._begin_unsealed(gained)
         self._owned = owned
-        if self._leaving:
+        if leaving := self._settlements.leaving:
             in_flight = set[int]().union(*(consumer.partitions_in_flight for consumer in self._sessions))
-            for partition in [each for each in self._leaving if each not in in_flight]:
-                self._release(partition, self._leaving.pop(partition))
+            self._release([partition for partition in leaving if partition not in in_flight])
 
     def taken(self, partition: int, since: Settled, *, known: bool) -> None:
         """The group delivers a partition from now on."""
-        self._dirty = True  # the claim does not say how far it has come
-        # Without a seal the rows that are there may still have to be delivered: nothing counts as settled.
-        self._tallies[partition] = Tally(*since) if known else Tally(self._source.history, 0)
+        self._settlements.take(partition, since, known=known)
         if partition in self._unsealed:
             self._unsealed.discard(partition)  # it was all the time
         else:
@@ -259,15 +228,13 @@ class Holdings:
 
     def resumed(self, partition: int) -> None:
         """The group delivers a partition again, after a doubt."""
-        self._dirty = True  # what was to be written is to be written again
-        dropped = self._dropped.pop(partition, None)
+        self._settlements.changed()  # what was to be written is to be written again
+        dropped = self._settlements.take_dropped(partition)
         if not dropped:
             return
         applied, history = self._source.applied().get(partition, 0), self._source.history
         reached = self._progress.reached(partition, applied)
-        if reached is not None and self._progress.hold(
-            partition, Settled(history, reached, tuple(dropped)), current=False
-        ):
+        if reached is not None and self._progress.hold(partition, Settled(history, reached, dropped), current=False):
             self._catch_up()
 
     def lost(self, partition: int) -> None:
@@ -280,7 +247,7 @@ class Holdings:
         if why:
             is_taken = self._keeper.seals.is_taken
             self._begin_unsealed(each for each in self._owned if not is_taken(each) and each not in self._unsealed)
-            for partition in list(self._dropped):
+            for partition in self._settlements.in_doubt():
                 self.resumed(partition)
         else:
             for partition in self._unsealed:
@@ -293,7 +260,7 @@ class Holdings:
     def _give_up(self, partitions: Collection[int]) -> None:
         settled = self._snapshot(partitions)
         for partition in self._keeper.seals.give_up(partitions):
-            self._leaving[partition] = settled.get(partition) or self._tallies[partition]
+            self._settlements.leave(partition, settled.get(partition))
 
     def _begin_unsealed(self, partitions: Iterable[int]) -> None:
         for partition in partitions:
@@ -308,82 +275,28 @@ class Holdings:
             self._sealed.add(partition)
         if self._progress.hold(partition, since, current=current):
             self._catch_up()
-        read_since = None if current and not since.pending else since
-        for name, returns in self._awaiting.pop(partition, {}).items():
-            if not (returns and known):
-                if not self._present_soon:  # of several partitions at once: a look costs more than a partition
-                    asyncio.get_running_loop().call_soon(self._deliver_present)
-                self._present_soon[name][partition] = read_since
+        self._joiners.begin(partition, None if current and not since.pending else since, known=known)
 
-    def _deliver_present(self) -> None:
-        read_since: dict[int, Settled | None] = {}
-        wanted: dict[str, set[int]] = {}
-        for name, partitions in self._present_soon.items():
-            taken = {partition: since for partition, since in partitions.items() if self._keeper.is_taken(partition)}
-            wanted[name] = set(taken)
-            read_since.update(taken)
-        self._present_soon.clear()
-
-        def is_read(row_id: str) -> bool:
-            change = self._source.change_of(row_id)
-            since = read_since.get(change.partition) if change is not None else None
-            if change is None or since is None:
-                return False
-            news = change.version > since.revision or change.version in since.pending
-            return news or since.history != self._source.history
-
-        if not self._closed:
-            self._present_rows.deliver(wanted, is_read)
-
-    @property
-    def _looks_for_rows(self) -> bool:
-        """Whether it is not known now which rows are to be delivered as they are."""
-        return bool(self._present_soon) or self._present_rows.looking
-
-    def _release(self, partition: int, tally: Tally) -> None:
-        self._keeper.seals.release(partition, tally.settled())
-        self._keeper.wake()
+    def _release(self, partitions: Iterable[int]) -> None:
+        for partition in partitions:
+            self._keeper.seals.release(partition, self._settlements.leaving.pop(partition).settled())
+            self._keeper.wake()
 
     def _forget(self, partitions: Collection[int]) -> None:
         self._intake.forget(partitions)
         self._absent.forget(partitions)
         for partition in partitions:
-            self._stale[partition] = self._intake.window.last
+            self._settlements.forget(partition)
+            self._joiners.forget(partition)
             self._progress.lose(partition)
             self._sealed.discard(partition)
-            for known in (self._missed, self._dropped, self._awaiting, self._reached, self._tallies):
-                known.pop(partition, None)
+            self._missed.pop(partition, None)
         self._unsealed.difference_update(partitions)
         self._let_go(partitions)
 
     def _snapshot(self, partitions: Iterable[int]) -> dict[int, Tally]:
         """What is settled of each partition, where that is known."""
-        wanted = set(partitions)
-        if self._looks_for_rows or not wanted:
-            return {}
-        history, applied = self._source.history, self._source.applied()
-        pending: dict[int, set[int]] = {partition: set(self._dropped.get(partition, ())) for partition in wanted}
-        for change in chain(self._messages(), self._intake.later(), self._absent.changes(), self._present()):
-            if change.partition in wanted:
-                pending[change.partition].add(change.version)
-        found = {}
-        for partition in wanted:
-            revision = applied.get(partition, self._reached.get(partition))
-            reached = self._progress.reached(partition, revision) if revision is not None else None
-            if reached is not None:
-                self._reached[partition] = reached
-                found[partition] = Tally(history, reached, pending[partition])
-        return found
-
-    def _messages(self) -> Iterable[Change]:
-        stale = self._stale
-        for offset, message in self._intake.messages.items():
-            if offset > stale.get(message.change.partition, 0):
-                yield message.change
-
-    def _present(self) -> Iterable[Change]:
-        changes = (self._source.change_of(row_id) for row_id in self._intake.present())
-        return (change for change in changes if change is not None)
+        return {} if self._joiners.looking else self._settlements.of(partitions)
 
 
 def _status(why_not: str, held: int, awaited: int, leaving: int) -> dict[str, Any]:

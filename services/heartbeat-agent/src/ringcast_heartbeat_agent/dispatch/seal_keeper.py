@@ -215,7 +215,7 @@ class SealKeeper:
         now = self._now()
         if self._lease.losses != self._losses:
             self._losses = self._lease.losses
-            self.seals.doubt(now)
+            self.seals.reads.doubt(now)
         if not self._lease.held and not self._closing:
             self._failing_since = None
             return  # NATS is away, or this process was paused: what it would write might be a successor's
@@ -224,13 +224,13 @@ class SealKeeper:
             entries = await self._store.read([self._key(partition) for partition in held])
             self._failing_since = None
             for partition in held:
-                self.seals.checked(partition, entries[self._key(partition)].revision, now)
+                self.seals.reads.checked(partition, entries[self._key(partition)].revision, now)
             self._check_at = now + CHECK_S
-        if due := self.seals.due_reads(now):
+        if due := self.seals.reads.due(now):
             await self._read(due)
         settlements = self._pace.take(self._now())
         try:
-            while writes := self.seals.due_writes(self._now(), _WRITES_AT_ONCE, settlements):
+            while writes := self.seals.writes.due(self._now(), _WRITES_AT_ONCE, settlements):
                 settlements -= sum(self.seals.is_held(write.partition) for write in writes)
                 await self._write(writes)
         finally:
@@ -243,7 +243,7 @@ class SealKeeper:
         if now >= self._look_at or self.seals.leaving():
             began = time.perf_counter()
             for partition, settled in self._group.settled().items():
-                self.seals.settle(partition, settled, now)
+                self.seals.writes.settle(partition, settled, now)
             self._look_at = now + _LOOK_SHARE * (time.perf_counter() - began)
 
     async def _read(self, due: list[int]) -> None:
@@ -256,7 +256,7 @@ class SealKeeper:
             }
             living = await self._store.living(leases | {self._lease.id}) if leases else {}
         except BaseException:
-            self.seals.put_off(due, self._now() + SEAL_S)
+            self.seals.reads.put_off(due, self._now() + SEAL_S)
             raise
         self._failing_since = None
         # A server that lags may lack a lease that lives: it is believed only where it has this process's own.
@@ -267,7 +267,7 @@ class SealKeeper:
             lives = seal is not None and _lives(seal, living, is_current=is_current)
             if entry.damaged and not lives and self.seals.was_held(partition):
                 seal = None  # what was written last is known here
-            outcome = self.seals.found(
+            outcome = self.seals.reads.found(
                 partition, entry.revision, seal, lives=lives, start=self._group.start(partition), now=self._now()
             )
             self._tell(partition, outcome)
@@ -279,12 +279,12 @@ class SealKeeper:
             if isinstance(result, int):
                 self._failing_since = None
                 self._counts.written += 1
-                self._tell(write.partition, self.seals.written(write, result, self._now()))
+                self._tell(write.partition, self.seals.writes.written(write, result, self._now()))
             elif isinstance(result, ConflictError):
                 self._counts.refused += 1
                 store, key, group = self._place
                 log.info("group.seal_refused", store=store, key=key, group=group, partition=write.partition)
-                self.seals.refused(write, self._now())
+                self.seals.writes.refused(write, self._now())
             else:
                 self._counts.failed += 1
                 failed = result
@@ -298,7 +298,7 @@ class SealKeeper:
     def _tell(self, partition: int, outcome: Outcome) -> None:
         match outcome:
             case Outcome.TAKEN:
-                since, known = self.seals.begins_with(partition)
+                since, known = self.seals.reads.begins_with(partition)
                 self._group.taken(partition, since, known=known)
             case Outcome.RESUMED:
                 self._group.resumed(partition)
@@ -344,7 +344,7 @@ class SealKeeper:
             return
         self._again_at = self._now() + _AGAIN_S
         if await self._store.exists():
-            self.seals.doubt(self._now())
+            self.seals.reads.doubt(self._now())
             await self._step()
             self.why_not, self._failing_since = "", None
             if not self._closing:

@@ -126,13 +126,41 @@ class _Partition:
         return Write(number, self.wanted, self.revision)
 
 
+class _Process(NamedTuple):
+    """This process, as a seal names it."""
+
+    holder: str
+    lease: str
+
+    def seal(self, settled: Settled) -> GroupSeal:
+        """A seal that says so, with this process as its holder."""
+        return GroupSeal(
+            history=settled.history,
+            revision=settled.revision,
+            pending=settled.pending,
+            holder=self.holder,
+            lease=self.lease,
+        )
+
+
+class _Partitions(dict[int, _Partition]):
+    """The partitions of a group by number."""
+
+    def gone(self, number: int, one: _Partition) -> None:
+        """A partition is given up; one that is this host's again begins as a new one."""
+        del self[number]
+        if one.again:
+            self[number] = _Partition(0.0)
+
+
 class Seals:
-    """The partitions of one group. ``holder`` and ``lease`` name this process."""
+    """The partitions of one group, with what is to be read and written. ``holder`` and ``lease`` name this process."""
 
     def __init__(self, holder: str, lease: str) -> None:
-        self._holder = holder
-        self._lease = lease
-        self._partitions: dict[int, _Partition] = {}
+        self._partitions = _Partitions()
+        process = _Process(holder, lease)
+        self.reads = SealReads(self._partitions, process)
+        self.writes = SealWrites(self._partitions, process)
 
     # ---- what there is
 
@@ -219,9 +247,15 @@ class Seals:
         """There are no seals any more."""
         self._partitions.clear()
 
-    # ---- reading
 
-    def due_reads(self, now: float) -> list[int]:
+class SealReads:
+    """Which seals of a group are to be read, and what follows from what was read."""
+
+    def __init__(self, partitions: _Partitions, process: _Process) -> None:
+        self._partitions = partitions
+        self._process = process
+
+    def due(self, now: float) -> list[int]:
         """The partitions whose seals are to be read now."""
         return [
             number
@@ -242,12 +276,12 @@ class Seals:
         one = self._partitions.get(partition)
         if one is None or not (one.state in (Hold.ASKED, Hold.WAITING) or one.unsure):
             return Outcome.NONE
-        ours = seal is not None and seal.holder == self._holder
+        ours = seal is not None and seal.holder == self._process.holder
         one.revision = revision
         if one.unsure:
             one.unsure = False
             if seal is None or not ours:
-                self._gone(partition, one)
+                self._partitions.gone(partition, one)
             elif not one.was_held:
                 one.wanted = _given_up(Settled.of(seal))
             return Outcome.NONE
@@ -261,11 +295,11 @@ class Seals:
             one.state, one.due = Hold.WAITING, now + LOOK_S
         else:
             goes_on = one.said if one.was_held and one.said is not None else None
-            one.found, one.known = seal or goes_on or self._seal(start), seal is not None
+            one.found, one.known = seal or goes_on or self._process.seal(start), seal is not None
             one.state = Hold.CLAIMING
             # Rows that are to be delivered as they are count as settled once a settlement says so, and not before.
             begins = one.found if seal is not None or goes_on is not None else GroupSeal(history="", revision=0)
-            one.wanted = msgspec.structs.replace(begins, holder=self._holder, lease=self._lease)
+            one.wanted = msgspec.structs.replace(begins, holder=self._process.holder, lease=self._process.lease)
         return Outcome.LOST if lost else Outcome.NONE
 
     def begins_with(self, partition: int) -> tuple[Settled, bool]:
@@ -274,7 +308,28 @@ class Seals:
         assert one.found is not None
         return Settled.of(one.found), one.known
 
-    # ---- writing
+    def checked(self, partition: int, revision: int, now: float) -> None:
+        """The record of a partition that is held was read: where it is another than was written, it is read anew.
+
+        It was reset, or another process has it. A server that lags may have an older record, which says nothing.
+        """
+        one = self._partitions.get(partition)
+        if one is not None and one.state is Hold.HELD and (revision > one.revision or revision == 0):
+            one.state, one.due, one.wanted = Hold.ASKED, now, None
+
+    def doubt(self, now: float) -> None:
+        """The lease of this process may have ended: another may hold what was held here."""
+        for one in self._partitions.values():
+            if one.state in (Hold.HELD, Hold.CLAIMING):
+                one.state, one.due, one.wanted = Hold.ASKED, now, None
+
+
+class SealWrites:
+    """Which seals of a group are to be written, and what follows from a write."""
+
+    def __init__(self, partitions: _Partitions, process: _Process) -> None:
+        self._partitions = partitions
+        self._process = process
 
     def settle(self, partition: int, settled: Settled, now: float) -> None:
         """The group has come so far in a partition that it holds."""
@@ -285,9 +340,9 @@ class Seals:
         if said is not None and Settled.of(said) == settled and now - one.said_at < RENEW_S:
             one.wanted = None
         else:
-            one.wanted = self._seal(settled)
+            one.wanted = self._process.seal(settled)
 
-    def due_writes(self, now: float = math.inf, most: int = 1_000, settlements: int = 1_000) -> list[Write]:
+    def due(self, now: float = math.inf, most: int = 1_000, settlements: int = 1_000) -> list[Write]:
         """What is to be written now, so many at ``most``: claims and hand-overs first.
 
         Then up to ``settlements`` of how far the group has come, those first that were written the longest ago. The
@@ -320,7 +375,7 @@ class Seals:
             one.wanted = None
         if one.state is Hold.LEAVING:
             if not write.seal.holder:
-                self._gone(write.partition, one)
+                self._partitions.gone(write.partition, one)
             return Outcome.NONE
         if one.state is not Hold.CLAIMING:
             return Outcome.NONE
@@ -341,36 +396,6 @@ class Seals:
             one.unsure = True
         else:
             one.state, one.wanted = Hold.ASKED, None
-
-    def checked(self, partition: int, revision: int, now: float) -> None:
-        """The record of a partition that is held was read: where it is another than was written, it is read anew.
-
-        It was reset, or another process has it. A server that lags may have an older record, which says nothing.
-        """
-        one = self._partitions.get(partition)
-        if one is not None and one.state is Hold.HELD and (revision > one.revision or revision == 0):
-            one.state, one.due, one.wanted = Hold.ASKED, now, None
-
-    def doubt(self, now: float) -> None:
-        """The lease of this process may have ended: another may hold what was held here."""
-        for one in self._partitions.values():
-            if one.state in (Hold.HELD, Hold.CLAIMING):
-                one.state, one.due, one.wanted = Hold.ASKED, now, None
-
-    def _seal(self, settled: Settled) -> GroupSeal:
-        return GroupSeal(
-            history=settled.history,
-            revision=settled.revision,
-            pending=settled.pending,
-            holder=self._holder,
-            lease=self._lease,
-        )
-
-    def _gone(self, number: int, one: _Partition) -> None:
-        again = one.again
-        del self._partitions[number]
-        if again:
-            self._partitions[number] = _Partition(0.0)
 
 
 def _given_up(settled: Settled) -> GroupSeal:

@@ -16,6 +16,7 @@ import grpc
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from ringcast_core import row_partition
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, spark_daemon
 from ringcast_wire.grpc import ConfigServiceStub, pb
 
@@ -234,6 +235,38 @@ def forgetful_store(spark: SparkSession, store_name: str, tmp_path: Path) -> Ite
     """With a service of its own, which forgets revisions."""
     with _compacting(spark, store_name, tmp_path, "--history-retention", "1s", "--tombstone-retention", "1s") as store:
         yield store
+
+
+@pytest.fixture
+def compacted_store(spark: SparkSession, store_name: str, tmp_path: Path) -> Iterator[CompactingStore]:
+    """100 rows, after the service has forgotten the deletes of others in the lower half of the partitions.
+
+    Then it runs without the short retention, so that what a test deletes is kept.
+    """
+    database = f"sqlite:{tmp_path / 'ringcast.db'}"
+    quickly = ("--tombstone-retention", "1s", "--compaction-interval", "1s")
+    names = [f"row-{number}" for number in range(100)]
+    more = [f"gone-{number}" for number in range(100) if row_partition(f"gone-{number}", PARTITIONS) < PARTITIONS // 2]
+    with NatsServer(tmp_path / "nats") as nats:
+
+        def open_store(process: ConfigServiceProcess, channel: grpc.Channel) -> CompactingStore:
+            return CompactingStore(store_name, nats.url, process.address, spark, ConfigServiceStub(channel))
+
+        with (
+            ConfigServiceProcess(tmp_path, nats_url=nats.url, database=database, options=quickly) as process,
+            grpc.insecure_channel(process.address) as channel,
+        ):
+            store = open_store(process, channel)
+            store.stub.CreateStore(pb.CreateStoreRequest(name=store_name, partition_count=PARTITIONS))
+            store.write_rows(dict.fromkeys([*more, *names], "1"))
+            for row_id in more:
+                store.delete(row_id)
+            store.wait_for_compaction()
+        with (
+            ConfigServiceProcess(tmp_path, nats_url=nats.url, database=database) as process,
+            grpc.insecure_channel(process.address) as channel,
+        ):
+            yield open_store(process, channel)
 
 
 @contextmanager

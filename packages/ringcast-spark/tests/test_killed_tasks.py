@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import signal
@@ -14,11 +15,13 @@ from typing import Any
 import grpc
 import psutil
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark import TaskContext
 from pyspark_ringcast import prepare
 from pyspark_ringcast._batch.repeated import RowsBefore
 from pyspark_ringcast._batch.write import RingcastWriter, Written
+from pyspark_ringcast._client.sink_notes import LEDGER_KEY
 from pyspark_ringcast._common.options import parse_options
 from ringcast_testkit import PATIENCE_S
 from ringcast_wire.grpc import ConfigServiceStub, pb
@@ -82,10 +85,46 @@ def test_a_write_whose_worker_is_killed(store: Store, tmp_path: Path) -> None:
     rows = numbers.selectExpr("concat('row-', id) AS row_id", "rpad(concat('value ', id), 5000, '.') AS value")
     store.write_rows({"old": "1"})
     step = killing(tmp_path, len(ROWS) // 2)
-    store.save(rows.mapInArrow(step, store.frame({}).schema), mode="overwrite", maxDeleteShare="1")
+    counts = str(tmp_path / "counts")
+    store.save(rows.mapInArrow(step, store.frame({}).schema), "overwrite", maxDeleteShare="1", countsPath=counts)
     assert (tmp_path / "attempt-1").exists(), "the task was not tried again"
     assert store.rows() == ROWS
     assert sum(store.heads()) == 1 + len(ROWS) + 1, "a row was written twice"
+    assert counted(store, counts) == (len(ROWS), 1, 0), "what the first attempt wrote is not counted once"
+
+
+def test_a_batch_of_a_stream_whose_worker_is_killed(store: Store, tmp_path: Path) -> None:
+    """The second attempt writes the rest: each row once a batch, counted once, though the batch before wrote it too."""
+    rows = [f"row-{number}" for number in range(40_000)]
+    for number in range(2):
+        table = pa.table({"row_id": rows, "value": [f"{number}"] * len(rows)})
+        (tmp_path / "in").mkdir(exist_ok=True)
+        pq.write_table(table, tmp_path / "in" / f"{number}.parquet")
+        source = store.spark.readStream.schema("row_id STRING, value STRING").parquet(str(tmp_path / "in"))
+        writer = source.writeStream.format("ringcast").options(**store.options)
+        query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+        try:
+            while number and not len(rows) < sum(store.heads()) < 2 * len(rows):
+                assert query.isActive, f"the task was done before it was killed: {query.exception()}"
+            killed = kill_python_workers() if number else 1
+            query.awaitTermination()
+        finally:
+            query.stop()
+        assert killed
+    assert store.rows() == dict.fromkeys(rows, "1")
+    assert sum(store.heads()) == 2 * len(rows), "a row was written twice"
+    (note,) = store.load(key=LEDGER_KEY, rowIds=f"{store.key}/{query.id}").collect()
+    counts = {"written": len(rows), "deleted": 0, "unchanged": 0, "rejected": 0}
+    assert (json.loads(note.value)["batch"], json.loads(note.value)["last"]) == (1, counts)
+
+
+def kill_python_workers() -> int:
+    """SIGKILL to every Python worker of this process's Spark; how many those were."""
+    (jvm,) = [child for child in psutil.Process().children() if child.name() == "java"]
+    workers = [worker for daemon in jvm.children() for worker in daemon.children()]
+    for worker in workers:
+        worker.kill()
+    return len(workers)
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -96,10 +135,18 @@ def test_what_somebody_else_writes_between_two_attempts_stays(store: Store, tmp_
     numbers = store.spark.range(len(ROWS), numPartitions=1)
     rows = numbers.selectExpr("concat('row-', id) AS row_id", "rpad(concat('value ', id), 5000, '.') AS value")
     step = killing(tmp_path, len(ROWS) // 2, lambda: change_once_written(**names))
-    store.save(rows.mapInArrow(step, rows.schema))
+    counts = str(tmp_path / "counts")
+    store.save(rows.mapInArrow(step, rows.schema), countsPath=counts)
     assert (tmp_path / "attempt-1").exists(), "the task was not tried again"
     assert store.rows() == {**ROWS, "row-0": "somebody else's"}
     assert sum(store.heads()) == 1 + len(ROWS) + 1, "a row was written twice"
+    assert counted(store, counts) == (len(ROWS) - 1, 0, 1)
+
+
+def counted(store: Store, path: str) -> tuple[int, int, int]:
+    """What the only report of a directory says."""
+    (report,) = store.spark.read.parquet(path).collect()
+    return report.written, report.deleted, report.unchanged
 
 
 def change_once_written(address: str, store: str, key: str) -> None:
@@ -179,6 +226,12 @@ def test_a_further_attempt_writes_rows_as_old_as_the_job(store: Store) -> None:
     assert list(first.rows) == rows[:1]
     assert set(second.row_ids) == set(plain) - {"changed", "large-7"}
     assert list(second.values) == ["3"] * len(second.row_ids)
-    assert done.unchanged == 4
+    assert (done.written, done.unchanged) == (0, 4)
+    done = Written()
+    as_found = pb.WriteBatch(rows=[pb.RowWrite(row_id=row_id, value="2") for row_id in ("changed", "large-7", "old")])
+    as_found.rows[1].metadata["by"] = "somebody"
+    (third,) = RowsBefore(parse_options(store.options), heads).only(iter([as_found]), done)
+    assert [row.row_id for row in third.rows] == ["old"]
+    assert (done.written, done.unchanged) == (1, 1), "an attempt before has written the first one, and not the second"
     nothing = parse_options({**store.options, "key": "never-written"})
     assert [len(batch.rows) for batch in RowsBefore(nothing, []).only(iter([pb.WriteBatch(rows=rows)]), done)] == [2]

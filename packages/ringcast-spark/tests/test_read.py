@@ -109,6 +109,36 @@ def test_filters_of_one_query_are_not_those_of_another(filled: Store) -> None:
     assert frame.filter("version > 20").count() == sum(row.version > 20 for row in frame.collect())
 
 
+FILTERS = ("version > 1", "version > 5 AND NOT deleted", "deleted", "row_id = 'row-1'", "partition < 3", "true")
+
+
+def test_filters_change_no_read_of_tombstones_that_were_compacted(compacted_store: Store) -> None:
+    """What the service has forgotten is missing with push-down and without it, and nothing else is."""
+    compacted, half = compacted_store, compacted_store.partition_count // 2
+    lower = next(n for n in range(100) if partition_of(compacted, f"row-{n}") < half)
+    upper = next(n for n in range(100) if partition_of(compacted, f"row-{n}") >= half)
+    for number in (lower, upper):
+        compacted.delete(f"row-{number}")
+    found = {}
+    for pushed in ("false", "true"):
+        compacted.spark.conf.set("spark.sql.python.filterPushdown.enabled", pushed)
+        try:
+            frame = compacted.load(includeDeleted="true")
+            found[pushed] = [
+                sorted((row.row_id, row.version, row.deleted, row.partition) for row in frame.filter(text).collect())
+                for text in FILTERS
+            ]
+        finally:
+            compacted.spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    assert found["true"] == found["false"]
+    later, live, deleted, _, _, every = found["true"]
+    assert {row_id for row_id, *_ in every} == {f"row-{number}" for number in range(100)} - {f"row-{lower}"}
+    assert later == [row for row in every if row[1] > 1]
+    assert live == [row for row in every if row[1] > 5 and not row[2]]
+    # Where the service has forgotten one tombstone of a partition, it sends none of that partition.
+    assert [row_id for row_id, *_ in deleted] == [f"row-{upper}"]
+
+
 def test_since_is_what_a_read_a_stream_or_an_export_gives(filled: Store, stream: Stream, tmp_path: Path) -> None:
     """Each of them finds every row that was changed later, though the partitions are at different revisions."""
     for number in range(30):

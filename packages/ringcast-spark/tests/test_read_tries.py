@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import urllib.request
 import uuid
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark_ringcast._batch.read import RingcastReader, take_snapshot
+from pyspark_ringcast._common import told
+from pyspark_ringcast._common.offsets import ChangesLostError
 from pyspark_ringcast._common.options import parse_options
 from pyspark_ringcast.pipeline._session import clear_error
 from ringcast_core import row_partition
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess
+from ringcast_wire import (
+    InternalError,
+    InvalidInputError,
+    LimitExceededError,
+    ProtocolError,
+    RevisionGoneError,
+    UnavailableError,
+    UnknownKeyError,
+)
 from ringcast_wire.grpc import pb
 
 Store = Any  # of conftest.py
@@ -72,11 +87,45 @@ def test_a_row_whose_only_replacement_is_kept(forgetful_store: Store) -> None:
     assert tries == 4
 
 
-def test_a_value_that_does_not_fit_its_columns(store: Store) -> None:
+def fetched(service: ConfigServiceProcess) -> int:
+    """How many partitions the service was asked for."""
+    with urllib.request.urlopen(service.metrics_url, timeout=PATIENCE_S) as response:
+        lines = response.read().decode().splitlines()
+    found = [line for line in lines if line.startswith("config_service_fetches_total{") and 'kind="partition"' in line]
+    return sum(int(float(line.split()[-1])) for line in found)
+
+
+def test_a_value_that_does_not_fit_its_columns(store: Store, service: ConfigServiceProcess) -> None:
+    """One task reads, and the other tries say what it has found; a second action reads again."""
     store.write_rows({"a": "no JSON"})
-    sentence, tries = failure(store.load(valueColumns="owner STRING"))
-    assert "does not fit option value_columns" in sentence
-    assert tries == 4
+    frame = store.load(valueColumns="owner STRING")
+    for _ in range(2):
+        before = fetched(service)
+        sentence, tries = failure(frame)
+        assert "does not fit option value_columns" in sentence
+        assert (tries, fetched(service) - before) == (4, 1)
+
+
+def test_which_errors_are_told_again() -> None:
+    final = [InvalidInputError("x"), UnknownKeyError("x"), RevisionGoneError("x"), ChangesLostError("x")]
+    curable = [UnavailableError("x"), ProtocolError("x"), InternalError("x"), LimitExceededError("x", retry_after_s=1)]
+    assert [told._is_final(error) for error in (*final, *curable)] == [True] * len(final) + [False] * len(curable)
+
+
+def test_the_notes_of_errors_have_a_bound(tmp_path: Path) -> None:
+    """They are as they were left; the oldest go, and one that can't be read is none."""
+    for number in range(told.MAX_NOTES + 5):
+        told._leave(tmp_path / f"{told._PREFIX}{number}-0.json", UnknownKeyError(f"no key {number}"))
+        os.utime(tmp_path / f"{told._PREFIX}{number}-0.json", (number, number))
+    assert len(list(tmp_path.iterdir())) == told.MAX_NOTES
+    assert told._found(tmp_path / f"{told._PREFIX}4-0.json") is None
+    found = told._found(tmp_path / f"{told._PREFIX}5-0.json")
+    assert (type(found), str(found)) == (UnknownKeyError, "no key 5")
+    told._leave(tmp_path / f"{told._PREFIX}lost.json", ChangesLostError("gone"))
+    assert isinstance(told._found(tmp_path / f"{told._PREFIX}lost.json"), ChangesLostError)
+    (tmp_path / f"{told._PREFIX}5-0.json").write_bytes(b"{")
+    assert told._found(tmp_path / f"{told._PREFIX}5-0.json") is None
+    told._leave(tmp_path / "nowhere" / "note.json", UnknownKeyError("no key"))
 
 
 def test_the_look_of_the_driver_refuses_no_read_that_works(forgetful_store: Store) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark_ringcast._client.sink_notes import KEPT_S, LEDGER_KEY
-from pyspark_ringcast._stream.sink import _last_of_each
+from pyspark_ringcast._stream.sink import RingcastStreamWriter, _last_of_each
 from ringcast_testkit import PATIENCE_S
 from ringcast_wire import limits
 from ringcast_wire.grpc import pb
@@ -125,6 +125,27 @@ def test_a_batch_that_was_cut_off_changes_only_the_rest(
     assert pq.read_table(report).to_pylist() == [
         {"row_id": None, "code": "NULL", "field": "row_id", "reason": "row_id is null"}
     ]
+
+
+def test_a_slow_task_of_a_batch_that_its_copy_has_finished_writes_nothing(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Speculation: when the slow one has its rows, the batch is committed, and a row of it was changed again."""
+    monkeypatch.setattr("pyspark_ringcast._stream.sink._running", lambda: ("a query", 7))
+    schema = store.frame({"a": "1"}).schema
+    slow, copy = (RingcastStreamWriter(store.options, schema, overwrite=False) for _ in range(2))
+    batch = pa.record_batch({"row_id": ["a", "b"], "value": ["1", "1"]})
+
+    def meanwhile() -> Iterator[pa.RecordBatch]:
+        yield batch
+        copy.commit([copy.write(iter([batch]))], 7)
+        store.put("a", "2")
+
+    late = slow.write(meanwhile())
+    assert store.rows() == {"a": "2", "b": "1"}
+    slow.commit([late], 7)
+    (note,) = store.load(key=LEDGER_KEY, rowIds=f"{store.key}/a query").collect()
+    assert json.loads(note.value)["total"] == {"written": 2, "deleted": 0, "unchanged": 0, "rejected": 0}
 
 
 def test_of_rows_with_one_id_the_last_is_written_once(store: Any, tmp_path: Path, feed: Callable[[Rows], None]) -> None:

@@ -17,7 +17,6 @@ from ringcast_wire import (
     MismatchError,
     ProtocolError,
     RevisionGoneError,
-    UnavailableError,
     limits,
     names,
 )
@@ -25,8 +24,10 @@ from ringcast_wire import (
 from pyspark_ringcast._client.fetch import shared_client
 from pyspark_ringcast._common.columns import Entry, Reply, read_reply
 from pyspark_ringcast._common.mapping import ReadColumns
+from pyspark_ringcast._common.offsets import ChangesLostError
 from pyspark_ringcast._common.options import OnChange, Options, parse_options
 from pyspark_ringcast._common.since import vector_text
+from pyspark_ringcast._common.told import told_again
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -145,7 +146,7 @@ class RingcastReader(DataSourceReader):
         """
         if isinstance(partition, ReadTask):  # Spark makes a task of its own where there is none
             columns = ReadColumns(self._snapshot.options, self._schema)
-            yield from map(columns.of, read_task(self._snapshot, partition))
+            yield from told_again(lambda: map(columns.of, read_task(self._snapshot, partition)))
 
 
 def _check_plan(snapshot: Snapshot) -> None:
@@ -268,7 +269,7 @@ class _TaskRead:
             raise ProtocolError(f"fetch reply of {place} names partition {entry.partition} of {len(self._heads)}")
         after = options.since.of(entry.partition)
         if after and options.include_deleted and entry.whole:
-            raise UnavailableError(
+            raise ChangesLostError(
                 f"which rows of partition {entry.partition} of {place} were deleted since revision {after} "
                 f"is no longer known: read without since, and compare"
             )

@@ -1,9 +1,13 @@
-"""What a further attempt of a task has still to write: rows that nobody wrote since the job began."""
+"""What a further attempt of a task has still to write: rows that nobody wrote since the job began.
+
+Rows that were written since as they are to be are of an attempt before it, and the job's: they count as written. A
+delete by an attempt before it leaves nothing to tell it by, and counts as unchanged when it is done again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence, Set
+from typing import Protocol, TypeAlias
 
 from ringcast_client.blocking import retried
 from ringcast_wire import InvalidInputError, UnknownKeyError
@@ -12,18 +16,29 @@ from ringcast_wire.grpc import pb
 from pyspark_ringcast._client.service import shared_stub
 from pyspark_ringcast._common.options import Options
 
+_Content: TypeAlias = tuple[str, dict[str, str]]
+"""A value and its metadata."""
+
 
 class Counted(Protocol):
-    """Has the count of rows that were left alone."""
+    """Has the counts of rows that the job wrote, and of those that it left alone."""
 
+    written: int
     unchanged: int
 
 
 class RowsBefore:
     """The live rows of a key that are as old as the job, or older, and those that are not there."""
 
-    def __init__(self, options: Options, heads: Sequence[int]) -> None:
-        """``heads``: the revision of each partition when the job began; none if there was no such key."""
+    def __init__(self, options: Options, heads: Sequence[int], *, overwrite: bool = False) -> None:
+        """Sends nothing yet.
+
+        Args:
+            options: Of the write.
+            heads: The revision of each partition when the job began; none if there was no such key.
+            overwrite: Rows that somebody else changed meanwhile are to be written all the same.
+        """
+        self._overwrite = overwrite
         self._options = options
         self._heads = heads
         self._stub = shared_stub(options.service)
@@ -36,14 +51,18 @@ class RowsBefore:
         """
         for batch in batches:
             later = self._written_since([*batch.row_ids, *(row.row_id for row in batch.rows)])
-            if later:
-                done.unchanged += _leave_out(batch, later)
+            same = {row_id for row_id, content in _contents(batch) if later.get(row_id) == content}
+            if same:
+                done.written += _leave_out(batch, same)
+            if later.keys() - same and not self._overwrite:
+                done.unchanged += _leave_out(batch, later.keys() - same)
             if batch.rows or batch.row_ids:
                 yield batch
 
-    def _written_since(self, row_ids: Sequence[str]) -> set[str]:
+    def _written_since(self, row_ids: Sequence[str]) -> dict[str, _Content]:
         found = self._read(list(dict.fromkeys(row_ids)))
-        return {row.row_id for row in found if not self._heads or row.version > self._heads[row.partition]}
+        later = (row for row in found if not self._heads or row.version > self._heads[row.partition])
+        return {row.row_id: (row.value, dict(row.metadata)) for row in later}
 
     def _read(self, row_ids: Sequence[str]) -> list[pb.Row]:
         """Those of the rows that are live."""
@@ -60,7 +79,13 @@ class RowsBefore:
         return [*self._read(row_ids[:half]), *self._read(row_ids[half:])]
 
 
-def _leave_out(batch: pb.WriteBatch, row_ids: set[str]) -> int:
+def _contents(batch: pb.WriteBatch) -> Iterator[tuple[str, _Content]]:
+    """What the batch writes; not what it deletes."""
+    yield from ((row_id, (value, {})) for row_id, value in zip(batch.row_ids, batch.values, strict=True))
+    yield from ((row.row_id, (row.value, dict(row.metadata))) for row in batch.rows if not row.delete)
+
+
+def _leave_out(batch: pb.WriteBatch, row_ids: Set[str]) -> int:
     """Takes rows out of a batch; returns how many."""
     before = len(batch.rows) + len(batch.row_ids)
     rows = [row for row in batch.rows if row.row_id not in row_ids]

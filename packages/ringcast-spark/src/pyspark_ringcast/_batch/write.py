@@ -4,7 +4,8 @@ Every batch is sent with ``skip_unchanged``: a row that is as it should be is le
 or runs twice, and a commit that is repeated, change nothing twice, and a job that failed half-way can be run again.
 
 A further attempt of a task also leaves alone what was written since the job began, by an attempt before it or by
-somebody else after that. Not so an overwrite, whose rows are to be those of the DataFrame in the end.
+somebody else after that. Not so an overwrite, whose rows are to be those of the DataFrame in the end. What an attempt
+before has written counts as written: it is this job that wrote it.
 """
 
 from __future__ import annotations
@@ -21,12 +22,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from ringcast_client.blocking import BlockingBulkWrite
 from ringcast_core import row_partitions
 from ringcast_wire import (
-    InternalError,
     InvalidInputError,
-    ProtocolError,
     RingcastError,
     RowRule,
-    UnavailableError,
     UnknownKeyError,
     limits,
     shown,
@@ -43,6 +41,7 @@ from pyspark_ringcast._common.batches import BatchMaker, Rejected
 from pyspark_ringcast._common.guards import OverwriteRefusedError, Replacement, replacement_refusals
 from pyspark_ringcast._common.mapping import WriteColumns, check_value_column
 from pyspark_ringcast._common.options import Operation, Options
+from pyspark_ringcast._common.told import CURABLE
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -114,7 +113,7 @@ class RingcastWriter(DataSourceArrowWriter):
         maker = BatchMaker(self._options, keep_ids=self._overwrite, max_rows=_batch_rows(throttle))
         try:
             self._send(iterator, maker, throttle, done)
-        except (UnavailableError, ProtocolError, InternalError):
+        except CURABLE:
             raise
         except RingcastError as error:
             done.failure = error
@@ -130,8 +129,8 @@ class RingcastWriter(DataSourceArrowWriter):
         options = self._options
         columns = WriteColumns(options)
         batches = maker.batches(columns.rows(frame, maker.rejected) for frame in iterator)
-        if not self._overwrite and _was_tried_before():
-            batches = RowsBefore(options, self._heads).only(batches, done)
+        if _was_tried_before():
+            batches = RowsBefore(options, self._heads, overwrite=self._overwrite).only(batches, done)
         for result in _results(options, batches, throttle):
             done.written += result.written
             done.deleted += result.deleted

@@ -74,10 +74,12 @@ class RingcastStreamWriter(DataSourceStreamArrowWriter):
             RingcastError: a batch was refused, or the service stayed away.
         """
         query, batch = _running()
+        columns = WriteColumns(self._options)
+        rows = _last_of_each([columns.with_ids(frame) for frame in iterator])
+        # Not before the rows are there: a slow task may have a copy, and the batch is committed with that by now.
         if _is_done(_noted(self._options, query), batch):
             return _Task(query, None)
-        columns = WriteColumns(self._options)
-        written = self._writer.write(iter(_last_of_each([columns.with_ids(frame) for frame in iterator])))
+        written = self._writer.write(iter(rows))
         assert isinstance(written, Written)
         return _Task(query, written)
 

@@ -18,6 +18,7 @@ from pyspark_ringcast._client.service import find_store
 from pyspark_ringcast._common.mapping import ReadColumns
 from pyspark_ringcast._common.offsets import Offset, Range, first_offset, next_offset, ranges, shared_out
 from pyspark_ringcast._common.options import Changes, OnChange, OnGap, Options, parse_options
+from pyspark_ringcast._common.told import told_again
 from pyspark_ringcast._stream.history import check_first, revisions_before
 from pyspark_ringcast._stream.read import read_ranges
 
@@ -129,8 +130,8 @@ class RingcastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ChangesLostError: some are gone, and ``onGap`` is ``fail``.
         """
         assert isinstance(partition, StreamTask)
-        columns = ReadColumns(self._options, self._schema)
-        return map(columns.of, read_ranges(self._options, partition.ranges, shared_client(self._options)))
+        options, wanted, columns = self._options, partition.ranges, ReadColumns(self._options, self._schema)
+        return told_again(lambda: map(columns.of, read_ranges(options, wanted, shared_client(options))))
 
     @cached_property
     def _options(self) -> Options:

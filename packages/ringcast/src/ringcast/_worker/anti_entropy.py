@@ -50,7 +50,9 @@ class AntiEntropy:
         try:
             reply = await self._fetches.heads()
         except RingcastError as error:
-            self._machine.stats.bad_replies += error.code is ErrorCode.PROTOCOL
+            if error.code is ErrorCode.PROTOCOL:
+                self._machine.stats.bad_replies += 1
+                self._observer.check_store()
             if error.code in (ErrorCode.STORE_DELETED, ErrorCode.KEY_DELETED):
                 self._observer.deleted(error)
                 return False

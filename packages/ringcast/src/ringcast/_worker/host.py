@@ -20,6 +20,9 @@ class KeyHost(Protocol):
     def suspect_consumer(self, subject: str, /) -> None:
         """Events of this subject were not delivered: the filters of its consumer are checked."""
 
+    def check_store(self) -> None:
+        """The store may have been made anew: its settings are compared."""
+
     def pressure_changed(self) -> None:
         """A key has room for more events now, or none any more."""
 

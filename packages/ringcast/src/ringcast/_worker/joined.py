@@ -22,6 +22,7 @@ from ringcast._worker.progress import report_progress
 from ringcast._worker.replays import Replays, ReplayTaker
 from ringcast._worker.routes import Routes
 from ringcast._worker.sessions import KeySessions
+from ringcast._worker.store_check import StoreCheck
 from ringcast._worker.tasks import WorkerTasks
 
 _RELEASE_TIMEOUT_S: Final = 5.0
@@ -72,6 +73,7 @@ class JoinedWorker:
                 log=log,
             )
         self.participation.coordinator = self.coordinator
+        self.store_check = StoreCheck(bus, config.store, settings, log, observes=config.observe)
         self.tasks = WorkerTasks()
 
     async def run(
@@ -106,6 +108,7 @@ class JoinedWorker:
         tasks.keep("updates the consumers", self.consumers.run)
         replays = Replays(bus, config, sessions, settings.mode, replay_taker, context.log)
         tasks.keep("replays dead letters", replays.run)
+        tasks.keep("checks the settings of the store", self.store_check.run)
         for session in sessions.values():
             tasks.keep(f"compares the head revisions of key {session.key}", session.anti_entropy.run)
         if self.coordinator is not None:

@@ -13,5 +13,8 @@ class KeyObserver(Protocol):
     def pump(self) -> None:
         """The machine has taken something in, such as an answer: carries out what follows from it."""
 
+    def check_store(self) -> None:
+        """The service's answers are of another store than this one, as far as can be told."""
+
     def deleted(self, error: RingcastError, /) -> None:
         """The service says that the store, or this key of it, is deleted."""

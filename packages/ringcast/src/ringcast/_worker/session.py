@@ -179,6 +179,10 @@ class KeySession:
 
     # ---- the end of the key
 
+    def check_store(self) -> None:
+        """The service's answers are of another store than this one, as far as can be told."""
+        self._host.check_store()
+
     def deleted(self, error: RingcastError) -> None:
         """The service says that the store, or this key of it, is deleted."""
         self._host.deleted(self.key, error)
@@ -234,8 +238,10 @@ class KeySession:
             case CompareRevisions():
                 self.anti_entropy.compare_now()
             case HistoryChanged():
+                self._host.check_store()
                 self.journal.history_changed(action)
             case HistoryRefused():
+                self._host.check_store()
                 self.staleness.refused()
                 self.journal.refused(action.refusal)
             case Restored():

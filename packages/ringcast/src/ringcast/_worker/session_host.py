@@ -40,6 +40,11 @@ class SessionHost:
         if self.joined is not None:
             self.joined.consumers.suspect_consumer(subject)
 
+    def check_store(self) -> None:
+        """The store may have been made anew: its settings are compared."""
+        if self.joined is not None:
+            self.joined.store_check.look_soon()
+
     def pressure_changed(self) -> None:
         """A key has room for more events now, or none any more."""
         self.demand.look()

@@ -55,7 +55,8 @@ class Position:
 
     def since(self, partition: int) -> Since:
         """The revision of one partition."""
-        return Since(self.heads[partition] if self.heads else 0, self.history)
+        heads = self.heads or []  # of a store that was made anew there may be more partitions
+        return Since(heads[partition] if partition < len(heads) else 0, self.history)
 
 
 class KeyObserver(Follower):

@@ -1,0 +1,63 @@
+"""A store that is deleted and made anew with other settings, under a worker that does not hear of the deletion."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from ringcast import Mode, UnavailableError, Worker
+from ringcast_testkit import PATIENCE_S
+from ringcast_wire import Strategy
+
+if TYPE_CHECKING:
+    from .conftest import Store
+
+ROWS = [f"row{number}" for number in range(32)]
+
+
+async def made_anew(store: Store, worker: Worker, **settings: Any) -> None:
+    """Makes the store anew beside the worker, and fills it again."""
+    await worker.start()
+    await worker.wait_ready(timeout_s=PATIENCE_S)
+    await store.client.delete_store(store.name, purge=True)
+    await store.client.create_store(store.name, **settings)
+    for row_id in ROWS:
+        await store.put(row_id, "new")
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"partition_count": 16, "strategy": Strategy.RING}, "strategy ring in place of jump"),
+        ({"partition_count": 8}, "partition_count 8 in place of 16"),
+        ({"partition_count": 16, "mode": Mode.FULL}, "mode FULL in place of PARTITIONED"),
+    ],
+)
+async def test_a_worker_of_the_store_before_ends_and_the_next_one_joins(
+    store: Store, settings: dict[str, Any], why: str
+) -> None:
+    """It would share the partitions out by what no other worker goes by, so that some had no owner."""
+    await store.create(partition_count=16)
+    for row_id in ROWS:
+        await store.put(row_id, "old")
+    worker = store.worker(heads_s=1.0)
+    await made_anew(store, worker, **settings)
+    with pytest.raises(UnavailableError, match=f"was made anew with other settings: {why}"):
+        async with asyncio.timeout(PATIENCE_S):
+            await worker.wait_closed()
+    async with store.worker("next") as another:
+        await another.wait_until("list", lambda: another.row_count("list") == len(ROWS), timeout_s=PATIENCE_S)
+
+
+async def test_with_the_same_settings_the_worker_goes_on(store: Store) -> None:
+    await store.create(partition_count=16)
+    for row_id in ROWS:
+        await store.put(row_id, "old")
+    worker = store.worker(heads_s=1.0, max_delete_share=1.0)
+    await made_anew(store, worker, partition_count=16)
+    await worker.wait_until(
+        "list", lambda: all(row.value == "new" for row in worker.rows("list")), timeout_s=PATIENCE_S
+    )
+    assert worker.row_count("list") == len(ROWS)
+    await worker.stop()

@@ -2,13 +2,20 @@
 """Print accounts.conf: who may do what on the NATS of a Ringcast installation.
 
 Usage: make_accounts.py [--partitions N] [--consumer-prefix P] [--nkey NAME=PUBLIC_KEY]...
+       [--callout PUBLIC_KEY [--xkey PUBLIC_KEY]] [--tools-store STORE]...
        [--agent AGENT_ID=STORE/KEY[,KEY...]]... WORKER=STORE/KEY[,KEY...]...
+       make_accounts.py --new-keys DIRECTORY
 
 A worker or a heartbeat agent that takes part in several stores is named once for each. An agent has one user for all of
 its workers; its --id must be that name. --partitions is the largest partition count of the stores; it says how
 many consumers a worker may need. A user's password comes from the environment of the NATS server
 (the output names the variables), unless --nkey names the public key that it logs in with. Needs the package
 ringcast-wire.
+
+With --callout the server asks the config service what a worker may do whose name is not in this file: workers with a
+token need no line here. PUBLIC_KEY is that of --callout-issuer of the config service, --xkey that of --callout-xkey.
+--new-keys makes both pairs, writes the seeds to issuer.seed and xkey.seed, and prints these two options; it needs the
+package pynacl. The tools may read the stores of the workers named here, and of --tools-store.
 
 The streams are in the account RINGCAST, the workers in WORKERS, the user of the tools in TOOLS. NATS checks who may
 publish a request, and not who may publish to where its answer is to go; but an answer to another account stays in that
@@ -18,19 +25,25 @@ account. So neither a worker nor a tool can have the server put an answer into a
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from ringcast_wire import InvalidInputError, limits, names
 from ringcast_wire.permissions import (
     API,
+    CONNECTIONS_REQUESTS,
+    KICK_REQUESTS,
+    SYSTEM,
     WORKER_API,
     User,
     Worker,
     agent_names,
     agent_user,
+    callout_user,
     parse_workers,
     service_user,
     tools_user,
@@ -58,6 +71,14 @@ REPLAYS = "config.replay.*.*"
 """What the config service says to workers, who hear it for their keys alone."""
 MOST_CONNECTIONS = {"WORKERS": 9_000, "TOOLS": 100}
 """Of ``max_connections`` in nats.conf, so that there is always room for the config service."""
+DYNAMIC_INBOXES = "*.*"
+"""With the auth callout: where consumers push to, below the inboxes of all workers. Their names are not known here, and
+a wildcard stands for no part of one. Each worker may listen to its own only; no other subject there has two parts."""
+CALLOUT_ACCOUNT = "AUTH"
+CALLOUT_TIMEOUT_S = 3
+"""How long a server waits for the answer. The clients wait 5 s for the server."""
+SYSTEM_EXPORTS = {CONNECTIONS_REQUESTS: STREAMED, KICK_REQUESTS: ""}
+"""What the system's account does for the callout's."""
 FOR_TOOLS = (f"{API}.STREAM.INFO.*", f"{API}.DIRECT.GET.>", "$KV.>", "config.fetch.>")
 """Those of them that the tools' account has, too."""
 
@@ -86,14 +107,26 @@ def variable_of(user: User, kind: str = "") -> str:
 
 
 def make(
-    workers: Sequence[Worker], agents: Sequence[Worker], nkeys: Mapping[str, str], *, prefix: str, partitions: int
+    workers: Sequence[Worker],
+    agents: Sequence[Worker],
+    nkeys: Mapping[str, str],
+    *,
+    prefix: str,
+    partitions: int,
+    callout: str = "",
+    xkey: str = "",
+    tools_stores: Sequence[str] = (),
 ) -> Iterator[str]:
     """The lines of the accounts.
 
     Raises:
         InvalidInputError: a key is for nobody, or two workers would share an environment variable.
     """
-    own, tools = service_user(), tools_user(sorted({name for worker in (*workers, *agents) for name in worker.stores}))
+    own, tools = (
+        service_user(),
+        tools_user(sorted({*tools_stores, *(name for worker in (*workers, *agents) for name in worker.stores)})),
+    )
+    answers = [callout_user()] if callout else []
     found = {
         "WORKER_": [worker_user(worker, prefix=prefix, partitions=partitions) for worker in workers],
         "AGENT_": [agent_user(agent, prefix=prefix, partitions=partitions) for agent in agents],
@@ -102,15 +135,15 @@ def make(
     answered = [worker.worker_id for worker in workers] + [name for agent in agents for name in agent_names(agent)]
     if twice := {name for name in answered if answered.count(name) > 1}:
         raise InvalidInputError(f"{min(twice)!r} would name two of the workers, the agents, and their workers")
-    variables = {user.name: variable_of(user) for user in (own, tools)}
+    variables = {user.name: variable_of(user) for user in (own, tools, *answers)}
     variables |= {user.name: variable_of(user, kind) for kind, of_kind in found.items() for user in of_kind}
     named: dict[str, str] = {}
     for name, variable in variables.items():
         if (other := named.setdefault(variable, name)) != name:
             raise InvalidInputError(f"workers {other!r} and {name!r} would share the variable {variable}")
-    if unknown := nkeys.keys() - {user.name for user in (own, tools, *theirs)}:
+    if unknown := nkeys.keys() - variables.keys():
         raise InvalidInputError(f"nkey is given for {unknown.pop()!r}, which is no user here")
-    inboxes = [f"{names.inbox_prefix(name)}.>" for name in answered]
+    inboxes = [DYNAMIC_INBOXES] if callout else [f"{names.inbox_prefix(name)}.>" for name in answered]
     yield "accounts: {"
     yield "  RINGCAST: {"
     # Room is reserved for each stream: one without a limit could take that of the leases.
@@ -138,9 +171,44 @@ def make(
     yield from map(imported, FOR_TOOLS)
     yield "    ]"
     yield "  }"
-    yield "  SYS: { users: [ { user: sys, password: $NATS_SYS_PASSWORD } ] }"
+    if not callout:
+        yield f"  SYS: {{ users: [ {{ user: {SYSTEM}, password: $NATS_SYS_PASSWORD }} ] }}"
+        yield "}"
+        yield "system_account: SYS"
+        return
+    yield from indented(2, callout_accounts(answers, variables, nkeys))
     yield "}"
     yield "system_account: SYS"
+    known = [nkeys.get(user.name, user.name) for user in (own, tools, *answers, *theirs)]
+    yield "# Users that are not named here are those that the config service lets in. A change takes a restart."
+    yield "authorization: {"
+    yield f"  timeout: {CALLOUT_TIMEOUT_S}"
+    yield "  auth_callout: {"
+    yield f"    issuer: {callout}"
+    yield f"    account: {CALLOUT_ACCOUNT}"
+    yield f"    auth_users: [{', '.join((*known, SYSTEM))}]"
+    if xkey:
+        yield f"    xkey: {xkey}"
+    yield "  }"
+    yield "}"
+
+
+def callout_accounts(answers: Sequence[User], variables: Mapping[str, str], nkeys: Mapping[str, str]) -> Iterator[str]:
+    """The account of the callout, and the system's, which ends connections for it."""
+    yield f"{CALLOUT_ACCOUNT}: {{"
+    yield "  limits: { max_connections: 16 }"
+    yield from indented(2, users(answers, variables, nkeys))
+    yield "  imports: ["
+    yield from (f'    {{ service: {{ account: SYS, subject: "{subject}" }} }}' for subject in SYSTEM_EXPORTS)
+    yield "  ]"
+    yield "}"
+    yield "SYS: {"
+    yield f"  users: [ {{ user: {SYSTEM}, password: $NATS_SYS_PASSWORD }} ]"
+    yield "  exports: ["
+    for subject, more in SYSTEM_EXPORTS.items():
+        yield f'    {{ service: "{subject}", {more + ", " if more else ""}accounts: [{CALLOUT_ACCOUNT}] }}'
+    yield "  ]"
+    yield "}"
 
 
 def imported(subject: str) -> str:
@@ -165,6 +233,44 @@ def indented(by: int, lines: Iterable[str]) -> Iterator[str]:
     return (" " * by + line for line in lines)
 
 
+def new_keys(directory: Path) -> int:
+    """Makes the keys of the auth callout; none that is there is written over."""
+    from nacl.public import PrivateKey
+    from nacl.signing import SigningKey
+    from ringcast_wire.nats_keys import ACCOUNT, CURVE, encode_key, encode_seed
+
+    signing, curve = SigningKey.generate(), PrivateKey.generate()
+    pairs = (
+        ("issuer", "--callout", ACCOUNT, bytes(signing), bytes(signing.verify_key)),
+        ("xkey", "--xkey", CURVE, bytes(curve), bytes(curve.public_key)),
+    )
+    options = []
+    for name, option, kind, seed, public in pairs:
+        path = directory / f"{name}.seed"
+        try:
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(encode_seed(kind, seed) + "\n")
+        except OSError as error:
+            sys.stderr.write(f"make_accounts: {path} can't be written: {error.strerror}\n")
+            return 2
+        options.append(f"{option} {encode_key(kind, public)}")
+    sys.stdout.write(" ".join(options) + "\n")
+    return 0
+
+
+def check_callout(issuer: str, xkey: str) -> None:
+    """Looks whether both are public keys, where they are given.
+
+    Raises:
+        InvalidInputError: one is none.
+    """
+    for name, letter, key in (("callout", "A", issuer), ("xkey", "X", xkey)):
+        if key and re.fullmatch(f"{letter}[A-Z2-7]{{55}}", key) is None:
+            raise InvalidInputError(f"{name} {key!r} is no public key of NATS: 56 letters, the first {letter}")
+    if xkey and not issuer:
+        raise InvalidInputError("xkey is given without callout: it encrypts for the callout")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workers", nargs="*", metavar="WORKER=STORE/KEY[,KEY...]")
@@ -172,15 +278,33 @@ def main() -> int:
     parser.add_argument("--consumer-prefix", default="ringcast")
     parser.add_argument("--agent", action="append", default=[], metavar="AGENT_ID=STORE/KEY[,KEY...]")
     parser.add_argument("--nkey", action="append", default=[], metavar="NAME=PUBLIC_KEY")
+    parser.add_argument("--callout", default="", metavar="PUBLIC_KEY")
+    parser.add_argument("--xkey", default="", metavar="PUBLIC_KEY")
+    parser.add_argument("--tools-store", action="append", default=[], metavar="STORE")
+    parser.add_argument("--new-keys", type=Path, metavar="DIRECTORY")
     arguments = parser.parse_args()
-    if not arguments.workers and not arguments.agent:
+    if arguments.new_keys is not None:
+        return new_keys(arguments.new_keys)
+    if not arguments.workers and not arguments.agent and not arguments.callout:
         parser.error("no worker and no agent is named")
     try:
+        check_callout(arguments.callout, arguments.xkey)
         names.check_partition_count(arguments.partitions)
         prefix = names.check_name("consumer-prefix", arguments.consumer_prefix)
         nkeys = dict(nkey.partition("=")[::2] for nkey in arguments.nkey)
         workers, agents = parse_workers(arguments.workers), parse_workers(arguments.agent)
-        lines = list(make(workers, agents, nkeys, prefix=prefix, partitions=arguments.partitions))
+        lines = list(
+            make(
+                workers,
+                agents,
+                nkeys,
+                prefix=prefix,
+                partitions=arguments.partitions,
+                callout=arguments.callout,
+                xkey=arguments.xkey,
+                tools_stores=[names.check_name("tools-store", store) for store in arguments.tools_store],
+            )
+        )
     except InvalidInputError as error:
         sys.stderr.write(f"make_accounts: {error}\n")
         return 2

@@ -1,6 +1,7 @@
 """The JSON web tokens of NATS's auth callout (its JWT format v2): what a server asks, and what it is answered.
 
-A token is three parts in Base64 for URLs: a header, claims, and the signature over both, with Ed25519 (``ed25519-nkey``).
+A token is three parts in Base64 for URLs: a header, claims, and the signature over both with Ed25519, which NATS calls
+``ed25519-nkey``.
 """
 
 from __future__ import annotations

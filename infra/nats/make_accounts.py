@@ -75,8 +75,9 @@ DYNAMIC_INBOXES = "*.*"
 """With the auth callout: where consumers push to, below the inboxes of all workers. Their names are not known here, and
 a wildcard stands for no part of one. Each worker may listen to its own only; no other subject there has two parts."""
 CALLOUT_ACCOUNT = "AUTH"
-CALLOUT_TIMEOUT_S = 3
-"""How long a server waits for the answer. The clients wait 5 s for the server."""
+CALLOUT_TIMEOUT_S = 1.5
+"""How long a server waits for the answer. After 2 s it pings the client, and the Python client takes a ping in place of
+an answer for a login that worked."""
 SYSTEM_EXPORTS = {CONNECTIONS_REQUESTS: STREAMED, KICK_REQUESTS: ""}
 """What the system's account does for the callout's."""
 FOR_TOOLS = (f"{API}.STREAM.INFO.*", f"{API}.DIRECT.GET.>", "$KV.>", "config.fetch.>")

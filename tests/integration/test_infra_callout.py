@@ -16,7 +16,7 @@ from nats.aio.client import Client
 from ringcast import UnavailableError, Worker
 from ringcast_client import ConfigServiceClient
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, until_workers
-from ringcast_wire import names
+from ringcast_wire import Role, names
 from ringcast_wire.tokens import make_token
 
 from tests.integration.callout_nats import SCOPE, CalloutNats
@@ -62,8 +62,9 @@ async def watched(server: CalloutNats, user: str) -> AsyncIterator[tuple[Client,
         await client.close()
 
 
-def counted(service: ConfigServiceProcess, name: str) -> float:
-    return sum(value for sample, value in service.metrics().items() if sample.startswith(f"config_service_{name}"))
+def grants(service: ConfigServiceProcess) -> int:
+    """How often workers were let in; only with ``--log-level debug``."""
+    return sum("callout.granted" in line for line in list(service.process.log))
 
 
 async def within(seconds: float, event: asyncio.Event) -> float:
@@ -137,11 +138,11 @@ async def test_a_revoked_role_ends_its_workers_within_seconds(server: CalloutNat
     with server.service(tmp_path) as service:
         async with ConfigServiceClient(service.address) as client, watched(server, "fleet-1") as (_, ended):
             me = (await client.who_am_i()).principal
-            await client.grant_role(me, "*", "admin")
+            await client.grant_role(me, "*", Role.ADMIN)
             await within(REVOKED_WITHIN_S, ended)  # it has no role
-            await client.grant_role("fleet-all", "gateway", "reader")
+            await client.grant_role("fleet-all", "gateway", Role.READER)
             async with watched(server, "fleet-1") as (_, ended_again):
-                await client.revoke_role("fleet-all", "gateway", "reader")
+                await client.revoke_role("fleet-all", "gateway", Role.READER)
                 await within(REVOKED_WITHIN_S, ended_again)
             with pytest.raises(nats.errors.Error, match="Authorization Violation"):
                 await connect(server, "fleet-1", server.tokens["fleet-*"])
@@ -161,15 +162,12 @@ async def test_a_revocation_while_no_instance_runs_is_made_up_for(server: Callou
 
 
 async def test_permissions_that_end_are_asked_for_again(server: CalloutNats, tmp_path: Path) -> None:
-    with server.service(tmp_path, "--callout-valid", "3s") as service:
+    with server.service(tmp_path, "--callout-valid", "3s", "--log-level", "debug") as service:
         await make_store(service)
         async with server.worker("worker-0") as worker, ConfigServiceClient(service.address) as client:
             await worker.wait_ready(timeout_s=PATIENCE_S)
-            asked = len([line for line in server.log() if "User Authentication Expired" in line])
-            await asyncio.to_thread(
-                server.process.wait_until,
-                lambda: len([line for line in server.log() if "Authentication Expired" in line]) > asked,
-            )
+            asked = grants(service)
+            await asyncio.to_thread(service.process.wait_until, lambda: grants(service) > asked)
             put = await client.put("gateway", "blocklist", "row1", "after")
             await worker.wait_for("blocklist", put.partition, put.version, timeout_s=PATIENCE_S)
 
@@ -181,7 +179,7 @@ async def test_while_the_service_is_away_workers_go_on_and_new_ones_say_so(serve
         async with server.worker("worker-0") as worker:
             await worker.wait_ready(timeout_s=PATIENCE_S)
             service.kill()
-            with pytest.raises(UnavailableError, match="NATS at .*") as refused:
+            with pytest.raises(UnavailableError, match="NATS at ") as refused:
                 async with server.worker("fleet-1", connect_timeout_s=6.0):
                     pytest.fail("it started")
             assert server.tokens["fleet-*"] not in str(refused.value)

@@ -15,12 +15,13 @@ import pytest
 from nats.aio.client import Client
 from ringcast import UnavailableError, Worker
 from ringcast_client import ConfigServiceClient
-from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, until_workers
+from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, until_workers
+from ringcast_testkit.dispatch import following
 from ringcast_wire import Role, names
 from ringcast_wire.tokens import make_token
 
 from tests.integration.callout_nats import SCOPE, CalloutNats
-from tests.integration.infra_nats import connected
+from tests.integration.infra_nats import WORKER_API, connected
 
 PARTITIONS = 4
 FLEET = 300
@@ -246,3 +247,17 @@ async def test_three_hundred_workers_join_and_leave_without_an_edit(server: Call
                 (reason,) = await bus.refused()
                 assert "permissions violation for publish" in reason
     assert before == ((server.configuration / "accounts.conf").read_bytes(), server.token_file.read_bytes())
+
+
+async def test_an_agent_has_what_it_needs_by_a_token(tmp_path: Path) -> None:
+    server = CalloutNats(tmp_path, workers={})
+    secret = server.add("host-1", "gateway/blocklist", kind="agent")
+    words = ("--id", "host-1", "--jetstream-api", WORKER_API, "--nats-user", "host-1", "--nats-password", secret)
+    with server, server.service(tmp_path) as service:
+        await make_store(service)
+        with AgentProcess(tmp_path / "agent", nats_url=server.url, options=words) as agent:
+            async with following(agent, "gateway", key="blocklist") as one:
+                await one.values({f"row{number}": str(number) for number in range(40)})
+        with pytest.raises(nats.errors.Error, match="Authorization Violation"):
+            await connect(server, "host-2", secret)
+    assert server.violations() == []

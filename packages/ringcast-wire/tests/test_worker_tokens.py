@@ -9,6 +9,7 @@ from ringcast_wire import InvalidInputError
 from ringcast_wire.tokens import digest, make_token
 from ringcast_wire.worker_tokens import MAX_FILE_BYTES, MAX_KEYS, read_worker_tokens, worker_token_line
 
+TOO_MANY = ",".join(f"k{number}" for number in range(MAX_KEYS + 1))
 DIGEST = f"sha256:{'0' * 64}"
 
 
@@ -54,7 +55,7 @@ def test_the_tag_is_another_after_each_change() -> None:
         (f"w {DIGEST} worker=config-service s/k", "has the name of a user that is no worker"),
         (f"w {DIGEST} worker=conf* s/k", "has the name of a user that is no worker"),
         (
-            f"w {DIGEST} worker=w s/{','.join(f'k{n}' for n in range(MAX_KEYS + 1))}",
+            f"w {DIGEST} worker=w s/{TOO_MANY}",
             "it is for 33 keys, the limit is 32",
         ),
     ],

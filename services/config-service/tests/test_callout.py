@@ -125,7 +125,7 @@ def test_settings_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     tokens.touch()
     issuer.write_text(encode_seed(ACCOUNT, bytes(32)) + "\n")
     wrong.write_text("not-a-seed")
-    good = {"token_file": str(tokens), "issuer_seed_file": str(issuer), "password": "p"}
+    good: dict[str, Any] = {"token_file": str(tokens), "issuer_seed_file": str(issuer), "password": "p"}
     CalloutSettings().check()
     CalloutSettings(**good).check()
     for changes, sentence in (
@@ -138,6 +138,6 @@ def test_settings_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         ({"consumer_prefix": "a.b"}, "callout_consumer_prefix 'a.b' is not a valid name"),
     ):
         with pytest.raises(ConfigError) as refused:
-            CalloutSettings(**{**good, **changes}).check()
+            CalloutSettings(**(good | changes)).check()
         assert sentence in str(refused.value)
         assert "not-a-seed" not in str(refused.value)

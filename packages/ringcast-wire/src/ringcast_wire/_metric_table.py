@@ -476,24 +476,16 @@ SERVICE: Final = (
         "counter",
         ("outcome",),
         "requests",
-        "Requests of NATS for what a worker may do: granted, refused (no_token, unknown_token, wrong_id, no_role, "
-        "too_large), or left without an answer (malformed, late, busy).",
+        "Requests of NATS for what a worker may do.",
     ),
     _service(
         "config_service_callout_kicks_total",
         "counter",
         (),
         "connections",
-        "Connections of workers that were ended, since their token or role is gone.",
+        "Connections of workers ended: access is gone.",
     ),
-    _service(
-        "config_service_callout_duration_seconds",
-        "histogram",
-        (),
-        "seconds",
-        "From the arrival of such a request to its answer, waiting included.",
-        SECONDS,
-    ),
+    _service("config_service_callout_duration_seconds", "histogram", (), "seconds", "From request to answer.", SECONDS),
     _service(
         "config_service_connected",
         "gauge",

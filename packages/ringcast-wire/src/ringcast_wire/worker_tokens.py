@@ -157,5 +157,5 @@ def _ranges(token: WorkerToken) -> Iterator[tuple[str, str]]:
 
 def _shortened(prefix: str) -> Iterable[tuple[str, str]]:
     """Where ids are long those of an agent's workers begin with a part of its own only."""
-    short = prefix[: names.MAX_NAME_LENGTH - 17]
+    short = prefix[: limits.MAX_NAME_LENGTH - 17]
     return [(short, short + _LAST)] if short != prefix else []

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import nats
 import pytest
 from nacl.signing import SigningKey
-from ringcast_config_service.callout.claims import AUDIENCE, answer_token, read_request, user_token
+from nats.aio.client import Client
+from ringcast_config_service.access import Access
+from ringcast_config_service.callout.claims import AUDIENCE, ConnectOptions, answer_token, read_request, user_token
 from ringcast_config_service.callout.keys import Sealer, Signer
+from ringcast_config_service.callout.permits import Permits, RefusedError
+from ringcast_config_service.callout.server import MAX_REQUEST_BYTES, CalloutServer
 from ringcast_config_service.callout.settings import CalloutSettings
-from ringcast_service import ConfigError
+from ringcast_config_service.telemetry import Measures
+from ringcast_service import ConfigError, end_tasks
+from ringcast_testkit import PATIENCE_S, NatsServer
 from ringcast_wire import InvalidInputError
 from ringcast_wire.nats_keys import ACCOUNT, CURVE, SERVER, decode_key, decode_seed, encode_key, encode_seed
+from ringcast_wire.permissions import CALLOUT_REQUESTS
+from ringcast_wire.worker_tokens import worker_token_line
 
 SERVER_KEY = SigningKey(bytes(range(32)))
 SERVER_ID = encode_key(SERVER, bytes(SERVER_KEY.verify_key))
@@ -141,3 +152,74 @@ def test_settings_that_make_no_sense_are_refused(tmp_path: Path) -> None:
             CalloutSettings(**(good | changes)).check()
         assert sentence in str(refused.value)
         assert "not-a-seed" not in str(refused.value)
+
+
+class Asked:
+    """A callout over a real server, whose requests the test sends itself."""
+
+    def __init__(self, nc: Client, directory: Path, *, waiting: int) -> None:
+        token_file = directory / "tokens"
+        token_file.write_text(worker_token_line("p", "a-secret", "worker=w s/k"))
+        self.nc, self.measures = nc, Measures()
+        access = Access(None, self.measures.refusals)  # type: ignore[arg-type]  # no role is ever read
+        permits = Permits(str(token_file), access, consumer_prefix="ringcast", partitions=4)
+        signer = Signer(encode_seed(ACCOUNT, bytes(32)))
+        self.server = CalloutServer(nc, permits, signer, None, self.measures, waiting=waiting, valid_s=600)
+
+    async def counted(self, outcome: str, count: int) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while self.measures.callouts[outcome] < count:
+                await self.nc.flush()
+
+
+@pytest.fixture
+async def nc(nats_server: NatsServer) -> AsyncIterator[Client]:
+    client = await nats.connect(nats_server.url)
+    yield client
+    await client.close()
+
+
+async def test_requests_beyond_those_that_may_wait_are_dropped_and_counted(nc: Client, tmp_path: Path) -> None:
+    asked = Asked(nc, tmp_path, waiting=2)
+    await asked.server.start()
+    answers = await nc.subscribe("answers")
+    for _ in range(5):
+        await nc.publish(CALLOUT_REQUESTS, signed(claims()), reply="answers")
+    await asked.counted("busy", 3)
+    running = asyncio.create_task(asked.server.run())
+    for _ in range(2):
+        answer = body((await answers.next_msg(timeout=PATIENCE_S)).data.decode())
+        assert body(answer["nats"]["jwt"])["name"].startswith("w@p~")
+    assert asked.measures.callouts["granted"] == 2
+    await end_tasks([running])
+
+
+async def test_what_makes_no_sense_or_is_late_has_no_answer(nc: Client, tmp_path: Path) -> None:
+    asked = Asked(nc, tmp_path, waiting=16)
+    await asked.server.start()
+    answers = await nc.subscribe("answers")
+    running = asyncio.create_task(asked.server.run())
+    for data in (b"", b"x" * (MAX_REQUEST_BYTES + 1), signed(claims(aud="other")), signed(claims(exp=1))):
+        await nc.publish(CALLOUT_REQUESTS, data, reply="answers")
+    await nc.publish(CALLOUT_REQUESTS, signed(claims()), reply="answers")  # the first with an answer
+    assert "jwt" in body((await answers.next_msg(timeout=PATIENCE_S)).data.decode())["nats"]
+    found = {outcome: count for outcome, count in asked.measures.callouts.items() if count}
+    assert found == {"malformed": 3, "late": 1, "granted": 1}
+    await end_tasks([running])
+
+
+def test_permissions_hold_while_line_and_id_do(tmp_path: Path) -> None:
+    token_file = tmp_path / "tokens"
+    token_file.write_text(worker_token_line("p", "a-secret", "worker=w-* s/k"))
+    access = Access(None, Measures().refusals)  # type: ignore[arg-type]  # no role is ever read
+    permits = Permits(str(token_file), access, consumer_prefix="ringcast", partitions=4)
+    name = permits.permit(ConnectOptions("w-1", "a-secret")).name
+    before = permits.version
+    assert permits.still(name)
+    assert permits.still("worker-0")  # of the server's files
+    assert not permits.still(name.replace("w-1", "x"))
+    token_file.write_text(worker_token_line("p", "a-secret", "worker=w-* s/k,another"))
+    assert not permits.still(name)
+    assert permits.version != before
+    with pytest.raises(RefusedError, match="sent a token that is unknown"):
+        permits.permit(ConnectOptions("w-1", "b-secret"))

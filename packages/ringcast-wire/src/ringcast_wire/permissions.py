@@ -217,5 +217,5 @@ def parse_workers(specs: Sequence[str]) -> list[Worker]:
         held = workers.setdefault(worker_id, Worker(worker_id)).stores.setdefault(store, [])
         held += [key for key in (names.check_name("key", key) for key in keys.split(",")) if key not in held]
     if taken := RESERVED & workers.keys():
-        raise InvalidInputError(f"worker {taken.pop()!r} has the name of a user that is no worker")
+        raise InvalidInputError(f"worker {min(taken)!r} has the name of a user that is no worker")
     return list(workers.values())

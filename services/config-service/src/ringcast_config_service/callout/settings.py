@@ -57,7 +57,7 @@ class CalloutSettings:
         limits.MAX_PARTITIONS,
         "Largest partition count of the stores: how many consumers a worker may need.",
         flag="callout-partitions",
-        allowed=between(1, limits.MAX_PARTITIONS),
+        allowed=between(1, 4 * limits.MAX_PARTITIONS),
     )
     consumer_prefix: str = setting(
         "ringcast", "What the names of workers' consumers begin with.", flag="callout-consumer-prefix"

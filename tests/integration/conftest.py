@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 from ringcast_testkit import ConfigServiceProcess
 
+from tests.integration.callout_nats import CalloutNats
 from tests.integration.cli_process import Cli, Servers
 from tests.integration.infra_nats import Bus, InfraNats, connected
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InfraNats]:
-    """A server on the files of infra/nats."""
-    with InfraNats(tmp_path_factory.mktemp("nats")) as running:
+@pytest.fixture(scope="module", params=["static", "callout"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[InfraNats]:
+    """A server on the files of infra/nats, and one that asks the config service what workers may do."""
+    make = CalloutNats if request.param == "callout" else InfraNats
+    with make(tmp_path_factory.mktemp("nats")) as running:
         yield running
 
 

@@ -16,6 +16,7 @@ from ringcast_cli._app import run
 from ringcast_cli._output import visible
 from ringcast_cli._topology_command import ranges
 from ringcast_wire.tokens import KnownToken, digest, read_known_tokens, token_line
+from ringcast_wire.worker_tokens import read_worker_tokens
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -230,6 +231,22 @@ def test_a_choice_that_makes_no_sense_is_one_sentence(
 ) -> None:
     assert run(["dead-letters", "list", "gateway", *words]) == _exit_codes.FAILED
     assert f"ringcast: {sentence}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["worker", "agent"])
+def test_a_token_for_nats_is_printed_once_with_its_line(
+    kind: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run(["token", kind, "fleet", "fleet-*", "gateway/a,b", "other/c", "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["token"] not in made["line"]
+    file = tmp_path / "tokens"
+    file.write_text(made["line"])
+    (known,) = read_worker_tokens(str(file))
+    assert (known.principal, known.digest) == ("fleet", digest(made["token"]))
+    assert known.scope == f"{kind}=fleet-* gateway/a,b other/c"
+    assert run(["token", kind, "fleet", "a*b", "gateway/a"]) == _exit_codes.FAILED
+    assert f"{kind} 'a*b' is not a valid name" in capsys.readouterr().err
 
 
 def test_a_token_is_printed_once_with_its_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

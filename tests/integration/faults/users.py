@@ -5,17 +5,11 @@ With passwords, whoever gives none (services, workers that join later, the fault
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from ringcast_wire import names
+from ringcast_wire import names, permissions
 
-_ACCOUNTS = Path(__file__).parents[3] / "infra" / "nats" / "make_accounts.py"
 _ANYONE = "anyone"
 
 
@@ -56,17 +50,6 @@ class Users:
 
 def _shipped(worker: str, store: str, keys: Sequence[str], partitions: int) -> list[str]:
     """What the printed accounts let a worker publish; here the streams are in its own account."""
-    accounts = _accounts()
-    who = accounts.Worker(worker, {store: list(keys)})
-    subjects = accounts.worker_subjects(who, prefix="ringcast", partitions=partitions)
-    return [subject.replace(accounts.WORKER_API, accounts.API) for subject in subjects]
-
-
-@cache
-def _accounts() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_accounts", _ACCOUNTS)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    who = permissions.Worker(worker, {store: list(keys)})
+    subjects = permissions.worker_subjects(who, prefix="ringcast", partitions=partitions)
+    return [subject.replace(permissions.WORKER_API, permissions.API) for subject in subjects]

@@ -17,6 +17,7 @@ from ringcast_cli._client import service_client
 from ringcast_cli._config import CliConfig
 from ringcast_cli._options import settings_of, shared_options
 from ringcast_cli._output import note, print_json, print_table, visible
+from ringcast_cli._worker_token_command import agent, worker
 
 _STORE: Final = click.argument("store")
 _ROLE: Final = click.argument("role_name", metavar="ROLE", type=click.Choice([role.value for role in Role]))
@@ -151,5 +152,8 @@ def _print_change(
     end = did if changed else f"not {did}: {otherwise}"
     click.echo(f"{role_name} of {visible(store)} for {visible(principal)}: {end}")
 
+
+token.add_command(worker)
+token.add_command(agent)
 
 COMMANDS: Final = {"whoami": whoami, "token": token, "role": role}

@@ -471,6 +471,9 @@ SERVICE: Final = (
         "gRPC calls refused before anything was done, by kind of call and reason (no_token, unknown_token, "
         "limit_total, limit_principal, limit_host, no_role).",
     ),
+    _service("config_service_callouts_total", "counter", ("outcome",), "requests", "Logins of workers by token."),
+    _service("config_service_callout_kicks_total", "counter", (), "connections", "Connections ended: access is gone."),
+    _service("config_service_callout_duration_seconds", "histogram", (), "seconds", "From request to answer.", SECONDS),
     _service(
         "config_service_connected",
         "gauge",

@@ -82,6 +82,8 @@ class Access:
         self._loading = asyncio.Lock()
         self._grants: list[RoleGrant] = []
         self._roles: dict[tuple[str, str], frozenset[Role]] = {}
+        self.version = 0
+        """Grows whenever other roles are read than before."""
 
     async def load(self) -> None:
         """Reads the roles.
@@ -90,7 +92,8 @@ class Access:
             UnavailableError: the database does not answer.
         """
         async with self._loading:  # so that an older answer does not take the place of a newer one
-            self._grants = await self._repository.role_grants()
+            before, self._grants = self._grants, await self._repository.role_grants()
+            self.version += self._grants != before
             found: dict[tuple[str, str], frozenset[Role]] = {}
             for grant in self._grants:
                 place = grant.principal, grant.store

@@ -7,18 +7,20 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import nats.errors
 from nats.aio.client import Client
 from ringcast_service import ConfigError, Lifetime, bounded, end_tasks, ready_file, serving_metrics
 from ringcast_wire import EventLog, RingcastError, UnavailableError, names, without_passwords
 from ringcast_wire.metrics import SERVICE
+from ringcast_wire.permissions import CALLOUT_INBOX_PREFIX
 from ringcast_wire.prometheus import OFF, TableCollector, process_registry
 from ringcast_wire.tracing import make_tracing
 
+from ringcast_config_service.callout.parts import callout_login, callout_work
 from ringcast_config_service.config import Config
 from ringcast_config_service.core import Core
 from ringcast_config_service.grpc.dead_letter_calls import DeadLetterCalls
@@ -59,9 +61,9 @@ class App(Lifetime):
     async def _run(self) -> None:
         deadline = time.monotonic() + self._config.start_timeout_s
         async with self._repository(deadline) as repository, self._nats(deadline) as nc:
-            await self._serve(repository, nc)
+            await self._serve(repository, nc, deadline)
 
-    async def _serve(self, repository: Repository, nc: Client) -> None:
+    async def _serve(self, repository: Repository, nc: Client, deadline: float) -> None:
         config, telemetry = self._config, self._telemetry
         js = nc.jetstream()
         self.core = core = Core(config, repository, nc, js, telemetry)
@@ -87,12 +89,16 @@ class App(Lifetime):
         await core.access.load()
         if core.access.unrestricted and (config.security.token_file or config.security.client_ca_file):
             log.warning("roles.none")
-        async with self._metrics_server(), asyncio.TaskGroup() as tasks:
-            work = core.work() | {
-                "readiness": self._follow(readiness),
-                "outbox": self._measure_outbox(repository.events),
-                "roles": core.access.run(),
-            }
+        async with self._metrics_server(), self._callout(core, deadline) as callout, asyncio.TaskGroup() as tasks:
+            work = (
+                callout
+                | core.work()
+                | {
+                    "readiness": self._follow(readiness),
+                    "outbox": self._measure_outbox(repository.events),
+                    "roles": core.access.run(),
+                }
+            )
             running = [tasks.create_task(each, name=name) for name, each in work.items()]
             try:
                 await replays.start()
@@ -210,6 +216,24 @@ class App(Lifetime):
         ) as nc:
             await self._unless_stopped(_check_jetstream(nc, without_passwords(self._config.nats), deadline))
             yield nc
+
+    @asynccontextmanager
+    async def _callout(self, core: Core, deadline: float) -> AsyncIterator[dict[str, Coroutine[Any, Any, None]]]:
+        """What is to run for the auth callout, over a connection of its own; nothing where it is off."""
+        settings = self._config.callout
+        if not settings.on:
+            yield {}
+            return
+        async with self._nats_connection(
+            BusClient(),
+            self._config.nats,
+            callout_login(settings, self._config.nats_login),
+            name="ringcast-callout",
+            inbox_prefix=CALLOUT_INBOX_PREFIX,
+            timeout_s=max(0.1, deadline - time.monotonic()),
+        ) as nc:
+            self._telemetry.measures.gauges["connected:callout"] = lambda: nc.is_connected
+            yield await callout_work(nc, settings, core.access, self._telemetry.measures)
 
     async def _on_disconnect(self) -> None:
         if self._readiness is not None:

@@ -22,6 +22,7 @@ from ringcast_service import (
 from ringcast_wire import InvalidInputError, NatsLogin
 from ringcast_wire.prometheus import OFF, parse_listen
 
+from ringcast_config_service.callout.settings import CalloutSettings
 from ringcast_config_service.grpc.connections import ConnectionSettings
 from ringcast_config_service.nats.streams import StreamSizes
 from ringcast_config_service.repository.base import DEFAULT_LOCK_TIMEOUT_MS, DEFAULT_WRITE_CONNECTIONS
@@ -90,6 +91,7 @@ class Config:
         "30s", "How often streams and buckets are compared with the stores, and repaired.", allowed=above(0)
     )
     security: Security = field(default_factory=Security)
+    callout: CalloutSettings = field(default_factory=CalloutSettings)
     nats_replicas: int = setting(1, "Copies of each stream and bucket in a NATS cluster.", allowed=between(1, 5))
     streams: StreamSizes = field(default_factory=StreamSizes)
     nats_login: NatsLogin = field(default_factory=NatsLogin)
@@ -113,3 +115,4 @@ class Config:
         except InvalidInputError as error:
             raise ConfigError(f"nats: {error}") from error
         self.security.check()
+        self.callout.check()

@@ -7,7 +7,7 @@ import time
 from collections import Counter, OrderedDict
 from typing import Final
 
-from ringcast_wire import EventLog
+from ringcast_wire import EventLog, limits
 
 from ringcast_config_service.caller import Caller
 
@@ -56,6 +56,12 @@ class Refusals:
                 host=caller.host,
                 unlogged=unlogged,
             )
+
+    def worker(self, reason: str, worker_id: str, host: str) -> None:
+        """NATS lets a worker not in. ``worker_id``: as it calls itself."""
+        if (unlogged := self._may_log(f"worker {reason}", host)) is not None:
+            shown_id = worker_id[: limits.MAX_NAME_LENGTH]
+            log.warning("callout.refused", worker=shown_id, host=host, reason=reason, unlogged=unlogged)
 
     def _may_log(self, reason: str, host: str) -> int | None:
         """Lines of this host and reason that were left out since the last one; None where this one is left out too."""

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
-import math
-import time
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
 
 import grpc
 from ringcast_service import ConfigError, setting
@@ -16,14 +12,9 @@ from ringcast_wire import EventLog, InvalidInputError
 from ringcast_wire.grpc import read_login_file
 from ringcast_wire.tokens import KnownToken, digest, read_known_tokens
 
-log = EventLog(logging.getLogger(__name__))
+from ringcast_config_service.watched_file import WatchedFile
 
-_SETTLED_S: Final = 2.0
-"""A file that was changed less long ago may change again without another time: file systems count in steps."""
-_AGAIN_S: Final = 1.0
-"""After so long such a file is read again, and one that could not be used."""
-_QUIET_S: Final = 60.0
-"""From one line about a problem to the next."""
+log = EventLog(logging.getLogger(__name__))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,39 +94,12 @@ class Tokens:
     """The tokens of a file, read again when it changes."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
-        self._seen: tuple[int, ...] = ()
-        self._again_at = 0.0
-        self._tokens: list[KnownToken] = []
-        self._problem = ""
-        self._quiet_until = 0.0
+        self._file: WatchedFile[list[KnownToken]] = WatchedFile(path, read_known_tokens, [])
 
     def principal_of(self, token: str) -> str | None:
         """The principal that has this token now; ``None``: nobody has it."""
         sent, found = digest(token), None
-        for known in self._now():  # all of them, so that the time reveals nothing
+        for known in self._file.now():  # all of them, so that the time reveals nothing
             if hmac.compare_digest(known.digest, sent):
                 found = known.principal
         return found
-
-    def _now(self) -> list[KnownToken]:
-        now = time.monotonic()
-        try:
-            stat = Path(self._path).stat()
-            seen = stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_size
-            if seen != self._seen or now >= self._again_at:
-                # Also when it can't be used: no call reads it again before it changes, or some time has gone by.
-                self._seen, self._again_at = seen, now + _AGAIN_S
-                self._tokens = read_known_tokens(self._path)
-                self._problem = ""
-                if time.time() - stat.st_ctime > _SETTLED_S:
-                    self._again_at = math.inf
-        except (OSError, InvalidInputError) as error:
-            self._complain(str(error), now)
-        return self._tokens
-
-    def _complain(self, problem: str, now: float) -> None:
-        """Each problem once a minute: every call of every client comes here."""
-        if problem != self._problem or now >= self._quiet_until:
-            self._problem, self._quiet_until = problem, now + _QUIET_S
-            log.error("tokens.unreadable", error=problem)

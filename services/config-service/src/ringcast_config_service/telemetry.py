@@ -18,6 +18,10 @@ from ringcast_config_service.repository import OutboxState, PoolUse
 T = TypeVar("T")
 
 _PREFIX = "config_service_"
+CALLOUTS = (
+    *("granted", "no_token", "unknown_token", "wrong_id", "no_role"),
+    *("too_large", "malformed", "late", "busy"),
+)
 _FETCH_KINDS = (names.FETCH_BATCH, names.FETCH_FULL, names.FETCH_HEADS)
 
 
@@ -47,6 +51,10 @@ class Measures:
         self.histories: Counter[str] = Counter({"went_back": 0, "forked": 0, "operator": 0})
         self.dead_letters: Counter[tuple[str, str]] = Counter()
         """Dead letters by store, and by what operators had done with them."""
+        self.callouts: Counter[str] = Counter(dict.fromkeys(CALLOUTS, 0))
+        """Requests of NATS for what a worker may do, by what came of them."""
+        self.callout_kicks = 0
+        self.callout_duration = _histogram("callout_duration_seconds")
         self.outbox = OutboxState(0, None)
         self.database_connected = True
         self.serving = dict.fromkeys(("reads", "writes", "bus"), False)
@@ -98,6 +106,10 @@ class Measures:
             yield "dead_letters_total", labels, count
         for labels, count in list(self.refusals.counts.items()):
             yield "calls_refused_total", labels, count
+        for outcome, count in list(self.callouts.items()):
+            yield "callouts_total", (outcome,), count
+        yield "callout_kicks_total", (), self.callout_kicks
+        yield "callout_duration_seconds", (), self.callout_duration
         yield from self._gauges()
 
     def _gauges(self) -> Iterator[tuple[str, tuple[str, ...], float]]:

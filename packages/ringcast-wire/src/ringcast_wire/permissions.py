@@ -1,0 +1,221 @@
+"""What each user of NATS may do: the config service, the tools, a worker and an agent.
+
+``infra/nats/make_accounts.py`` prints it into a server's file, and the auth callout of the config service answers it
+for a token: both take it from here. The streams are in an account of their own, and the accounts of workers and tools
+have the JetStream API under another name (``WORKER_API``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from ringcast_wire import _limits as limits
+from ringcast_wire import _names as names
+from ringcast_wire._errors import InvalidInputError
+from ringcast_wire._messages import StoreSettings
+
+SERVICE: Final = "config-service"
+TOOLS: Final = "tools"
+CALLOUT: Final = "callout"
+SYSTEM: Final = "sys"
+RESERVED: Final = frozenset({SERVICE, TOOLS, CALLOUT, SYSTEM})
+"""Names of users that no worker may have."""
+CALLOUT_REQUESTS: Final = "$SYS.REQ.USER.AUTH"
+"""Where a server asks what a client may do."""
+CALLOUT_QUEUE: Final = "ringcast-callout"
+CALLOUT_INBOX_PREFIX: Final = "_INBOX.callout"
+CONNECTIONS_REQUESTS: Final = "$SYS.REQ.SERVER.*.CONNZ"
+"""Where a server says which connections it has; with ``PING`` in place of its id, every server does."""
+KICK_REQUESTS: Final = "$SYS.REQ.SERVER.*.KICK"
+"""Where a server is asked to end one."""
+API: Final = "$JS.API"
+WORKER_API: Final = "JS.ringcast.API"
+"""Where the accounts of workers and tools have the JetStream API: their setting ``jetstream_api``."""
+
+
+@dataclass
+class User:
+    """One user, and what it may do."""
+
+    name: str
+    publish: list[str]
+    subscribe: list[str]
+    why: str
+    allow_responses: bool = False
+
+
+@dataclass
+class Worker:
+    """What was asked for one worker id, or for one agent."""
+
+    worker_id: str
+    stores: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def told(self) -> str:
+        """Where it takes part."""
+        return "; ".join(f"{store}/{','.join(keys)}" for store, keys in self.stores.items())
+
+
+def service_user() -> User:
+    """The config service: makes streams and buckets, removes those of purged stores, publishes events, answers, and
+    removes dead letters: leases, members and settings are in buckets that no message can be deleted from."""
+    settings = (*StoreSettings.__struct_fields__, names.SETTING_HISTORY, names.META_DELETED)
+    publish = [
+        "$JS.API.INFO",
+        "$JS.API.STREAM.INFO.*",
+        "$JS.API.STREAM.CREATE.*",
+        "$JS.API.STREAM.UPDATE.*",
+        "$JS.API.STREAM.DELETE.*",
+        "$JS.API.STREAM.MSG.DELETE.*",
+        "$JS.API.DIRECT.GET.*",
+        *(f"$JS.API.CONSUMER.{verb}" for verb in ("CREATE.*", "CREATE.*.>", "INFO.*.*", "MSG.NEXT.*.*", "DELETE.*.*")),
+        *(f"$JS.API.DIRECT.GET.*.$KV.*.{setting}" for setting in settings),
+        *(f"$KV.*.{setting}" for setting in settings),
+        "config.notify.*.*.*",
+        "config.replay.*.*",
+    ]
+    fetches = f"{names.FETCH_SUBJECTS} {names.FETCH_QUEUE_GROUP}"
+    subscribe = [fetches, names.FETCH_CANCELS, names.REPLAYED_SUBJECTS, f"{names.SERVICE_INBOX_PREFIX}.>"]
+    why = "The config service: streams, settings of stores, events, and the answers to fetches."
+    return User(SERVICE, publish, subscribe, why, allow_responses=True)
+
+
+def callout_user() -> User:
+    """The auth callout of the config service: answers what workers may do, and ends connections of those that may not
+    any more. It is in an account where nothing else is."""
+    subscribe = [f"{CALLOUT_REQUESTS} {CALLOUT_QUEUE}", f"{CALLOUT_INBOX_PREFIX}.>"]
+    why = "The auth callout of the config service: says what a worker with a token may do."
+    return User(CALLOUT, [CONNECTIONS_REQUESTS, KICK_REQUESTS], subscribe, why, allow_responses=True)
+
+
+def tools_user(stores: Sequence[str]) -> User:
+    """`ringcast topology` and `groups`: reads the buckets of the stores, with requests alone, and writes the seals of
+    groups: `ringcast groups reset`. It can make nothing else on the server."""
+    of_stores = [
+        make(store) for make in (names.meta_bucket, names.nodes_bucket, names.groups_bucket) for store in stores
+    ]
+    buckets = [names.LEASES_BUCKET, *of_stores]
+    publish = [f"{WORKER_API}.{verb}.KV_{bucket}" for bucket in buckets for verb in ("STREAM.INFO", "DIRECT.GET")]
+    publish += [names.fetch_subject(store, "*", names.FETCH_HEADS) for store in stores]
+    publish += [f"$KV.{names.groups_bucket(store)}.{names.seal_key('*', '*', '*')}" for store in stores]
+    why = "For `ringcast topology` and `groups`: reads who takes part, resets groups."
+    return User(TOOLS, publish, [f"{names.TOOLS_INBOX_PREFIX}.>"], why)
+
+
+def worker_user(worker: Worker, *, prefix: str, partitions: int) -> User:
+    """A worker: its own lease, records, consumers and inbox; slots and fetches of its keys."""
+    inbox = f"{names.inbox_prefix(worker.worker_id)}.>"
+    publish = worker_subjects(worker, prefix=prefix, partitions=partitions)
+    listen = [inbox, *replays_of(worker)]
+    return User(worker.worker_id, publish, listen, f"A worker of {worker.told}.")
+
+
+def agent_user(agent: Worker, *, prefix: str, partitions: int) -> User:
+    """A heartbeat agent: what its workers may, one for each key, asking which keys a store has, keeping the lease of
+    its host (for the workers that register with it, whose records it deletes when they die), and the seals of groups
+    of its keys."""
+    publish = [f"{WORKER_API}.STREAM.INFO.{names.notify_stream(store)}" for store in agent.stores]
+    publish += host_subjects(agent)
+    for worker in agent_workers(agent):
+        publish += worker_subjects(worker, prefix=prefix, partitions=partitions)
+    inboxes = [f"{names.inbox_prefix(name)}.>" for name in agent_names(agent)]
+    why = f"A heartbeat agent of {agent.told}."
+    listen = [*inboxes, *replays_of(agent)]
+    return User(agent.worker_id, list(dict.fromkeys(publish)), listen, why)
+
+
+def replays_of(worker: Worker) -> list[str]:
+    """Where it is asked to hand rows of dead letters over again."""
+    return [names.replay_subject(store, key) for store, keys in worker.stores.items() for key in keys]
+
+
+def agent_workers(agent: Worker) -> list[Worker]:
+    """The workers of an agent: for each key one that takes part, and one that observes all of it."""
+    workers: dict[str, Worker] = {}
+    for store, keys in agent.stores.items():
+        for key in keys:
+            for make in (names.agent_worker_id, names.agent_observer_id):
+                name = make(agent.worker_id, store, key)
+                workers.setdefault(name, Worker(name)).stores[store] = [key]
+    return list(workers.values())
+
+
+def host_subjects(agent: Worker) -> Iterator[str]:
+    """What an agent publishes for the workers of its host, and for how far its groups have come."""
+    lease = f"$KV.{names.LEASES_BUCKET}.{agent.worker_id}.*"
+    yield lease
+    yield f"{WORKER_API}.DIRECT.GET.KV_{names.LEASES_BUCKET}.{lease}"
+    for store, keys in agent.stores.items():
+        nodes = names.nodes_bucket(store)
+        for verb in ("CREATE", "DELETE"):
+            yield f"{WORKER_API}.CONSUMER.{verb}.KV_{nodes}.{names.watch_name(store, agent.worker_id)}"
+        yield from (f"$KV.{nodes}.{names.node_key(key, '*')}" for key in keys)
+        groups = names.groups_bucket(store)
+        yield from (f"{WORKER_API}.{verb}.KV_{groups}" for verb in ("STREAM.INFO", "DIRECT.GET"))
+        yield from (f"$KV.{groups}.{names.seal_key(key, '*', '*')}" for key in keys)
+
+
+def agent_names(agent: Worker) -> list[str]:
+    """Whom answers to an agent go to: itself, and its workers."""
+    return [agent.worker_id, *(worker.worker_id for worker in agent_workers(agent))]
+
+
+def worker_subjects(worker: Worker, *, prefix: str, partitions: int) -> list[str]:
+    """What a worker publishes."""
+    worker_id = worker.worker_id
+    publish = [
+        f"{WORKER_API}.DIRECT.GET.KV_{names.LEASES_BUCKET}",
+        f"{WORKER_API}.DIRECT.GET.KV_{names.LEASES_BUCKET}.$KV.{names.LEASES_BUCKET}.{worker_id}",
+        f"$KV.{names.LEASES_BUCKET}.{worker_id}",
+    ]
+    for store, keys in worker.stores.items():
+        publish += store_subjects(worker_id, store, keys, prefix=prefix, partitions=partitions)
+    return publish
+
+
+def store_subjects(worker_id: str, store: str, keys: Sequence[str], *, prefix: str, partitions: int) -> Iterator[str]:
+    """What a worker publishes for one store."""
+    meta, nodes, stream = names.meta_bucket(store), names.nodes_bucket(store), names.notify_stream(store)
+    yield f"{WORKER_API}.STREAM.INFO.KV_{meta}"
+    yield f"{WORKER_API}.DIRECT.GET.KV_{meta}.$KV.{meta}.*"
+    for verb in ("CREATE", "DELETE"):
+        yield f"{WORKER_API}.CONSUMER.{verb}.KV_{nodes}.{names.watch_name(store, worker_id)}"
+    yield f"$KV.{nodes}.{names.ended_key(worker_id)}"
+    for key in keys:
+        for name in (names.node_key(key, worker_id), f"{key}.slot.*"):
+            yield f"$KV.{nodes}.{name}"
+            yield f"{WORKER_API}.DIRECT.GET.KV_{nodes}.$KV.{nodes}.{name}"
+        yield names.fetch_subject(store, key, "*")
+        yield names.dead_key_subjects(store, key)
+        yield names.replayed_subject(store, key, worker_id)
+    # One more than it can fill: a starting worker deletes old consumers until there is none.
+    filled = -(-partitions * len(keys) // limits.MAX_FILTERS_PER_CONSUMER)
+    for index in range(filled + 1):
+        consumer = names.consumer_name(prefix, worker_id, index)
+        for verb in ("CREATE", "DELETE", "MSG.NEXT"):
+            yield f"{WORKER_API}.CONSUMER.{verb}.{stream}.{consumer}"
+        yield f"$JS.ACK.{stream}.{consumer}.>"
+
+
+def parse_workers(specs: Sequence[str]) -> list[Worker]:
+    """Reads ``WORKER=STORE/KEY,KEY``.
+
+    Raises:
+        InvalidInputError: one is malformed, or two workers would share an environment variable or a user name.
+    """
+    workers: dict[str, Worker] = {}
+    for spec in specs:
+        worker_id, equals, place = spec.partition("=")
+        store, slash, keys = place.partition("/")
+        if not equals or not slash:
+            raise InvalidInputError(f"worker {spec!r} is not of the form WORKER=STORE/KEY,KEY")
+        names.check_name("worker", worker_id)
+        names.check_name("store", store)
+        held = workers.setdefault(worker_id, Worker(worker_id)).stores.setdefault(store, [])
+        held += [key for key in (names.check_name("key", key) for key in keys.split(",")) if key not in held]
+    if taken := RESERVED & workers.keys():
+        raise InvalidInputError(f"worker {min(taken)!r} has the name of a user that is no worker")
+    return list(workers.values())

@@ -1,0 +1,1 @@
+"""Says to NATS what a worker with a token may do: NATS's auth callout."""

@@ -1,0 +1,263 @@
+"""The auth callout: workers with a token, on servers whose files name none of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import nats
+import nats.errors
+import pytest
+from nats.aio.client import Client
+from ringcast import UnavailableError, Worker
+from ringcast_client import ConfigServiceClient
+from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, until_workers
+from ringcast_testkit.dispatch import following
+from ringcast_wire import Role, names
+from ringcast_wire.tokens import make_token
+
+from tests.integration.callout_nats import SCOPE, CalloutNats
+from tests.integration.infra_nats import WORKER_API, connected
+
+PARTITIONS = 4
+FLEET = 300
+AT_ONCE = 50
+REVOKED_WITHIN_S = 10.0
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[CalloutNats]:
+    """Its worker is `worker-0`; all `fleet-*` share a token."""
+    with CalloutNats(tmp_path, workers={"worker-0": SCOPE, "fleet-*": SCOPE}) as running:
+        yield running
+
+
+async def make_store(service: ConfigServiceProcess) -> None:
+    async with ConfigServiceClient(service.address) as client:
+        await client.create_store("gateway", partition_count=PARTITIONS)
+        for number in range(40):
+            await client.put("gateway", "blocklist", f"row{number}", str(number))
+
+
+async def connect(server: CalloutNats, user: str, password: str, **options: Any) -> Client:
+    settings = {"allow_reconnect": False, "inbox_prefix": names.inbox_prefix(user or "nobody"), **options}
+    return await nats.connect(server.url, user=user, password=password, **settings)
+
+
+@asynccontextmanager
+async def watched(server: CalloutNats, user: str) -> AsyncIterator[tuple[Client, asyncio.Event]]:
+    """A client that does not come back, and an event that is set when its connection has ended."""
+    ended = asyncio.Event()
+
+    async def on_closed() -> None:
+        ended.set()
+
+    client = await connect(server, user, server.login(user)["password"], closed_cb=on_closed)
+    try:
+        yield client, ended
+    finally:
+        await client.close()
+
+
+def grants(service: ConfigServiceProcess) -> int:
+    """How often workers were let in; only with ``--log-level debug``."""
+    return sum("callout.granted" in line for line in list(service.process.log))
+
+
+async def within(seconds: float, event: asyncio.Event) -> float:
+    """How long it took."""
+    began = time.monotonic()
+    async with asyncio.timeout(seconds):
+        await event.wait()
+    return time.monotonic() - began
+
+
+async def test_workers_with_tokens_share_the_rows(server: CalloutNats, tmp_path: Path) -> None:
+    with server.service(tmp_path) as service:
+        await make_store(service)
+        async with server.worker("fleet-a") as first, server.worker("fleet-b") as second:
+            both: tuple[Worker, ...] = (first, second)
+            await until_workers(both, "blocklist", lambda: sum(w.row_count("blocklist") for w in both) == 40)
+            await until_workers(both, "blocklist", lambda: all(w.owned("blocklist") for w in both))
+    assert server.violations() == []
+
+
+@pytest.mark.parametrize(
+    ("user", "secret", "sentence"),
+    [
+        ("worker-0", "foreign", "'worker-0' sent a token that is unknown"),
+        ("worker-0", "", "'worker-0' sent no token"),
+        ("worker-0", "x" * 600, "'worker-0' sent no token of 1 to 512 characters"),
+        ("worker-1", "of worker-0", "the token of worker-0 is not for the id worker-1"),
+        ("fleet-1", "of worker-0", "the token of worker-0 is not for the id fleet-1"),
+        ("other", "of fleet-*", "the token of fleet-all is not for the id other"),
+        ("fleet-*", "of fleet-*", "worker 'fleet-*' is not a valid name"),
+        ("fleet-.>", "of fleet-*", "worker 'fleet-.>' is not a valid name"),
+        ("", "of fleet-*", "worker '' is not a valid name"),
+    ],
+)
+async def test_who_has_no_token_for_an_id_is_not_let_in(
+    server: CalloutNats, tmp_path: Path, user: str, secret: str, sentence: str
+) -> None:
+    secret = server.tokens[secret.removeprefix("of ")] if secret.startswith("of ") else secret
+    secret = make_token() if secret == "foreign" else secret
+    with server.service(tmp_path) as service:
+        with pytest.raises(nats.errors.Error, match="Authorization Violation"):
+            await connect(server, user, secret)
+        server.process.wait_until(lambda: any(sentence in each for each in server.refusals()))
+        if secret:
+            logs = "\n".join([*service.process.log, *server.log()])
+            assert secret not in logs
+        assert any("callout.refused" in line for line in service.process.log)
+
+
+async def test_a_token_in_place_of_the_id_is_in_no_log_of_the_service(server: CalloutNats, tmp_path: Path) -> None:
+    secret = server.tokens["fleet-*"]
+    with server.service(tmp_path) as service:
+        with pytest.raises(nats.errors.Error, match="Authorization Violation"):
+            await connect(server, secret, secret)
+        service.process.wait_until(lambda: any("callout.refused" in line for line in service.process.log))
+        assert secret not in "\n".join(service.process.log)
+
+
+async def test_a_revoked_token_ends_its_workers_within_seconds(server: CalloutNats, tmp_path: Path) -> None:
+    with server.service(tmp_path):
+        async with watched(server, "fleet-1") as (_, ended), watched(server, "worker-0") as (other, other_ended):
+            server.remove("fleet-all")
+            await within(REVOKED_WITHIN_S, ended)
+            with pytest.raises(nats.errors.Error, match="Authorization Violation"):
+                await connect(server, "fleet-1", server.tokens["fleet-*"])
+            assert other.is_connected
+            assert not other_ended.is_set()
+
+
+async def test_a_revoked_role_ends_its_workers_within_seconds(server: CalloutNats, tmp_path: Path) -> None:
+    with server.service(tmp_path) as service:
+        async with ConfigServiceClient(service.address) as client, watched(server, "fleet-1") as (_, ended):
+            me = (await client.who_am_i()).principal
+            await client.grant_role(me, "*", Role.ADMIN)
+            await within(REVOKED_WITHIN_S, ended)  # it has no role
+            await client.grant_role("fleet-all", "gateway", Role.READER)
+            async with watched(server, "fleet-1") as (_, ended_again):
+                await client.revoke_role("fleet-all", "gateway", Role.READER)
+                await within(REVOKED_WITHIN_S, ended_again)
+            with pytest.raises(nats.errors.Error, match="Authorization Violation"):
+                await connect(server, "fleet-1", server.tokens["fleet-*"])
+        assert any("has no role reader for store gateway" in each for each in server.refusals())
+
+
+async def test_a_revocation_while_no_instance_runs_is_made_up_for(server: CalloutNats, tmp_path: Path) -> None:
+    service = server.service(tmp_path)
+    with service:
+        async with watched(server, "fleet-1") as (client, ended):
+            service.kill()
+            server.remove("fleet-all")
+            await client.flush()  # what is connected goes on
+            assert not ended.is_set()
+            service.start()
+            await within(REVOKED_WITHIN_S, ended)
+
+
+async def test_permissions_that_end_are_asked_for_again(server: CalloutNats, tmp_path: Path) -> None:
+    with server.service(tmp_path, "--callout-valid", "3s", "--log-level", "debug") as service:
+        await make_store(service)
+        async with server.worker("worker-0") as worker, ConfigServiceClient(service.address) as client:
+            await worker.wait_ready(timeout_s=PATIENCE_S)
+            asked = grants(service)
+            await asyncio.to_thread(service.process.wait_until, lambda: grants(service) > asked)
+            put = await client.put("gateway", "blocklist", "row1", "after")
+            await worker.wait_for("blocklist", put.partition, put.version, timeout_s=PATIENCE_S)
+
+
+async def test_while_the_service_is_away_workers_go_on_and_new_ones_say_so(server: CalloutNats, tmp_path: Path) -> None:
+    service = server.service(tmp_path)
+    with service:
+        await make_store(service)
+        async with server.worker("worker-0") as worker:
+            await worker.wait_ready(timeout_s=PATIENCE_S)
+            service.kill()
+            with pytest.raises(UnavailableError, match="NATS at ") as refused:
+                async with server.worker("fleet-1", connect_timeout_s=6.0):
+                    pytest.fail("it started")
+            assert server.tokens["fleet-*"] not in str(refused.value)
+            assert worker.row_count("blocklist") == 40
+            service.start()
+            async with server.worker("fleet-1") as late:
+                both = (worker, late)
+                await until_workers(both, "blocklist", lambda: all(w.owned("blocklist") for w in both))
+
+
+async def test_of_two_instances_one_may_be_killed(server: CalloutNats, tmp_path: Path) -> None:
+    first, second = (server.service(tmp_path / name) for name in ("a", "b"))
+    with first, second:
+        for number in range(20):
+            await (await connect(server, f"fleet-{number}", server.tokens["fleet-*"])).close()
+        first.kill()
+        for number in range(10):
+            await (await connect(server, f"fleet-{number}", server.tokens["fleet-*"])).close()
+
+
+async def test_without_encryption_it_works_too_and_one_side_alone_does_not(tmp_path: Path) -> None:
+    with CalloutNats(tmp_path, workers={"worker-0": SCOPE}, encrypted=False) as server:
+        with server.service(tmp_path):
+            await (await connect(server, "worker-0", server.tokens["worker-0"])).close()
+        with server.service(tmp_path, "--callout-xkey", str(server.keys / "xkey.seed")) as service:
+            with pytest.raises((nats.errors.Error, TimeoutError)):
+                await connect(server, "worker-0", server.tokens["worker-0"], connect_timeout=8)
+            assert any("reason=malformed" in line for line in service.process.log)
+
+
+async def test_static_workers_stay_beside_those_with_tokens(tmp_path: Path) -> None:
+    server = CalloutNats(tmp_path, workers={"fleet-*": SCOPE}, static=("worker-9=gateway/blocklist",))
+    with server, server.service(tmp_path) as service:
+        await make_store(service)
+        async with server.worker("worker-9") as first, server.worker("fleet-1") as second:
+            both = (first, second)
+            await until_workers(both, "blocklist", lambda: all(w.owned("blocklist") for w in both))
+        with pytest.raises(nats.errors.Error, match="Authorization Violation"):
+            await connect(server, "worker-9", server.tokens["fleet-*"])
+    assert server.violations() == []
+
+
+async def test_three_hundred_workers_join_and_leave_without_an_edit(server: CalloutNats, tmp_path: Path) -> None:
+    """As connections with the permissions of workers: each writes its own lease, and may not write another's."""
+    before = (server.configuration / "accounts.conf").read_bytes(), server.token_file.read_bytes()
+    with server.service(tmp_path) as service:
+        await make_store(service)
+        gate = asyncio.Semaphore(AT_ONCE)
+
+        async def join(number: int) -> Client:
+            async with gate:
+                name = f"fleet-{number}"
+                client = await connect(server, name, server.tokens["fleet-*"], connect_timeout=30)
+                reply = await client.request(f"$KV.{names.LEASES_BUCKET}.{name}", b"{}", timeout=PATIENCE_S)
+                assert b"error" not in reply.data
+                return client
+
+        async with AsyncExitStack() as stack:
+            joined = await asyncio.gather(*(join(number) for number in range(FLEET)))
+            for client in joined:
+                stack.push_async_callback(client.close)
+            async with connected(server, "fleet-0") as bus:
+                await bus.nc.publish(f"$KV.{names.LEASES_BUCKET}.fleet-1", b"{}")
+                (reason,) = await bus.refused()
+                assert "permissions violation for publish" in reason
+    assert before == ((server.configuration / "accounts.conf").read_bytes(), server.token_file.read_bytes())
+
+
+async def test_an_agent_has_what_it_needs_by_a_token(tmp_path: Path) -> None:
+    server = CalloutNats(tmp_path, workers={})
+    secret = server.add("host-1", "gateway/blocklist", kind="agent")
+    words = ("--id", "host-1", "--jetstream-api", WORKER_API, "--nats-user", "host-1", "--nats-password", secret)
+    with server, server.service(tmp_path) as service:
+        await make_store(service)
+        with AgentProcess(tmp_path / "agent", nats_url=server.url, options=words) as agent:
+            async with following(agent, "gateway", key="blocklist") as one:
+                await one.values({f"row{number}": str(number) for number in range(40)})
+        with pytest.raises(nats.errors.Error, match="Authorization Violation"):
+            await connect(server, "host-2", secret)
+    assert server.violations() == []

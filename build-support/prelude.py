@@ -134,7 +134,8 @@ ROOMS = (
             ("security", ()),
             ("repository", ("permits",)),
             ("telemetry", ("repository", "refusals")),
-            ("access", ("repository", "refusals", "caller")),
+            ("audit", ("repository", "caller")),
+            ("access", ("audit", "repository", "refusals", "caller")),
             ("writes", ("telemetry", "repository", "permits", "caller")),
             ("nats", ("telemetry", "repository")),
             ("histories", ("nats", "telemetry", "repository")),
@@ -144,7 +145,7 @@ ROOMS = (
                 "grpc",
                 (
                     *("handlers", "lifecycle", "nats", "writes", "telemetry", "repository"),
-                    *("access", "security", "refusals", "permits", "caller"),
+                    *("access", "audit", "security", "refusals", "permits", "caller"),
                 ),
             ),
         ),

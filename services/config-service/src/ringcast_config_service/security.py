@@ -6,6 +6,7 @@ import hmac
 import logging
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -109,16 +110,19 @@ class Tokens:
         self._tokens: list[KnownToken] = []
         self._problem = ""
         self._quiet_until = 0.0
+        self.is_revoked: Callable[[bytes], bool] = lambda _: False
+        """Whether a token with a digest is refused although it is in the file."""
 
     def principal_of(self, token: str) -> str | None:
         """The principal that has this token now; ``None``: nobody has it."""
         sent, found = digest(token), None
-        for known in self._now():  # all of them, so that the time reveals nothing
+        for known in self.known():  # all of them, so that the time reveals nothing
             if hmac.compare_digest(known.digest, sent):
                 found = known.principal
-        return found
+        return None if found is not None and self.is_revoked(sent) else found
 
-    def _now(self) -> list[KnownToken]:
+    def known(self) -> list[KnownToken]:
+        """The tokens in the file now, revoked ones too."""
         now = time.monotonic()
         try:
             stat = Path(self._path).stat()

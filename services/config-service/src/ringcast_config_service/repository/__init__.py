@@ -51,7 +51,6 @@ from ringcast_config_service.repository.parts import (
     RowWriter,
     StoreRepository,
 )
-from ringcast_config_service.repository.roles import Logins
 
 __all__ = [
     "DatabaseConnection",
@@ -69,7 +68,6 @@ __all__ = [
     "AuditPage",
     "AuditRepository",
     "SERVICE",
-    "Logins",
     "Authorship",
     "Bundle",
     "Chain",

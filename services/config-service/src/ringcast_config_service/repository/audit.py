@@ -200,6 +200,8 @@ def page_of(
     return AuditPage(entries, end if more else 0)
 
 
-def cut_name(name: str) -> str:
-    """A name that a client gave, as long as a name may be: a refused call may name anything."""
-    return name[: limits.MAX_NAME_LENGTH]
+def cut(text: str, most: int = limits.MAX_NAME_LENGTH) -> str:
+    """What a client gave, as long as it may be and in printable characters: a refused call may name anything, and a
+    database may refuse to store it."""
+    text = text[:most]
+    return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)

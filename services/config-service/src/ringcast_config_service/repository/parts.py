@@ -39,7 +39,6 @@ from ringcast_config_service.repository.base import (
     WriteRequest,
     Written,
 )
-from ringcast_config_service.repository.roles import Logins
 
 
 class DatabaseConnection(Protocol):
@@ -301,8 +300,12 @@ class RoleRepository(Protocol):
     async def revoked_tokens(self) -> frozenset[bytes]:
         """The digests (SHA-256) of tokens that are refused."""
 
-    async def revoke_tokens(self, tokens: Sequence[KnownToken], logins: Logins, by: Authorship) -> int:
+    async def revoke_tokens(
+        self, tokens: Sequence[KnownToken], known: Sequence[KnownToken] | None, by: Authorship
+    ) -> int:
         """Has tokens refused from now on; how many were not yet.
+
+        ``known``: the tokens that can log in; ``None``: callers need none.
 
         Raises:
             PermissionDeniedError: the principal of ``by`` is no ADMIN of all stores now, and roles are granted.

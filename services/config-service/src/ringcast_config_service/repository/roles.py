@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from ringcast_wire import InvalidInputError, LimitExceededError, PermissionDeniedError, Role, shown
 from ringcast_wire.tokens import KnownToken
@@ -14,14 +14,6 @@ from ringcast_config_service.repository.mapping import Record
 
 MAX_GRANTS: Final = 10_000
 MAX_REVOKED_TOKENS: Final = 10_000
-
-
-class Logins(NamedTuple):
-    """Who can log in: the tokens that an instance knows (``None``: it asks for none), and whether a principal that is
-    no token's can, such as that of a certificate."""
-
-    tokens: Sequence[KnownToken] | None
-    others: bool
 
 
 def to_grants(records: Iterable[Record]) -> list[RoleGrant]:
@@ -87,10 +79,11 @@ def revocable(
     granted: Sequence[RoleGrant],
     revoked: frozenset[bytes],
     tokens: Sequence[KnownToken],
-    logins: Logins,
+    known: Sequence[KnownToken] | None,
     by: Authorship,
 ) -> list[KnownToken]:
-    """Those of the tokens that are not revoked yet.
+    """Those of the tokens that are not revoked yet. ``known``: those in the service's file, ``None`` where it asks for
+    none.
 
     Raises:
         PermissionDeniedError: roles are granted, and ``by`` has none for this.
@@ -104,7 +97,7 @@ def revocable(
             f"{len(revoked)} tokens are revoked, the limit is {MAX_REVOKED_TOKENS}: {len(new)} more can't be",
             field="digest",
         )
-    if new and not _somebody_is_left(granted, revoked | {token.digest for token in new}, logins):
+    if new and not _somebody_is_left(granted, revoked | {token.digest for token in new}, known):
         raise InvalidInputError(
             f"no {Role.ADMIN} of the store {ALL!r} could log in without this token of {new[0].principal!r}: make "
             "another token or another admin before",
@@ -113,15 +106,15 @@ def revocable(
     return new
 
 
-def _somebody_is_left(granted: Sequence[RoleGrant], revoked: frozenset[bytes], logins: Logins) -> bool:
+def _somebody_is_left(
+    granted: Sequence[RoleGrant], revoked: frozenset[bytes], known: Sequence[KnownToken] | None
+) -> bool:
     """Whether a principal that may grant roles can log in."""
-    if logins.tokens is None:
+    if known is None:
         return True
     admins = {grant.principal for grant in granted if _is_admin_of_all(grant)} or {ALL}
-    left = {token.principal for token in logins.tokens if token.digest not in revoked}
-    if ALL in admins:
-        return bool(left) or logins.others
-    return not admins.isdisjoint(left) or (logins.others and any(":" in admin for admin in admins))
+    left = {token.principal for token in known if token.digest not in revoked}
+    return bool(left) if ALL in admins else not admins.isdisjoint(left)
 
 
 def granted_fact(grant: RoleGrant, reason: str) -> AuditFact:

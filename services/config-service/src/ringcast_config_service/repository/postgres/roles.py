@@ -46,11 +46,13 @@ class PostgresRoles:
         async with self._sessions.use("fetches") as db:
             return roles.to_digests(await db.fetch(Sql.REVOKED_TOKENS))
 
-    async def revoke_tokens(self, tokens: Sequence[KnownToken], logins: roles.Logins, by: Authorship) -> int:
+    async def revoke_tokens(
+        self, tokens: Sequence[KnownToken], known: Sequence[KnownToken] | None, by: Authorship
+    ) -> int:
         async def work(db: Connection) -> int:
             granted = await _locked(db)
             revoked = roles.to_digests(await db.fetch(Sql.REVOKED_TOKENS))
-            new = roles.revocable(granted, revoked, tokens, logins, by)
+            new = roles.revocable(granted, revoked, tokens, known, by)
             for token in new:
                 await db.execute(Sql.INSERT_REVOKED_TOKEN, token.digest.hex(), token.principal, by.author)
             if new:

@@ -45,9 +45,11 @@ class SqliteRoles:
     async def revoked_tokens(self) -> frozenset[bytes]:
         return await self._sessions.read(_revoked)
 
-    async def revoke_tokens(self, tokens: Sequence[KnownToken], logins: roles.Logins, by: Authorship) -> int:
+    async def revoke_tokens(
+        self, tokens: Sequence[KnownToken], known: Sequence[KnownToken] | None, by: Authorship
+    ) -> int:
         def work(db: sqlite3.Connection) -> int:
-            new = roles.revocable(_grants(db), _revoked(db), tokens, logins, by)
+            new = roles.revocable(_grants(db), _revoked(db), tokens, known, by)
             db.executemany(
                 Sql.INSERT_REVOKED_TOKEN, [(token.digest.hex(), token.principal, by.author) for token in new]
             )

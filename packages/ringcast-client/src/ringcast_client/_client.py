@@ -25,10 +25,11 @@ from ringcast_wire import (
 from ringcast_wire.grpc import ConfigServiceStub, ServiceLogin, error_from_rpc, pb
 from ringcast_wire.tracing import Tracing, make_tracing
 
+from ringcast_client._audit import AuditCalls
 from ringcast_client._bulk_batches import BatchBuilder
 from ringcast_client._bulk_write import BulkWrite, Rows, StatusLostError
 from ringcast_client._change_writer import ChangeWriter
-from ringcast_client._channel import CHANNEL_OPTIONS
+from ringcast_client._channel import CHANNEL_OPTIONS, StubWithReason
 from ringcast_client._dead_letters import DeadLetterCalls
 from ringcast_client._input import (
     cause,
@@ -77,7 +78,7 @@ thousand."""
 RowList = list[RowRecord]
 
 
-class ConfigServiceClient(DeadLetterCalls, PrincipalCalls, StoreCalls):
+class ConfigServiceClient(AuditCalls, DeadLetterCalls, PrincipalCalls, StoreCalls):
     """Talks to one config service (or to a name that stands for several) over gRPC.
 
     The constructor connects to nothing; use it as ``async with ConfigServiceClient(address) as client``. Every method
@@ -88,6 +89,9 @@ class ConfigServiceClient(DeadLetterCalls, PrincipalCalls, StoreCalls):
     ``address`` is ``host:port``, or ``tls://host:port`` for TLS with the certificates that the system trusts; by
     default the environment variable RINGCAST_SERVICE, or 127.0.0.1:7420. ``login`` says by what other certificates and
     with what token; by default RINGCAST_SERVICE_TLS_CA_FILE, …_TLS_CERT_FILE, …_TLS_KEY_FILE and …_TOKEN_FILE.
+
+    ``reason``: why this client calls, one line of up to 512 bytes, for all that it does: the audit log has it, and the
+    history where a write has no reason of its own. A principal with the role ``break-glass`` has to give one.
 
     Any number of calls may be made at once: 128 of them are under way, the others wait for their turn, with which their
     ``timeout_s`` begins.
@@ -102,11 +106,13 @@ class ConfigServiceClient(DeadLetterCalls, PrincipalCalls, StoreCalls):
         *,
         login: ServiceLogin | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
+        reason: str | None = None,
         tracer_provider: TracerProvider | None = None,
     ) -> None:
         self._address = check_address(address or os.environ.get("RINGCAST_SERVICE") or DEFAULT_SERVICE)
         self._login = login or ServiceLogin.from_environment()
         self._timeout_s = timeout_s
+        self._reason = check_why(reason)
         self._tracer_provider = tracer_provider
         self._tracing: Tracing | None = None
         self._turns = asyncio.Semaphore(MAX_CALLS)
@@ -120,7 +126,8 @@ class ConfigServiceClient(DeadLetterCalls, PrincipalCalls, StoreCalls):
 
     async def __aenter__(self) -> Self:
         self._channel = self._login.aio_channel(self._address, CHANNEL_OPTIONS)
-        self._stub = ConfigServiceStub(self._channel)
+        stub: Any = ConfigServiceStub(self._channel)
+        self._stub = StubWithReason(stub, self._reason) if self._reason else stub
         self._tracing = make_tracing("ringcast_client", self._tracer_provider)
         return self
 

@@ -103,17 +103,22 @@ class ChainCheck:
     def add(self, chain: Chain, entries: Iterable[AuditEntry], *, last: bool) -> None:
         """Looks at a page: ``chain`` as it was when the page was read. ``last``: there is nothing behind the page."""
         if self.at is None or self.at.seq < chain.floor.seq:  # what we wanted to read next is past the retention by now
-            self.at = chain.floor
             self._floor = self._floor or chain.floor
-            self._check_anchor(chain.floor)
+            self.begin(chain.floor)
         for entry in entries:
-            self._check(entry)
+            self.check(entry)
             if self.problem:
                 return
         if last:
             self._check_end(chain)
 
-    def _check(self, entry: AuditEntry) -> None:
+    def begin(self, link: Link) -> None:
+        """What follows is behind this link."""
+        self.at = link
+        self._check_anchor(link)
+
+    def check(self, entry: AuditEntry) -> None:
+        """Looks at one entry, behind the one before."""
         assert self.at is not None
         if entry.seq != self.at.seq + 1:
             self.problem = f"entries {self.at.seq + 1} to {entry.seq - 1} are missing"
@@ -139,12 +144,17 @@ class ChainCheck:
             self.problem = f"entries {self.at.seq + 1} to {chain.head.seq}, the newest ones, are missing"
         elif self.at != chain.head:
             self.problem = f"the noted head {chain.head.seq} is not the last entry, which is {self.at.seq}"
-        elif self._anchor is not None and self._anchor.seq > self.at.seq:
-            self.problem = f"entry {self._anchor.seq} of the anchor is missing: the newest one is {self.at.seq}"
         elif self._floor is not None and self._forgotten < self._floor.seq:
-            self.problem = (
-                f"entries up to {self._floor.seq} are gone, and no entry says that they were past the retention"
-            )
+            gone = f"entries up to {self._floor.seq} are gone"
+            self.problem = f"{gone}, and no entry says that they were past the retention"
+        else:
+            self.check_end()
+
+    def check_end(self) -> None:
+        """There is no further entry: the one of the anchor has to be among those that were."""
+        newest = 0 if self.at is None else self.at.seq
+        if not self.problem and self._anchor is not None and self._anchor.seq > newest:
+            self.problem = f"entry {self._anchor.seq} of the anchor is missing: the newest one is {newest}"
 
 
 FORGET: Final = "ForgetAudit"

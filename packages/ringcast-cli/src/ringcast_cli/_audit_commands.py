@@ -57,7 +57,7 @@ def audit() -> None:
 @_filters
 @shared_options("service", "timeout")
 @click.pass_context
-def list_entries(context: click.Context, store: str | None, limit: int, oldest: bool, **words: str) -> None:
+def list_entries(context: click.Context, /, store: str | None, limit: int, oldest: bool, **words: str) -> None:
     """Print the newest entries, of STORE or of all: time, principal, action, place, outcome, details and reason."""
     config, wanted = settings_of(context), _chosen(**words)
 
@@ -78,7 +78,7 @@ def list_entries(context: click.Context, store: str | None, limit: int, oldest: 
 @_filters
 @shared_options("service", "timeout")
 @click.pass_context
-def export(context: click.Context, store: str | None, output: Path | None, **words: str) -> None:
+def export(context: click.Context, /, store: str | None, output: Path | None, **words: str) -> None:
     """Write all entries as JSON lines, the oldest first. `ringcast audit verify --file` looks through such a file."""
     config, wanted = settings_of(context), _chosen(**words)
 

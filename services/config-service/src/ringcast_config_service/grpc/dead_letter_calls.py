@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from ringcast_core import row_partition
 from ringcast_wire import (
@@ -134,7 +134,7 @@ class DeadLetterCalls:
                     counts.update(str(each.outcome or "not there").replace(" ", "_") for each in some)
                     yield pb.ReplayDeadLettersResponse(replayed=map(_replayed_message, some))
         finally:
-            await self._done(fact(by, "ReplayDeadLetters", store.name, **counts))
+            await self._done(fact(by, "ReplayDeadLetters", store.name, **cast(dict[str, Any], counts)))
 
     async def _done(self, what: AuditFact) -> None:
         """What became of dead letters. If this fails, the log says that it was begun."""

@@ -51,7 +51,7 @@ def fact(by: Authorship, action: str, store: str, key: str = "", outcome: str = 
 
 def created(by: Authorship, store: StoreRecord) -> AuditFact:
     """A store was created."""
-    settings = {"partition_count": store.partition_count, "inline_max_bytes": store.inline_max_bytes}
+    settings: dict[str, Any] = {"partition_count": store.partition_count, "inline_max_bytes": store.inline_max_bytes}
     return fact(by, "CreateStore", store.name, **settings, history_id=store.history_id)
 
 

@@ -13,13 +13,14 @@ import grpc.aio
 import pytest
 from ringcast_config_service.audit import MAX_REFUSED, MAX_REFUSED_OF_PRINCIPAL, AuditTrail
 from ringcast_config_service.caller import Caller
-from ringcast_config_service.repository import AuditFact, roles
+from ringcast_config_service.repository import AuditFact, Authorship, roles
+from ringcast_config_service.repository.audit import ChainPage
 from ringcast_config_service.security import Security
 from ringcast_testkit import PATIENCE_S
 from ringcast_wire import LimitExceededError, Role, UnavailableError, names
-from ringcast_wire.audit import GENESIS
+from ringcast_wire.audit import GENESIS, START, Chain, Link
 from ringcast_wire.grpc import ROLES, ConfigServiceStub, ServiceLogin, error_from_rpc, pb
-from ringcast_wire.tokens import digest, token_line
+from ringcast_wire.tokens import KnownToken, digest, token_line
 
 Keys = Any  # of conftest.py
 Bench = Any  # of conftest.py
@@ -58,7 +59,8 @@ class Service:
     async def verify(self, anchor: str = "") -> pb.VerifyAuditResponse:
         steps = [step async for step in self["root"].VerifyAudit(pb.VerifyAuditRequest(anchor=anchor))]
         assert [step.last for step in steps] == [False] * (len(steps) - 1) + [True]
-        return steps[-1]
+        end: pb.VerifyAuditResponse = steps[-1]
+        return end
 
 
 def reason(text: str) -> tuple[tuple[str, bytes], ...]:
@@ -314,8 +316,8 @@ async def test_what_is_no_token_is_refused(service: Service, request_: pb.Revoke
 
 async def test_tokens_that_are_revoked_have_a_limit(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roles, "MAX_REVOKED_TOKENS", 2)
-    repo, by = bench.repo.roles, roles.Authorship("root")
-    tokens = [roles.KnownToken("a", digest(str(number))) for number in range(3)]
+    repo, by = bench.repo.roles, Authorship("root")
+    tokens = [KnownToken("a", digest(str(number))) for number in range(3)]
     assert await repo.revoke_tokens(tokens[:2] + tokens[:1], None, by) == 2
     assert await repo.revoke_tokens(tokens[:1], None, by) == 0
     with pytest.raises(LimitExceededError, match="2 tokens are revoked, the limit is 2"):
@@ -329,6 +331,7 @@ class Log:
     def __init__(self) -> None:
         self.facts: list[AuditFact] = []
         self.up = True
+        self.calls: asyncio.Queue[bool] = asyncio.Queue()
 
     async def add(self, facts: Any) -> None:
         if not self.up:
@@ -336,7 +339,19 @@ class Log:
         self.facts += facts
 
     async def seal(self) -> int:
+        self.calls.put_nowait(self.up)
+        if not self.up:
+            raise UnavailableError("away")
         return 0
+
+    async def clock_ms(self) -> int:
+        return 1
+
+    async def forget_audit(self, _before_ms: int) -> int:
+        return 0
+
+    async def chain_page(self, _after: int, _limit: int) -> ChainPage:
+        return ChainPage(Chain(Link(7, GENESIS), START), [])
 
 
 async def test_refused_calls_can_not_fill_the_disk() -> None:
@@ -376,10 +391,37 @@ async def test_entries_are_chained_without_being_asked_for(service: Service, mon
     seal = audit._repository.seal
 
     async def seal_and_tell() -> int:
-        if found := await seal():
+        found: int = await seal()
+        if found:
             chained.set()
         return found
 
     monkeypatch.setattr(audit._repository, "seal", seal_and_tell)
     await service["deploy"].Put(PUT)
     await asyncio.wait_for(chained.wait(), PATIENCE_S)
+
+
+async def test_an_outage_is_logged_once_and_ends(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("ringcast_config_service.audit.SEAL_EVERY_S", 0.0)
+    monkeypatch.setattr("ringcast_config_service.audit._AGAIN_S", 0.0)
+    caplog.set_level("INFO", "ringcast_config_service.audit")
+    log: Any = Log()
+    trail = AuditTrail(log, log, retention_ms=1_000)
+    log.up = False
+    began, before = trail._chained_at, trail.behind_s
+    running = asyncio.create_task(trail.run())
+    for _ in range(3):
+        assert not await asyncio.wait_for(log.calls.get(), PATIENCE_S)
+    assert trail.behind_s > before
+    log.up = True
+    while not await asyncio.wait_for(log.calls.get(), PATIENCE_S):
+        pass
+    for _ in range(2):  # the second comes after the first was counted
+        await asyncio.wait_for(log.calls.get(), PATIENCE_S)
+    assert trail._chained_at > began
+    running.cancel()
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line for line in lines if "postponed" in line] == ["event=audit.postponed error=away"]
+    assert [line for line in lines if "head" in line] == [f"event=audit.head anchor=7:{GENESIS}"]

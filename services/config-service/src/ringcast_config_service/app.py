@@ -149,6 +149,7 @@ class App(Lifetime):
             "writes_waiting": lambda: core.writer.waiting,
             "write_bytes_waiting": lambda: core.writer.waiting_bytes,
             "fetches_waiting": lambda: core.fetches.waiting,
+            "audit_behind_seconds": lambda: core.audit.behind_s,
             "stores_not_provisioned": lambda: core.provisioner.failing,
             "connected:nats": lambda: nc.is_connected,
         }

@@ -30,6 +30,8 @@ from ringcast_config_service.repository import audit as rules
 log = EventLog(logging.getLogger(__name__))
 
 SEAL_EVERY_S: Final = 1.0
+_AGAIN_S: Final = 5.0
+"""After a failure: each attempt on a database that takes no writes has all connections made again."""
 _FORGET_EVERY_S: Final = 60.0
 _HEAD_EVERY_S: Final = 3_600.0
 """From one line with the head of the chain to the next: a log that is kept elsewhere is an anchor."""
@@ -58,6 +60,7 @@ class AuditTrail:
         self._in_window = 0
         self._window_ends = 0.0
         self._failing = False
+        self._chained_at = time.monotonic()
         self._told = 0
         """The last entry whose hash was logged."""
 
@@ -88,6 +91,11 @@ class AuditTrail:
         self._of_principals.clear()
         self._left_out.clear()
         self._in_window = 0
+
+    @property
+    def behind_s(self) -> float:
+        """Since when nothing was chained, or looked for."""
+        return time.monotonic() - self._chained_at
 
     async def add(self, fact: AuditFact) -> None:
         """Adds an entry, and returns once it is in the database.
@@ -122,6 +130,7 @@ class AuditTrail:
             now = time.monotonic()
             try:
                 await self.flush()
+                self._chained_at = time.monotonic()
                 if now >= forget_at:
                     await self._forget()
                     forget_at = now + _FORGET_EVERY_S
@@ -133,7 +142,7 @@ class AuditTrail:
                 if not self._failing:  # a line for each outage, not for each second of it
                     log.warning("audit.postponed", error=error)
                 self._failing = True
-            await asyncio.sleep(SEAL_EVERY_S)
+            await asyncio.sleep(_AGAIN_S if self._failing else SEAL_EVERY_S)
 
     async def flush(self) -> None:
         """Writes what was refused, and chains what waits."""

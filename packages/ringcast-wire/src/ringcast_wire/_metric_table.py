@@ -408,13 +408,7 @@ SERVICE: Final = (
         "seconds",
         "Age of the oldest event in the outbox; 0 when it is empty.",
     ),
-    _service(
-        "config_service_audit_behind_seconds",
-        "gauge",
-        (),
-        "seconds",
-        "Since when this instance could not chain entries of the audit log; about 1 where it can.",
-    ),
+    _service("config_service_audit_behind_seconds", "gauge", (), "seconds", "Since the audit log was last chained."),
     _service("config_service_events_published_total", "counter", (), "events", "Events that the broker has stored."),
     _service(
         "config_service_provision_failures_total",

@@ -108,6 +108,9 @@ class _Host:
     def suspect_consumer(self, subject: str) -> None:
         raise AssertionError(f"{subject}: no event was lost here")
 
+    def check_store(self) -> None:
+        raise AssertionError("the store is the same here")
+
     def pressure_changed(self) -> None:
         pass
 

@@ -135,7 +135,8 @@ ROOMS = (
             ("security", ("watched_file",)),
             ("repository", ("permits",)),
             ("telemetry", ("repository", "refusals")),
-            ("access", ("repository", "refusals", "caller")),
+            ("audit", ("repository", "caller")),
+            ("access", ("audit", "repository", "refusals", "caller")),
             ("callout", ("access", "telemetry", "watched_file", "caller")),
             ("writes", ("telemetry", "repository", "permits", "caller")),
             ("nats", ("telemetry", "repository")),
@@ -146,7 +147,7 @@ ROOMS = (
                 "grpc",
                 (
                     *("handlers", "lifecycle", "nats", "writes", "telemetry", "repository"),
-                    *("access", "security", "refusals", "permits", "caller"),
+                    *("access", "audit", "security", "refusals", "permits", "caller"),
                 ),
             ),
         ),

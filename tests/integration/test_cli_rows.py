@@ -66,6 +66,44 @@ def test_roles(cli: Cli) -> None:
     assert "is the last admin of the store '*'" in cli.refused("role", "revoke", "*", "admin", me)
 
 
+def test_the_audit_log(cli: Cli, store_name: str, tmp_path: Path) -> None:
+    cli.ok("store", "create", store_name, "--partitions", 4, "--reason", "a new app")
+    cli.ok("put", store_name, "k", "a", "secret", "--reason", "TICKET-1")
+    listed = cli.ok("audit", "list", store_name).out.splitlines()
+    assert ["\tWriteRows\t" in listed[0], "\tCreateStore\t" in listed[1]] == [True, True]
+    assert listed[0].endswith("\tTICKET-1")
+    assert "host:127.0.0.1" in listed[0]
+    assert "secret" not in cli.ok("audit", "list", "--oldest", "--since", "1h").out
+    (made,) = cli.ok("audit", "list", store_name, "--action", "CreateStore", "--json").documents
+    assert (made["reason"], made["outcome"], made["store"]) == ("a new app", "done", store_name)
+    file = tmp_path / "audit.jsonl"
+    cli.ok("audit", "export", "--output", file)
+    lines = file.read_text().splitlines()
+    whole = cli.ok("audit", "verify", "--json").document
+    assert (whole["checked"], whole["problem"]) == (len(lines), "")
+    assert cli.ok("audit", "verify", "--file", file, "--anchor", whole["at"]).out.splitlines()[1].endswith(whole["at"])
+    assert cli.ok("audit", "verify", "--anchor", whole["at"]).code == 0
+    file.write_text("\n".join([*lines[:-1], lines[-1].replace("TICKET-1", "TICKET-2")]))
+    changed = cli("audit", "verify", "--file", file)
+    assert (changed.code, "does not fit the one before it" in changed.err) == (1, True)
+    file.write_text("\n".join(lines[:-1]))
+    assert cli("audit", "verify", "--file", file).code == 0
+    assert "of the anchor is missing" in cli("audit", "verify", "--file", file, "--anchor", whole["at"]).err
+    file.write_text("\n".join(lines[1:]))
+    assert cli("audit", "verify", "--file", file).code == 0
+    file.write_text("no entry")
+    assert "line 1 is no entry of an audit log" in cli("audit", "verify", "--file", file).err
+    assert "is not SEQ:HASH" in cli("audit", "verify", "--anchor", "7").err
+
+
+def test_tokens_that_are_revoked(cli: Cli) -> None:
+    assert cli.ok("token", "revoke", "--digest", f"sha256:{'a' * 64}").out == "1 tokens revoked\n"
+    again = cli("token", "revoke", "--digest", "a" * 64)
+    assert (again.code, again.out) == (1, "nothing revoked: they were revoked before\n")
+    assert "has no token in this instance's file" in cli.refused("token", "revoke", "deploy")
+    assert "one of principal and digest is needed" in cli("token", "revoke").err
+
+
 def test_a_row_from_put_to_delete(cli: Cli, store: str) -> None:
     put = cli.ok("put", store, "list", "a", "one", "-m", "why=test", "-m", "by=me=you", "--json").document
     assert (put["row_id"], put["version"]) == ("a", 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 import weakref
 from collections.abc import AsyncIterator, Callable
@@ -11,11 +12,12 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, TypeVar
 
-from ringcast_config_service.repository import StoreRecord, mapping
+from ringcast_config_service.repository import StoreRecord, audit, mapping
 from ringcast_config_service.repository.sql.statements import Sqlite as Sql
 from ringcast_config_service.repository.writes import Plan, PlannedRow
 from ringcast_sqlite import StoreError
 from ringcast_wire import names
+from ringcast_wire.audit import ChainCheck
 
 from tests.simulation.engine import Scheduler
 
@@ -110,6 +112,19 @@ class Database:
         """The revision of each partition that was ever written, by key and number."""
         found = self._rows("SELECT name, partition, head FROM partitions JOIN config_keys USING (key_id)")
         return {(key, partition): head for key, partition, head in found}
+
+    def audit_problem(self) -> str:
+        """What is wrong with the audit log: each revision is in one of its entries, and these form a chain."""
+        if pending := self._rows("SELECT count(*) FROM audit_pending")[0][0]:
+            return f"{pending} entries of the audit log are not chained"
+        entries = audit.to_entries(self._rows(Sql.AUDIT_RANGE, 0, 1 << 40))
+        check = ChainCheck()
+        check.add(audit.to_chain(self._rows(Sql.AUDIT_CHAIN)[0]), entries, last=True)
+        said = [json.loads(entry.details) for entry in entries if entry.action == "WriteRows"]
+        told, written = sum(each["written"] + each["deleted"] for each in said), sum(self.heads().values())
+        if told != written:
+            return f"the audit log tells of {told} revisions, there are {written}"
+        return check.problem
 
     def create(self, store: StoreRecord) -> None:
         """Makes the tables and a store, as a service did in an earlier life."""

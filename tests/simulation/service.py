@@ -186,8 +186,10 @@ class SimHistories(SqliteHistories):
         self._began = database.histories_began
 
     @override
-    async def new_history(self, store: str, *, instead_of: str | None = None) -> str:
-        history = await super().new_history(store, instead_of=instead_of)
+    async def new_history(
+        self, store: str, *, instead_of: str | None = None, by: base.Authorship = base.SERVICE
+    ) -> str:
+        history = await super().new_history(store, instead_of=instead_of, by=by)
         self._began()
         return history
 

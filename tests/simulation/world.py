@@ -355,7 +355,7 @@ class World:
                         return f"{worker.name} {key}/{number} is at {partition.applied}, the head at {head}"
         if not self.full and (len(owners) < self.partitions * len(self.keys) or set(owners.values()) != {1}):
             return f"owners: {owners}"
-        return ""
+        return self.database.audit_problem()
 
     def unacked(self) -> dict[str, int]:
         """Deliveries to living workers that nobody has acknowledged."""

@@ -62,6 +62,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
         "whoami",
         "role",
         "token",
+        "audit",
         "completion",
     ):
         assert f"  {name} " in out

@@ -57,6 +57,7 @@ def test_servers_may_be_a_list_or_have_commas(tmp_path: Path) -> None:
         ("RINGCAST_SERVERS", "localhost:4222", "servers 'localhost:4222' is not a NATS address"),
         ("RINGCAST_SERVERS", " , ", "servers has 0 addresses: 1 to 64 are allowed"),
         ("RINGCAST_TIMEOUT_S", "soon", "timeout_s 'soon' is out of range"),
+        ("RINGCAST_REASON", "two\nlines", "not printable"),
         ("RINGCAST_TIMEOUT_S", "0", "timeout_s '0' is out of range"),
         ("RINGCAST_TIMEOUT_S", "nan", "timeout_s 'nan' is out of range"),
         ("RINGCAST_NATS_PORT", "65536", "nats_port '65536' is out of range: 0 to 65535"),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from ringcast_client import ConfigServiceClient, KeyedWrite, RoleGrant, RowWrite
+from ringcast_client import AuditVerdict, ConfigServiceClient, KeyedWrite, RoleGrant, RowWrite
 from ringcast_testkit import ConfigServiceProcess
 from ringcast_wire import ConditionFailedError, InvalidInputError, PermissionDeniedError, Role
+from ringcast_wire.audit import Link
 
 ME = "host:127.0.0.1"
 
@@ -93,3 +94,47 @@ async def test_a_reason_that_is_none_is_refused_before_anything_is_sent(client: 
         client.bulk_write("nowhere", "k", [], reason="two\nlines")
     with pytest.raises(InvalidInputError, match="not printable"):
         await client.sync("nowhere", "k", [], reason="two\nlines")
+
+
+async def test_the_audit_log(config_service: ConfigServiceProcess) -> None:
+    async with ConfigServiceClient(config_service.address, reason="TICKET-1: täglich") as client:
+        await client.create_store("gateway", partition_count=1)
+        await client.put("gateway", "k", "a", "secret")
+        await client.put("gateway", "k", "b", "secret", reason="its own")
+        async with client.changes("gateway", "k") as writer:
+            await writer.put("c", "1")
+        assert [result.written async for result in client.bulk_write("gateway", "k", [RowWrite("d", "1")])] == [1]
+        found = [entry async for entry in client.audit()]
+        reasons = ["TICKET-1: täglich", "TICKET-1: täglich", "its own", "TICKET-1: täglich", "TICKET-1: täglich"]
+        assert [entry.reason for entry in found] == reasons
+        assert [entry.action for entry in found] == ["CreateStore"] + ["WriteRows"] * 4
+        assert {entry.principal for entry in found} == {ME}
+        newest = [entry async for entry in client.audit(store="gateway", newest_first=True, limit=2)]
+        assert newest == found[:2:-1]
+        assert [entry.seq async for entry in client.audit(action="CreateStore", principal=ME, since_ms=1)] == [1]
+        assert not [entry async for entry in client.audit(store="*")]
+        verdict = await client.verify_audit()
+        assert verdict == AuditVerdict(5, f"5:{found[-1].hash}", "")
+        assert await client.verify_audit(verdict.at) == verdict
+        assert "another hash" in (await client.verify_audit(Link(3, found[0].hash))).problem
+        with pytest.raises(InvalidInputError, match="is not SEQ:HASH"):
+            await client.verify_audit("3")
+        with pytest.raises(InvalidInputError, match="store 'no name'"):
+            await anext(client.audit(store="no name"))
+        history = [one.reason async for one in client.history("gateway", "k")]
+        assert history == reasons[1:]
+
+
+async def test_tokens_that_are_revoked(config_service: ConfigServiceProcess) -> None:
+    async with ConfigServiceClient(config_service.address) as client:
+        assert [await client.revoke_token(digest="a" * 64) for _ in range(2)] == [1, 0]
+        with pytest.raises(InvalidInputError, match="has no token in this instance's file"):
+            await client.revoke_token(principal="deploy")
+        for wrong in ({}, {"principal": "a", "digest": "a" * 64}, {"digest": "a"}):
+            with pytest.raises(InvalidInputError):
+                await client.revoke_token(**wrong)
+
+
+def test_a_reason_of_the_client_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="not printable"):
+        ConfigServiceClient(reason="two\nlines")

@@ -8,6 +8,7 @@ from ringcast_client import blocking, fetches
 
 def test_the_public_names_are_frozen() -> None:
     assert ringcast_client.__all__ == [
+        "AuditVerdict",
         "BatchResult",
         "BulkWrite",
         "ChangeWriter",

@@ -91,7 +91,10 @@ async def test_an_older_database_is_upgraded(bench: Bench) -> None:
     await bench.execute(
         "ALTER TABLE history DROP COLUMN author",
         "ALTER TABLE history DROP COLUMN reason",
-        "DROP TABLE role_grants",
+        *(
+            f"DROP TABLE {table}"
+            for table in ("role_grants", "audit_pending", "audit_log", "audit_chain", "revoked_tokens")
+        ),
         "UPDATE schema_version SET version = 1",
     )
     instances = [make_repository(bench.address) for _ in range(3)]

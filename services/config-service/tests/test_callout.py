@@ -161,7 +161,7 @@ class Asked:
         token_file = directory / "tokens"
         token_file.write_text(worker_token_line("p", "a-secret", "worker=w s/k"))
         self.nc, self.measures = nc, Measures()
-        access = Access(None, self.measures.refusals)  # type: ignore[arg-type]  # no role is ever read
+        access = Access(None, self.measures.refusals, None)  # type: ignore[arg-type]  # no role is ever read
         permits = Permits(str(token_file), access, consumer_prefix="ringcast", partitions=4)
         signer = Signer(encode_seed(ACCOUNT, bytes(32)))
         self.server = CalloutServer(nc, permits, signer, None, self.measures, waiting=waiting, valid_s=600)
@@ -211,7 +211,7 @@ async def test_what_makes_no_sense_or_is_late_has_no_answer(nc: Client, tmp_path
 def test_permissions_hold_while_line_and_id_do(tmp_path: Path) -> None:
     token_file = tmp_path / "tokens"
     token_file.write_text(worker_token_line("p", "a-secret", "worker=w-* s/k"))
-    access = Access(None, Measures().refusals)  # type: ignore[arg-type]  # no role is ever read
+    access = Access(None, Measures().refusals, None)  # type: ignore[arg-type]  # no role is ever read
     permits = Permits(str(token_file), access, consumer_prefix="ringcast", partitions=4)
     name = permits.permit(ConnectOptions("w-1", "a-secret")).name
     before = permits.version

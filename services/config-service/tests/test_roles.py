@@ -15,7 +15,7 @@ import pytest
 from ringcast_config_service.access import EACH, INCLUDED, RULES, Access, Rule
 from ringcast_config_service.caller import Caller
 from ringcast_config_service.refusals import Refusals
-from ringcast_config_service.repository import RoleGrant, make_repository, roles
+from ringcast_config_service.repository import ALL, RoleGrant, make_repository, roles
 from ringcast_config_service.security import Security
 from ringcast_testkit import PATIENCE_S
 from ringcast_wire import InvalidInputError, LimitExceededError, PermissionDeniedError, Role
@@ -34,6 +34,9 @@ NUMBER = ROLES[Role.READER]
 REQUESTS: dict[str, Any] = {
     "GrantRole": pb.GrantRoleRequest(store="s", principal="guest", role=NUMBER),
     "RevokeRole": pb.RevokeRoleRequest(store="s", principal="guest", role=NUMBER),
+    "RevokeToken": pb.RevokeTokenRequest(digest="0" * 64),
+    "ListAudit": pb.ListAuditRequest(store="s"),
+    "VerifyAudit": pb.VerifyAuditRequest(),
     "CreateStore": pb.CreateStoreRequest(name="s", partition_count=8),
     "GetStore": pb.GetStoreRequest(name="s"),
     "UpdateStore": pb.UpdateStoreRequest(name="s", inline_max_bytes=8),
@@ -126,7 +129,7 @@ async def outcome(stub: ConfigServiceStub, name: str, request: Any) -> tuple[grp
 def test_each_call_has_a_rule_and_a_request_here() -> None:
     assert RULES.keys() == METHODS.keys() == REQUESTS.keys()
     for name, rule in RULES.items():
-        assert rule.role is None or rule.store == EACH or rule.store in METHODS[name].input_type.fields_by_name
+        assert rule.role is None or rule.store in (EACH, ALL) or rule.store in METHODS[name].input_type.fields_by_name
 
 
 @pytest.mark.parametrize("caller", ["nobody", *Role])
@@ -135,14 +138,20 @@ async def test_each_call_as_each_role(stubs: Stubs, caller: str) -> None:
     allowed = INCLUDED[Role(caller)] if caller in list(Role) else frozenset()
     for name, rule in RULES.items():
         code, details = await outcome(stubs[caller], name, REQUESTS[name])
-        if rule.role is None or rule.store == EACH or rule.role in allowed:
+        if rule.role is None or rule.store == EACH or (rule.store != ALL and rule.role in allowed):
             assert code is not DENIED, f"{name}: {details}"
+        elif rule.store == ALL:
+            sentence = f"principal '{caller}' has no role admin for store '*', which {name} needs: it has none"
+            assert (code, details) == (DENIED, sentence)
+        elif caller == Role.BREAK_GLASS:
+            sentence = f"which counts only in a call with a reason, and {name} came without one"
+            assert (code, details) == (DENIED, f"principal '{caller}' has the role {caller} for store 's', {sentence}")
         else:
             has = caller if caller in list(Role) else "none"
             sentence = f"principal '{caller}' has no role {rule.role} for store 's', which {name} needs: it has {has}"
             assert (code, details) == (DENIED, sentence)
     for name, rule in RULES.items():  # nobody has a role for another store
-        if rule.role is None or rule.store == EACH:
+        if rule.role is None or rule.store in (EACH, ALL):
             continue
         other = type(REQUESTS[name])()
         other.CopyFrom(REQUESTS[name])
@@ -168,9 +177,10 @@ async def test_lists_have_what_the_caller_may_see(stubs: Stubs) -> None:
 
     assert await seen("root") == ["other", "s"]
     assert await seen("nobody") == []
-    assert [await seen(role) for role in Role] == [["s"]] * len(Role)
+    assert [await seen(role) for role in Role] == [["s"]] * (len(Role) - 1) + [[]]
     listed = {name: len((await stubs[name].ListRoles(pb.ListRolesRequest())).roles) for name in CALLERS}
-    assert listed == {"root": 5, "nobody": 0, "reader": 0, "writer": 0, "approver": 0, "admin": 4}
+    nothing = dict.fromkeys(("nobody", "reader", "writer", "approver", "break-glass"), 0)
+    assert listed == {**nothing, "root": 6, "admin": 5}
     one = await stubs["root"].ListRoles(pb.ListRolesRequest(store="s", principal="writer"))
     assert [(found.role, found.granted_by) for found in one.roles] == [(pb.ROLE_WRITER, "root")]
     assert one.roles[0].granted_at_ms > 1_700_000_000_000
@@ -391,4 +401,6 @@ def test_the_readme_has_the_role_of_each_call() -> None:
 def _in_words(rule: Rule) -> str:
     if rule.role is None:
         return "no role"
+    if rule.store == ALL:
+        return f"`{rule.role}` of `*`"
     return f"`{rule.role}`, for each store that it lists" if rule.store == EACH else f"`{rule.role}` of the store"

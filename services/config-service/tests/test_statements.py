@@ -13,15 +13,22 @@ import pytest
 from ringcast_config_service.repository import connect
 from ringcast_config_service.repository.postgres import repository as postgres
 from ringcast_config_service.repository.sql import loader
-from ringcast_config_service.repository.sql.statements import AT_ONCE, SCHEMA_VERSION, Postgres, Sqlite, Statements
+from ringcast_config_service.repository.sql.statements import (
+    AT_ONCE,
+    PATHS,
+    SCHEMA_VERSION,
+    Postgres,
+    Sqlite,
+    Statements,
+)
 from ringcast_config_service.repository.sqlite import repository as sqlite
 
 REPOSITORIES = (postgres.PostgresRepository, sqlite.SqliteRepository)
 """What uses the statements: under Pants a test sees the modules that it depends on."""
 STATEMENTS = "ringcast_config_service.repository.sql.statements"
 DATABASES = {
-    "Postgres": (Postgres, ("sql/queries.sql", "postgres/queries.sql")),
-    "Sqlite": (Sqlite, ("sql/queries.sql", "sqlite/queries.sql")),
+    "Postgres": (Postgres, PATHS["postgres"]),
+    "Sqlite": (Sqlite, PATHS["sqlite"]),
 }
 LEAST = 60
 """Statements of a database; fewer means that they have moved, and nothing would be compared."""

@@ -86,7 +86,7 @@ async def test_without_a_connection_for_seals_groups_go_on_and_the_agent_says_wh
         writer = writer_to(service)
         await asyncio.to_thread(writer.create, store_name)
         await asyncio.to_thread(writer.put, store_name, "list", "a", "1")
-        anywhere = dict.fromkeys(("grpc_listen", "http_listen", "metrics_listen"), "127.0.0.1:0")
+        anywhere: Any = dict.fromkeys(("grpc_listen", "http_listen", "metrics_listen"), "127.0.0.1:0")
         config = Config(nats=(server.url,), agent_id="full", token_file="off", **anywhere)
         async with serving(config) as app:
             at = f"http://{app.addresses['http']}"

@@ -41,7 +41,8 @@ _COMMANDS: Final = {
     ),
     "whoami": ("ringcast_cli._principal_commands", "Print what the config service takes this client for."),
     "role": ("ringcast_cli._principal_commands", "Grant, revoke and list roles: who may do what."),
-    "token": ("ringcast_cli._principal_commands", "Make tokens for clients of the config service."),
+    "token": ("ringcast_cli._principal_commands", "Make and revoke tokens for clients of the config service."),
+    "audit": ("ringcast_cli._audit_commands", "Look at the audit log: what was done and refused, and why."),
     "completion": ("ringcast_cli._completion_command", "Print a shell completion script."),
 }
 

@@ -21,4 +21,4 @@ def service_client(config: CliConfig) -> ConfigServiceClient:
         token_file=config.service_token_file,
     )
     login.check_login(config.service)
-    return ConfigServiceClient(config.service, login=login, timeout_s=config.timeout_s)
+    return ConfigServiceClient(config.service, login=login, timeout_s=config.timeout_s, reason=config.reason)

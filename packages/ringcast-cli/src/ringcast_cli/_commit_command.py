@@ -12,7 +12,7 @@ from ringcast_client import CommittedRow, KeyedWrite
 from ringcast_wire import InvalidInputError, limits
 
 from ringcast_cli._client import service_client
-from ringcast_cli._options import REASON, settings_of, shared_options
+from ringcast_cli._options import settings_of, shared_options
 from ringcast_cli._output import print_json, visible
 
 _MAX_FILE_BYTES: Final = 16 * limits.MIB
@@ -35,10 +35,9 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
 @click.argument("store")
 @click.argument("file", type=click.File("rb"))
 @click.option("--idempotency-key", metavar="TEXT", help="A repetition with the same key changes nothing.")
-@REASON
 @shared_options("service", "timeout")
 @click.pass_context
-def commit(context: click.Context, store: str, file: BinaryIO, idempotency_key: str | None, reason: str | None) -> None:
+def commit(context: click.Context, store: str, file: BinaryIO, idempotency_key: str | None) -> None:
     """Write the rows of FILE (-: standard input) to their keys in STORE in one transaction.
 
     FILE has one JSON object a line: key, row_id and value, optionally metadata, if_version or if_absent; or deleted
@@ -49,7 +48,7 @@ def commit(context: click.Context, store: str, file: BinaryIO, idempotency_key: 
 
     async def run() -> list[CommittedRow]:
         async with service_client(config) as client:
-            return await client.commit(store, writes, idempotency_key=idempotency_key, reason=reason)
+            return await client.commit(store, writes, idempotency_key=idempotency_key)
 
     for write, row in zip(writes, asyncio.run(run()), strict=True):
         if config.json:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ringcast_wire import InvalidInputError, names, shown
+from ringcast_wire import InvalidInputError, check_reason, names, shown
 
 ENV_PREFIX: Final = "RINGCAST_"
 CONFIG_FILE_VARIABLE: Final = "RINGCAST_CLI_CONFIG_FILE"
@@ -29,6 +29,7 @@ class CliConfig:
     service_tls_cert_file: str
     service_tls_key_file: str
     service_token_file: str
+    reason: str
     agent_url: str
     agent_token_file: str
     timeout_s: float
@@ -181,6 +182,10 @@ def _file(name: str, raw: Any) -> str:
     return str(_path(name, raw)) if raw != "" else ""
 
 
+def _reason(_name: str, raw: Any) -> str:
+    return check_reason(raw)
+
+
 def _worker_id(name: str, raw: Any) -> str | None:
     return None if raw is None else names.check_name(name, raw)
 
@@ -192,6 +197,7 @@ _SETTINGS: Final = {
     "service_tls_cert_file": _Setting(_file, lambda _: ""),
     "service_tls_key_file": _Setting(_file, lambda _: ""),
     "service_token_file": _Setting(_file, lambda _: ""),
+    "reason": _Setting(_reason, lambda _: ""),
     "agent_url": _Setting(_agent_url, lambda _: "http://127.0.0.1:3500"),
     "agent_token_file": _Setting(_file, lambda _: ""),
     "timeout_s": _Setting(_timeout, lambda _: 10.0),

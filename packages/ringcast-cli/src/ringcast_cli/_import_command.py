@@ -13,7 +13,7 @@ from ringcast_cli import _exit_codes as codes
 from ringcast_cli._client import service_client
 from ringcast_cli._config import CliConfig
 from ringcast_cli._import import MAX_SHOWN_SKIPS, Importer, OnError, Summary
-from ringcast_cli._options import REASON, settings_of, shared_options
+from ringcast_cli._options import settings_of, shared_options
 from ringcast_cli._output import note, print_json, visible
 from ringcast_cli._reading import Input, input_of, open_input, reading_options
 
@@ -36,7 +36,6 @@ from ringcast_cli._reading import Input, input_of, open_input, reading_options
     help="Whether rows that equal FILE stay as they are, or get a new version, which workers receive.",
 )
 @click.option("--job-id", metavar="TEXT", help="A repetition with the same id writes no batch twice.")
-@REASON
 @reading_options
 @shared_options("service", "timeout")
 @click.pass_context
@@ -49,7 +48,6 @@ def import_rows(
     on_error: str,
     skip_unchanged: bool,
     job_id: str | None,
-    reason: str | None,
     **reading: Any,
 ) -> int:
     """Write the rows of FILE (-: standard input) to KEY in STORE.
@@ -69,7 +67,6 @@ def import_rows(
         "on_error": OnError(on_error),
         "skip_unchanged": skip_unchanged,
         "job_id": job_id,
-        "reason": reason,
     }
     return asyncio.run(_run(settings_of(context), store, key, given, options))
 
@@ -78,7 +75,6 @@ class _Options(TypedDict):
     on_error: OnError
     skip_unchanged: bool
     job_id: str | None
-    reason: str | None
 
 
 async def _run(config: CliConfig, store: str, key: str, given: Input, options: _Options) -> int:

@@ -56,6 +56,13 @@ _SHARED: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
         for name, what in _LOGIN.items()
     },
     **_AGENT,
+    "reason": (
+        ("--reason",),
+        {
+            "metavar": "TEXT",
+            "help": "Why, in one line of up to 512 bytes, for history and audit log [env: RINGCAST_REASON].",
+        },
+    ),
     "timeout": (
         ("--timeout", "timeout_s"),
         {"metavar": "SECONDS", "help": "How long to wait for an answer [env: RINGCAST_TIMEOUT_S]."},
@@ -77,7 +84,8 @@ def shared_options(*which: str) -> Callable[[F], F]:
     def add(command: F) -> F:
         names = [*which, "config_file", "json"]
         if "service" in names:
-            names[names.index("service") + 1 : 0] = _LOGIN
+            after = names.index("service") + 1
+            names[after:after] = [*_LOGIN, "reason"]
         if "agent" in names:
             names[names.index("agent") : names.index("agent") + 1] = _AGENT
         for name in reversed(names):
@@ -86,11 +94,6 @@ def shared_options(*which: str) -> Callable[[F], F]:
         return command
 
     return add
-
-
-REASON: Final = click.option(
-    "--reason", metavar="TEXT", help="Why, in one line of up to 512 bytes: `ringcast history` shows it."
-)
 
 
 def settings_of(context: click.Context) -> CliConfig:

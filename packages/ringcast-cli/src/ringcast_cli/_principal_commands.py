@@ -1,4 +1,4 @@
-"""``ringcast whoami``, ``ringcast token create``, ``ringcast role grant|revoke|list``."""
+"""``ringcast whoami``, ``ringcast token create|revoke``, ``ringcast role grant|revoke|list``."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def whoami(context: click.Context) -> None:
 @click.group()
 @shared_options()
 def token() -> None:
-    """Make tokens for clients of the config service."""
+    """Make and revoke tokens for clients of the config service."""
 
 
 @token.command()
@@ -70,6 +70,32 @@ def create(context: click.Context, name: str) -> None:
         return
     click.echo(f"token  {secret}")
     click.echo(f"line   {line}")
+
+
+@token.command("revoke")
+@click.argument("name", required=False)
+@click.option("--digest", metavar="HEX", help="The SHA-256 of one token, as the line of the file has it.")
+@shared_options("service", "timeout")
+@click.pass_context
+def revoke_token(context: click.Context, name: str | None, digest: str | None) -> int:
+    """Have the tokens of the principal NAME refused, in all instances within 2 s, or the one with a digest.
+
+    Those of NAME are the ones that stand in the service's file now; a line that is added later is another token. A
+    token stays revoked: remove its line too. The last token of the last admin of `*` can't be revoked. The exit code
+    is 1 when nothing was revoked.
+    """
+    config = settings_of(context)
+
+    async def run() -> int:
+        async with service_client(config) as client:
+            return await client.revoke_token(principal=name, digest=digest and digest.removeprefix("sha256:"))
+
+    revoked = asyncio.run(run())
+    if config.json:
+        print_json({"revoked": revoked})
+    else:
+        click.echo(f"{revoked} tokens revoked" if revoked else "nothing revoked: they were revoked before")
+    return codes.OK if revoked else codes.FAILED
 
 
 @click.group()

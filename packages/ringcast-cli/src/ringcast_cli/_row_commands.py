@@ -15,7 +15,7 @@ from ringcast_wire import InvalidInputError, limits
 
 from ringcast_cli import _exit_codes as codes
 from ringcast_cli._client import service_client
-from ringcast_cli._options import REASON, settings_of, shared_options
+from ringcast_cli._options import settings_of, shared_options
 from ringcast_cli._output import note, print_json, visible
 
 _LIMIT: Final = click.IntRange(min=1)
@@ -35,7 +35,6 @@ _IDEMPOTENCY_KEY: Final = click.option(
 @_IF_VERSION
 @click.option("--if-absent", is_flag=True, help="Only if the row does not exist.")
 @_IDEMPOTENCY_KEY
-@REASON
 @shared_options("service", "timeout")
 @click.pass_context
 def put(
@@ -49,7 +48,6 @@ def put(
     if_version: int | None,
     if_absent: bool,
     idempotency_key: str | None,
-    reason: str | None,
 ) -> None:
     """Write the row ROW_ID of KEY in STORE. The first row creates the key."""
     if (value is None) == (source is None):
@@ -69,7 +67,6 @@ def put(
                 if_version=if_version,
                 if_absent=if_absent,
                 idempotency_key=idempotency_key,
-                reason=reason,
             )
 
     result = asyncio.run(run())
@@ -116,7 +113,6 @@ def get(context: click.Context, store: str, key: str, row_ids: tuple[str, ...]) 
 @click.argument("row_id")
 @_IF_VERSION
 @_IDEMPOTENCY_KEY
-@REASON
 @shared_options("service", "timeout")
 @click.pass_context
 def delete(
@@ -126,16 +122,13 @@ def delete(
     row_id: str,
     if_version: int | None,
     idempotency_key: str | None,
-    reason: str | None,
 ) -> int:
     """Delete a row. The exit code is 1 when it does not exist."""
     config = settings_of(context)
 
     async def run() -> DeleteResult:
         async with service_client(config) as client:
-            return await client.delete(
-                store, key, row_id, if_version=if_version, idempotency_key=idempotency_key, reason=reason
-            )
+            return await client.delete(store, key, row_id, if_version=if_version, idempotency_key=idempotency_key)
 
     result = asyncio.run(run())
     if config.json:

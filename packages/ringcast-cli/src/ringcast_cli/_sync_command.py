@@ -25,7 +25,7 @@ from ringcast_cli import _exit_codes as codes
 from ringcast_cli._client import service_client
 from ringcast_cli._config import CliConfig
 from ringcast_cli._formats import Parsed
-from ringcast_cli._options import REASON, settings_of, shared_options
+from ringcast_cli._options import settings_of, shared_options
 from ringcast_cli._output import note, print_json, visible
 from ringcast_cli._reading import Bar, Input, OpenInput, input_of, open_input, reading_options
 from ringcast_cli._source import BadLineError, InputError
@@ -54,7 +54,6 @@ from ringcast_cli._source import BadLineError, InputError
     metavar="N",
     help="How many rows of each kind a dry run (and --json) names.",
 )
-@REASON
 @reading_options
 @shared_options("service", "timeout")
 @click.pass_context
@@ -68,7 +67,6 @@ def sync(
     max_delete_share: float,
     allow_empty: bool,
     first_rows: int,
-    reason: str | None,
     **reading: Any,
 ) -> int:
     """Make KEY in STORE equal to FILE (-: standard input): add, change and delete what differs.
@@ -84,7 +82,6 @@ def sync(
         "max_delete_share": max_delete_share,
         "allow_empty": allow_empty,
         "first_rows": first_rows,
-        "reason": reason,
     }
     return asyncio.run(_run(settings_of(context), store, key, input_of(context, file, reading), options))
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ringcast_client._dead_letters import DeadLetterRecord, ReplayOutcome, ReplayResult
     from ringcast_client._input import check_address
     from ringcast_client._records import (
+        AuditVerdict,
         BatchResult,
         CommittedRow,
         DeleteResult,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AuditVerdict",
     "BatchResult",
     "BulkWrite",
     "ChangeWriter",
@@ -78,6 +80,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AuditVerdict": "_records",
     "BatchResult": "_records",
     "BulkWrite": "_bulk_write",
     "ChangeWriter": "_change_writer",

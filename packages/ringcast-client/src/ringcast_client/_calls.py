@@ -13,7 +13,7 @@ from ringcast_wire.grpc import ConfigServiceStub, ServiceLogin, error_from_rpc
 from ringcast_wire.tracing import Tracing, make_tracing
 
 from ringcast_client._bulk_write import StatusLostError
-from ringcast_client._channel import CHANNEL_OPTIONS
+from ringcast_client._channel import CHANNEL_OPTIONS, StubWithReason
 from ringcast_client._input import cause
 
 if TYPE_CHECKING:
@@ -25,15 +25,25 @@ thousand."""
 
 
 class Calls:
-    """Calls to one service, between :meth:`open` and :meth:`close`. Any number of them may be made at once."""
+    """Calls to one service, between :meth:`open` and :meth:`close`. Any number of them may be made at once.
+
+    ``reason``: why, as each of them says; empty: nothing.
+    """
 
     def __init__(
-        self, address: str, login: ServiceLogin, timeout_s: float, tracer_provider: TracerProvider | None
+        self,
+        address: str,
+        login: ServiceLogin,
+        timeout_s: float,
+        tracer_provider: TracerProvider | None,
+        *,
+        reason: str = "",
     ) -> None:
         self.address = address
         self.timeout_s = timeout_s
         self.tracing: Tracing | None = None
         self._login = login
+        self._reason = reason
         self._tracer_provider = tracer_provider
         self._turns = asyncio.Semaphore(MAX_CALLS)
         self._channel: grpc.aio.Channel | None = None
@@ -42,7 +52,8 @@ class Calls:
     def open(self) -> None:
         """Makes the channel, which connects at the first call."""
         self._channel = self._login.aio_channel(self.address, CHANNEL_OPTIONS)
-        self._stub = ConfigServiceStub(self._channel)
+        stub: Any = ConfigServiceStub(self._channel)
+        self._stub = StubWithReason(stub, self._reason) if self._reason else stub
         self.tracing = make_tracing("ringcast_client", self._tracer_provider)
 
     async def close(self) -> None:

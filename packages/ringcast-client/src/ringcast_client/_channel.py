@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
-from ringcast_wire import limits
+from ringcast_wire import limits, names
 
 CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", limits.MAX_REPLY_BYTES),
@@ -18,3 +19,17 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 )
+
+
+class StubWithReason:
+    """A stub whose calls all say why they are made."""
+
+    def __init__(self, stub: Any, reason: str) -> None:
+        self._stub = stub
+        self._metadata = ((names.GRPC_REASON_KEY, reason.encode()),)
+
+    def __getattr__(self, name: str) -> Any:
+        return partial(self._call, getattr(self._stub, name))
+
+    def _call(self, method: Any, *words: Any, metadata: Any = None, **settings: Any) -> Any:
+        return method(*words, metadata=(*(metadata or ()), *self._metadata), **settings)

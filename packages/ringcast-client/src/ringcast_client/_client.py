@@ -18,6 +18,7 @@ from ringcast_wire import (
 )
 from ringcast_wire.grpc import ServiceLogin, pb
 
+from ringcast_client._audit import AuditCalls
 from ringcast_client._bulk_batches import BatchBuilder
 from ringcast_client._bulk_write import BulkWrite, Rows
 from ringcast_client._calls import Calls
@@ -66,7 +67,7 @@ MAX_IN_FLIGHT: Final = 64
 RowList = list[RowRecord]
 
 
-class ConfigServiceClient(DeadLetterCalls, PrincipalCalls, StoreCalls):
+class ConfigServiceClient(AuditCalls, DeadLetterCalls, PrincipalCalls, StoreCalls):
     """Talks to one config service (or to a name that stands for several) over gRPC.
 
     The constructor connects to nothing; use it as ``async with ConfigServiceClient(address) as client``. Every method
@@ -77,6 +78,9 @@ class ConfigServiceClient(DeadLetterCalls, PrincipalCalls, StoreCalls):
     ``address`` is ``host:port``, or ``tls://host:port`` for TLS with the certificates that the system trusts; by
     default the environment variable RINGCAST_SERVICE, or 127.0.0.1:7420. ``login`` says by what other certificates and
     with what token; by default RINGCAST_SERVICE_TLS_CA_FILE, …_TLS_CERT_FILE, …_TLS_KEY_FILE and …_TOKEN_FILE.
+
+    ``reason``: why this client calls, one line of up to 512 bytes, for all that it does: the audit log has it, and the
+    history where a write has no reason of its own. A principal with the role ``break-glass`` has to give one.
 
     Any number of calls may be made at once: 128 of them are under way, the others wait for their turn, with which their
     ``timeout_s`` begins.
@@ -91,6 +95,7 @@ class ConfigServiceClient(DeadLetterCalls, PrincipalCalls, StoreCalls):
         *,
         login: ServiceLogin | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
+        reason: str | None = None,
         tracer_provider: TracerProvider | None = None,
     ) -> None:
         self._calls = Calls(
@@ -98,6 +103,7 @@ class ConfigServiceClient(DeadLetterCalls, PrincipalCalls, StoreCalls):
             login or ServiceLogin.from_environment(),
             timeout_s,
             tracer_provider,
+            reason=check_why(reason),
         )
 
     @property

@@ -107,6 +107,16 @@ class WhoAmI:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditVerdict:
+    """What came of looking through the audit log: how many entries fit, ``SEQ:HASH`` of the last one, which is an
+    anchor for later, and a sentence about the first that does not fit, empty where all do."""
+
+    checked: int
+    at: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
 class PutResult:
     """Where a row was written, and at which revision."""
 

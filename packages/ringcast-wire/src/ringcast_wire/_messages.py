@@ -52,6 +52,8 @@ class Role(StrEnum):
     WRITER = "writer"
     APPROVER = "approver"
     ADMIN = "admin"
+    BREAK_GLASS = "break-glass"
+    """For emergencies: everything, and each call needs a reason."""
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):

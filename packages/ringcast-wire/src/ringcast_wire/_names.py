@@ -37,6 +37,8 @@ GRPC_FIELD_KEY: Final = "ringcast-field"
 GRPC_FOUND_VERSION_KEY: Final = "ringcast-found-version"
 GRPC_RETRY_AFTER_KEY: Final = "ringcast-retry-after-ms"
 GRPC_CLOCK_KEY: Final = "ringcast-clock-ms"
+GRPC_REASON_KEY: Final = "ringcast-reason-bin"
+"""Why a call is made, of any kind: UTF-8."""
 
 SETTING_HISTORY: Final = "history_id"
 """The entry of a store's metadata bucket that names its history; the one entry there that may change."""

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
-from ringcast_wire._metric_table import MAX_PARTITIONS_AS_LABEL, METRICS, SERVICE, WORKER, Metric
+from ringcast_wire._metric import Metric
+from ringcast_wire._metric_table import MAX_PARTITIONS_AS_LABEL, METRICS, SERVICE, WORKER
 
 BY_NAME: Final[Mapping[str, Metric]] = MappingProxyType({metric.name: metric for metric in METRICS})
 

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from ringcast_wire import EventLog, InvalidInputError, PermissionDeniedError, RingcastError, Role, limits, names, shown
+from ringcast_wire.tokens import KnownToken
 
+from ringcast_config_service.audit import AuditTrail
 from ringcast_config_service.caller import Caller
 from ringcast_config_service.refusals import Refusals
-from ringcast_config_service.repository import ALL, RoleGrant, RoleRepository
+from ringcast_config_service.repository import ALL, AuditFact, Authorship, RoleGrant, RoleRepository
+from ringcast_config_service.repository.audit import cut
 
 log = EventLog(logging.getLogger(__name__))
 
@@ -22,16 +27,22 @@ INCLUDED: Final[dict[Role, frozenset[Role]]] = {
     Role.READER: frozenset({Role.READER}),
     Role.WRITER: frozenset({Role.READER, Role.WRITER}),
     Role.APPROVER: frozenset({Role.READER, Role.APPROVER}),
-    Role.ADMIN: frozenset(Role),
+    Role.ADMIN: frozenset(Role) - {Role.BREAK_GLASS},
+    Role.BREAK_GLASS: frozenset({Role.BREAK_GLASS}),
 }
-"""The roles that each role stands for. An approver is no writer: nobody approves of his own changes."""
+"""The roles that each role stands for. An approver is no writer: nobody approves of his own changes. Break-glass stands
+for all of them in a call that gives a reason, and for nothing in others."""
 
 EACH: Final = "each"
 """In place of a field: the call is for several stores, and leaves out those for which the role is missing."""
 
 
 class Rule(NamedTuple):
-    """The role that a call needs (``None``: none), and the field of its request that names the store."""
+    """The role that a call needs (``None``: none), and the field of its request that names the store.
+
+    :data:`ALL` in place of a field: the call is about no store, and the role has to be for all of them. So it has where
+    the field is empty.
+    """
 
     role: Role | None
     store: str = "store"
@@ -42,6 +53,9 @@ RULES: Final[dict[str, Rule]] = {
     "GrantRole": Rule(Role.ADMIN),
     "RevokeRole": Rule(Role.ADMIN),
     "ListRoles": Rule(Role.ADMIN, EACH),
+    "RevokeToken": Rule(Role.ADMIN, ALL),
+    "ListAudit": Rule(Role.ADMIN),
+    "VerifyAudit": Rule(Role.ADMIN, ALL),
     "CreateStore": Rule(Role.ADMIN, "name"),
     "GetStore": Rule(Role.READER, "name"),
     "ListStores": Rule(Role.READER, EACH),
@@ -68,6 +82,7 @@ RULES: Final[dict[str, Rule]] = {
 
 MAX_PRINCIPAL_LENGTH: Final = 160
 _RELOAD_S: Final = 2.0
+_DIGEST: Final = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
 
 
 class Access:
@@ -76,9 +91,13 @@ class Access:
     While the database is away those that were read last count.
     """
 
-    def __init__(self, repository: RoleRepository, refusals: Refusals) -> None:
+    def __init__(self, repository: RoleRepository, refusals: Refusals, audit: AuditTrail) -> None:
         self._repository = repository
         self._refusals = refusals
+        self._audit = audit
+        self.known_tokens: Callable[[], Sequence[KnownToken]] | None = None
+        """The tokens in the file of this instance; ``None`` where it asks for none."""
+        self._revoked: frozenset[bytes] = frozenset()
         self._loading = asyncio.Lock()
         self._grants: list[RoleGrant] = []
         self._roles: dict[tuple[str, str], frozenset[Role]] = {}
@@ -92,8 +111,10 @@ class Access:
             UnavailableError: the database does not answer.
         """
         async with self._loading:  # so that an older answer does not take the place of a newer one
-            before, self._grants = self._grants, await self._repository.role_grants()
-            self.version += self._grants != before
+            before = self._grants
+            grants, revoked = await self._repository.role_grants(), await self._repository.revoked_tokens()
+            self._grants, self._revoked = grants, revoked
+            self.version += grants != before
             found: dict[tuple[str, str], frozenset[Role]] = {}
             for grant in self._grants:
                 place = grant.principal, grant.store
@@ -114,19 +135,40 @@ class Access:
         """No role is granted to anybody: every caller may do everything."""
         return not self._grants
 
-    def check(self, method: str, caller: Caller, request: Any) -> None:
-        """Looks whether a call may go on, by one of its requests.
+    def is_revoked(self, digest: bytes) -> bool:
+        """Whether a token with this digest is refused."""
+        return digest in self._revoked
+
+    def check(self, method: str, caller: Caller, request: Any) -> AuditFact | None:
+        """Looks whether a call may go on, by one of its requests. It may by break-glass alone where this returns what
+        :meth:`break_glass` takes.
 
         Raises:
             PermissionDeniedError: the principal lacks the role; the message names principal, role and store.
         """
         rule = RULES[method]
-        if rule.role is None or rule.store == EACH or not self._roles:
-            return
-        store = str(getattr(request, rule.store))
-        if self.may(caller, rule.role, store):
-            return
+        if rule.role is None or not self._roles:
+            return None
+        key = str(getattr(request, "key", ""))
+        if rule.store == EACH:
+            return self._each(method, caller)
+        store = (ALL if rule.store == ALL else str(getattr(request, rule.store))) or ALL
+        if self._has(caller.principal, rule.role, store):
+            return None
+        reason = caller.reason or str(getattr(request, "reason", ""))
+        has_glass = self._has(caller.principal, Role.BREAK_GLASS, store)
+        if has_glass and reason:
+            # A name or reason that is none is cut: the call is refused for it in a moment.
+            place = cut(store), cut(key)
+            return AuditFact(caller.principal, method, *place, "break-glass", cut(reason, limits.MAX_REASON_BYTES))
         self._refusals.role(method, caller, rule.role, store[: limits.MAX_NAME_LENGTH])
+        self._audit.refused(method, caller, rule.role, store, key)
+        if has_glass:
+            raise PermissionDeniedError(
+                f"principal {shown(caller.principal, 200)} has the role {Role.BREAK_GLASS} for store {shown(store)}, "
+                f"which counts only in a call with a reason, and {method} came without one",
+                field="reason",
+            )
         has = sorted({grant.role for grant in self.roles_of(caller.principal) if grant.store in (ALL, store)})
         raise PermissionDeniedError(
             f"principal {shown(caller.principal, 200)} has no role {rule.role} for store {shown(store)}, which "
@@ -134,12 +176,37 @@ class Access:
             field="store",
         )
 
+    async def break_glass(self, fact: AuditFact) -> None:
+        """A call goes on by break-glass: returns once the audit log has it.
+
+        Raises:
+            UnavailableError: the database does not answer; the call must not go on.
+        """
+        log.warning(
+            "break_glass.used",
+            principal=fact.principal,
+            method=fact.action,
+            store=fact.store,
+            key=fact.key or None,
+            reason=fact.reason,
+        )
+        await self._audit.add(fact)
+
     def may(self, caller: Caller, role: Role, store: str) -> bool:
-        """Whether a principal has a role for a store."""
-        if not self._roles:
+        """Whether a caller may do what needs a role for a store."""
+        if not self._roles or self._has(caller.principal, role, store):
             return True
-        places = ((principal, place) for principal in (caller.principal, ALL) for place in (store, ALL))
+        return bool(caller.reason) and self._has(caller.principal, Role.BREAK_GLASS, store)
+
+    def _has(self, principal: str, role: Role, store: str) -> bool:
+        places = ((name, place) for name in (principal, ALL) for place in (store, ALL))
         return any(role in self._roles.get(place, ()) for place in places)
+
+    def _each(self, method: str, caller: Caller) -> AuditFact | None:
+        """A call for several stores, some of which break-glass may show."""
+        if not caller.reason or not any(grant.role is Role.BREAK_GLASS for grant in self.roles_of(caller.principal)):
+            return None
+        return AuditFact(caller.principal, method, ALL, outcome="break-glass", reason=caller.reason)
 
     def roles_of(self, principal: str) -> list[RoleGrant]:
         """The roles that count for a principal."""
@@ -164,7 +231,7 @@ class Access:
             LimitExceededError: as many as may be are granted.
         """
         grant = RoleGrant(_checked_principal(principal), _checked_store(store), role, 0, by.principal)
-        done = await self._repository.grant_role(grant)
+        done = await self._repository.grant_role(grant, by.reason)
         await self.load()
         if done:
             log.info("role.granted", principal=principal, store=store, role=role, by=by.principal)
@@ -178,12 +245,44 @@ class Access:
             InvalidInputError: a name is none, or it is the last ADMIN of all stores.
         """
         done = await self._repository.revoke_role(
-            _checked_principal(principal), _checked_store(store), role, by.principal
+            _checked_principal(principal), _checked_store(store), role, by.principal, by.reason
         )
         await self.load()
         if done:
             log.info("role.revoked", principal=principal, store=store, role=role, by=by.principal)
         return done
+
+    async def revoke_tokens(self, principal: str, digest: str, by: Caller) -> int:
+        """Has tokens refused from now on: those of a principal in the file, or the one with a digest; how many were not
+        refused before.
+
+        Raises:
+            PermissionDeniedError: ``by`` is no ADMIN of all stores any more, as the database has it.
+            InvalidInputError: neither or both are given, there is no such token, or nobody who may grant roles could
+                log in any more.
+            LimitExceededError: as many as may be are revoked.
+        """
+        known = None if self.known_tokens is None else list(self.known_tokens())
+        tokens = _chosen_tokens(known or [], principal, digest)
+        done = await self._repository.revoke_tokens(tokens, known, Authorship(by.principal, by.reason))
+        await self.load()
+        for token in tokens:
+            log.warning("token.revoked", principal=token.principal, digest=token.digest.hex()[:16], by=by.principal)
+        return done
+
+
+def _chosen_tokens(known: Sequence[KnownToken], principal: str, digest: str) -> list[KnownToken]:
+    if bool(principal) == bool(digest):
+        raise InvalidInputError("one of principal and digest is needed", field="digest")
+    if digest:
+        if _DIGEST.fullmatch(digest) is None:
+            raise InvalidInputError(f"digest {shown(digest)} is not 64 hexadecimal digits", field="digest")
+        wanted = bytes.fromhex(digest)
+        return [token for token in known if token.digest == wanted][:1] or [KnownToken("", wanted)]
+    found = [token for token in known if token.principal == principal]
+    if not found:
+        raise InvalidInputError(f"principal {shown(principal)} has no token in this instance's file", field="principal")
+    return found
 
 
 def _checked_store(store: str) -> str:

@@ -20,6 +20,7 @@ from ringcast_wire.permissions import CALLOUT_INBOX_PREFIX
 from ringcast_wire.prometheus import OFF, TableCollector, process_registry
 from ringcast_wire.tracing import make_tracing
 
+from ringcast_config_service.audit import AuditTrail
 from ringcast_config_service.callout.parts import callout_login, callout_work
 from ringcast_config_service.config import Config
 from ringcast_config_service.core import Core
@@ -69,7 +70,7 @@ class App(Lifetime):
         self.core = core = Core(config, repository, nc, js, telemetry)
         box = DeadLetterBox(nc, js)
         replays = Replays(nc, repository.reader, box, telemetry)
-        dead_letters = DeadLetterCalls(repository.stores, box, replays, telemetry)
+        dead_letters = DeadLetterCalls(repository.stores, box, replays, telemetry, core.audit)
         server = GrpcServer(
             core.handlers,
             core.lifecycle,
@@ -78,6 +79,7 @@ class App(Lifetime):
             core.writer,
             config.listen,
             telemetry,
+            core.audit,
             config.security,
             change_stream_s=config.change_stream_s,
             list_snapshot_s=config.list_snapshot_s,
@@ -137,6 +139,7 @@ class App(Lifetime):
             await bounded("intake of fetches", core.fetches.stop(), bound_s)
         await bounded("gRPC calls", server.stop(bound_s), bound_s + 1)
         await bounded("writes", core.writer.drain(), bound_s)
+        await bounded("audit log", _written(core.audit), bound_s)
         if nc.is_connected:
             await bounded("fetches", core.fetches.drain(), bound_s)
             await bounded("outbox", core.relay.flush(), bound_s)
@@ -152,6 +155,7 @@ class App(Lifetime):
             "writes_waiting": lambda: core.writer.waiting,
             "write_bytes_waiting": lambda: core.writer.waiting_bytes,
             "fetches_waiting": lambda: core.fetches.waiting,
+            "audit_behind_seconds": lambda: core.audit.behind_s,
             "stores_not_provisioned": lambda: core.provisioner.failing,
             "connected:nats": lambda: nc.is_connected,
         }
@@ -254,6 +258,13 @@ class App(Lifetime):
     def _addresses(self) -> dict[str, str]:
         found = {"grpc": self.grpc_address}
         return found | {"metrics": self.metrics_address} if self.metrics_address else found
+
+
+async def _written(audit: AuditTrail) -> None:
+    try:
+        await audit.close()
+    except RingcastError as error:
+        log.warning("audit.postponed", error=error)
 
 
 async def _check_jetstream(nc: Client, servers: str, deadline: float) -> None:

@@ -67,6 +67,9 @@ class Config:
         "How long a deleted store or key can be restored; then it is purged.",
         allowed=between(1_000, 3_650 * _DAY_MS),
     )
+    audit_retention_ms: int = duration_ms(
+        "365d", "How long entries of the audit log are kept.", allowed=between(60_000, 3_650 * _DAY_MS)
+    )
     idempotency_retention_ms: int = duration_ms(
         "24h", "How long an idempotency key is remembered.", allowed=at_least(1_000)
     )

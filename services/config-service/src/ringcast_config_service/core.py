@@ -12,6 +12,7 @@ from nats.js import JetStreamContext
 from ringcast_wire import EventLog, RingcastError
 
 from ringcast_config_service.access import Access
+from ringcast_config_service.audit import AuditTrail
 from ringcast_config_service.config import Config
 from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.histories import Histories
@@ -60,7 +61,8 @@ class Core:
             repository.writer, self.relay.committed, telemetry, transactions=repository.writer.write_lanes
         )
         self.handlers = Handlers(repository, self.writer, self.provisioner, self.histories, telemetry)
-        self.access = Access(repository.roles, telemetry.measures.refusals)
+        self.audit = AuditTrail(repository.audit, repository, retention_ms=config.audit_retention_ms)
+        self.access = Access(repository.roles, telemetry.measures.refusals, self.audit)
         self.lifecycle = Lifecycle(
             repository, self.provisioner, retention_ms=config.deletion_retention_ms, forget=self._forget
         )
@@ -77,6 +79,7 @@ class Core:
             "provision": self.provisioner.run(),
             "fetches": self.fetches.run(),
             "compaction": self._compact(),
+            "audit": self.audit.run(),
             "purge": self.lifecycle.run(self._config.compaction_interval_s),
         }
 

@@ -43,6 +43,8 @@ from ringcast_config_service.lifecycle import check_inline
 from ringcast_config_service.nats.provisioner import Provisioner
 from ringcast_config_service.permits import Permit
 from ringcast_config_service.repository import (
+    SERVICE,
+    Authorship,
     Chain,
     HistoryFilter,
     LargeAnswerError,
@@ -95,7 +97,13 @@ class Handlers:
     # Stores
 
     async def create_store(
-        self, name: str, partition_count: int, mode: Mode, strategy: Strategy, inline_max_bytes: int | None
+        self,
+        name: str,
+        partition_count: int,
+        mode: Mode,
+        strategy: Strategy,
+        inline_max_bytes: int | None,
+        by: Authorship = SERVICE,
     ) -> StoreRecord:
         """Creates a store, or returns the one with the same settings, once workers can use it."""
         names.check_name("name", name)
@@ -105,7 +113,7 @@ class Handlers:
             partition_count=partition_count, mode=mode, strategy=strategy, load_factor=DEFAULT_LOAD_FACTOR
         )
         wanted = StoreRecord(name, settings, inline, _now_ms())
-        record = await self._repository.stores.create_store(wanted)
+        record = await self._repository.stores.create_store(wanted, by)
         self._remember(record)
         if record.history_id == wanted.history_id:
             self._histories.created(name)
@@ -122,9 +130,9 @@ class Handlers:
         """The settings of a store may have changed: the next call reads them."""
         self._stores.pop(name, None)
 
-    async def new_history(self, name: str) -> StoreInfo:
+    async def new_history(self, name: str, by: Authorship = SERVICE) -> StoreInfo:
         """Begins a new history of a store, after an operator has restored its database."""
-        await self._histories.begin(names.check_name("name", name), "operator")
+        await self._histories.begin(names.check_name("name", name), "operator", by=by)
         return await self._repository.stores.get_store(name)
 
     # Writes

@@ -41,7 +41,7 @@ from ringcast_wire import (
 
 from ringcast_config_service.nats.calls import nats_calls
 from ringcast_config_service.nats.provisioner import Provisioner
-from ringcast_config_service.repository import OutboxRecord, Repository, StoreRecord
+from ringcast_config_service.repository import SERVICE, Authorship, OutboxRecord, Repository, StoreRecord
 from ringcast_config_service.telemetry import Telemetry
 
 log = EventLog(logging.getLogger(__name__))
@@ -115,13 +115,13 @@ class Histories:
                 self._compared[store.name] = generation
         return await self._stores.get_record(store.name)
 
-    async def begin(self, store: str, reason: str, *, instead_of: str | None = None) -> str:
+    async def begin(self, store: str, reason: str, *, instead_of: str | None = None, by: Authorship = SERVICE) -> str:
         """Begins a new history of a store; returns its id.
 
         Raises:
             UnknownStoreError: there is no such store.
         """
-        history = await self._histories.new_history(store, instead_of=instead_of)
+        history = await self._histories.new_history(store, instead_of=instead_of, by=by)
         self._measures.histories[reason] += 1
         log.warning("history.began", store=store, reason=reason, before=instead_of, after=history)
         self._provisioner.check_now()  # the settings on the bus name it

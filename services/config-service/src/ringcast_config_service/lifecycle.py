@@ -9,7 +9,16 @@ from collections.abc import Callable
 from ringcast_wire import EventLog, InvalidInputError, Mode, RingcastError, Strategy, limits, names
 
 from ringcast_config_service.nats.provisioner import Provisioner
-from ringcast_config_service.repository import DatabaseClock, Deletion, KeyStats, Repository, StoreInfo, StoreRecord
+from ringcast_config_service.repository import (
+    SERVICE,
+    Authorship,
+    DatabaseClock,
+    Deletion,
+    KeyStats,
+    Repository,
+    StoreInfo,
+    StoreRecord,
+)
 
 log = EventLog(logging.getLogger(__name__))
 
@@ -40,6 +49,7 @@ class Lifecycle:
         partition_count: int | None,
         mode: Mode | None,
         strategy: Strategy | None,
+        by: Authorship = SERVICE,
     ) -> StoreInfo:
         """Changes what is not locked; a locked setting may be named with the value that it has."""
         found = await self._stores.get_store(names.check_name("name", name))
@@ -53,13 +63,13 @@ class Lifecycle:
                 )
         if inline_max_bytes is None:
             return found
-        found = await self._stores.update_store(name, check_inline(inline_max_bytes))
+        found = await self._stores.update_store(name, check_inline(inline_max_bytes), by)
         self._forget(name)
         return found
 
-    async def delete_store(self, name: str, *, purge: bool) -> StoreInfo:
+    async def delete_store(self, name: str, *, purge: bool, by: Authorship = SERVICE) -> StoreInfo:
         """Deletes a store; with ``purge`` for good, and returns when its name is free."""
-        info = await self._deletions.delete_store(names.check_name("name", name), await self._deletion(purge))
+        info = await self._deletions.delete_store(names.check_name("name", name), await self._deletion(purge), by)
         self._forget(name)
         log.info("store.deleted", store=name, purge=purge)
         if purge:
@@ -68,29 +78,29 @@ class Lifecycle:
             await self._mark(info.record)
         return info
 
-    async def restore_store(self, name: str) -> StoreInfo:
+    async def restore_store(self, name: str, *, by: Authorship = SERVICE) -> StoreInfo:
         """Undoes a deletion."""
         now_ms = await self._clock.clock_ms()
-        info = await self._deletions.restore_store(names.check_name("name", name), now_ms)
+        info = await self._deletions.restore_store(names.check_name("name", name), now_ms, by)
         self._forget(name)
         log.info("store.restored", store=name)
         await self._provisioner.ensure(info.record)
         return info
 
-    async def delete_key(self, store: str, key: str, *, purge: bool) -> KeyStats:
+    async def delete_key(self, store: str, key: str, *, purge: bool, by: Authorship = SERVICE) -> KeyStats:
         """The same for a key."""
         names.check_name("store", store)
-        found = await self._deletions.delete_key(store, names.check_name("key", key), await self._deletion(purge))
+        found = await self._deletions.delete_key(store, names.check_name("key", key), await self._deletion(purge), by)
         log.info("key.deleted", store=store, key=key, purge=purge)
         if purge:
             await self._purge_key(store, key)
         return found
 
-    async def restore_key(self, store: str, key: str) -> KeyStats:
+    async def restore_key(self, store: str, key: str, *, by: Authorship = SERVICE) -> KeyStats:
         """The same for a key."""
         names.check_name("store", store)
         now_ms = await self._clock.clock_ms()
-        found = await self._deletions.restore_key(store, names.check_name("key", key), now_ms)
+        found = await self._deletions.restore_key(store, names.check_name("key", key), now_ms, by)
         log.info("key.restored", store=store, key=key)
         return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import grpc
@@ -95,11 +96,17 @@ class Tokens:
 
     def __init__(self, path: str) -> None:
         self._file: WatchedFile[list[KnownToken]] = WatchedFile(path, read_known_tokens, [])
+        self.is_revoked: Callable[[bytes], bool] = lambda _: False
+        """Whether a token with a digest is refused although it is in the file."""
 
     def principal_of(self, token: str) -> str | None:
         """The principal that has this token now; ``None``: nobody has it."""
         sent, found = digest(token), None
-        for known in self._file.now():  # all of them, so that the time reveals nothing
+        for known in self.known():  # all of them, so that the time reveals nothing
             if hmac.compare_digest(known.digest, sent):
                 found = known.principal
-        return found
+        return None if found is not None and self.is_revoked(sent) else found
+
+    def known(self) -> list[KnownToken]:
+        """The tokens in the file now, revoked ones too."""
+        return self._file.now()

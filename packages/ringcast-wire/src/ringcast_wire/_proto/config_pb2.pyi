@@ -14,6 +14,7 @@ class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ROLE_WRITER: _ClassVar[Role]
     ROLE_APPROVER: _ClassVar[Role]
     ROLE_ADMIN: _ClassVar[Role]
+    ROLE_BREAK_GLASS: _ClassVar[Role]
 
 class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -46,6 +47,7 @@ ROLE_READER: Role
 ROLE_WRITER: Role
 ROLE_APPROVER: Role
 ROLE_ADMIN: Role
+ROLE_BREAK_GLASS: Role
 MODE_UNSPECIFIED: Mode
 MODE_PARTITIONED: Mode
 MODE_FULL: Mode
@@ -135,6 +137,88 @@ class ListRolesResponse(_message.Message):
     ROLES_FIELD_NUMBER: _ClassVar[int]
     roles: _containers.RepeatedCompositeFieldContainer[RoleGrant]
     def __init__(self, roles: _Optional[_Iterable[_Union[RoleGrant, _Mapping]]] = ...) -> None: ...
+
+class RevokeTokenRequest(_message.Message):
+    __slots__ = ("principal", "digest")
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    principal: str
+    digest: str
+    def __init__(self, principal: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...
+
+class RevokeTokenResponse(_message.Message):
+    __slots__ = ("revoked",)
+    REVOKED_FIELD_NUMBER: _ClassVar[int]
+    revoked: int
+    def __init__(self, revoked: _Optional[int] = ...) -> None: ...
+
+class ListAuditRequest(_message.Message):
+    __slots__ = ("store", "principal", "action", "since_ms", "newest_first", "limit", "after")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_FIRST_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    principal: str
+    action: str
+    since_ms: int
+    newest_first: bool
+    limit: int
+    after: int
+    def __init__(self, store: _Optional[str] = ..., principal: _Optional[str] = ..., action: _Optional[str] = ..., since_ms: _Optional[int] = ..., newest_first: _Optional[bool] = ..., limit: _Optional[int] = ..., after: _Optional[int] = ...) -> None: ...
+
+class ListAuditResponse(_message.Message):
+    __slots__ = ("entries", "next")
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[AuditEntry]
+    next: int
+    def __init__(self, entries: _Optional[_Iterable[_Union[AuditEntry, _Mapping]]] = ..., next: _Optional[int] = ...) -> None: ...
+
+class AuditEntry(_message.Message):
+    __slots__ = ("seq", "at_ms", "principal", "action", "store", "key", "outcome", "reason", "details", "hash")
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    seq: int
+    at_ms: int
+    principal: str
+    action: str
+    store: str
+    key: str
+    outcome: str
+    reason: str
+    details: str
+    hash: str
+    def __init__(self, seq: _Optional[int] = ..., at_ms: _Optional[int] = ..., principal: _Optional[str] = ..., action: _Optional[str] = ..., store: _Optional[str] = ..., key: _Optional[str] = ..., outcome: _Optional[str] = ..., reason: _Optional[str] = ..., details: _Optional[str] = ..., hash: _Optional[str] = ...) -> None: ...
+
+class VerifyAuditRequest(_message.Message):
+    __slots__ = ("anchor",)
+    ANCHOR_FIELD_NUMBER: _ClassVar[int]
+    anchor: str
+    def __init__(self, anchor: _Optional[str] = ...) -> None: ...
+
+class VerifyAuditResponse(_message.Message):
+    __slots__ = ("checked", "at", "problem", "last")
+    CHECKED_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    checked: int
+    at: str
+    problem: str
+    last: bool
+    def __init__(self, checked: _Optional[int] = ..., at: _Optional[str] = ..., problem: _Optional[str] = ..., last: _Optional[bool] = ...) -> None: ...
 
 class CreateStoreRequest(_message.Message):
     __slots__ = ("name", "partition_count", "mode", "strategy", "inline_max_bytes")

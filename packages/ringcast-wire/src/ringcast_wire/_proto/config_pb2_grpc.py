@@ -54,6 +54,21 @@ class ConfigServiceStub:
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.ListRolesRequest.SerializeToString,
                 response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ListRolesResponse.FromString,
                 _registered_method=True)
+        self.RevokeToken = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/RevokeToken',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.RevokeTokenRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.RevokeTokenResponse.FromString,
+                _registered_method=True)
+        self.ListAudit = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/ListAudit',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.ListAuditRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ListAuditResponse.FromString,
+                _registered_method=True)
+        self.VerifyAudit = channel.unary_stream(
+                '/ringcast.config.v1.ConfigService/VerifyAudit',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.VerifyAuditRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.VerifyAuditResponse.FromString,
+                _registered_method=True)
         self.CreateStore = channel.unary_unary(
                 '/ringcast.config.v1.ConfigService/CreateStore',
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.CreateStoreRequest.SerializeToString,
@@ -187,6 +202,28 @@ class ConfigServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListRoles(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeToken(self, request, context):
+        """Has tokens refused although they may stand in the service's file: those of a principal, as far as the instance that
+        is asked has them in its file, or the one with a digest. Other instances refuse them within 2 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAudit(self, request, context):
+        """The audit log: every mutation, and refusals for lack of a role. Needs ADMIN of the store; of all stores if none is
+        named. Entries form a chain of hashes, which VerifyAudit looks through from its beginning.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def VerifyAudit(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -362,6 +399,21 @@ def add_ConfigServiceServicer_to_server(servicer, server):
                     servicer.ListRoles,
                     request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ListRolesRequest.FromString,
                     response_serializer=ringcast__wire_dot___proto_dot_config__pb2.ListRolesResponse.SerializeToString,
+            ),
+            'RevokeToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeToken,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.RevokeTokenRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.RevokeTokenResponse.SerializeToString,
+            ),
+            'ListAudit': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAudit,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ListAuditRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.ListAuditResponse.SerializeToString,
+            ),
+            'VerifyAudit': grpc.unary_stream_rpc_method_handler(
+                    servicer.VerifyAudit,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.VerifyAuditRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.VerifyAuditResponse.SerializeToString,
             ),
             'CreateStore': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateStore,
@@ -577,6 +629,87 @@ class ConfigService:
             '/ringcast.config.v1.ConfigService/ListRoles',
             ringcast__wire_dot___proto_dot_config__pb2.ListRolesRequest.SerializeToString,
             ringcast__wire_dot___proto_dot_config__pb2.ListRolesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/RevokeToken',
+            ringcast__wire_dot___proto_dot_config__pb2.RevokeTokenRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.RevokeTokenResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAudit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/ListAudit',
+            ringcast__wire_dot___proto_dot_config__pb2.ListAuditRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.ListAuditResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def VerifyAudit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/VerifyAudit',
+            ringcast__wire_dot___proto_dot_config__pb2.VerifyAuditRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.VerifyAuditResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -88,8 +88,11 @@ class Admission:
         Raises:
             UnauthenticatedError: a token is needed, and the call has none that is valid.
             LimitExceededError: there are too many.
+            InvalidInputError: the reason that it came with is none.
         """
         caller = self._identify(context, kind)
+        if kind not in _NEED_NO_TOKEN:
+            caller = caller._replace(reason=callers.reason_of(context))
         counts, limit = self._open, LIMITS[kind]
         of_principal, from_host = (kind, caller.principal), (kind, f"from {caller.host}")
         for scope, most, reason, whose in (

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Final
 
 from ringcast_service import Context
+from ringcast_wire import InvalidInputError, check_reason, names
 
 from ringcast_config_service.caller import Caller
 from ringcast_config_service.grpc.cut_names import has_cut_name
@@ -39,9 +40,9 @@ def connection_of(context: Context) -> Caller:
     connection = str(context.peer())
     host = host_of(connection)
     facts = context.auth_context()
-    names = [name for kind in _NAMES_IN_CERTIFICATE for name in facts.get(kind) or ()]
-    if names and not any(map(has_cut_name, facts.get(_CERTIFICATE) or ())):
-        for name in names:
+    found = [name for kind in _NAMES_IN_CERTIFICATE for name in facts.get(kind) or ()]
+    if found and not any(map(has_cut_name, facts.get(_CERTIFICATE) or ())):
+        for name in found:
             if name:
                 return Caller("certificate:" + certificate_name(name), connection, host)
     return Caller("host:" + host, connection, host)
@@ -72,6 +73,21 @@ def bearer_tokens(context: Context) -> list[str]:
     """The tokens that a call came with; more or less than one is wrong."""
     found = [str(value) for name, value in context.invocation_metadata() or () if name == "authorization"]
     return [text[len(_SCHEME) :].strip() if text.lower().startswith(_SCHEME) else "" for text in found]
+
+
+def reason_of(context: Context) -> str:
+    """The reason that a call came with, empty for none.
+
+    Raises:
+        InvalidInputError: there are several, or it is too long, or more than a line.
+    """
+    found = [value for name, value in context.invocation_metadata() or () if name == names.GRPC_REASON_KEY]
+    if not found:
+        return ""
+    if len(found) > 1:
+        raise InvalidInputError(f"reason is given {len(found)} times: once is allowed", field="reason")
+    value = found[0]
+    return check_reason(value.decode(errors="replace") if isinstance(value, bytes) else value)
 
 
 @lru_cache(4_096)

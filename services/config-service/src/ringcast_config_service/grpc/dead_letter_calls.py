@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Final
+from typing import Any, Final, cast
 
 from ringcast_core import row_partition
-from ringcast_wire import MAX_REPLAY_WAIT_MS, EventLog, InvalidInputError, ReplayOutcome, check_row_id, limits, names
+from ringcast_wire import (
+    MAX_REPLAY_WAIT_MS,
+    EventLog,
+    InvalidInputError,
+    ReplayOutcome,
+    RingcastError,
+    check_row_id,
+    limits,
+    names,
+)
 from ringcast_wire.grpc import pb
 
+from ringcast_config_service.audit import AuditTrail
 from ringcast_config_service.nats.dead_letters import DeadLetterBox, DeadLetterFilter, Page, StoredLetter
 from ringcast_config_service.nats.replays import Replayed, Replays
-from ringcast_config_service.repository import StoreRecord, StoreRepository
+from ringcast_config_service.repository import AuditFact, Authorship, StoreRecord, StoreRepository
+from ringcast_config_service.repository.audit import fact
 from ringcast_config_service.telemetry import Telemetry
 
 log = EventLog(logging.getLogger(__name__))
@@ -23,6 +35,8 @@ _READ_AT_ONCE: Final = 4
 """Pages that are read at once; more calls wait, and their number is bounded by the calls that may be open."""
 
 _PATIENCE_MS: Final = 10_000
+_NAMED: Final = 20
+"""Dead letters that an entry of the audit log names by their numbers."""
 _OUTCOMES: Final = {
     None: pb.REPLAYED_NOT_THERE,
     ReplayOutcome.HANDLED: pb.REPLAYED_HANDLED,
@@ -32,13 +46,25 @@ _OUTCOMES: Final = {
 
 
 class DeadLetterCalls:
-    """The calls of the API about dead letters."""
+    """The calls of the API about dead letters.
 
-    def __init__(self, repository: StoreRepository, box: DeadLetterBox, replays: Replays, telemetry: Telemetry) -> None:
+    They are on NATS, which no transaction reaches: so the audit log has an entry before any is touched, without which
+    none is, and another once it is known what became of them.
+    """
+
+    def __init__(
+        self,
+        repository: StoreRepository,
+        box: DeadLetterBox,
+        replays: Replays,
+        telemetry: Telemetry,
+        audit: AuditTrail,
+    ) -> None:
         self._repository = repository
         self._box = box
         self._replays = replays
         self._measures = telemetry.measures
+        self._audit = audit
         self._turns = asyncio.Semaphore(_READ_AT_ONCE)
 
     async def list(self, request: pb.ListDeadLettersRequest) -> pb.ListDeadLettersResponse:
@@ -64,7 +90,7 @@ class DeadLetterCalls:
         self._measures.dead_letters[store.name, "listed"] += len(page.letters)
         return _page_message(page)
 
-    async def discard(self, request: pb.DiscardDeadLettersRequest) -> pb.DiscardDeadLettersResponse:
+    async def discard(self, request: pb.DiscardDeadLettersRequest, by: Authorship) -> pb.DiscardDeadLettersResponse:
         """Removes those that are named.
 
         Raises:
@@ -75,12 +101,16 @@ class DeadLetterCalls:
         numbers = _checked_numbers(request.numbers, limits.MAX_DEAD_LETTER_PAGE)
         store = await self._store(request.store)
         async with self._turns:
+            await self._audit.add(fact(by, "DiscardDeadLetters", store.name, outcome="begun", **_asked(numbers)))
             discarded = await self._box.remove(store.name, numbers)
         self._measures.dead_letters[store.name, "discarded"] += discarded
         log.info("dead_letters.discarded", store=store.name, count=discarded)
+        await self._done(fact(by, "DiscardDeadLetters", store.name, discarded=discarded))
         return pb.DiscardDeadLettersResponse(discarded=discarded)
 
-    async def replay(self, request: pb.ReplayDeadLettersRequest) -> AsyncGenerator[pb.ReplayDeadLettersResponse, None]:
+    async def replay(
+        self, request: pb.ReplayDeadLettersRequest, by: Authorship
+    ) -> AsyncGenerator[pb.ReplayDeadLettersResponse, None]:
         """Has rows handed over again; yields what came of each dead letter, and nothing now and then.
 
         Raises:
@@ -96,12 +126,29 @@ class DeadLetterCalls:
                 f"patience_ms {patience_ms} is out of range: at most {MAX_REPLAY_WAIT_MS} ms", field="patience_ms"
             )
         store = await self._store(request.store)
-        async with aclosing(self._replays.replay(store, numbers, patience_ms / 1000)) as results:
-            async for some in results:
-                yield pb.ReplayDeadLettersResponse(replayed=map(_replayed_message, some))
+        await self._audit.add(fact(by, "ReplayDeadLetters", store.name, outcome="begun", **_asked(numbers)))
+        counts: Counter[str] = Counter()
+        try:
+            async with aclosing(self._replays.replay(store, numbers, patience_ms / 1000)) as results:
+                async for some in results:
+                    counts.update(str(each.outcome or "not there").replace(" ", "_") for each in some)
+                    yield pb.ReplayDeadLettersResponse(replayed=map(_replayed_message, some))
+        finally:
+            await self._done(fact(by, "ReplayDeadLetters", store.name, **cast(dict[str, Any], counts)))
+
+    async def _done(self, what: AuditFact) -> None:
+        """What became of dead letters. If this fails, the log says that it was begun."""
+        try:
+            await self._audit.add(what)
+        except RingcastError as error:
+            log.warning("audit.incomplete", action=what.action, store=what.store, details=what.details, error=error)
 
     async def _store(self, name: str) -> StoreRecord:
         return await self._repository.get_record(names.check_name("store", name))
+
+
+def _asked(numbers: Sequence[int]) -> dict[str, Any]:
+    return {"asked": len(numbers), "numbers": sorted(numbers)[:_NAMED]}
 
 
 def _filter(request: pb.ListDeadLettersRequest, store: StoreRecord) -> DeadLetterFilter:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
@@ -22,13 +22,16 @@ from ringcast_config_service.caller import Caller
 from ringcast_config_service.grpc.admission import Admission, CallKind
 from ringcast_config_service.grpc.callers import caller_of
 from ringcast_config_service.grpc.input import Unreadable, abort, send
+from ringcast_config_service.repository import AuditFact
 
 _READ_TIMEOUT_S: Final = 10.0
 """How long the one request of a call may be on its way."""
 
 
-Check = Callable[[Caller, Any], None]
-"""Raises :class:`PermissionDeniedError` where a caller may not make a request."""
+Check = Callable[[Caller, Any], AuditFact | None]
+"""Raises :class:`PermissionDeniedError` where a caller may not make a request. What it returns has to be in the audit
+log before the call goes on."""
+Note = Callable[[AuditFact], Awaitable[None]]
 
 
 class GuardedServer:
@@ -71,7 +74,7 @@ class GuardedServer:
         one = None if handler.request_streaming else self._with_one_request(method, kind)
 
         def serve(requests: Any, context: Context) -> Any:
-            return (one or method)(requests, _Checked(context, check))
+            return (one or method)(requests, _Checked(context, check, self._access.break_glass))
 
         wire = _tolerant(handler.request_deserializer), handler.response_serializer
         if handler.response_streaming:
@@ -130,9 +133,11 @@ class GuardedServer:
 class _Checked:
     """The context of a call, whose requests are checked as they are read."""
 
-    def __init__(self, context: Context, check: Check) -> None:
+    def __init__(self, context: Context, check: Check, note: Note) -> None:
         self._context = context
         self._check = check
+        self._note = note
+        self._noted: AuditFact | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
@@ -143,8 +148,11 @@ class _Checked:
         if request is grpc.aio.EOF or isinstance(request, Unreadable):
             return request
         try:
-            self._check(caller_of(self._context), request)
-        except PermissionDeniedError as error:
+            fact = self._check(caller_of(self._context), request)
+            if fact is not None and fact != self._noted:  # of a stream, the first message that is about another key
+                await self._note(fact)
+                self._noted = fact
+        except (PermissionDeniedError, UnavailableError) as error:
             return Unreadable(error)
         return request
 

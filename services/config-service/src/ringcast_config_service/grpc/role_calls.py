@@ -40,6 +40,10 @@ class RoleCalls(ConfigServiceServicer):
 
         return pb.RevokeRoleResponse(revoked=await answer(context, work()))
 
+    async def RevokeToken(self, request: pb.RevokeTokenRequest, context: Context) -> pb.RevokeTokenResponse:
+        call = self._access.revoke_tokens(request.principal, request.digest, caller_of(context))
+        return pb.RevokeTokenResponse(revoked=await answer(context, call))
+
     async def ListRoles(self, request: pb.ListRolesRequest, context: Context) -> pb.ListRolesResponse:
         found = self._access.list_roles(caller_of(context), request.store, request.principal)
         return pb.ListRolesResponse(roles=map(_message, found))

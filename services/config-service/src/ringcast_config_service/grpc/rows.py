@@ -70,10 +70,10 @@ def batch_terms(batch: pb.WriteBatch, traceparent: str | None, caller: Caller) -
     return Terms(traceparent, batch.idempotency_key, by=authorship(caller, batch.reason))
 
 
-def authorship(caller: Caller, reason: str) -> Authorship:
-    """What the history says of a write.
+def authorship(caller: Caller, reason: str = "") -> Authorship:
+    """What the history and the audit log say of a call; the reason of the whole call counts where there is no other.
 
     Raises:
         InvalidInputError: the reason is too long, or more than a line.
     """
-    return Authorship(caller.principal, check_reason(reason) if reason else "")
+    return Authorship(caller.principal, check_reason(reason) if reason else caller.reason)

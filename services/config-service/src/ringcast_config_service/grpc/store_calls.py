@@ -10,6 +10,7 @@ from ringcast_config_service.access import Access
 from ringcast_config_service.grpc.callers import caller_of
 from ringcast_config_service.grpc.input import answer
 from ringcast_config_service.grpc.messages import MODES, STRATEGIES, choice, info_message, key_message, store_message
+from ringcast_config_service.grpc.rows import authorship
 from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.lifecycle import Lifecycle
 
@@ -36,6 +37,7 @@ class StoreCalls(ConfigServiceServicer):
                 choice("mode", MODES, request.mode),
                 strategy,
                 inline,
+                authorship(caller_of(context)),
             )
             return store_message(record)
 
@@ -59,24 +61,29 @@ class StoreCalls(ConfigServiceServicer):
                 partition_count=request.partition_count if request.HasField("partition_count") else None,
                 mode=choice("mode", MODES, request.mode) if request.HasField("mode") else None,
                 strategy=choice("strategy", STRATEGIES, request.strategy) if request.HasField("strategy") else None,
+                by=authorship(caller_of(context)),
             )
             return info_message(info)
 
         return await answer(context, work())
 
     async def DeleteStore(self, request: pb.DeleteStoreRequest, context: Context) -> pb.Store:
-        call = self._lifecycle.delete_store(request.name, purge=request.purge)
+        call = self._lifecycle.delete_store(request.name, purge=request.purge, by=authorship(caller_of(context)))
         return info_message(await answer(context, call))
 
     async def RestoreStore(self, request: pb.RestoreStoreRequest, context: Context) -> pb.Store:
-        return info_message(await answer(context, self._lifecycle.restore_store(request.name)))
+        call = self._lifecycle.restore_store(request.name, by=authorship(caller_of(context)))
+        return info_message(await answer(context, call))
 
     async def DeleteKey(self, request: pb.DeleteKeyRequest, context: Context) -> pb.KeyInfo:
-        call = self._lifecycle.delete_key(request.store, request.key, purge=request.purge)
+        by = authorship(caller_of(context))
+        call = self._lifecycle.delete_key(request.store, request.key, purge=request.purge, by=by)
         return key_message(await answer(context, call))
 
     async def RestoreKey(self, request: pb.RestoreKeyRequest, context: Context) -> pb.KeyInfo:
-        return key_message(await answer(context, self._lifecycle.restore_key(request.store, request.key)))
+        call = self._lifecycle.restore_key(request.store, request.key, by=authorship(caller_of(context)))
+        return key_message(await answer(context, call))
 
     async def NewHistory(self, request: pb.NewHistoryRequest, context: Context) -> pb.Store:
-        return info_message(await answer(context, self._handlers.new_history(request.name)))
+        call = self._handlers.new_history(request.name, authorship(caller_of(context)))
+        return info_message(await answer(context, call))

@@ -18,7 +18,9 @@ from ringcast_wire.grpc import (
 )
 
 from ringcast_config_service.access import Access
+from ringcast_config_service.audit import AuditTrail
 from ringcast_config_service.grpc.admission import Admission, CallKind
+from ringcast_config_service.grpc.audit_calls import AuditCalls
 from ringcast_config_service.grpc.bulk_stream import BulkStream
 from ringcast_config_service.grpc.callers import caller_of
 from ringcast_config_service.grpc.change_stream import ChangeStream
@@ -33,7 +35,7 @@ from ringcast_config_service.grpc.messages import (
     row_message,
 )
 from ringcast_config_service.grpc.role_calls import RoleCalls
-from ringcast_config_service.grpc.rows import call_terms, delete_input, keyed_rows, put_input
+from ringcast_config_service.grpc.rows import authorship, call_terms, delete_input, keyed_rows, put_input
 from ringcast_config_service.grpc.store_calls import StoreCalls
 from ringcast_config_service.grpc.stream_life import StreamLives
 from ringcast_config_service.handlers import Handlers
@@ -51,6 +53,8 @@ _KINDS: Final = {
     f"{SERVICE_NAME}/Change": CallKind.CHANGES,
     f"{SERVICE_NAME}/List": CallKind.LIST,
     f"{SERVICE_NAME}/History": CallKind.LIST,
+    f"{SERVICE_NAME}/ListAudit": CallKind.LIST,
+    f"{SERVICE_NAME}/VerifyAudit": CallKind.LIST,
     f"{SERVICE_NAME}/ListDeadLetters": CallKind.LIST,
     f"{SERVICE_NAME}/DiscardDeadLetters": CallKind.LIST,
     f"{SERVICE_NAME}/ReplayDeadLetters": CallKind.LIST,
@@ -72,6 +76,7 @@ class GrpcServer:
         writer: GroupWriter,
         listen: str,
         telemetry: Telemetry,
+        audit: AuditTrail,
         security: Security | None = None,
         *,
         change_stream_s: float,
@@ -84,12 +89,15 @@ class GrpcServer:
         self.health = Health()
         # No maximum_concurrent_rpcs: it would count refused calls and health watches too.
         self._server = grpc.aio.server(options=channel_options(connections))
-        admission = Admission(self._security.tokens(), telemetry.measures.refusals)
+        tokens = self._security.tokens()
+        if tokens is not None:
+            tokens.is_revoked, access.known_tokens = access.is_revoked, tokens.known
+        admission = Admission(tokens, telemetry.measures.refusals)
         guarded: Any = GuardedServer(self._server, admission, access, _KINDS)
         self._lives = StreamLives(change_stream_s)
         lists = Lists(list_snapshot_s)
         add_ConfigServiceServicer_to_server(
-            _Servicer(handlers, lifecycle, access, dead_letters, writer, self._lives, lists, telemetry), guarded
+            _Servicer(handlers, lifecycle, access, dead_letters, writer, self._lives, lists, telemetry, audit), guarded
         )
         health_pb2_grpc.add_HealthServicer_to_server(self.health, guarded)
         services = (SERVICE_NAME, HEALTH_NAME, reflection.SERVICE_NAME)
@@ -118,7 +126,7 @@ class GrpcServer:
         await self._server.stop(grace_s)
 
 
-class _Servicer(StoreCalls, RoleCalls):
+class _Servicer(StoreCalls, RoleCalls, AuditCalls):
     """Every method hands its work to :func:`answer`, which maps errors."""
 
     def __init__(
@@ -131,8 +139,10 @@ class _Servicer(StoreCalls, RoleCalls):
         lives: StreamLives,
         lists: Lists,
         telemetry: Telemetry,
+        audit: AuditTrail,
     ) -> None:
         StoreCalls.__init__(self, handlers, lifecycle, access)
+        AuditCalls.__init__(self, audit)
         self._dead_letters = dead_letters
         self._writer = writer
         self._lives = lives
@@ -230,7 +240,7 @@ class _Servicer(StoreCalls, RoleCalls):
 
     async def ReplayDeadLetters(self, request: pb.ReplayDeadLettersRequest, context: Context) -> None:
         async def run() -> None:
-            async with aclosing(self._dead_letters.replay(request)) as replies:
+            async with aclosing(self._dead_letters.replay(request, authorship(caller_of(context)))) as replies:
                 async for reply in replies:
                     await send(context, reply)
 
@@ -239,7 +249,7 @@ class _Servicer(StoreCalls, RoleCalls):
     async def DiscardDeadLetters(
         self, request: pb.DiscardDeadLettersRequest, context: Context
     ) -> pb.DiscardDeadLettersResponse:
-        return await answer(context, self._dead_letters.discard(request))
+        return await answer(context, self._dead_letters.discard(request, authorship(caller_of(context))))
 
 
 def _partition(request: pb.ListRequest | pb.HistoryRequest) -> int | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from ringcast_config_service.repository.audit import AuditFact, AuditFilter, AuditPage
 from ringcast_config_service.repository.base import (
     ALL,
     NOBODY,
+    SERVICE,
     Authorship,
     Bundle,
     Chain,
@@ -36,6 +38,7 @@ from ringcast_config_service.repository.base import (
 )
 from ringcast_config_service.repository.connect import make_repository
 from ringcast_config_service.repository.parts import (
+    AuditRepository,
     DatabaseClock,
     DatabaseConnection,
     DeletionRepository,
@@ -60,6 +63,11 @@ __all__ = [
     "OutboxRepository",
     "RecordMaintenance",
     "ALL",
+    "AuditFact",
+    "AuditFilter",
+    "AuditPage",
+    "AuditRepository",
+    "SERVICE",
     "Authorship",
     "Bundle",
     "Chain",

@@ -124,6 +124,8 @@ class Authorship(NamedTuple):
 
 NOBODY: Final = Authorship("")
 """Of revisions that were written before authors were kept."""
+SERVICE: Final = Authorship("local")
+"""The service itself, which does some things by their time."""
 
 
 ALL: Final = "*"

@@ -1,6 +1,6 @@
 """What a system of record offers, as one Protocol for each kind of use: a component takes those that it calls.
 
-A further kind (releases, audit) is one more Protocol here, and one more attribute of :class:`Repository`.
+A further kind (releases) is one more Protocol here, and one more attribute of :class:`Repository`.
 
 Every call may raise :class:`ringcast_wire.UnavailableError` when the database can't be reached or refuses, and reads
 raise ``UnknownStoreError`` and ``UnknownKeyError``, or of what is deleted ``StoreDeletedError`` and
@@ -14,8 +14,12 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Protocol
 
 from ringcast_wire import FetchReply, HeadsReply, Role
+from ringcast_wire.tokens import KnownToken
 
+from ringcast_config_service.repository.audit import AuditFact, AuditFilter, AuditPage, ChainPage
 from ringcast_config_service.repository.base import (
+    SERVICE,
+    Authorship,
     Compaction,
     Deletion,
     Expired,
@@ -77,9 +81,9 @@ class DatabaseClock(Protocol):
 
 
 class StoreRepository(Protocol):
-    """Stores and their keys, created, read and updated."""
+    """Stores and their keys, created, read and updated. ``by``: what the audit log says of a change."""
 
-    async def create_store(self, record: StoreRecord) -> StoreRecord:
+    async def create_store(self, record: StoreRecord, by: Authorship = SERVICE) -> StoreRecord:
         """Creates a store, or returns the one that is there with the same settings.
 
         Raises:
@@ -100,14 +104,14 @@ class StoreRepository(Protocol):
     async def store_records(self) -> list[StoreRecord]:
         """Every store by name, deleted ones too, without their keys: one short look, however much they hold."""
 
-    async def update_store(self, name: str, inline_max_bytes: int) -> StoreInfo:
+    async def update_store(self, name: str, inline_max_bytes: int, by: Authorship = SERVICE) -> StoreInfo:
         """Changes what is not locked."""
 
 
 class DeletionRepository(Protocol):
-    """Stores and keys that are deleted: restored until their retention is over, then purged."""
+    """Stores and keys that are deleted: restored until their retention is over, then purged. ``by`` as for stores."""
 
-    async def delete_store(self, name: str, deletion: Deletion) -> StoreInfo:
+    async def delete_store(self, name: str, deletion: Deletion, by: Authorship = SERVICE) -> StoreInfo:
         """Deletes a store, or returns the one that is deleted already (whose restoring ends now if that is asked for).
 
         Once this returns nothing is written to it any more, by any instance.
@@ -116,17 +120,17 @@ class DeletionRepository(Protocol):
             LimitExceededError: as many as may be are deleted already.
         """
 
-    async def restore_store(self, name: str, now_ms: int) -> StoreInfo:
+    async def restore_store(self, name: str, now_ms: int, by: Authorship = SERVICE) -> StoreInfo:
         """Undoes a deletion; keys that were deleted by themselves stay deleted. A store that is there is left alone.
 
         Raises:
             StoreDeletedError: it is too late.
         """
 
-    async def delete_key(self, store: str, key: str, deletion: Deletion) -> KeyStats:
+    async def delete_key(self, store: str, key: str, deletion: Deletion, by: Authorship = SERVICE) -> KeyStats:
         """The same for a key."""
 
-    async def restore_key(self, store: str, key: str, now_ms: int) -> KeyStats:
+    async def restore_key(self, store: str, key: str, now_ms: int, by: Authorship = SERVICE) -> KeyStats:
         """The same for a key.
 
         Raises:
@@ -225,7 +229,7 @@ class RowWriter(Protocol):
 class HistoryRepository(Protocol):
     """The histories that revisions belong to, and whether the record may have gone back."""
 
-    async def new_history(self, store: str, *, instead_of: str | None = None) -> str:
+    async def new_history(self, store: str, *, instead_of: str | None = None, by: Authorship = SERVICE) -> str:
         """Gives a store and each of its keys a new history, and returns the store's.
 
         ``instead_of``: only if the store's history is still this one; otherwise the one that it has is returned.
@@ -274,8 +278,10 @@ class RoleRepository(Protocol):
     async def role_grants(self) -> list[RoleGrant]:
         """All of them by store, principal and role."""
 
-    async def grant_role(self, grant: RoleGrant) -> bool:
+    async def grant_role(self, grant: RoleGrant, reason: str = "") -> bool:
         """Grants a role at the time of the database's clock; false where it is granted already.
+
+        With a reason the role BREAK_GLASS counts as ADMIN.
 
         Raises:
             PermissionDeniedError: :attr:`RoleGrant.granted_by` is no ADMIN of the store now, and roles are granted.
@@ -283,13 +289,54 @@ class RoleRepository(Protocol):
             LimitExceededError: as many as may be are granted.
         """
 
-    async def revoke_role(self, principal: str, store: str, role: Role, by: str) -> bool:
+    async def revoke_role(self, principal: str, store: str, role: Role, by: str, reason: str = "") -> bool:
         """Takes a role away; false where there is none.
 
         Raises:
             PermissionDeniedError: the principal ``by`` is no ADMIN of the store now, and roles are granted.
             InvalidInputError: it is the last ADMIN of all stores.
         """
+
+    async def revoked_tokens(self) -> frozenset[bytes]:
+        """The digests (SHA-256) of tokens that are refused."""
+
+    async def revoke_tokens(
+        self, tokens: Sequence[KnownToken], known: Sequence[KnownToken] | None, by: Authorship
+    ) -> int:
+        """Has tokens refused from now on; how many were not yet.
+
+        ``known``: the tokens that can log in; ``None``: callers need none.
+
+        Raises:
+            PermissionDeniedError: the principal of ``by`` is no ADMIN of all stores now, and roles are granted.
+            InvalidInputError: no ADMIN of all stores could log in any more.
+            LimitExceededError: as many as may be are revoked.
+        """
+
+
+class AuditRepository(Protocol):
+    """The audit log: mutations add entries in their own transactions (:mod:`~.repository.audit` says how)."""
+
+    async def add(self, facts: Sequence[AuditFact]) -> None:
+        """Adds entries about what is no mutation of the database, such as refusals."""
+
+    async def seal(self) -> int:
+        """Moves up to 1,000 entries that wait to the end of the chain; how many. 0: none waits.
+
+        Any number of instances may do so at once: the row of the chain is locked.
+        """
+
+    async def audit_entries(self, wanted: AuditFilter, after: int, limit: int, *, newest_first: bool) -> AuditPage:
+        """A page of chained entries behind the entry ``after``, or before it where the newest come first; 0: all.
+
+        It looks at 50,000 entries at most, so it may have few of them, or none, and still name where to go on.
+        """
+
+    async def chain_page(self, after: int, limit: int) -> ChainPage:
+        """Up to ``limit`` entries behind the entry ``after``, and the ends of the chain, of one snapshot."""
+
+    async def forget_audit(self, before_ms: int) -> int:
+        """Removes up to 5,000 of the oldest entries, all older than a moment, and adds one that says so; how many."""
 
 
 class RecordMaintenance(Protocol):
@@ -336,6 +383,10 @@ class Repository(DatabaseConnection, DatabaseClock, Protocol):
     @property
     def roles(self) -> RoleRepository:
         """Who may do what."""
+
+    @property
+    def audit(self) -> AuditRepository:
+        """What was done, and what was refused."""
 
     @property
     def maintenance(self) -> RecordMaintenance:

@@ -6,11 +6,14 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ringcast_wire import InvalidInputError, LimitExceededError, PermissionDeniedError, Role, shown
+from ringcast_wire.tokens import KnownToken
 
-from ringcast_config_service.repository.base import ALL, RoleGrant
+from ringcast_config_service.repository.audit import AuditFact, fact
+from ringcast_config_service.repository.base import ALL, Authorship, RoleGrant
 from ringcast_config_service.repository.mapping import Record
 
 MAX_GRANTS: Final = 10_000
+MAX_REVOKED_TOKENS: Final = 10_000
 
 
 def to_grants(records: Iterable[Record]) -> list[RoleGrant]:
@@ -18,7 +21,12 @@ def to_grants(records: Iterable[Record]) -> list[RoleGrant]:
     return [RoleGrant(principal, store, Role(role), at_ms, by) for principal, store, role, at_ms, by in records]
 
 
-def may_grant(granted: Sequence[RoleGrant], new: RoleGrant) -> bool:
+def to_digests(records: Iterable[Record]) -> frozenset[bytes]:
+    """From the column of REVOKED_TOKENS."""
+    return frozenset(bytes.fromhex(record[0]) for record in records)
+
+
+def may_grant(granted: Sequence[RoleGrant], new: RoleGrant, reason: str = "") -> bool:
     """Whether the role is to be stored: false where it is there.
 
     Raises:
@@ -26,7 +34,7 @@ def may_grant(granted: Sequence[RoleGrant], new: RoleGrant) -> bool:
         InvalidInputError: it is the first, and does not let its principal grant others.
         LimitExceededError: there are too many.
     """
-    _check_admin(granted, new.granted_by, new.store)
+    check_admin(granted, new.granted_by, new.store, reason)
     if any(grant[:3] == new[:3] for grant in granted):
         return False
     if not granted and not _is_admin_of_all(new):
@@ -38,14 +46,14 @@ def may_grant(granted: Sequence[RoleGrant], new: RoleGrant) -> bool:
     return True
 
 
-def may_revoke(granted: Sequence[RoleGrant], principal: str, store: str, role: Role, by: str) -> bool:
+def may_revoke(granted: Sequence[RoleGrant], principal: str, store: str, role: Role, by: str, reason: str = "") -> bool:
     """Whether there is such a role.
 
     Raises:
         PermissionDeniedError: some are granted, and none lets ``by`` revoke this one.
         InvalidInputError: it is the last one that lets anybody grant others for all stores.
     """
-    _check_admin(granted, by, store)
+    check_admin(granted, by, store, reason)
     found = [grant for grant in granted if grant[:3] == (principal, store, role)]
     if found and [grant for grant in granted if _is_admin_of_all(grant)] == found:
         raise InvalidInputError(
@@ -55,15 +63,80 @@ def may_revoke(granted: Sequence[RoleGrant], principal: str, store: str, role: R
     return bool(found)
 
 
-def _check_admin(granted: Sequence[RoleGrant], by: str, store: str) -> None:
+def check_admin(granted: Sequence[RoleGrant], by: str, store: str, reason: str = "") -> None:
     """An instance may not know yet that ``by`` is no admin any more, or that roles are granted at all."""
+    roles = (Role.ADMIN, Role.BREAK_GLASS) if reason else (Role.ADMIN,)
     if granted and not any(
-        grant.role is Role.ADMIN and grant.principal in (by, ALL) and grant.store in (store, ALL) for grant in granted
+        grant.role in roles and grant.principal in (by, ALL) and grant.store in (store, ALL) for grant in granted
     ):
         raise PermissionDeniedError(
             f"principal {shown(by, 200)} has no role {Role.ADMIN} for store {shown(store)}, or not any more",
             field="store",
         )
+
+
+def revocable(
+    granted: Sequence[RoleGrant],
+    revoked: frozenset[bytes],
+    tokens: Sequence[KnownToken],
+    known: Sequence[KnownToken] | None,
+    by: Authorship,
+) -> list[KnownToken]:
+    """Those of the tokens that are not revoked yet. ``known``: those in the service's file, ``None`` where it asks for
+    none.
+
+    Raises:
+        PermissionDeniedError: roles are granted, and ``by`` has none for this.
+        InvalidInputError: nobody could grant a role any more, or call at all.
+        LimitExceededError: too many are revoked.
+    """
+    check_admin(granted, by.author, ALL, by.reason)
+    new = [token for token in dict.fromkeys(tokens) if token.digest not in revoked]
+    if len(revoked) + len(new) > MAX_REVOKED_TOKENS:
+        raise LimitExceededError(
+            f"{len(revoked)} tokens are revoked, the limit is {MAX_REVOKED_TOKENS}: {len(new)} more can't be",
+            field="digest",
+        )
+    if new and not _somebody_is_left(granted, revoked | {token.digest for token in new}, known):
+        raise InvalidInputError(
+            f"no {Role.ADMIN} of the store {ALL!r} could log in without this token of {new[0].principal!r}: make "
+            "another token or another admin before",
+            field="digest",
+        )
+    return new
+
+
+def _somebody_is_left(
+    granted: Sequence[RoleGrant], revoked: frozenset[bytes], known: Sequence[KnownToken] | None
+) -> bool:
+    """Whether a principal that may grant roles can log in."""
+    if known is None:
+        return True
+    admins = {grant.principal for grant in granted if _is_admin_of_all(grant)} or {ALL}
+    left = {token.principal for token in known if token.digest not in revoked}
+    return bool(left) if ALL in admins else not admins.isdisjoint(left)
+
+
+def granted_fact(grant: RoleGrant, reason: str) -> AuditFact:
+    """What the audit log says of a role that was granted."""
+    by = Authorship(grant.granted_by, reason)
+    return fact(by, "GrantRole", grant.store, role=grant.role, principal=grant.principal)
+
+
+def revoked_fact(principal: str, store: str, role: Role, by: Authorship) -> AuditFact:
+    """The same of one that was taken away."""
+    return fact(by, "RevokeRole", store, role=role, principal=principal)
+
+
+def tokens_fact(tokens: Sequence[KnownToken], by: Authorship) -> AuditFact:
+    """The same of tokens: whose they are, and the first digits of their digests, which let nobody in."""
+    principals = sorted({token.principal for token in tokens})[:_NAMED]
+    digests = [token.digest.hex()[:_DIGITS] for token in tokens[:_NAMED]]
+    return fact(by, "RevokeToken", ALL, tokens=len(tokens), principals=principals, digests=digests)
+
+
+_NAMED: Final = 8
+_DIGITS: Final = 16
 
 
 def _is_admin_of_all(grant: RoleGrant) -> bool:

@@ -29,6 +29,7 @@ from ringcast_wire import (
     shown,
 )
 
+from ringcast_config_service.repository.audit import AuditFact, RowChanges, facts_of
 from ringcast_config_service.repository.base import (
     NOBODY,
     Authorship,
@@ -160,7 +161,7 @@ class CurrentState:
 @dataclass(slots=True)
 class Plan:
     """What to store: keys to create, new heads, last state of each row, every revision, the events and their traces,
-    and the idempotency keys with their outcomes."""
+    the idempotency keys with their outcomes, and what the audit log says of it all (from ``changes``)."""
 
     outcomes: list[WriteOutcome | RingcastError] = field(default_factory=list)
     new_keys: list[KeyRef] = field(default_factory=list)
@@ -170,6 +171,8 @@ class Plan:
     history: list[PlannedRow] = field(default_factory=list)
     events: list[PlannedEvent] = field(default_factory=list)
     recorded: dict[MarkRef, Recorded] = field(default_factory=dict)
+    changes: list[RowChanges] = field(default_factory=list)
+    audit: list[AuditFact] = field(default_factory=list)
 
 
 def touched_partitions(requests: Iterable[WriteRequest]) -> list[PartitionRef]:
@@ -225,6 +228,7 @@ def plan_writes(requests: Sequence[WriteRequest], state: CurrentState, now_ms: i
             failed.add(chain)
             plan.outcomes += [error] * len(parts)
     plan.events = list(events_of(plan, plan.rows.values(), state, requests, now_ms))
+    plan.audit = facts_of(plan.changes)
     return plan
 
 
@@ -265,12 +269,12 @@ class _Planner:
     def _add_bundle(self, parts: Sequence[WriteRequest]) -> list[WriteOutcome]:
         plan = self.plan
         heads, rows, traceparents = plan.heads.copy(), plan.rows.copy(), plan.traceparents.copy()
-        new_keys, history = len(plan.new_keys), len(plan.history)
+        new_keys, history, changes = len(plan.new_keys), len(plan.history), len(plan.changes)
         try:
             return [self.add(part) for part in parts]
         except RingcastError:
             plan.heads, plan.rows, plan.traceparents = heads, rows, traceparents
-            del plan.new_keys[new_keys:], plan.history[history:]
+            del plan.new_keys[new_keys:], plan.history[history:], plan.changes[changes:]
             raise
 
     def _recorded(self, store: str, mark: IdempotencyMark) -> list[WriteOutcome] | None:
@@ -298,6 +302,7 @@ class _Planner:
         done = [row for row in planned if row is not None]
         if is_new and done:
             self.plan.new_keys.append(key)
+        ranges = [(ref.partition, self._head(ref).revision + 1, head.revision) for ref, head in heads.items()]
         self.plan.heads.update(heads)
         if request.traceparent is not None:
             for ref in heads:  # an event has one parent: the first request that wrote to its partition
@@ -305,6 +310,8 @@ class _Planner:
         self.plan.rows.update((ref, row) for ref, row in zip(refs, planned, strict=True) if row is not None)
         self.plan.history.extend(done)
         deleted = sum(row.value is None for row in done)
+        if done:
+            self.plan.changes.append(RowChanges(request.by, *key, len(done) - deleted, deleted, ranges))
         return WriteOutcome(
             written=len(done) - deleted,
             deleted=deleted,

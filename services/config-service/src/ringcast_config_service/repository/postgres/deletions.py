@@ -20,8 +20,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ringcast_config_service.repository import mapping
-from ringcast_config_service.repository.base import PURGE_ROWS, Deletion, Expired, KeyStats, StoreInfo
+from ringcast_config_service.repository import audit, mapping
+from ringcast_config_service.repository.base import (
+    PURGE_ROWS,
+    SERVICE,
+    Authorship,
+    Deletion,
+    Expired,
+    KeyStats,
+    StoreInfo,
+)
+from ringcast_config_service.repository.postgres.audit import add_facts
 from ringcast_config_service.repository.postgres.session import Connection, Sessions
 from ringcast_config_service.repository.postgres.stores import store_info
 from ringcast_config_service.repository.postgres.write import count
@@ -35,7 +44,7 @@ class PostgresDeletions:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
-    async def delete_store(self, name: str, deletion: Deletion) -> StoreInfo:
+    async def delete_store(self, name: str, deletion: Deletion, by: Authorship = SERVICE) -> StoreInfo:
         async def mark(db: Connection) -> None:
             await db.execute(Sql.LOCK_STORE_COUNT)
             await db.execute(Sql.LOCK_STORES, [name])
@@ -45,12 +54,13 @@ class PostgresDeletions:
                 mapping.check_deleted_stores(deleted)
             if (after := mapping.after_delete(found.deletion, deletion)) != found.deletion:
                 await db.execute(Sql.MARK_STORE, name, *after)
+                await add_facts(db, [audit.deleted(by, after, name)])
 
         await self._sessions.transact(mark)
         await self._close_heads()
         return await self._sessions.transact(lambda db: store_info(db, name, include_deleted=True))
 
-    async def restore_store(self, name: str, now_ms: int) -> StoreInfo:
+    async def restore_store(self, name: str, now_ms: int, by: Authorship = SERVICE) -> StoreInfo:
         async def work(db: Connection) -> StoreInfo:
             await db.execute(Sql.LOCK_STORE_COUNT)
             await db.execute(Sql.LOCK_STORES, [name])
@@ -59,13 +69,14 @@ class PostgresDeletions:
                 mapping.check_store_restorable(name, found.deletion, now_ms)
                 mapping.check_store_count(await db.fetchval(Sql.COUNT_STORES), name)
                 await db.execute(Sql.MARK_STORE, name, None, None)
+                await add_facts(db, [audit.fact(by, "RestoreStore", name)])
                 for record in await db.fetch(Sql.KEYS_TO_OPEN, name):
                     await _set_closed(db, record[0], closed=False)
             return await store_info(db, name)
 
         return await self._sessions.transact(work)
 
-    async def delete_key(self, store: str, key: str, deletion: Deletion) -> KeyStats:
+    async def delete_key(self, store: str, key: str, deletion: Deletion, by: Authorship = SERVICE) -> KeyStats:
         async def mark(db: Connection) -> None:
             await db.execute(Sql.LOCK_STORES, [store])
             _, current = await _key(db, store, key)
@@ -74,12 +85,13 @@ class PostgresDeletions:
                 mapping.check_deleted_keys(deleted, store)
             if (after := mapping.after_delete(current, deletion)) != current:
                 await db.execute(Sql.MARK_KEY, store, key, *after)
+                await add_facts(db, [audit.deleted(by, after, store, key)])
 
         await self._sessions.transact(mark)
         await self._close_heads()
         return await self._sessions.transact(lambda db: _key_stats(db, store, key))
 
-    async def restore_key(self, store: str, key: str, now_ms: int) -> KeyStats:
+    async def restore_key(self, store: str, key: str, now_ms: int, by: Authorship = SERVICE) -> KeyStats:
         async def work(db: Connection) -> KeyStats:
             await db.execute(Sql.LOCK_STORES, [store])
             key_id, current = await _key(db, store, key)
@@ -87,6 +99,7 @@ class PostgresDeletions:
                 mapping.check_key_restorable(store, key, current, now_ms)
                 check_key_count(await db.fetchval(Sql.COUNT_KEYS, store), store, key)
                 await db.execute(Sql.MARK_KEY, store, key, None, None)
+                await add_facts(db, [audit.fact(by, "RestoreKey", store, key)])
                 await _set_closed(db, key_id, closed=False)
             return await _key_stats(db, store, key)
 
@@ -120,6 +133,7 @@ class PostgresDeletions:
             if count(await db.execute(Sql.DROP_STORE, name)):
                 await db.execute(Sql.DROP_MARKS, name)
                 await db.execute(Sql.DROP_EVENTS, mapping.store_event_subjects(name))
+                await add_facts(db, [audit.fact(SERVICE, "PurgeStore", name)])
 
         await self._sessions.transact(work)
 
@@ -129,6 +143,7 @@ class PostgresDeletions:
             for key_id in await _expired_key_ids(db, store, key):
                 await _drop(db, key_id)
                 await db.execute(Sql.DROP_EVENTS, mapping.event_subjects(store, key))
+                await add_facts(db, [audit.fact(SERVICE, "PurgeKey", store, key)])
 
         await self._sessions.transact(work)
 

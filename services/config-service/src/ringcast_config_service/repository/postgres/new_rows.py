@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ringcast_wire import RingcastError, limits
 
+from ringcast_config_service.repository.audit import RowChanges, facts_of
 from ringcast_config_service.repository.base import NOBODY, Authorship, PlainWrites, WriteOutcome, WriteRequest
 from ringcast_config_service.repository.writes import (
     CurrentState,
@@ -69,7 +70,9 @@ def plan_new(requests: Sequence[WriteRequest], state: CurrentState, now_ms: int)
         known.update(rows.row_ids)
         if len(known) < before + len(rows):
             return None
-        added = NewRows(key, rows, _add(rows, key, tallies, state), request.by)
+        versions, ranges = _add(rows, key, tallies, state)
+        added = NewRows(key, rows, versions, request.by)
+        plan.changes.append(RowChanges(request.by, *key, len(rows), 0, ranges))
         new.append(added)
         plan.outcomes.append(WriteOutcome(written=len(rows), deleted=0, unchanged=0, versions=added.versions))
         if request.traceparent is not None:
@@ -79,6 +82,7 @@ def plan_new(requests: Sequence[WriteRequest], state: CurrentState, now_ms: int)
         return None
     plan.heads = {ref: tally.head() for ref, tally in tallies.items()}
     plan.events = list(events_of(plan, _listed(new, tallies, state), state, requests, now_ms))
+    plan.audit = facts_of(plan.changes)
     return plan, new
 
 
@@ -95,12 +99,15 @@ def _may_be_written(request: WriteRequest, key: KeyRef, state: CurrentState) -> 
     return True
 
 
-def _add(rows: PlainWrites, key: KeyRef, tallies: dict[PartitionRef, Tally], state: CurrentState) -> list[int]:
-    """Counts the heads up; returns the versions of the rows."""
+def _add(
+    rows: PlainWrites, key: KeyRef, tallies: dict[PartitionRef, Tally], state: CurrentState
+) -> tuple[list[int], list[tuple[int, int, int]]]:
+    """Counts the heads up; returns the versions of the rows, and (partition, first, last) of them."""
     of_key: dict[int, Tally] = {}
     for partition in set(rows.partitions):
         ref = PartitionRef(key, partition)
         of_key[partition] = tallies.setdefault(ref, Tally(*state.heads.get(ref, Head())))
+    before = {partition: tally.revision for partition, tally in of_key.items()}
     versions = []
     for partition, size in zip(rows.partitions, rows.sizes, strict=True):
         tally = of_key[partition]
@@ -108,7 +115,7 @@ def _add(rows: PlainWrites, key: KeyRef, tallies: dict[PartitionRef, Tally], sta
         tally.rows += 1
         tally.bytes += size
         versions.append(tally.revision)
-    return versions
+    return versions, [(partition, before[partition] + 1, tally.revision) for partition, tally in of_key.items()]
 
 
 def _listed(new: Iterable[NewRows], tallies: dict[PartitionRef, Tally], state: CurrentState) -> Iterable[PlannedRow]:

@@ -16,6 +16,7 @@ from ringcast_wire import UnavailableError
 
 from ringcast_config_service.repository.base import DEFAULT_LOCK_TIMEOUT_MS, DEFAULT_WRITE_CONNECTIONS, PoolUse
 from ringcast_config_service.repository.postgres import session as sessions
+from ringcast_config_service.repository.postgres.audit import PostgresAudit
 from ringcast_config_service.repository.postgres.deletions import PostgresDeletions
 from ringcast_config_service.repository.postgres.history import PostgresHistories, RecordWatch
 from ringcast_config_service.repository.postgres.maintenance import PostgresMaintenance
@@ -65,6 +66,7 @@ class PostgresRepository:
         self.histories = PostgresHistories(self._sessions, self._watch)
         self.events = PostgresOutbox(self._sessions)
         self.roles = PostgresRoles(self._sessions)
+        self.audit = PostgresAudit(self._sessions)
         self.maintenance = PostgresMaintenance(self._sessions)
 
     async def open(self) -> None:

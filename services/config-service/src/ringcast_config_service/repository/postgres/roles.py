@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ringcast_wire import Role
+from ringcast_wire.tokens import KnownToken
 
 from ringcast_config_service.repository import roles
-from ringcast_config_service.repository.base import RoleGrant
+from ringcast_config_service.repository.base import Authorship, RoleGrant
+from ringcast_config_service.repository.postgres.audit import add_facts
 from ringcast_config_service.repository.postgres.session import Connection, Sessions
 from ringcast_config_service.repository.sql.statements import Postgres as Sql
 
@@ -20,19 +24,40 @@ class PostgresRoles:
         async with self._sessions.use("fetches") as db:
             return roles.to_grants(await db.fetch(Sql.ROLE_GRANTS))
 
-    async def grant_role(self, grant: RoleGrant) -> bool:
+    async def grant_role(self, grant: RoleGrant, reason: str = "") -> bool:
         async def work(db: Connection) -> bool:
-            if wanted := roles.may_grant(await _locked(db), grant):
+            if wanted := roles.may_grant(await _locked(db), grant, reason):
                 await db.execute(Sql.INSERT_ROLE, *grant[:3], grant.granted_by)
+                await add_facts(db, [roles.granted_fact(grant, reason)])
             return wanted
 
         return await self._sessions.transact(work)
 
-    async def revoke_role(self, principal: str, store: str, role: Role, by: str) -> bool:
+    async def revoke_role(self, principal: str, store: str, role: Role, by: str, reason: str = "") -> bool:
         async def work(db: Connection) -> bool:
-            if found := roles.may_revoke(await _locked(db), principal, store, role, by):
+            if found := roles.may_revoke(await _locked(db), principal, store, role, by, reason):
                 await db.execute(Sql.DELETE_ROLE, principal, store, role)
+                await add_facts(db, [roles.revoked_fact(principal, store, role, Authorship(by, reason))])
             return found
+
+        return await self._sessions.transact(work)
+
+    async def revoked_tokens(self) -> frozenset[bytes]:
+        async with self._sessions.use("fetches") as db:
+            return roles.to_digests(await db.fetch(Sql.REVOKED_TOKENS))
+
+    async def revoke_tokens(
+        self, tokens: Sequence[KnownToken], known: Sequence[KnownToken] | None, by: Authorship
+    ) -> int:
+        async def work(db: Connection) -> int:
+            granted = await _locked(db)
+            revoked = roles.to_digests(await db.fetch(Sql.REVOKED_TOKENS))
+            new = roles.revocable(granted, revoked, tokens, known, by)
+            for token in new:
+                await db.execute(Sql.INSERT_REVOKED_TOKEN, token.digest.hex(), token.principal, by.author)
+            if new:
+                await add_facts(db, [roles.tokens_fact(new, by)])
+            return len(new)
 
         return await self._sessions.transact(work)
 

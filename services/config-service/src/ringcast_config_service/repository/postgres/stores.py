@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ringcast_config_service.repository import mapping
-from ringcast_config_service.repository.base import StoreInfo, StoreRecord
+from ringcast_config_service.repository import audit, mapping
+from ringcast_config_service.repository.base import SERVICE, Authorship, StoreInfo, StoreRecord
+from ringcast_config_service.repository.postgres.audit import add_facts
 from ringcast_config_service.repository.postgres.session import Connection, Sessions
 from ringcast_config_service.repository.sql.statements import Postgres as Sql
 
@@ -14,7 +15,7 @@ class PostgresStores:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
-    async def create_store(self, record: StoreRecord) -> StoreRecord:
+    async def create_store(self, record: StoreRecord, by: Authorship = SERVICE) -> StoreRecord:
         async def work(db: Connection) -> StoreRecord:
             found = await db.fetchrow(Sql.GET_STORE, record.name)
             if not found:
@@ -24,6 +25,7 @@ class PostgresStores:
                 return mapping.check_same(mapping.to_store(found), record)
             mapping.check_store_count(await db.fetchval(Sql.COUNT_STORES), record.name)
             await db.execute(Sql.INSERT_STORE, *mapping.from_store(record))
+            await add_facts(db, [audit.created(by, record)])
             return record
 
         return await self._sessions.transact(work)
@@ -45,11 +47,13 @@ class PostgresStores:
         async with self._sessions.use("fetches") as db:
             return [mapping.to_store(record) for record in await db.fetch(Sql.LIST_STORES)]
 
-    async def update_store(self, name: str, inline_max_bytes: int) -> StoreInfo:
+    async def update_store(self, name: str, inline_max_bytes: int, by: Authorship = SERVICE) -> StoreInfo:
         async def work(db: Connection) -> StoreInfo:
             await db.execute(Sql.LOCK_STORES, [name])
             await db.execute(Sql.SET_INLINE, name, inline_max_bytes)
-            return await store_info(db, name)
+            found = await store_info(db, name)
+            await add_facts(db, [audit.fact(by, "UpdateStore", name, inline_max_bytes=inline_max_bytes)])
+            return found
 
         return await self._sessions.transact(work)
 

@@ -14,6 +14,7 @@ from ringcast_wire import RingcastError, UnavailableError
 from ringcast_config_service.repository import mapping, writes
 from ringcast_config_service.repository.base import OutboxRecord, WriteRequest, Written
 from ringcast_config_service.repository.postgres import copying, new_rows
+from ringcast_config_service.repository.postgres.audit import fact_columns
 from ringcast_config_service.repository.postgres.new_row_predictor import LEAST_ROWS
 from ringcast_config_service.repository.postgres.session import Connection, LostRaceError
 from ringcast_config_service.repository.sql.statements import Postgres as Sql
@@ -55,11 +56,12 @@ async def write(
         await _store_heads(db, plan, key_ids, state)
     if many:
         await _store_many(db, plan, key_ids, state)
-        ids = await db.fetch(Sql.INSERT_OUTBOX, *columns(plan.events))
+        ids = await _store_events(db, plan)
     elif plan.rows:
         history = columns([(*mapping.from_row(row, key_ids), row.prev) for row in plan.history])
         authors = _authors(plan.history)
-        params = (*_rows(plan.rows.values(), key_ids), *history, *authors, *columns(plan.events))
+        events = *fact_columns(plan.audit), *columns(plan.events)
+        params = (*_rows(plan.rows.values(), key_ids), *history, *authors, *events)
         if at_once:
             ids = await db.fetch(Sql.WRITE_WITH_HEADS, *_heads(plan.heads, key_ids), *params)
         else:
@@ -87,7 +89,15 @@ async def write_new(db: Connection, requests: Sequence[WriteRequest], now_ms: in
     except asyncpg.UniqueViolationError as error:
         raise StoredError from error
     await _store_marks(db, plan)
-    return _written(plan, await db.fetch(Sql.INSERT_OUTBOX, *columns(plan.events)))
+    return _written(plan, await _store_events(db, plan))
+
+
+async def _store_events(db: Connection, plan: writes.Plan) -> Sequence[Sequence[Any]]:
+    """The events, and what the audit log says; the ids of the events."""
+    found: Sequence[Sequence[Any]] = await db.fetch(
+        Sql.AUDIT_AND_EVENTS, *fact_columns(plan.audit), *columns(plan.events)
+    )
+    return found
 
 
 async def _plan_new(

@@ -1,6 +1,7 @@
 """Every SQL statement of the service, by its name: ``Postgres.GET_STORE``, ``Sqlite.GET_STORE``.
 
-The texts are in ``queries.sql``, ``schema.sql`` and ``upgrades.sql``: those in this folder are for all databases, those
+The texts are in ``queries.sql``, ``schema.sql`` and ``upgrades.sql``, those of the audit log in ``audit_queries.sql``
+and ``audit_schema.sql``: those in this folder are for all databases, those
 in ``postgres/`` for PostgreSQL and CockroachDB, those in ``sqlite/`` for SQLite. Nothing is changed in a text but what
 this module does:
 
@@ -17,9 +18,17 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from ringcast_wire.audit import GENESIS
+
 from ringcast_config_service.repository.sql.loader import Block, insert, read_blocks, read_schema, read_upgrades
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
+
+PATHS: Final = {
+    database: ("sql/queries.sql", "sql/audit_queries.sql", f"{database}/queries.sql", f"{database}/audit_queries.sql")
+    for database in ("postgres", "sqlite")
+}
+"""Where the statements of each database are."""
 
 _PARAMETER: Final = re.compile(r"\$(\d+)")
 _PARAMETER_AND_CAST: Final = re.compile(r"\$(\d+)(?:::[A-Z]+)?")
@@ -34,8 +43,9 @@ _COCKROACH_TYPES: Final = {**_POSTGRES_TYPES, "text": "TEXT"}
 _SQLITE_TYPES: Final = {"id": "INTEGER PRIMARY KEY AUTOINCREMENT", "bytes": "BLOB", "text": "TEXT", "if_not_exists": ""}
 """AUTOINCREMENT: an id is never used again, which paging through the outbox relies on."""
 
-_WRITE: Final = ("UPSERT_ROWS", "INSERT_HISTORY", "INSERT_OUTBOX")
-AT_ONCE: Final = {"WRITE": _WRITE, "WRITE_WITH_HEADS": ("UPSERT_HEADS", *_WRITE)}
+_EVENTS: Final = ("INSERT_AUDIT", "INSERT_OUTBOX")
+_WRITE: Final = ("UPSERT_ROWS", "INSERT_HISTORY", *_EVENTS)
+AT_ONCE: Final = {"WRITE": _WRITE, "WRITE_WITH_HEADS": ("UPSERT_HEADS", *_WRITE), "AUDIT_AND_EVENTS": _EVENTS}
 """PostgreSQL's writes. The heads too only where they are there, and locked: the order of the parts is not defined, and
 a transaction that loses a race for a new partition has to learn it from its head, before its history is in the way."""
 
@@ -72,11 +82,16 @@ def _statements(blocks: Mapping[str, Block]) -> dict[str, str]:
 
 
 def _tables(path: str, types: Mapping[str, str]) -> tuple[str, ...]:
-    texts = {**types, "version": str(SCHEMA_VERSION)}
+    texts = {**types, "version": str(SCHEMA_VERSION), "genesis": GENESIS}
     return tuple(insert(statement, texts) for statement in read_schema(path))
 
 
+def _all_tables(types: Mapping[str, str]) -> tuple[str, ...]:
+    return (*_tables("sql/audit_schema.sql", types), *_tables("sql/schema.sql", types))
+
+
 def _upgrades(types: Mapping[str, str], database: str = "") -> dict[str, tuple[str, ...]]:
+    types = {**types, "genesis": GENESIS}
     found = read_upgrades("sql/upgrades.sql")
     return {
         f"{database}{name}": tuple(" ".join(insert(text, types).split()) for text in texts)
@@ -99,24 +114,24 @@ def _at_once(*statements: str) -> str:
 
 
 def _postgres() -> Statements:
-    found = _statements(read_blocks("sql/queries.sql", "postgres/queries.sql"))
+    found = _statements(read_blocks(*PATHS["postgres"]))
     at_once = {name: _at_once(*(found[part] for part in parts)) for name, parts in AT_ONCE.items()}
     # The version of the schema comes last: when it is there, everything is.
     first = _tables("postgres/schema.sql", {})
     return Statements(
         {**found, **at_once},
-        TABLES=(*first, *_tables("sql/schema.sql", _POSTGRES_TYPES)),
-        COCKROACH_TABLES=(*first, *_tables("sql/schema.sql", _COCKROACH_TYPES)),
+        TABLES=(*first, *_all_tables(_POSTGRES_TYPES)),
+        COCKROACH_TABLES=(*first, *_all_tables(_COCKROACH_TYPES)),
         **_upgrades(_POSTGRES_TYPES),
         **_upgrades(_COCKROACH_TYPES, "COCKROACH_"),
     )
 
 
 def _sqlite() -> Statements:
-    found = _statements(read_blocks("sql/queries.sql", "sqlite/queries.sql"))
+    found = _statements(read_blocks(*PATHS["sqlite"]))
     return Statements(
         {name: _for_sqlite(text) for name, text in found.items()},
-        TABLES=_tables("sql/schema.sql", _SQLITE_TYPES),
+        TABLES=_all_tables(_SQLITE_TYPES),
         **_upgrades(_SQLITE_TYPES),
     )
 

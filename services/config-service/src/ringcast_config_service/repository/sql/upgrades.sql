@@ -20,3 +20,45 @@ CREATE TABLE IF NOT EXISTS role_grants (
     PRIMARY KEY (store, principal, role)
 );
 UPDATE schema_version SET version = 3 WHERE version = 2
+
+-- UPGRADE_4 --
+-- There is an audit log, and tokens can be revoked.
+CREATE TABLE IF NOT EXISTS audit_pending (
+    id {id},
+    at_ms BIGINT NOT NULL,
+    principal TEXT NOT NULL,
+    action TEXT NOT NULL,
+    store TEXT NOT NULL,
+    config_key TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    details TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS audit_log (
+    seq BIGINT PRIMARY KEY,
+    at_ms BIGINT NOT NULL,
+    principal TEXT NOT NULL,
+    action TEXT NOT NULL,
+    store TEXT NOT NULL,
+    config_key TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    details TEXT NOT NULL,
+    hash TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS audit_chain (
+    one BIGINT PRIMARY KEY CHECK (one = 1),
+    seq BIGINT NOT NULL,
+    hash TEXT NOT NULL,
+    floor_seq BIGINT NOT NULL,
+    floor_hash TEXT NOT NULL
+);
+INSERT INTO audit_chain (one, seq, hash, floor_seq, floor_hash) VALUES (1, 0, '{genesis}', 0, '{genesis}')
+ON CONFLICT (one) DO NOTHING;
+CREATE TABLE IF NOT EXISTS revoked_tokens (
+    digest {text} PRIMARY KEY,
+    principal TEXT NOT NULL,
+    revoked_by TEXT NOT NULL,
+    revoked_at_ms BIGINT NOT NULL
+);
+UPDATE schema_version SET version = 4 WHERE version = 3

@@ -8,9 +8,18 @@ from __future__ import annotations
 
 import sqlite3
 
-from ringcast_config_service.repository import mapping
-from ringcast_config_service.repository.base import PURGE_ROWS, Deletion, Expired, KeyStats, StoreInfo
+from ringcast_config_service.repository import audit, mapping
+from ringcast_config_service.repository.base import (
+    PURGE_ROWS,
+    SERVICE,
+    Authorship,
+    Deletion,
+    Expired,
+    KeyStats,
+    StoreInfo,
+)
 from ringcast_config_service.repository.sql.statements import Sqlite as Sql
+from ringcast_config_service.repository.sqlite.audit import add_facts
 from ringcast_config_service.repository.sqlite.session import Sessions
 from ringcast_config_service.repository.sqlite.stores import store_info
 from ringcast_config_service.repository.writes import check_key_count
@@ -22,46 +31,50 @@ class SqliteDeletions:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
-    async def delete_store(self, name: str, deletion: Deletion) -> StoreInfo:
+    async def delete_store(self, name: str, deletion: Deletion, by: Authorship = SERVICE) -> StoreInfo:
         def work(db: sqlite3.Connection) -> StoreInfo:
             found = mapping.existing_record(db.execute(Sql.GET_STORE, (name,)).fetchone(), name)
             if found.deletion is None and deletion.expires_at_ms:
                 mapping.check_deleted_stores(db.execute(Sql.COUNT_DELETED_STORES).fetchone()[0])
             if (after := mapping.after_delete(found.deletion, deletion)) != found.deletion:
                 db.execute(Sql.MARK_STORE, (name, *after))
+                add_facts(db, [audit.deleted(by, after, name)])
             return store_info(db, name, include_deleted=True)
 
         return await self._sessions.write(work)
 
-    async def restore_store(self, name: str, now_ms: int) -> StoreInfo:
+    async def restore_store(self, name: str, now_ms: int, by: Authorship = SERVICE) -> StoreInfo:
         def work(db: sqlite3.Connection) -> StoreInfo:
             found = mapping.existing_record(db.execute(Sql.GET_STORE, (name,)).fetchone(), name)
             if found.deletion is not None:
                 mapping.check_store_restorable(name, found.deletion, now_ms)
                 mapping.check_store_count(db.execute(Sql.COUNT_STORES).fetchone()[0], name)
                 db.execute(Sql.MARK_STORE, (name, None, None))
+                add_facts(db, [audit.fact(by, "RestoreStore", name)])
             return store_info(db, name)
 
         return await self._sessions.write(work)
 
-    async def delete_key(self, store: str, key: str, deletion: Deletion) -> KeyStats:
+    async def delete_key(self, store: str, key: str, deletion: Deletion, by: Authorship = SERVICE) -> KeyStats:
         def work(db: sqlite3.Connection) -> KeyStats:
             current = _key_deletion(db, store, key)
             if current is None and deletion.expires_at_ms:
                 mapping.check_deleted_keys(db.execute(Sql.COUNT_DELETED_KEYS, (store,)).fetchone()[0], store)
             if (after := mapping.after_delete(current, deletion)) != current:
                 db.execute(Sql.MARK_KEY, (store, key, *after))
+                add_facts(db, [audit.deleted(by, after, store, key)])
             return mapping.only_key(db.execute(Sql.KEY_STATS, (store,)).fetchall(), store, key)
 
         return await self._sessions.write(work)
 
-    async def restore_key(self, store: str, key: str, now_ms: int) -> KeyStats:
+    async def restore_key(self, store: str, key: str, now_ms: int, by: Authorship = SERVICE) -> KeyStats:
         def work(db: sqlite3.Connection) -> KeyStats:
             current = _key_deletion(db, store, key)
             if current is not None:
                 mapping.check_key_restorable(store, key, current, now_ms)
                 check_key_count(db.execute(Sql.COUNT_KEYS, (store,)).fetchone()[0], store, key)
                 db.execute(Sql.MARK_KEY, (store, key, None, None))
+                add_facts(db, [audit.fact(by, "RestoreKey", store, key)])
             return mapping.only_key(db.execute(Sql.KEY_STATS, (store,)).fetchall(), store, key)
 
         return await self._sessions.write(work)
@@ -92,6 +105,7 @@ class SqliteDeletions:
             if db.execute(Sql.DROP_STORE, (name,)).rowcount:
                 db.execute(Sql.DROP_MARKS, (name,))
                 db.execute(Sql.DROP_EVENTS, (mapping.store_event_subjects(name),))
+                add_facts(db, [audit.fact(SERVICE, "PurgeStore", name)])
 
         await self._sessions.write(work)
 
@@ -100,6 +114,7 @@ class SqliteDeletions:
             for key_id in _expired_key_ids(db, store, key):
                 _drop(db, key_id)
                 db.execute(Sql.DROP_EVENTS, (mapping.event_subjects(store, key),))
+                add_facts(db, [audit.fact(SERVICE, "PurgeKey", store, key)])
 
         await self._sessions.write(work)
 

@@ -13,6 +13,7 @@ from ringcast_wire import UnavailableError
 from ringcast_config_service.repository.base import PoolUse
 from ringcast_config_service.repository.sql.statements import SCHEMA_VERSION
 from ringcast_config_service.repository.sql.statements import Sqlite as Sql
+from ringcast_config_service.repository.sqlite.audit import SqliteAudit
 from ringcast_config_service.repository.sqlite.deletions import SqliteDeletions
 from ringcast_config_service.repository.sqlite.history import SqliteHistories
 from ringcast_config_service.repository.sqlite.maintenance import SqliteMaintenance
@@ -40,6 +41,7 @@ class SqliteRepository:
         self.histories = SqliteHistories(self._sessions)
         self.events = SqliteOutbox(self._sessions)
         self.roles = SqliteRoles(self._sessions)
+        self.audit = SqliteAudit(self._sessions)
         self.maintenance = SqliteMaintenance(self._sessions)
 
     async def open(self) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 
-from ringcast_config_service.repository import mapping
-from ringcast_config_service.repository.base import StoreInfo, StoreRecord
+from ringcast_config_service.repository import audit, mapping
+from ringcast_config_service.repository.base import SERVICE, Authorship, StoreInfo, StoreRecord
 from ringcast_config_service.repository.sql.statements import Sqlite as Sql
+from ringcast_config_service.repository.sqlite.audit import add_facts
 from ringcast_config_service.repository.sqlite.session import Sessions
 
 
@@ -16,13 +17,14 @@ class SqliteStores:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
-    async def create_store(self, record: StoreRecord) -> StoreRecord:
+    async def create_store(self, record: StoreRecord, by: Authorship = SERVICE) -> StoreRecord:
         def work(db: sqlite3.Connection) -> StoreRecord:
             found = db.execute(Sql.GET_STORE, (record.name,)).fetchone()
             if found:
                 return mapping.check_same(mapping.to_store(found), record)
             mapping.check_store_count(db.execute(Sql.COUNT_STORES).fetchone()[0], record.name)
             db.execute(Sql.INSERT_STORE, mapping.from_store(record))
+            add_facts(db, [audit.created(by, record)])
             return record
 
         return await self._sessions.write(work)
@@ -45,10 +47,12 @@ class SqliteStores:
         found = await self._sessions.read(lambda db: db.execute(Sql.LIST_STORES).fetchall())
         return [mapping.to_store(record) for record in found]
 
-    async def update_store(self, name: str, inline_max_bytes: int) -> StoreInfo:
+    async def update_store(self, name: str, inline_max_bytes: int, by: Authorship = SERVICE) -> StoreInfo:
         def work(db: sqlite3.Connection) -> StoreInfo:
             db.execute(Sql.SET_INLINE, (name, inline_max_bytes))
-            return store_info(db, name)
+            found = store_info(db, name)
+            add_facts(db, [audit.fact(by, "UpdateStore", name, inline_max_bytes=inline_max_bytes)])
+            return found
 
         return await self._sessions.write(work)
 

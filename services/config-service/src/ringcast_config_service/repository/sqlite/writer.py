@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from ringcast_config_service.repository import mapping, writes
 from ringcast_config_service.repository.base import OutboxRecord, WriteRequest, Written
 from ringcast_config_service.repository.sql.statements import Sqlite as Sql
+from ringcast_config_service.repository.sqlite.audit import add_facts
 from ringcast_config_service.repository.sqlite.session import Sessions
 
 
@@ -44,6 +45,7 @@ def _write(db: sqlite3.Connection, requests: Sequence[WriteRequest], now_ms: int
             for row in plan.history
         ),
     )
+    add_facts(db, plan.audit)
     events = [OutboxRecord(_inserted(db, Sql.INSERT_OUTBOX, (*event, stamp_ms)), *event) for event in plan.events]
     return Written(plan.outcomes, events)
 

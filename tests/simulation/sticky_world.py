@@ -291,8 +291,7 @@ class Process:
     def call(self) -> None:
         """Starts a call, if it may."""
         partition = self.world.draw.randrange(PARTITIONS)
-        token = self.ownership.begin_call(partition, self.now)
-        if token is None:
+        if (token := self.ownership.begin_call(partition, self.now)) is None:
             return
         self.run(Call(self, partition, token))
 
@@ -313,8 +312,8 @@ class Process:
         if token is None:
             self.ownership.end_last_call(partition, self.now)
             self.act()
-        else:
-            self.run(Call(self, partition, token, is_last=True))
+            return
+        self.run(Call(self, partition, token, is_last=True))
 
     def end(self, call: Call) -> None:
         if call in self.open_calls:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ringcast_wire import EventLog, LeaseRecord, Mode, RingcastError, StoreSettings, Strategy, UnavailableError
+from ringcast_wire import EventLog, Mode, RingcastError, StoreSettings, Strategy, UnavailableError
 
 from ringcast._bus.bus import TRANSIENT, Bus, Delivery
 from ringcast._bus.consumers import Consumers, EventDemand
@@ -39,8 +39,6 @@ class WorkerContext:
     bus: Bus
     keys: KeySessions
     process: Process
-    record: LeaseRecord
-    """What others see of this process."""
     stats: Stats
     """What is no single key's."""
     log: EventLog
@@ -82,7 +80,7 @@ class JoinedWorker:
                 bus,
                 config,
                 settings.partition_count,
-                record=context.record,
+                record=context.process.record(),
                 participant=self._exclusive,
                 log=context.log,
                 times=times,

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-import time
 from typing import TYPE_CHECKING
 
-from ringcast_wire import EventLog, InUseError, LeaseRecord, MismatchError, Mode, StoreSettings, Strategy
+from ringcast_wire import EventLog, InUseError, MismatchError, Mode, StoreSettings, Strategy
 from ringcast_wire.tracing import Tracing
 
 from ringcast._bus.bus import Bus, OpenBus
@@ -76,12 +73,6 @@ class Runtime:
         self._open_bus = open_bus
         self._opener = open_agent_call
         self._process = process
-        self._record = LeaseRecord(
-            incarnation=process.incarnation,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            started_at_ms=int(time.time() * 1000),
-        )
         self.stats = Stats()
         """What is no single key's."""
         self._keys = KeySessions(log)
@@ -225,7 +216,7 @@ class Runtime:
         own = LeaseHolder(
             bus,
             self._config.worker_id,
-            self._record,
+            self._process.record(),
             refresh_s=self._config.lease_refresh_s,
             servers=self._config.servers,
             regranted=self._verify,
@@ -246,7 +237,7 @@ class Runtime:
     async def _hold(self, bus: Bus, fetches: FetchClient, settings: StoreSettings, lease: LeaseSource) -> None:
         """Takes part with a lease that is held, and gives back in the end whatever it has taken."""
         config, host = self._config, self._host
-        context = WorkerContext(config, settings, bus, self._keys, self._process, self._record, self.stats, self._log)
+        context = WorkerContext(config, settings, bus, self._keys, self._process, self.stats, self._log)
         joined = self.joined = host.joined = JoinedWorker(context, lease, host.demand)
         try:
             samples = WorkerSamples(config, bus, joined.consumers, lease, self.sessions, self.all_stats)

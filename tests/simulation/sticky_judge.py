@@ -34,6 +34,8 @@ class Call:
     process: Caller
     partition: int
     token: int
+    is_last: bool = False
+    """It is ``on_revoked``, which may run once its session has ended in good order."""
 
 
 class Judge:
@@ -44,7 +46,7 @@ class Judge:
         self.calls: dict[int, list[Call]] = {}
         self.highest: dict[int, int] = {}
         self.holders: dict[tuple[int, int], object] = {}
-        self.begun = 0
+        self.begun = self.last = 0
 
     def begins(self, call: Call) -> None:
         process, partition = call.process, call.partition
@@ -56,8 +58,9 @@ class Judge:
         if call.token < self.highest.get(partition, 0):
             raise Violation(f"partition {partition}: token {call.token} comes after {self.highest[partition]}")
         holder = (process, process.ownership.session)
-        if self.holders.setdefault((partition, call.token), holder) != holder:
+        if not call.is_last and self.holders.setdefault((partition, call.token), holder) != holder:
             raise Violation(f"partition {partition}: token {call.token} has two owners")
+        self.last += call.is_last
         self.highest[partition] = call.token
         self.calls.setdefault(partition, []).append(call)
         self.begun += 1

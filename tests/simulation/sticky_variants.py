@@ -10,7 +10,7 @@ from msgspec import structs
 from ringcast._protocol.sticky.evidence import LeaseEvidence
 from ringcast._protocol.sticky.fence import Fence
 from ringcast._protocol.sticky.leader import Leader, Step, View, WriteTable
-from ringcast._protocol.sticky.ownership import Aim, Ownership
+from ringcast._protocol.sticky.ownership import Aim, Deed, OwnedInput, OwnedPartition, Ownership
 from ringcast._protocol.sticky.records import Phase, Session, Table
 
 from tests.simulation.sticky_world import Machines
@@ -76,6 +76,20 @@ class ResumesItsToken(Ownership):
         return None if self._fence.passed(now) else super().begin_call(partition, now)
 
 
+class ReleasesBeforeTheLastCall(Ownership):
+    """Says that it has released a partition while the application is still to be told that it has lost it."""
+
+    def _do(self, owned: OwnedPartition, happened: OwnedInput, deed: Deed) -> None:
+        super()._do(owned, happened, deed)
+        owned.owes_last = False
+
+    def begin_last_call(self, partition: int, now: float) -> int | None:
+        if self._fence.passed(now):
+            return None
+        self._partitions[partition].calls += 1
+        return self._partitions[partition].token
+
+
 class LeaderWithMemory(Leader):
     """Goes on from the table that it wrote last, and not from the one that is there."""
 
@@ -122,6 +136,9 @@ VARIANTS: Final[Mapping[str, Variant]] = {
     ),
     "resumes_its_token": Variant(
         Machines(ownership=ResumesItsToken), "goes on with its tokens after its fence has passed, once it has a refresh"
+    ),
+    "releases_before_the_last_call": Variant(
+        Machines(ownership=ReleasesBeforeTheLastCall), "says that it has released a partition before `on_revoked`"
     ),
     "leader_with_memory": Variant(
         Machines(leader=LeaderWithMemory), "goes on from the table that it wrote last, not from the one that is there"

@@ -251,6 +251,8 @@ class Process:
                 took_s = self.world.draw.uniform(0.01, 1.5)
                 done = partial(self.prepared, action.partition, action.token)
                 self.world.after(took_s, partial(self.take, done))
+            elif action.deed is Deed.STOP:
+                self.last_call_soon(action.partition)
         name = names.state_key(KEY, self.worker_id)
         record = self.ownership.record
         revision, value = self.nodes.get(name, (0, b""))
@@ -289,19 +291,37 @@ class Process:
     def call(self) -> None:
         """Starts a call, if it may."""
         partition = self.world.draw.randrange(PARTITIONS)
-        token = self.ownership.begin_call(partition, self.now)
-        if token is None:
+        if (token := self.ownership.begin_call(partition, self.now)) is None:
             return
-        call = Call(self, partition, token)
+        self.run(Call(self, partition, token))
+
+    def run(self, call: Call) -> None:
         self.world.judge.begins(call)
         self.open_calls.append(call)
         self.world.after(self.world.draw.uniform(0.0, TIMES.call_s) / self.rate, lambda: self.end(call))
+
+    def last_call_soon(self, partition: int) -> None:
+        self.world.after(self.world.draw.uniform(0.0, 0.3), lambda: self.take(lambda: self.last_call(partition)))
+
+    def last_call(self, partition: int) -> None:
+        """Tells the application that it has lost a partition, once its other calls have ended."""
+        if any(call.partition == partition for call in self.open_calls):
+            self.last_call_soon(partition)
+            return
+        token = self.ownership.begin_last_call(partition, self.now)
+        if token is None:
+            self.ownership.end_last_call(partition, self.now)
+            self.act()
+            return
+        self.run(Call(self, partition, token, is_last=True))
 
     def end(self, call: Call) -> None:
         if call in self.open_calls:
             self.open_calls.remove(call)
             self.world.judge.ends(call)
             self.ownership.end_call(call.partition, self.now)
+            if call.is_last:
+                self.ownership.end_last_call(call.partition, self.now)
             self.act()
 
 

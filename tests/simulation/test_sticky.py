@@ -35,6 +35,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
     first, second = World(3).run(), World(3).run()
     assert first.trace == second.trace
     assert first.judge.begun == second.judge.begun
+    assert first.judge.last == second.judge.last > 10
     assert first.store.nodes == second.store.nodes
 
 

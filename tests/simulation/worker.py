@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 from ringcast import Change
 from ringcast._bus import consumers
+from ringcast._common import process as identity
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import worker_log
 from ringcast._common.process import Process as Identity
@@ -23,7 +24,7 @@ from ringcast._delivery import calls, handler, loop_share
 from ringcast._protocol.actions import Ack, Action, HistoryChanged, HistoryRefused, Restored
 from ringcast._protocol.filters import FilterPlan
 from ringcast._protocol.key import KeyMachine
-from ringcast._worker import runtime, session
+from ringcast._worker import session
 from ringcast._worker.runtime import Runtime
 from ringcast._worker.session import KeySession
 from ringcast_wire import RingcastError, names
@@ -286,10 +287,10 @@ def simulated(seed: int, filters: int) -> Iterator[None]:
     before = global_random.getstate()
     global_random.seed(seed)
     with ExitStack() as stack:
-        for module in (calls, handler, loop_share, runtime, session):
+        for module in (calls, handler, identity, loop_share, session):
             stack.enter_context(patch.object(module, "time", time))
-        stack.enter_context(patch.object(runtime, "os", SimpleNamespace(getpid=lambda: 1)))
-        stack.enter_context(patch.object(runtime, "socket", SimpleNamespace(gethostname=lambda: "host")))
+        stack.enter_context(patch.object(identity, "os", SimpleNamespace(getpid=lambda: 1)))
+        stack.enter_context(patch.object(identity, "socket", SimpleNamespace(gethostname=lambda: "host")))
         stack.enter_context(patch.object(session, "KeyMachine", ObservedMachine))
         stack.enter_context(patch.object(consumers, "FilterPlan", partial(FilterPlan, filters)))
         yield

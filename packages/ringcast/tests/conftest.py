@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,11 +56,11 @@ def store(new_store: Callable[[str], Store], store_name: str) -> Store:
     return new_store(store_name)
 
 
-@pytest.fixture
-async def store_of_owners(shared_nats: NatsServer, store_name: str) -> AsyncIterator[str]:
-    """A store that has the bucket of owners alone, as ``streams.owners`` of the config service has it."""
-    client = await nats.connect(shared_nats.url)
-    bucket = names.owners_bucket(store_name)
+@asynccontextmanager
+async def bucket_of_owners(nats_url: str, store: str) -> AsyncIterator[None]:
+    """The bucket of owners of a store, as ``streams.owners`` of the config service has it."""
+    client = await nats.connect(nats_url)
+    bucket = names.owners_bucket(store)
     keys = (
         names.term_key("*"),
         names.wishes_key("*"),
@@ -79,7 +81,33 @@ async def store_of_owners(shared_nats: NatsServer, store_name: str) -> AsyncIter
     )
     try:
         await client.jetstream().add_stream(config)
-        yield store_name
+        yield
     finally:
         await client.jetstream().delete_stream(f"KV_{bucket}")
         await client.close()
+
+
+@pytest.fixture
+async def store_of_owners(shared_nats: NatsServer, store_name: str) -> AsyncIterator[str]:
+    """A store that has the bucket of owners alone."""
+    async with bucket_of_owners(shared_nats.url, store_name):
+        yield store_name
+
+
+@pytest.fixture
+async def exclusive(store: Store) -> AsyncIterator[Callable[..., Awaitable[Store]]]:
+    """Makes the test's store one with exclusive ownership, with these times in ms."""
+    async with AsyncExitStack() as stack:
+
+        async def make(*, partition_count: int = 8, lease_ttl_ms: int = 2_000, call_bound_ms: int = 200) -> Store:
+            await store.create(partition_count=partition_count)
+            await stack.enter_async_context(bucket_of_owners(store.nats_url, store.name))
+            client = await nats.connect(store.nats_url)
+            meta = await client.jetstream().key_value(names.meta_bucket(store.name))
+            settings = {"lease_ttl_ms": lease_ttl_ms, "call_bound_ms": call_bound_ms, "strategy": "sticky"}
+            for field, value in settings.items():
+                await meta.put(field, json.dumps(value).encode())
+            await client.close()
+            return store
+
+        yield make

@@ -107,6 +107,7 @@ class Application:
         self.tokens: dict[int, int] = {}
         self.rows: set[int] = set()
         self.tasks: dict[int, asyncio.Task[None]] = {}
+        self.last_calls: set[asyncio.Task[None]] = set()
         self.last_call_at = 0.0
         self.hold: asyncio.Event | None = None
         """Where this is set to an event, calls do not end before it is set."""
@@ -127,10 +128,29 @@ class Application:
     def stop(self, key: str, partition: int, token: int) -> None:
         self.court.holds(self.tokens.pop(partition, 0) == token, f"{partition} is stopped with another token")
         self.court.stops(self.worker_id, partition)
+        self.last_calls.add(last := asyncio.create_task(self._make_last_call(key, partition, self.tasks[partition])))
+        last.add_done_callback(self.last_calls.discard)
+
+    async def _make_last_call(self, key: str, partition: int, calls: asyncio.Task[None]) -> None:
+        """Tells the application that it has lost the partition, once its other calls have ended."""
+        await asyncio.wait({calls})
+        call = self.coordinator.begin_last_call(key, partition)
+        if call is not None:
+            self.court.begins(self.worker_id, partition, call.token)
+            await asyncio.sleep(0.005)
+            self.court.ends(partition)
+            call.end()
+        self.coordinator.end_last_call(key, partition)
 
     def forget(self, key: str, partition: int, token: int) -> None:
         self.court.holds(partition not in self.tokens, f"{partition} is forgotten while it is active")
         self.rows.discard(partition)
+        self.court.moved.set()
+
+    def acted(self, key: str) -> None:
+        """Each was done at once."""
+
+    def session_changed(self, key: str, runs: bool) -> None:
         self.court.moved.set()
 
     async def _serve(self, key: str, partition: int, before: asyncio.Task[None] | None) -> None:

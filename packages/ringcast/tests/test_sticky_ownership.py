@@ -84,6 +84,12 @@ def test_a_planned_move_waits_for_both_sides() -> None:
     assert not owner.record.released, "a call still runs"
     assert following.begin_call(0, 2.0) is None
     owner.end_call(0, 2.0)
+    assert not owner.record.released, "the last call is still to be made"
+    assert owner.begin_last_call(0, 2.1) == 7
+    assert owner.begin_call(0, 2.1) is None
+    owner.end_call(0, 2.2)
+    owner.end_last_call(0, 2.2)
+    assert owner.begin_last_call(0, 2.2) is None
     assert owner.record.released == ((0, 7),)
     granted = Table(10, (Entry(mine(6), 8),))
     for one in (owner, following):
@@ -101,6 +107,9 @@ def test_no_call_starts_at_the_fence_and_the_session_is_over() -> None:
     owned.refreshed(8.0, 9, 9.5)
     assert owned.session is None, "nor does a new session begin"
     owned.end_call(0, 9.6)
+    assert owned.record.ended == 0, "the last call is still to be made"
+    assert owned.begin_last_call(0, 9.6) is None, "it comes too late to count"
+    owned.end_last_call(0, 9.6)
     assert owned.record.ended == 5
     owned.refreshed(9.6, 11, 9.7)
     assert owned.session == mine(11)
@@ -122,16 +131,23 @@ def test_a_refresh_counts_from_when_it_was_asked_for() -> None:
 def test_an_answer_after_the_fence_does_not_bring_the_session_back() -> None:
     owned = active()
     owned.refreshed(8.5, 8, 9.0)
-    assert owned.session == mine(8)
+    assert owned.session is None, "the last call is still to be made"
+    assert owned.begin_last_call(0, 9.0) is None, "the refresh is none of the session's"
+    owned.end_last_call(0, 9.0)
     assert owned.record.ended == 5
+    owned.refreshed(9.0, 9, 9.1)
+    assert owned.session == mine(9)
     assert owned.begin_call(0, 9.1) is None
 
 
 def test_a_lease_that_was_gone_ends_the_session() -> None:
     owned = active()
     owned.refreshed(1.0, 8, 1.1, continued=False)
-    assert owned.session == mine(8)
-    assert (owned.record.first, owned.record.ended) == (8, 5), "another process may have been there in between"
+    assert owned.begin_last_call(0, 1.1) is None, "another process may have been there in between"
+    owned.end_last_call(0, 1.1)
+    owned.refreshed(1.1, 9, 1.2)
+    assert owned.session == mine(9)
+    assert (owned.record.first, owned.record.ended) == (9, 5), "another process may have been there in between"
     assert owned.begin_call(0, 1.2) is None
 
 
@@ -145,6 +161,7 @@ def test_a_table_that_was_overtaken_or_has_another_size_is_not_obeyed() -> None:
     owned = active()
     owned.obey(Table(9, (Entry(mine(), 7, Phase.DRAIN),)), 1.0)
     owned.obey(Table(8, (Entry(mine(), 7),)), 1.0)
+    owned.end_last_call(0, 1.0)
     owned.obey(Table(10, (Entry(mine(), 10),) * 2), 1.0)
     assert owned.state_of(0) is OwnedState.RELEASED
     assert owned.record.seen == 9
@@ -160,6 +177,7 @@ def test_a_drain_that_comes_first_is_answered() -> None:
 def test_a_partition_that_is_others_is_forgotten() -> None:
     owned = active()
     owned.obey(Table(9, (Entry(OTHER, 9),)), 1.0)
+    owned.end_last_call(0, 1.0)
     assert [action.deed for action in owned.take_actions()] == [Deed.STOP, Deed.FORGET]
     assert owned.state_of(0) is OwnedState.ABSENT
 
@@ -181,7 +199,26 @@ def test_a_lost_table_ends_the_session_and_the_calls_first() -> None:
     owned.obey(None, 1.0)
     assert (owned.record.session, owned.record.seen) == (0, 7)
     owned.end_call(0, 1.5)
+    assert owned.begin_last_call(0, 1.5) == 7, "the lease lasts: no other worker can be let start before this is said"
+    owned.end_call(0, 1.6)
+    owned.end_last_call(0, 1.6)
     assert (owned.record.ended, owned.record.seen) == (5, 0)
+
+
+def test_last_calls_may_be_made_after_a_worker_has_closed_until_its_fence() -> None:
+    owned, late = active(), active()
+    for one in (owned, late):
+        one.close()
+        one.refreshed(5.0, 9, 5.0)
+        assert one.begin_call(0, 5.0) is None
+        assert one.record.ended == 0
+    assert owned.begin_last_call(0, 8.9) == 7
+    owned.end_call(0, 9.5)
+    owned.end_last_call(0, 9.5)
+    assert owned.record.ended == 5
+    assert late.begin_last_call(0, 9.0) is None, "the fence of the session has passed: a later refresh is none of it"
+    late.end_last_call(0, 9.0)
+    assert late.record.ended == 5
 
 
 def test_a_worker_that_leaves_has_left_once_it_owns_nothing() -> None:
@@ -191,6 +228,7 @@ def test_a_worker_that_leaves_has_left_once_it_owns_nothing() -> None:
     assert not owned.has_left
     owned.obey(Table(9, (Entry(mine(), 7, Phase.DRAIN, OTHER, 8),)), 1.0)
     assert not owned.has_left
+    owned.end_last_call(0, 1.0)
     owned.obey(Table(10, (Entry(OTHER, 8),)), 1.0)
     assert owned.has_left
     owned.close()

@@ -82,6 +82,7 @@ class Application:
             value=None if change.deleted else change.value,
             version=change.version,
             deleted=change.deleted,
+            token=change.token,
         )
 
     def on_assigned(self, key: str, partitions: frozenset[int]) -> None:

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
+import time
 from collections.abc import Callable
+
+from ringcast_wire import LeaseRecord
 
 
 class Process:
@@ -29,6 +33,13 @@ class Process:
     def _renew(self) -> None:
         self.incarnation = secrets.token_hex(8)
         self.running.clear()
+
+    def record(self) -> LeaseRecord:
+        """What a lease that is taken now says of this process."""
+        started_at_ms = int(time.time() * 1000)
+        return LeaseRecord(
+            incarnation=self.incarnation, host=socket.gethostname(), pid=os.getpid(), started_at_ms=started_at_ms
+        )
 
     def after_fork(self) -> None:
         """Called in a child that was forked off."""

@@ -28,8 +28,8 @@ _GAP: Final = 0.2
 class StickyCoordinator:
     """Each partition of each key has one owner at every moment: at most one worker is let start calls of it.
 
-    The participant calls :meth:`ready` and :meth:`begin_call`, from the loop of the coordinator; its calls of before
-    go on counting when :meth:`run` has ended, until the fence.
+    The participant calls :meth:`ready`, :meth:`begin_call` and :meth:`end_last_call`, from the loop of the coordinator;
+    its calls of before go on counting when :meth:`run` has ended, until the fence.
     """
 
     def __init__(
@@ -54,7 +54,18 @@ class StickyCoordinator:
         self._read_at = -times.read_s
         self._records = records = OwnerRecords(bus, config.store, config.keys, partitions, self._changed, log)
         self._owned = {
-            key: KeyOwnership(key, worker_id, partitions, records, participant, times, clock, log, capacity=capacity)
+            key: KeyOwnership(
+                key,
+                worker_id,
+                partitions,
+                records,
+                participant,
+                times,
+                clock,
+                log,
+                capacity=capacity,
+                refresh_now=self._refresh_now,
+            )
             for key in config.keys
         }
         self._leaders = {
@@ -122,6 +133,10 @@ class StickyCoordinator:
             while not owned.has_left and self._leaders[key].serving() and await owned.until(due):
                 pass
 
+    def close(self) -> None:
+        """Starts no call from now on. Only last calls are let through, until the fence."""
+        self._close_all()
+
     async def leave(self) -> None:
         """Starts no call from now on, says so once those that run have ended, and deletes the session entry.
 
@@ -150,6 +165,14 @@ class StickyCoordinator:
         That bound is what the proof rests on: the caller has to enforce it.
         """
         return self._owned[key].begin_call(partition)
+
+    def begin_last_call(self, key: str, partition: int) -> ExclusiveCall | None:
+        """Lets the last call of a partition that is to stop start now, or not: as :meth:`begin_call`."""
+        return self._owned[key].begin_last_call(partition)
+
+    def end_last_call(self, key: str, partition: int) -> None:
+        """The last call has ended, or there is none to make: follows each ``stop`` of the participant."""
+        self._owned[key].end_last_call(partition)
 
     def state_of(self, key: str, partition: int) -> OwnedState:
         """How far this worker is with a partition."""
@@ -209,6 +232,9 @@ class StickyCoordinator:
             leader.refreshed(refresh)
         for owned in self._owned.values():
             owned.refreshed(refresh)
+
+    def _refresh_now(self) -> None:
+        self._keeper.wake()
 
     def _changed(self, key: str) -> None:
         if key in self._owned:

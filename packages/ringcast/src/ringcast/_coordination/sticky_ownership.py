@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from ringcast_wire import EventLog, event_before, names
@@ -30,10 +31,20 @@ class ExclusiveParticipant(Protocol):
         """Hand over what is there, and then each change. Each call is between ``begin_call`` and ``end``."""
 
     def stop(self, key: str, partition: int, token: int, /) -> None:
-        """Start no call; one that runs goes on, within its bound."""
+        """Start no call; one that runs goes on, within its bound. Then make the last one, ``on_revoked``.
+
+        That is between ``begin_last_call`` and ``end``; where it is not let through, it is late. ``end_last_call``
+        follows in any case: before it the partition is not released.
+        """
 
     def forget(self, key: str, partition: int, token: int, /) -> None:
         """Give up the rows of a partition."""
+
+    def acted(self, key: str, /) -> None:
+        """That was all for now: several of the calls above may be carried out together, here at the latest."""
+
+    def session_changed(self, key: str, runs: bool, /) -> None:
+        """A session has begun, or has ended otherwise than by what this worker wanted."""
 
 
 class ExclusiveCall:
@@ -54,7 +65,10 @@ class ExclusiveCall:
 
 
 class KeyOwnership:
-    """One key in one worker. All of its calls but the ``async`` ones return at once."""
+    """One key in one worker. All of its calls but the ``async`` ones return at once.
+
+    ``refresh_now`` is called when a session is over, and the next one can begin.
+    """
 
     def __init__(
         self,
@@ -68,6 +82,7 @@ class KeyOwnership:
         log: EventLog,
         *,
         capacity: int = 1,
+        refresh_now: Callable[[], None],
     ) -> None:
         self._key = key
         self._worker_id = worker_id
@@ -83,6 +98,8 @@ class KeyOwnership:
         self._fence_moved = asyncio.Event()
         self._changed = asyncio.Event()
         self._session: Session | None = None
+        self._lacks_session = False
+        self._refresh_now = refresh_now
         self._is_closed = self._comes_back = False
         self._ownership = self._new()
         self.state = StateWriter(
@@ -127,6 +144,19 @@ class KeyOwnership:
             self.settle()  # the fence may have passed
             return None
         return ExclusiveCall(self, self._ownership, partition, token)
+
+    def begin_last_call(self, partition: int) -> ExclusiveCall | None:
+        """Lets the last call of a partition that is to stop start now, if no other worker can serve it yet."""
+        token = self._ownership.begin_last_call(partition, self._clock())
+        if token is None:
+            self.settle()
+            return None
+        return ExclusiveCall(self, self._ownership, partition, token)
+
+    def end_last_call(self, partition: int) -> None:
+        """The last call of a partition has ended, or there is none to make."""
+        self._ownership.end_last_call(partition, self._clock())
+        self.settle()
 
     def end_call(self, ownership: Ownership, partition: int) -> None:
         """A call has ended that this ownership let start."""
@@ -192,11 +222,17 @@ class KeyOwnership:
             self._is_acting = True
             try:
                 while self._actions:
-                    self._act(self._actions.popleft())
+                    while self._actions:
+                        self._act(self._actions.popleft())
+                    self._participant.acted(self._key)
             finally:
                 self._is_acting = False
-        if self.session != self._session:
-            self._say_session(self.session)
+        if (session := self.session) != self._session:
+            self._lacks_session = session is None and not self._is_closed
+            self._say_session(session)
+        if self._lacks_session and self.is_idle:
+            self._lacks_session = False
+            self._refresh_now()  # the next session begins with it
         self.state.wake()
         self._changed.set()
 
@@ -229,6 +265,8 @@ class KeyOwnership:
             self._log.info("session.began", session=session.number)
         self._session = session
         self._fence_moved.set()
+        if session is not None or not self._is_closed:
+            self._participant.session_changed(self._key, session is not None)
 
     async def watch_fence(self) -> None:
         """Ends each session when its fence has passed, until cancelled. No call needs it: each looks for itself."""

@@ -78,7 +78,7 @@ class SessionKeeper:
         """Whether nothing but refreshes of this process has stood there since the last one that was answered."""
         self.revision = 0
         """The highest of this process so far."""
-        bus.on_back(self._wake.set)
+        bus.on_back(self.wake)
 
     async def take(self) -> None:
         """Takes the entry, once no other process has refreshed it for half of the time that a session lasts.
@@ -106,6 +106,10 @@ class SessionKeeper:
                 since = self._clock()  # silence counts only while the server answers
                 self._log.debug("session.take_failed", error=error)
             await asyncio.sleep(self._times.refresh_s / 5)
+
+    def wake(self) -> None:
+        """Has the entry refreshed soon."""
+        self._wake.set()
 
     async def run(self) -> None:
         """Refreshes until cancelled.

@@ -8,10 +8,8 @@ import random
 from ringcast_wire import (
     Backoff,
     EventLog,
-    MismatchError,
     StoreDeletedError,
     StoreSettings,
-    Strategy,
     UnavailableError,
     UnknownStoreError,
     names,
@@ -29,7 +27,7 @@ async def load_settings(bus: Bus, store: str) -> StoreSettings:
         UnknownStoreError: there is no such store, or its creation has not been finished.
         StoreDeletedError: it is deleted.
         UnavailableError: JetStream does not answer.
-        MismatchError: the store needs another version of this package, or has the strategy sticky.
+        MismatchError: the store needs another version of this package.
     """
     bucket = Bucket(bus, names.meta_bucket(store))
     unknown = UnknownStoreError(f"store {store!r} does not exist on this NATS: create it first", field="store")
@@ -47,12 +45,7 @@ async def load_settings(bus: Bus, store: str) -> StoreSettings:
         raise unknown
     if deleted is not None and deleted.value:
         raise StoreDeletedError(deleted.value.decode(errors="replace"), field="store")
-    settings = StoreSettings.from_kv(values)
-    if settings.strategy is Strategy.STICKY:
-        raise MismatchError(
-            f"store {store!r} has the strategy sticky, which no worker of this build serves", field="strategy"
-        )
-    return settings
+    return StoreSettings.from_kv(values)
 
 
 async def find_store(bus: Bus, config: WorkerConfig, *, patient: bool, log: EventLog) -> StoreSettings:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-import time
 from typing import TYPE_CHECKING
 
-from ringcast_wire import EventLog, InUseError, LeaseRecord, MismatchError, Mode, StoreSettings
+from ringcast_wire import EventLog, InUseError, MismatchError, Mode, StoreSettings, Strategy
 from ringcast_wire.tracing import Tracing
 
 from ringcast._bus.bus import Bus, OpenBus
@@ -174,12 +171,28 @@ class Runtime:
         self._keys.begin(sessions, self._handlers, self._config.max_ack_pending)
 
     def _check(self, settings: StoreSettings) -> None:
-        """Refuses to join a store that differs from the settings."""
+        """Refuses to join a store that differs from the settings, or whose strategy does not go with them."""
         try:
             settings.require(mode=self._config.mode, partition_count=self._config.partition_count)
+            self._check_exclusive(settings)
         except MismatchError as error:
             self._log.error("store.mismatch", field=error.field, error=error)
             raise
+
+    def _check_exclusive(self, settings: StoreSettings) -> None:
+        if settings.strategy is not Strategy.STICKY or settings.mode is not Mode.PARTITIONED or self._config.observe:
+            return
+        if self._config.agent:
+            raise MismatchError(
+                f"store {self._config.store!r} has the strategy sticky, whose workers keep their own leases: "
+                f"agent must not be set",
+                field="agent",
+            )
+        if self.replay_taker is not None:
+            raise MismatchError(
+                f"store {self._config.store!r} has the strategy sticky, which no groups of an agent serve",
+                field="strategy",
+            )
 
     async def _take_part(self, bus: Bus, fetches: FetchClient, settings: StoreSettings) -> None:
         lease = self.lease = self._make_lease(bus, settings)
@@ -203,12 +216,7 @@ class Runtime:
         own = LeaseHolder(
             bus,
             self._config.worker_id,
-            LeaseRecord(
-                incarnation=self._process.incarnation,
-                host=socket.gethostname(),
-                pid=os.getpid(),
-                started_at_ms=int(time.time() * 1000),
-            ),
+            self._process.record(),
             refresh_s=self._config.lease_refresh_s,
             servers=self._config.servers,
             regranted=self._verify,

@@ -6,6 +6,7 @@ another.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -22,7 +23,7 @@ class OwnedState(Enum):
     PREPARING = auto()  # it is being fetched; nothing is handed over
     PREPARED = auto()  # it is as current as an owner's; nothing is handed over
     ACTIVE = auto()  # calls may start, as long as the fence has not passed
-    DRAINING = auto()  # no call starts; those that run end
+    DRAINING = auto()  # no call starts but the last one, `on_revoked`; those that run end
     RELEASED = auto()  # no call runs, and none starts with the token it had
 
 
@@ -33,7 +34,7 @@ class OwnedInput(Enum):
     READY = auto()  # it has been prepared
     GRANTED = auto()  # it is prepared, and this worker owns it
     STOP = auto()  # the table wants it back, or the session is over
-    ENDED = auto()  # no call runs any more
+    ENDED = auto()  # no call runs any more, and the last one is made
     FORGOTTEN = auto()  # the table does not name this worker any more
 
 
@@ -75,7 +76,7 @@ class Deed(Enum):
 
     PREPARE = auto()  # have it filtered, fetched and applied to memory, then call `ready`; again where rows were kept
     ACTIVATE = auto()  # hand over what is there, and then each change, with the token
-    STOP = auto()  # start no call; those that run are given the rest of their time
+    STOP = auto()  # start no call; those that run are given the rest of their time; then make the last one
     FORGET = auto()  # give its rows up
 
 
@@ -101,13 +102,14 @@ class Aim(Enum):
 class OwnedPartition:
     """One partition of one worker."""
 
-    __slots__ = ("calls", "number", "state", "token")
+    __slots__ = ("calls", "number", "owes_last", "state", "token")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.state = OwnedState.ABSENT
         self.token = 0  # that it is prepared for, has, or has released
         self.calls = 0
+        self.owes_last = False  # the last call is still to be made
 
     def on(self, happened: OwnedInput) -> None:
         """Goes over into the state that ``TRANSITIONS`` has for what has happened.
@@ -119,6 +121,8 @@ class OwnedPartition:
         if after is None:
             raise TransitionError(f"partition {self.number} is {self.state.name}: it can't be {happened.name}")
         self.state = after
+        if happened is OwnedInput.STOP:
+            self.owes_last = after is OwnedState.DRAINING
 
 
 class Ownership:
@@ -138,7 +142,8 @@ class Ownership:
         self._table: Table | None = None
         self._seen = 0
         self._number = self._first = self._last = self._ended = 0
-        self._leaving = self._closed = False
+        self._leaving = self._closed = self._is_broken = False
+        self._last_until = -math.inf
         self._actions: list[Action] = []
 
     @property
@@ -197,18 +202,20 @@ class Ownership:
         if self._number and not continued:
             self._end_session()
             self._settle()
+        self._is_broken = self._is_broken or not continued
         self._fence.refreshed(asked_at)
         if not (self._number or self._closed or self._draining() or self._fence.passed(now)) and revision > self._last:
             self._number = self._last = revision
             # Another process of this id may have had a session in between, and of that one nothing is said.
-            self._first = self._first if self._first and continued else revision
+            self._first = self._first if self._first and not self._is_broken else revision
+            self._is_broken = False
             self._settle()
 
     def obey(self, table: Table | None, now: float) -> None:
         """The table is another; ``None``: it is gone. One that was overtaken is not gone back to."""
         self.poll(now)
         if table is None and self._table is not None:
-            self._end_session()
+            self._end_session(last_until=self._fence.until)
             self._table = None
         elif table is not None and table.epoch > self._seen and len(table.entries) == len(self._partitions):
             self._table, self._seen = table, table.epoch
@@ -237,8 +244,30 @@ class Ownership:
         """A call has ended."""
         owned = self._partitions[partition]
         owned.calls -= 1
+        self._drain(owned, now)
+
+    def begin_last_call(self, partition: int, now: float) -> int | None:
+        """The token for the last call of a partition that is to stop: for ``on_revoked``. :meth:`end_call` follows.
+
+        ``None``: the fence has passed, or the lease was lost: another worker may serve the partition by now.
+        """
         self.poll(now)
-        if owned.state is OwnedState.DRAINING and not owned.calls:
+        owned = self._partitions[partition]
+        until = self._fence.until if self._number else self._last_until
+        if not owned.owes_last or now >= until:
+            return None
+        owned.calls += 1
+        return owned.token
+
+    def end_last_call(self, partition: int, now: float) -> None:
+        """The last call has ended, or there is none to make. The partition is not released before this."""
+        owned = self._partitions[partition]
+        owned.owes_last = False
+        self._drain(owned, now)
+
+    def _drain(self, owned: OwnedPartition, now: float) -> None:
+        self.poll(now)
+        if owned.state is OwnedState.DRAINING and _is_quiet(owned):
             self._settle_one(owned)
             self._note_ended()
 
@@ -255,11 +284,13 @@ class Ownership:
     def close(self) -> None:
         """Ends the session for good: no call starts from now on."""
         self._closed = True
-        self._end_session()
+        self._end_session(last_until=self._fence.until)
         self._settle()
 
-    def _end_session(self) -> None:
-        self._number = 0
+    def _end_session(self, *, last_until: float = -math.inf) -> None:
+        """``last_until``: when the fence of the session passes, if its last calls may still be made."""
+        if self._number:
+            self._number, self._last_until = 0, last_until
 
     def _draining(self) -> bool:
         return any(owned.state is OwnedState.DRAINING for owned in self._partitions)
@@ -299,7 +330,7 @@ class Ownership:
         match owned.state:
             case OwnedState.ACTIVE if aim is not Aim.HOLD or owned.token != token:
                 self._do(owned, OwnedInput.STOP, Deed.STOP)
-            case OwnedState.DRAINING if not owned.calls:
+            case OwnedState.DRAINING if _is_quiet(owned):
                 owned.on(OwnedInput.ENDED)
             case OwnedState.ABSENT | OwnedState.RELEASED if aim in _WANTS and token > owned.token:
                 owned.token = token
@@ -333,6 +364,10 @@ class Ownership:
 _WANTS: Final = (Aim.OFFER, Aim.HOLD)
 _SAID: Final = ((Aim.OFFER, OwnedState.PREPARED), (Aim.RELEASE, OwnedState.RELEASED))
 """What the leader has to hear of: that it may go on."""
+
+
+def _is_quiet(owned: OwnedPartition) -> bool:
+    return not owned.calls and not owned.owes_last
 
 
 def _is_of(session: Session | None, worker_id: str) -> bool:

@@ -1,0 +1,207 @@
+"""Workers of a store with exclusive ownership: one owner at every moment, from the list to the handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from ringcast import Change, Worker
+from ringcast_testkit import PATIENCE_S, History, WorkerProcess, until
+
+PARTITIONS = 8
+
+
+class Court:
+    """What the handlers of all workers were called with, and that no two calls of a partition ran at once."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, dict[str, str | None]] = defaultdict(dict)
+        """Per worker, what its handler was told of last."""
+        self.tokens: dict[int, list[int]] = defaultdict(list)
+        self.revoked: dict[str, set[int]] = defaultdict(set)
+        self._running: dict[int, str] = {}
+        self.overlaps: list[tuple[int, str, str]] = []
+        self.moved = asyncio.Event()
+
+    def handler(self, worker: str) -> Any:
+        async def handle(change: Change) -> None:
+            other = self._running.get(change.partition)
+            if other not in (None, worker):
+                self.overlaps.append((change.partition, str(other), worker))
+            self._running[change.partition] = worker
+            await asyncio.sleep(0)
+            if self._running.get(change.partition) == worker:
+                del self._running[change.partition]
+            self.rows[worker][change.row_id] = change.value
+            tokens = self.tokens[change.partition]
+            if not tokens or tokens[-1] != change.token:
+                tokens.append(change.token)
+            self.moved.set()
+
+        return handle
+
+    async def until(self, condition: Any) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not condition():
+                self.moved.clear()
+                await self.moved.wait()
+
+    def told(self) -> dict[str, str | None]:
+        return {row: value for rows in self.rows.values() for row, value in rows.items()}
+
+    def check(self) -> None:
+        assert not self.overlaps
+        for tokens in self.tokens.values():
+            assert all(before < after for before, after in itertools.pairwise(tokens)), tokens
+            assert tokens[0] > 0
+
+
+@pytest.fixture
+async def court() -> Court:
+    return Court()
+
+
+@pytest.fixture
+async def listed(exclusive: Any) -> Any:
+    """A store with exclusive ownership and short times."""
+    return await exclusive(partition_count=PARTITIONS)
+
+
+async def owns(worker: Worker, count: int) -> None:
+    await worker.wait_until("list", lambda: len(worker.owned("list")) == count, timeout_s=PATIENCE_S)
+
+
+async def test_one_worker_serves(listed: Any, court: Court) -> None:
+    for number in range(20):
+        await listed.put(f"row{number}", "1")
+    async with listed.worker(handler=court.handler("w")) as worker:
+        await owns(worker, PARTITIONS)
+        await court.until(lambda: len(court.rows["w"]) == 20)
+        await listed.put("row3", "2")
+        await court.until(lambda: court.rows["w"]["row3"] == "2")
+        assert worker.health().ready
+    court.check()
+
+
+async def test_a_planned_move(listed: Any, court: Court) -> None:
+    for number in range(40):
+        await listed.put(f"row{number}", "1")
+    async with listed.worker("a", handler=court.handler("a")) as one:
+        await owns(one, PARTITIONS)
+        await court.until(lambda: len(court.rows["a"]) == 40)
+        async with listed.worker("b", handler=court.handler("b")) as two:
+            await owns(two, PARTITIONS // 2)
+            await owns(one, PARTITIONS // 2)
+            assert not one.owned("list") & two.owned("list")
+            for number in range(40):
+                await listed.put(f"row{number}", "2")
+            await court.until(lambda: list(court.told().values()).count("2") == 40)
+        await owns(one, PARTITIONS)
+        await listed.put("last", "3")
+        await court.until(lambda: court.told().get("last") == "3")
+        everything = {**{f"row{number}": "2" for number in range(40)}, "last": "3"}
+        await court.until(lambda: court.rows["a"] == everything)
+    court.check()
+
+
+@dataclass
+class Fleet:
+    """Workers in processes of their own, while rows are written all the time."""
+
+    store: Any
+    history: History
+    values: dict[str, str]
+    workers: list[WorkerProcess]
+
+    def owners(self) -> dict[str, set[int]]:
+        """What each worker was told of last that it owns."""
+        owned: dict[str, set[int]] = {worker.worker_id: set() for worker in self.workers}
+        for report in self.history.reports():
+            if report.event == "assigned":
+                owned[report.worker_id] |= set(report.fields["partitions"])
+            elif report.event == "revoked":
+                owned[report.worker_id] -= set(report.fields["partitions"])
+            elif report.event in ("killed", "ended", "started"):
+                owned[report.worker_id] = set()
+        return owned
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        met = await asyncio.to_thread(self.history.wait, condition, PATIENCE_S)
+        assert met, self.owners()
+
+    async def write(self, ending: asyncio.Event) -> None:
+        for number in itertools.count():
+            if ending.is_set():
+                break
+            row_id = f"row{number % 40}"
+            await self.store.put(row_id, str(number))
+            self.values[row_id] = str(number)
+
+    def check_tokens(self) -> None:
+        """In the order of time no call has a lower token than one before, and each token is one worker's."""
+        calls = sorted((r for r in self.history.reports() if r.event == "row"), key=lambda report: report.at_ns)
+        newest: dict[int, int] = defaultdict(int)
+        workers: dict[tuple[int, int], tuple[str, int]] = {}
+        for call in calls:
+            partition, token = call.fields["partition"], call.fields["token"]
+            assert token >= newest[partition] > -1, f"a call after the next owner's: {call}"
+            newest[partition] = token
+            assert workers.setdefault((partition, token), (call.worker_id, call.life)) == (call.worker_id, call.life)
+
+    def held(self) -> dict[str, str]:
+        return {
+            row_id: value
+            for worker in self.workers
+            if worker.running
+            for row_id, (value, _, _) in worker.dump().get("list", {}).items()
+        }
+
+
+@pytest.fixture
+async def fleet(listed: Any) -> AsyncIterator[Fleet]:
+    history, place = History(), {"servers": listed.nats_url, "store": listed.name, "keys": ("list",)}
+    workers = [WorkerProcess(f"{listed.name}-{name}", history=history, **place) for name in "ab"]
+    fleet, ending = Fleet(listed, history, {}, workers), asyncio.Event()
+    with ExitStack() as stack:
+        for worker in workers:
+            stack.enter_context(worker)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(fleet.write(ending))
+            try:
+                yield fleet
+            finally:
+                ending.set()
+        await until(lambda: asyncio.to_thread(lambda: fleet.held() == fleet.values))
+        fleet.check_tokens()
+
+
+def each_has_half(fleet: Fleet) -> bool:
+    owned = list(fleet.owners().values())
+    return sorted(map(len, owned)) == [PARTITIONS // 2] * 2 and set.union(*owned) == set(range(PARTITIONS))
+
+
+async def test_a_worker_that_is_halted_beyond_its_fence(fleet: Fleet) -> None:
+    """Once it is back it makes no call with what it owned before, though it wakes up in the middle of things."""
+    one, two = fleet.workers
+    await fleet.until(lambda: each_has_half(fleet))
+    one.pause()
+    await fleet.until(lambda: len(fleet.owners()[two.worker_id]) == PARTITIONS)
+    one.resume()
+    await fleet.until(lambda: each_has_half(fleet))
+
+
+async def test_a_worker_that_is_killed(fleet: Fleet) -> None:
+    one, two = fleet.workers
+    await fleet.until(lambda: each_has_half(fleet))
+    one.kill()
+    await fleet.until(lambda: len(fleet.owners()[two.worker_id]) == PARTITIONS)
+    one.start()
+    await fleet.until(lambda: each_has_half(fleet))
+    two.terminate()
+    await fleet.until(lambda: len(fleet.owners()[one.worker_id]) == PARTITIONS)

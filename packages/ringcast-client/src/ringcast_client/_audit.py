@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Any
 
 from ringcast_wire import InvalidInputError, names, shown
 from ringcast_wire.audit import MAX_AUDIT_PAGE, AuditEntry, Link, parse_link
@@ -96,15 +95,6 @@ class AuditCalls:
             )
         request = pb.RevokeTokenRequest(principal=principal or "", digest=digest or "")
         return int((await self._calls.unary(self._calls.rpc.RevokeToken, request)).revoked)
-
-    def _rpc(self) -> Any:
-        raise NotImplementedError
-
-    async def _unary(self, method: Any, request: Any, metadata: Any = None) -> Any:
-        raise NotImplementedError
-
-    def _stream(self, method: Any, request: object) -> AsyncGenerator[Any, None]:
-        raise NotImplementedError
 
 
 def _entry(entry: pb.AuditEntry) -> AuditEntry:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ringcast_wire import Mode, Strategy, names
 from ringcast_wire.grpc import MODES, STRATEGIES, pb
 
@@ -42,7 +40,7 @@ class StoreCalls:
         )
         if inline_max_bytes is not None:
             request.inline_max_bytes = check_inline(inline_max_bytes)
-        return store_info(await self._unary(self._rpc().CreateStore, request))
+        return store_info(await self._calls.unary(self._calls.rpc.CreateStore, request))
 
     async def get_store(self, name: str, *, include_deleted: bool = False) -> StoreInfo:
         """A store with its keys; with ``include_deleted`` also if it is deleted, and with the keys that are.
@@ -52,12 +50,12 @@ class StoreCalls:
             StoreDeletedError: it is deleted.
         """
         request = pb.GetStoreRequest(name=names.check_name("store", name), include_deleted=include_deleted)
-        return store_info(await self._unary(self._rpc().GetStore, request))
+        return store_info(await self._calls.unary(self._calls.rpc.GetStore, request))
 
     async def list_stores(self, *, include_deleted: bool = False) -> list[StoreInfo]:
         """Every store with its keys; with ``include_deleted`` those that are deleted too."""
         request = pb.ListStoresRequest(include_deleted=include_deleted)
-        reply = await self._unary(self._rpc().ListStores, request)
+        reply = await self._calls.unary(self._calls.rpc.ListStores, request)
         return [store_info(store) for store in reply.stores]
 
     async def new_history(self, name: str) -> StoreInfo:
@@ -70,7 +68,7 @@ class StoreCalls:
             UnknownStoreError: there is none of that name.
         """
         request = pb.NewHistoryRequest(name=names.check_name("store", name))
-        return store_info(await self._unary(self._rpc().NewHistory, request))
+        return store_info(await self._calls.unary(self._calls.rpc.NewHistory, request))
 
     async def update_store(
         self,
@@ -96,7 +94,7 @@ class StoreCalls:
             request.mode = MODES[mode]
         if strategy is not None:
             request.strategy = STRATEGIES[strategy]
-        return store_info(await self._unary(self._rpc().UpdateStore, request))
+        return store_info(await self._calls.unary(self._calls.rpc.UpdateStore, request))
 
     async def delete_store(self, name: str, *, purge: bool = False) -> StoreInfo:
         """Deletes a store: every read and write of it is refused from now on, and its workers end.
@@ -109,7 +107,7 @@ class StoreCalls:
             LimitExceededError: 50 stores are deleted and not purged yet.
         """
         request = pb.DeleteStoreRequest(name=names.check_name("store", name), purge=purge)
-        return store_info(await self._unary(self._rpc().DeleteStore, request))
+        return store_info(await self._calls.unary(self._calls.rpc.DeleteStore, request))
 
     async def restore_store(self, name: str) -> StoreInfo:
         """Undoes the deletion of a store; one that is not deleted is left alone.
@@ -119,7 +117,7 @@ class StoreCalls:
             StoreDeletedError: it is too late.
         """
         request = pb.RestoreStoreRequest(name=names.check_name("store", name))
-        return store_info(await self._unary(self._rpc().RestoreStore, request))
+        return store_info(await self._calls.unary(self._calls.rpc.RestoreStore, request))
 
     async def delete_key(self, store: str, key: str, *, purge: bool = False) -> KeyInfo:
         """The same for a config key. A deleted key does not count to the 100 that a store may have.
@@ -129,7 +127,7 @@ class StoreCalls:
             LimitExceededError: 1,000 keys of the store are deleted and not purged yet.
         """
         request = pb.DeleteKeyRequest(**where(store, key), purge=purge)
-        return key_info(await self._unary(self._rpc().DeleteKey, request))
+        return key_info(await self._calls.unary(self._calls.rpc.DeleteKey, request))
 
     async def restore_key(self, store: str, key: str) -> KeyInfo:
         """Undoes the deletion of a config key; one that is not deleted is left alone.
@@ -139,10 +137,4 @@ class StoreCalls:
             KeyDeletedError: it is too late.
             LimitExceededError: the store has 100 keys without it.
         """
-        return key_info(await self._unary(self._rpc().RestoreKey, pb.RestoreKeyRequest(**where(store, key))))
-
-    def _rpc(self) -> Any:
-        return self._calls.rpc
-
-    async def _unary(self, method: Any, request: Any) -> Any:
-        return await self._calls.unary(method, request)
+        return key_info(await self._calls.unary(self._calls.rpc.RestoreKey, pb.RestoreKeyRequest(**where(store, key))))

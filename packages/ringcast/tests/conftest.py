@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import nats
 import pytest
 from nats.js.api import DiscardPolicy, StreamConfig
+from nats.js.errors import NotFoundError
 from ringcast import Mode, Worker
 from ringcast_client import ConfigServiceClient
 from ringcast_testkit import ConfigServiceProcess, NatsServer
@@ -56,12 +58,11 @@ def store(new_store: Callable[[str], Store], store_name: str) -> Store:
 
 @pytest.fixture
 async def store_of_owners(shared_nats: NatsServer, store_name: str) -> AsyncIterator[str]:
-    """A store that has the bucket of owners alone, as ``streams.owners`` of the config service has it."""
+    """A store that has the buckets of owners and wishes alone, as ``streams`` of the config service has them."""
     client = await nats.connect(shared_nats.url)
     bucket = names.owners_bucket(store_name)
     keys = (
         names.term_key("*"),
-        names.wishes_key("*"),
         names.table_key("*"),
         names.state_key("*", "*"),
         names.session_key("*"),
@@ -77,9 +78,15 @@ async def store_of_owners(shared_nats: NatsServer, store_name: str) -> AsyncIter
         deny_delete=True,
         deny_purge=True,
     )
+    other = names.wishes_bucket(store_name)
+    record_bytes = limits.MAX_WISHES_BYTES + limits.CHUNK_HEADROOM_BYTES
+    wishes = config.evolve(name=f"KV_{other}", subjects=[f"$KV.{other}.*.wishes"], max_msg_size=record_bytes, max_age=0)
     try:
-        await client.jetstream().add_stream(config)
+        for each in (config, wishes):
+            await client.jetstream().add_stream(each)
         yield store_name
     finally:
-        await client.jetstream().delete_stream(f"KV_{bucket}")
+        for made in (bucket, other):
+            with suppress(NotFoundError):
+                await client.jetstream().delete_stream(f"KV_{made}")
         await client.close()

@@ -92,6 +92,8 @@ async def test_an_older_database_is_upgraded(bench: Bench) -> None:
         "ALTER TABLE history DROP COLUMN author",
         "ALTER TABLE history DROP COLUMN reason",
         "DROP TABLE role_grants",
+        "ALTER TABLE stores DROP COLUMN lease_ttl_ms",
+        "ALTER TABLE stores DROP COLUMN call_bound_ms",
         "UPDATE schema_version SET version = 1",
     )
     instances = [make_repository(bench.address) for _ in range(3)]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from ringcast_config_service.repository.sql.loader import Block, insert, read_blocks, read_schema, read_upgrades
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 
 _PARAMETER: Final = re.compile(r"\$(\d+)")
 _PARAMETER_AND_CAST: Final = re.compile(r"\$(\d+)(?:::[A-Z]+)?")

@@ -20,3 +20,9 @@ CREATE TABLE IF NOT EXISTS role_grants (
     PRIMARY KEY (store, principal, role)
 );
 UPDATE schema_version SET version = 3 WHERE version = 2
+
+-- UPGRADE_4 --
+-- Stores of exclusive ownership have times.
+ALTER TABLE stores ADD COLUMN {if_not_exists} lease_ttl_ms BIGINT;
+ALTER TABLE stores ADD COLUMN {if_not_exists} call_bound_ms BIGINT;
+UPDATE schema_version SET version = 4 WHERE version = 3

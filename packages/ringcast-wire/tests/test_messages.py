@@ -151,9 +151,30 @@ def test_times_of_exclusive_ownership_are_entries_of_the_metadata_only_where_a_s
     without = StoreSettings(partition_count=256)
     assert not StoreSettings.OPTIONAL & without.to_kv().keys()
     assert StoreSettings.from_kv(without.to_kv()) == without
-    times = StoreSettings(partition_count=256, lease_ttl_ms=10_000, call_bound_ms=1_000)
+    times = StoreSettings(partition_count=256, strategy=Strategy.STICKY, lease_ttl_ms=10_000, call_bound_ms=1_000)
     assert times.to_kv()["lease_ttl_ms"] == b"10000"
     assert StoreSettings.from_kv(times.to_kv()) == times
+    order = list(times.to_kv())
+    assert set(order[:2]) == StoreSettings.OPTIONAL, "a worker that finds what every store has finds the times too"
+
+
+@pytest.mark.parametrize(
+    ("lease_ttl_ms", "call_bound_ms", "sentence"),
+    [
+        (None, 1_000, "lacks lease_ttl_ms, as its strategy is sticky"),
+        (None, None, "lacks call_bound_ms, lease_ttl_ms, as"),
+        (99, 50, "can't be used: lease_ttl_ms 99 is out of range: 100 to 3600000 ms are allowed"),
+        (10_000, 5_001, "can't be used: call_bound_ms 5001 is out of range: 250 to 5000 ms are allowed with a lease"),
+    ],
+)
+def test_a_store_of_exclusive_ownership_has_times_that_can_be(
+    lease_ttl_ms: int | None, call_bound_ms: int | None, sentence: str
+) -> None:
+    settings = StoreSettings(
+        partition_count=256, strategy=Strategy.STICKY, lease_ttl_ms=lease_ttl_ms, call_bound_ms=call_bound_ms
+    )
+    with pytest.raises(ProtocolError, match=sentence):
+        StoreSettings.from_kv(settings.to_kv())
 
 
 def test_settings_go_through_the_metadata_bucket() -> None:

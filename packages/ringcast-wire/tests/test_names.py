@@ -110,6 +110,7 @@ def test_no_config_key_has_a_session_among_its_records() -> None:
         names.check_name("key", names.session_key("w").partition(".")[0])
     keys = (names.term_key("k"), names.table_key("k"), names.state_key("k", "lead"), names.session_key("k"))
     assert len(set(keys)) == len(keys)
+    assert names.wishes_key("k").partition(".")[0] == "k", "a watch of the wishes is by config key, too"
 
 
 def test_the_message_id_of_an_event_says_revision_and_history() -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import nats
 import pytest
 from nats.js.api import DiscardPolicy, StreamConfig
+from nats.js.errors import NotFoundError
 from ringcast import Mode, Worker
 from ringcast_client import ConfigServiceClient
 from ringcast_testkit import ConfigServiceProcess, NatsServer
@@ -26,9 +26,10 @@ class Store:
     client: ConfigServiceClient
 
     async def create(
-        self, *, partition_count: int = 8, mode: Mode = Mode.PARTITIONED, inline: int | None = None
+        self, *, partition_count: int = 8, mode: Mode = Mode.PARTITIONED, inline: int | None = None, **settings: Any
     ) -> None:
-        await self.client.create_store(self.name, partition_count=partition_count, mode=mode, inline_max_bytes=inline)
+        settings |= {"partition_count": partition_count, "mode": mode, "inline_max_bytes": inline}
+        await self.client.create_store(self.name, **settings)
 
     async def put(self, row_id: str, value: str, key: str = "list", **metadata: str) -> tuple[int, int]:
         """Writes a row; returns its partition and version."""
@@ -58,12 +59,11 @@ def store(new_store: Callable[[str], Store], store_name: str) -> Store:
 
 @asynccontextmanager
 async def bucket_of_owners(nats_url: str, store: str) -> AsyncIterator[None]:
-    """The bucket of owners of a store, as ``streams.owners`` of the config service has it."""
+    """The buckets of owners and wishes of a store, as ``streams`` of the config service has them."""
     client = await nats.connect(nats_url)
     bucket = names.owners_bucket(store)
     keys = (
         names.term_key("*"),
-        names.wishes_key("*"),
         names.table_key("*"),
         names.state_key("*", "*"),
         names.session_key("*"),
@@ -79,35 +79,22 @@ async def bucket_of_owners(nats_url: str, store: str) -> AsyncIterator[None]:
         deny_delete=True,
         deny_purge=True,
     )
+    other = names.wishes_bucket(store)
+    record_bytes = limits.MAX_WISHES_BYTES + limits.CHUNK_HEADROOM_BYTES
+    wishes = config.evolve(name=f"KV_{other}", subjects=[f"$KV.{other}.*.wishes"], max_msg_size=record_bytes, max_age=0)
     try:
-        await client.jetstream().add_stream(config)
+        for each in (config, wishes):
+            await client.jetstream().add_stream(each)
         yield
     finally:
-        await client.jetstream().delete_stream(f"KV_{bucket}")
+        for made in (bucket, other):
+            with suppress(NotFoundError):
+                await client.jetstream().delete_stream(f"KV_{made}")
         await client.close()
 
 
 @pytest.fixture
 async def store_of_owners(shared_nats: NatsServer, store_name: str) -> AsyncIterator[str]:
-    """A store that has the bucket of owners alone."""
+    """A store that has the buckets of owners and wishes alone."""
     async with bucket_of_owners(shared_nats.url, store_name):
         yield store_name
-
-
-@pytest.fixture
-async def exclusive(store: Store) -> AsyncIterator[Callable[..., Awaitable[Store]]]:
-    """Makes the test's store one with exclusive ownership, with these times in ms."""
-    async with AsyncExitStack() as stack:
-
-        async def make(*, partition_count: int = 8, lease_ttl_ms: int = 2_000, call_bound_ms: int = 200) -> Store:
-            await store.create(partition_count=partition_count)
-            await stack.enter_async_context(bucket_of_owners(store.nats_url, store.name))
-            client = await nats.connect(store.nats_url)
-            meta = await client.jetstream().key_value(names.meta_bucket(store.name))
-            settings = {"lease_ttl_ms": lease_ttl_ms, "call_bound_ms": call_bound_ms, "strategy": "sticky"}
-            for field, value in settings.items():
-                await meta.put(field, json.dumps(value).encode())
-            await client.close()
-            return store
-
-        yield make

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from ringcast import Change, Worker
 from ringcast_testkit import PATIENCE_S, History, WorkerProcess, until
+from ringcast_wire import Strategy
 
 PARTITIONS = 8
 
@@ -68,9 +69,10 @@ async def court() -> Court:
 
 
 @pytest.fixture
-async def listed(exclusive: Any) -> Any:
+async def listed(store: Any) -> Any:
     """A store with exclusive ownership and short times."""
-    return await exclusive(partition_count=PARTITIONS)
+    await store.create(partition_count=PARTITIONS, strategy=Strategy.STICKY, lease_ttl_ms=2_000, call_bound_ms=200)
+    return store
 
 
 async def owns(worker: Worker, count: int) -> None:

@@ -283,13 +283,45 @@ async def test_a_worker_that_is_cut_off_stops_at_its_fence_and_others_take_over(
 async def test_a_drained_worker_serves_until_the_next_is_prepared(fleet: Fleet) -> None:
     node, _ = [await fleet.start(name) for name in "ab"]
     await fleet.until_shared(a=3, b=3)
-    bucket = Bucket(node.bus, names.owners_bucket(fleet.store))
+    bucket = Bucket(node.bus, names.wishes_bucket(fleet.store))
     revision = await write_wishes(bucket, KEY, Wishes(drains=frozenset("b")), PARTITIONS, last=0)
     assert revision is not None
     await fleet.until_shared(a=6)
     assert await write_wishes(bucket, KEY, Wishes(), PARTITIONS, last=0) is None, "another has written since"
     assert await write_wishes(bucket, KEY, Wishes(), PARTITIONS, last=revision)
     await fleet.until_shared(a=3, b=3)
+
+
+async def test_wishes_that_can_not_be_read_leave_those_of_before_in_force(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    node, _ = [await fleet.start(name) for name in "ab"]
+    await fleet.until_shared(a=3, b=3)
+    bucket = Bucket(node.bus, names.wishes_bucket(fleet.store))
+    revision = await write_wishes(bucket, KEY, Wishes(drains=frozenset("b")), PARTITIONS, last=0)
+    await fleet.until_shared(a=6)
+    revision = await bucket.put(names.wishes_key(KEY), b'{"drains": 1}', last=revision or 0)
+    await fleet.court.until(lambda: "event=owners.wishes_unreadable" in caplog.text)
+    await fleet.start("c")  # a new plan
+    await fleet.until_shared(a=3, c=3)
+    assert caplog.text.count("event=owners.wishes_unreadable") <= 3, "once a worker, not once a look"
+    assert await write_wishes(bucket, KEY, Wishes(), PARTITIONS, last=revision)
+    await fleet.until_shared(a=2, b=2, c=2)
+
+
+async def test_a_store_without_the_bucket_of_wishes_gets_its_owners(
+    fleet: Fleet, shared_nats: NatsServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is waited for first: a leader that begins without the wishes would move what they want elsewhere."""
+    monkeypatch.setattr("ringcast._coordination.sticky_wishes.PATIENCE_S", 0.5)
+    client = await nats.connect(shared_nats.url)
+    try:
+        await client.jetstream().delete_stream(f"KV_{names.wishes_bucket(fleet.store)}")
+    finally:
+        await client.close()
+    await fleet.start("a")
+    await fleet.until_shared(a=6)
+    assert caplog.text.count("event=owners.wishes_unknown") == 1
 
 
 async def test_a_call_that_runs_keeps_its_partition_from_the_next_owner(fleet: Fleet) -> None:

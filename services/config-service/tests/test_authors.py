@@ -95,6 +95,8 @@ async def test_an_older_database_is_upgraded(bench: Bench) -> None:
             f"DROP TABLE {table}"
             for table in ("role_grants", "audit_pending", "audit_log", "audit_chain", "revoked_tokens")
         ),
+        "ALTER TABLE stores DROP COLUMN lease_ttl_ms",
+        "ALTER TABLE stores DROP COLUMN call_bound_ms",
         "UPDATE schema_version SET version = 1",
     )
     instances = [make_repository(bench.address) for _ in range(3)]

@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from ringcast_config_service.grpc.transport import _KINDS, _Servicer
 from ringcast_config_service.repository import mapping
 from ringcast_core import HASH_NAME, row_partition
-from ringcast_wire import ErrorCode, limits
+from ringcast_wire import ErrorCode, StoreSettings, limits, names
 from ringcast_wire.grpc import SERVICE_NAME, STATUS, ConfigServiceServicer, error_from_rpc, pb
 
 Running = Any  # of conftest.py
@@ -55,6 +55,36 @@ async def test_stores(service: Running, store_name: str) -> None:
     assert [store.name for store in listed.stores] == [store_name, f"{store_name}b"]
 
 
+async def test_stores_of_exclusive_ownership(service: Running, store_name: str) -> None:
+    """With their own times, or the defaults, in every answer and for the workers."""
+    made = await service.create(store_name, 4096, strategy=pb.STRATEGY_STICKY)
+    assert (made.strategy, made.lease_ttl_ms, made.call_bound_ms) == (pb.STRATEGY_STICKY, 10_000, 1_000)
+    own = {"strategy": pb.STRATEGY_STICKY, "lease_ttl_ms": 4_400, "call_bound_ms": 2_200}
+    other = await service.create(f"{store_name}b", 16, **own)
+    assert (other.lease_ttl_ms, other.call_bound_ms) == (4_400, 2_200)
+    assert await service.create(f"{store_name}b", 16, **own) == other
+    assert await service.stub.GetStore(pb.GetStoreRequest(name=other.name)) == other
+    none = await service.create(f"{store_name}c", 16)
+    assert not none.HasField("lease_ttl_ms")
+    assert not none.HasField("call_bound_ms")
+    listed = (await service.stub.ListStores(pb.ListStoresRequest())).stores
+    assert [store.lease_ttl_ms for store in listed] == [10_000, 4_400, 0]
+    refused_ = service.stub.CreateStore(
+        pb.CreateStoreRequest(name=other.name, partition_count=16, strategy=pb.STRATEGY_STICKY)
+    )
+    code, field, said = await refused(refused_)
+    assert (code, field) == (ErrorCode.ALREADY_EXISTS, "lease_ttl_ms")
+    assert "exists with lease_ttl_ms 4400: it can't be created with lease_ttl_ms 10000" in said
+    for store, ttl_ms in ((made.name, 10_000), (other.name, 4_400)):
+        meta = await service.nc.jetstream().key_value(names.meta_bucket(store))
+        entries = {name: (await meta.get(name)).value or b"" for name in StoreSettings.__struct_fields__}
+        assert StoreSettings.from_kv(entries).lease_ttl_ms == ttl_ms
+
+
+def _sticky(**settings: Any) -> pb.CreateStoreRequest:
+    return pb.CreateStoreRequest(name="a", partition_count=1, strategy=pb.STRATEGY_STICKY, **settings)
+
+
 @pytest.mark.parametrize(
     ("request_", "field", "sentence"),
     [
@@ -65,10 +95,25 @@ async def test_stores(service: Running, store_name: str) -> None:
         (pb.CreateStoreRequest(name="a", partition_count=4097), "partition_count", "1 to 4096 partitions are allowed"),
         (pb.CreateStoreRequest(name="a", partition_count=1, mode=7), "mode", "mode 7 is unknown"),  # type: ignore[arg-type]
         (pb.CreateStoreRequest(name="a", partition_count=1, strategy=7), "strategy", "strategy 7 is"),  # type: ignore[arg-type]
+        (_sticky(mode=pb.MODE_FULL), "mode", "the strategy sticky does not go with the mode FULL: only PARTITIONED"),
+        (_sticky(lease_ttl_ms=99), "lease_ttl_ms", "lease_ttl_ms 99 is out of range: 100 to 3600000 ms are allowed"),
+        (_sticky(lease_ttl_ms=3_600_001), "lease_ttl_ms", "lease_ttl_ms 3600001 is out of range"),
         (
-            pb.CreateStoreRequest(name="a", partition_count=1, strategy=pb.STRATEGY_STICKY),
-            "strategy",
-            "the strategy sticky can't be chosen yet: no worker serves it",
+            _sticky(lease_ttl_ms=2_000, call_bound_ms=1_001),
+            "call_bound_ms",
+            "call_bound_ms 1001 is out of range: 50 to 1000 ms are allowed with a lease_ttl_ms of 2000",
+        ),
+        (_sticky(call_bound_ms=249), "call_bound_ms", "250 to 5000 ms are allowed with a lease_ttl_ms of 10000"),
+        (_sticky(lease_ttl_ms=1_000), "call_bound_ms", "call_bound_ms 1000 is out of range: 25 to 500 ms are allowed"),
+        (
+            pb.CreateStoreRequest(name="a", partition_count=1, lease_ttl_ms=10_000),
+            "lease_ttl_ms",
+            "lease_ttl_ms 10000 does not go with the strategy jump: only sticky has it",
+        ),
+        (
+            pb.CreateStoreRequest(name="a", partition_count=1, strategy=pb.STRATEGY_RING, call_bound_ms=1),
+            "call_bound_ms",
+            "call_bound_ms 1 does not go with the strategy ring: only sticky has it",
         ),
         (pb.CreateStoreRequest(name="a", partition_count=1, inline_max_bytes=4097), "inline_max_bytes", "at most 4096"),
     ],

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
-from nats.js.errors import NotFoundError
+from nats.js.errors import KeyNotFoundError, NotFoundError
 from ringcast_config_service.config import Config
 from ringcast_service import ConfigError
 from ringcast_testkit import PATIENCE_S
@@ -126,6 +126,7 @@ async def test_what_is_locked_is_refused_by_its_name(service: Running, store_nam
         ({"mode": pb.MODE_FULL}, "mode of store '.*' was locked at PARTITIONED"),
         ({"strategy": pb.STRATEGY_RING}, "strategy of store '.*' was locked at jump"),
         ({"strategy": pb.STRATEGY_STICKY}, "strategy of store '.*' was locked at jump .* become sticky"),
+        ({"lease_ttl_ms": 10_000}, "lease_ttl_ms of store '.*' goes with the strategy sticky: it can't become 10000"),
         ({"inline_max_bytes": 5_000}, "inline_max_bytes 5000 is too large"),
     ):
         with pytest.raises(grpc.aio.AioRpcError, match=sentence) as caught:
@@ -133,6 +134,32 @@ async def test_what_is_locked_is_refused_by_its_name(service: Running, store_nam
         assert error_from_rpc(caught.value).field == next(iter(change))
     same = pb.UpdateStoreRequest(name=store_name, partition_count=8, mode=pb.MODE_PARTITIONED, inline_max_bytes=3)
     assert (await service.stub.UpdateStore(same)).inline_max_bytes == 3
+
+
+async def test_a_purged_key_leaves_no_wishes_to_a_later_one(service: Running, store_name: str) -> None:
+    await service.create(store_name, strategy=pb.STRATEGY_STICKY)
+    await service.put(store_name, "a")
+    wishes = await service.nc.jetstream().key_value(names.wishes_bucket(store_name))
+    await wishes.put(names.wishes_key("k"), b'{"drains": ["w"]}')
+    await service.stub.DeleteKey(pb.DeleteKeyRequest(store=store_name, key="k"))
+    assert (await wishes.get(names.wishes_key("k"))).value, "a restored key is the same"
+    await service.stub.DeleteKey(pb.DeleteKeyRequest(store=store_name, key="k", purge=True))
+    with pytest.raises(KeyNotFoundError):
+        await wishes.get(names.wishes_key("k"))
+
+
+async def test_the_times_of_exclusive_ownership_are_locked(service: Running, store_name: str) -> None:
+    made = await service.create(store_name, strategy=pb.STRATEGY_STICKY, lease_ttl_ms=4_000, call_bound_ms=200)
+    for change, sentence in (
+        ({"lease_ttl_ms": 4_001}, "lease_ttl_ms of store '.*' was locked at 4000 when it was created: .* become 4001"),
+        ({"call_bound_ms": 1_000}, "call_bound_ms of store '.*' was locked at 200 when it was created"),
+        ({"strategy": pb.STRATEGY_JUMP}, "strategy of store '.*' was locked at sticky"),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError, match=sentence) as caught:
+            await service.stub.UpdateStore(pb.UpdateStoreRequest(name=store_name, **change))
+        assert error_from_rpc(caught.value).field == next(iter(change))
+    same = pb.UpdateStoreRequest(name=store_name, lease_ttl_ms=4_000, call_bound_ms=200)
+    assert await service.stub.UpdateStore(same) == made
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])

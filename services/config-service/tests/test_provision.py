@@ -15,11 +15,11 @@ import msgspec
 import nats
 import pytest
 from nats.js.api import StreamConfig
-from nats.js.errors import APIError, NotFoundError
-from ringcast_config_service.nats.bus_removal import remove_store
+from nats.js.errors import APIError, KeyNotFoundError, NotFoundError
+from ringcast_config_service.nats.bus_removal import clear_wishes, remove_store
 from ringcast_config_service.nats.provisioner import Provisioner
 from ringcast_config_service.nats.relay import Relay
-from ringcast_config_service.nats.streams import StreamSizes, differences, groups, leases, of_store, owners
+from ringcast_config_service.nats.streams import StreamSizes, differences, groups, leases, of_store, owners, wishes
 from ringcast_config_service.telemetry import Telemetry
 from ringcast_testkit import PATIENCE_S, NatsServer
 from ringcast_wire import Strategy, UnavailableError, limits, names
@@ -248,22 +248,54 @@ async def test_only_a_store_of_exclusive_ownership_has_a_bucket_of_owners(
     sqlite_bench: Bench, new_store: Any, store: Any, nats_url: str
 ) -> None:
     sticky = new_store(f"{store.name}s")
-    sticky = replace(sticky, settings=msgspec.structs.replace(sticky.settings, strategy=Strategy.STICKY))
+    times = {"lease_ttl_ms": 10_000, "call_bound_ms": 1_000}
+    settings = msgspec.structs.replace(sticky.settings, strategy=Strategy.STICKY, **times)
+    sticky = replace(sticky, settings=settings)
     sticky = await sqlite_bench.repo.stores.create_store(sticky)
     async with provisioning(sqlite_bench, nats_url, _SMALL) as (provisioner, js, _):
         await provisioner.ensure(store)
-        with pytest.raises(NotFoundError):
-            await js.stream_info(f"KV_{names.owners_bucket(store.name)}")
-        stream = f"KV_{names.owners_bucket(sticky.name)}"
+        for make in (names.owners_bucket, names.wishes_bucket):
+            with pytest.raises(NotFoundError):
+                await js.stream_info(f"KV_{make(store.name)}")
+        buckets = {
+            f"KV_{names.owners_bucket(sticky.name)}": owners(sticky.name, _SMALL),
+            f"KV_{names.wishes_bucket(sticky.name)}": wishes(sticky.name),
+        }
         for _ in range(2):  # made, and made again where the server lost it
             await provisioner.ensure(sticky)
-            found = (await js.stream_info(stream)).config
-            assert not differences(owners(sticky.name, _SMALL), found)
-            await js.delete_stream(stream)
+            for stream, wanted in buckets.items():
+                found = (await js.stream_info(stream)).config
+                assert not differences(wanted, found)
+                await js.delete_stream(stream)
         await provisioner.ensure(sticky)
         await provisioner.remove(sticky.name)
-        with pytest.raises(NotFoundError):
-            await js.stream_info(stream)
+        for stream in buckets:
+            with pytest.raises(NotFoundError):
+                await js.stream_info(stream)
+
+
+async def test_what_operators_want_of_a_key_stays_until_the_key_is_purged(nats_url: str, store_name: str) -> None:
+    nc = await nats.connect(nats_url)
+    try:
+        js, bucket = nc.jetstream(), names.wishes_bucket(store_name)
+        await clear_wishes(js, store_name, "k")  # a store without such a bucket
+        await js.add_stream(wishes(store_name))
+        assert (await js.stream_info(f"KV_{bucket}")).config.max_age == 0, "no record of it ends by itself"
+        kv = await js.key_value(bucket)
+        await clear_wishes(js, store_name, "k")  # nothing is wanted of it
+        for key in ("k", "other"):
+            await kv.put(names.wishes_key(key), b"x" * limits.MAX_WISHES_BYTES)
+        with pytest.raises(APIError, match="message size exceeds maximum allowed"):
+            await kv.put(names.wishes_key("k"), b"x" * (limits.MAX_WISHES_BYTES + limits.CHUNK_HEADROOM_BYTES + 1))
+        with pytest.raises(nats.js.errors.NoStreamResponseError):
+            await js.publish(f"$KV.{bucket}.k.lead.wishes", b"x", timeout=PATIENCE_S)
+        await clear_wishes(js, store_name, "k")
+        with pytest.raises(KeyNotFoundError):
+            await kv.get(names.wishes_key("k"))
+        assert (await kv.get(names.wishes_key("other"))).value
+        await clear_wishes(js, store_name, "k")  # it is gone already
+    finally:
+        await nc.close()
 
 
 async def test_the_bucket_of_owners_takes_its_records_and_no_others(nats_url: str, store_name: str) -> None:
@@ -277,15 +309,14 @@ async def test_the_bucket_of_owners_takes_its_records_and_no_others(nats_url: st
         assert not differences(wanted, found)
         assert (found.max_age, found.max_msgs_per_subject, found.max_bytes) == (86_400, 1, 2 * limits.MIB)
         largest = b"x" * limits.MAX_TABLE_BYTES
-        lead = (names.term_key("k"), names.table_key("k"), names.wishes_key("k"))
-        keys = (*lead, names.state_key("k", "w"), names.session_key("w"))
+        keys = (names.term_key("k"), names.table_key("k"), names.state_key("k", "w"), names.session_key("w"))
         for key in keys:
             await js.publish(f"$KV.{bucket}.{key}", largest)
         with pytest.raises(APIError, match="message size exceeds maximum allowed"):
             await js.publish(
                 f"$KV.{bucket}.{keys[1]}", b"x" * (limits.MAX_TABLE_BYTES + limits.CHUNK_HEADROOM_BYTES + 1)
             )
-        for other in ("k", "k.w", "k.lead.other", "k.state.w.x", "~ended.w"):
+        for other in ("k", "k.w", "k.lead.other", "k.lead.wishes", "k.wishes", "k.state.w.x", "~ended.w"):
             with pytest.raises(nats.js.errors.NoStreamResponseError):
                 await js.publish(f"$KV.{bucket}.{other}", b"x", timeout=PATIENCE_S)
         await remove_store(js, store_name)

@@ -7,8 +7,10 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from ringcast_config_service.repository import (
     Chain,
@@ -27,6 +29,8 @@ from ringcast_wire import (
     InvalidInputError,
     LimitExceededError,
     RingcastError,
+    StoreSettings,
+    Strategy,
     UnavailableError,
     UnknownKeyError,
     UnknownStoreError,
@@ -58,6 +62,22 @@ async def test_creating_a_store_again(bench: Bench, new_store: Callable[..., Sto
     assert (await bench.repo.stores.get_store("s")).record == first
     with pytest.raises(UnknownStoreError, match="'none'"):
         await bench.repo.stores.get_store("none")
+
+
+async def test_the_times_of_exclusive_ownership_are_kept(bench: Bench, new_store: Callable[..., StoreRecord]) -> None:
+    times = StoreSettings(partition_count=8, strategy=Strategy.STICKY, lease_ttl_ms=4_000, call_bound_ms=200)
+    wanted = replace(new_store("owned"), settings=times)
+    await bench.repo.stores.create_store(wanted)
+    assert await bench.repo.stores.create_store(replace(wanted, created_at_ms=1)) == wanted
+    other = replace(wanted, settings=msgspec.structs.replace(times, lease_ttl_ms=4_001))
+    with pytest.raises(AlreadyExistsError, match=r"exists with lease_ttl_ms 4000: .* with lease_ttl_ms 4001"):
+        await bench.repo.stores.create_store(other)
+    assert (await bench.repo.stores.get_store("owned")).record.settings == times
+    assert (await bench.repo.stores.get_record("owned")).settings == times
+    assert {each.record.name: each.record.settings.lease_ttl_ms for each in await bench.repo.stores.list_stores()} == {
+        "owned": 4_000,
+        "s": None,
+    }
 
 
 async def test_racing_creators_agree(bench: Bench, new_store: Callable[..., StoreRecord]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -76,6 +77,24 @@ _SHARED: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
         {"default": None, "help": "Print JSON: one document, or one a line [env: RINGCAST_JSON]."},
     ),
 }
+
+
+class Duration(click.ParamType[int]):
+    """``10s``, ``500ms``, ``1m``: milliseconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = _DURATION.fullmatch(value)
+        if match is None:
+            self.fail(f"{value[:40]!r} is no duration: a whole number and ms, s, m or h is needed", param, ctx)
+        return int(match[1]) * _UNIT_MS[match[2]]
+
+
+_DURATION: Final = re.compile(r"(\d{1,9})(ms|s|m|h)", re.ASCII)
+_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 
 
 def shared_options(*which: str) -> Callable[[F], F]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 import click
 from ringcast_client import StoreInfo
-from ringcast_wire import Mode, Strategy, limits
+from ringcast_wire import DEFAULT_CALL_BOUND_MS, DEFAULT_LEASE_TTL_MS, Mode, Strategy, limits
 
 from ringcast_cli._client import service_client
 from ringcast_cli._config import CliConfig
 from ringcast_cli._deletion import confirm, delete_slowly, deletion_options, print_deletion, restorable
-from ringcast_cli._options import settings_of, shared_options
+from ringcast_cli._options import Duration, settings_of, shared_options
 from ringcast_cli._output import print_json, print_table, visible
 
 
@@ -45,7 +45,23 @@ def store() -> None:
     type=click.Choice([strategy.value for strategy in Strategy], case_sensitive=False),
     default=Strategy.JUMP.value,
     show_default=True,
-    help="How partitions are assigned to workers.",
+    help="How partitions are assigned to workers; sticky: each has one owner at every moment.",
+)
+@click.option(
+    "--lease-ttl",
+    "lease_ttl_ms",
+    type=Duration(),
+    metavar="DURATION",
+    help="With --strategy sticky: how long a worker's lease lasts after its refresh, 100ms to 1h [default: "
+    f"{DEFAULT_LEASE_TTL_MS // 1000}s]. After a little longer the partitions of a dead worker get another owner.",
+)
+@click.option(
+    "--call-bound",
+    "call_bound_ms",
+    type=Duration(),
+    metavar="DURATION",
+    help="With --strategy sticky: the bound on one handler call, 2.5 % to 50 % of the lease [default: "
+    f"{DEFAULT_CALL_BOUND_MS // 1000}s].",
 )
 @click.option(
     "--inline-max-bytes",
@@ -56,9 +72,7 @@ def store() -> None:
 )
 @shared_options("service", "timeout")
 @click.pass_context
-def create(
-    context: click.Context, name: str, partitions: int, mode: str, strategy: str, inline_max_bytes: int | None
-) -> None:
+def create(context: click.Context, /, name: str, **given: Any) -> None:
     """Create the store NAME.
 
     Only --inline-max-bytes can be changed later. A repetition with the same settings does nothing.
@@ -69,10 +83,12 @@ def create(
         async with service_client(config) as client:
             return await client.create_store(
                 name,
-                partition_count=partitions,
-                mode=Mode(mode),
-                strategy=Strategy(strategy),
-                inline_max_bytes=inline_max_bytes,
+                partition_count=given["partitions"],
+                mode=Mode(given["mode"]),
+                strategy=Strategy(given["strategy"]),
+                inline_max_bytes=given["inline_max_bytes"],
+                lease_ttl_ms=given["lease_ttl_ms"],
+                call_bound_ms=given["call_bound_ms"],
             )
 
     _print_store(asyncio.run(run()), config)
@@ -205,11 +221,13 @@ def _print_store(info: StoreInfo, config: CliConfig) -> None:
         print_json(info)
         return
     created = datetime.fromtimestamp(info.created_at_ms / 1000, UTC)
+    times = (("lease TTL", info.lease_ttl_ms), ("call bound", info.call_bound_ms))
     for label, value in (
         ("store", info.name),
         ("partitions", info.partition_count),
         ("mode", info.mode),
         ("strategy", info.strategy),
+        *((label, f"{time_ms / 1000:g} s") for label, time_ms in times if time_ms is not None),
         ("hash", info.hash),
         ("inline", f"values up to {info.inline_max_bytes} bytes"),
         ("created", created.isoformat(timespec="seconds")),

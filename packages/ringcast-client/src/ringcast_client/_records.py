@@ -56,6 +56,10 @@ class StoreInfo:
     deletion: DeletionInfo | None = None
     history_id: str = ""
     """Another one after the database was restored, or the store created again."""
+    lease_ttl_ms: int | None = None
+    """Of a store of the strategy ``sticky``: how long a lease lasts after its refresh was asked for."""
+    call_bound_ms: int | None = None
+    """Of a store of the strategy ``sticky``: the bound on one handler call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +210,8 @@ def store_info(store: pb.Store) -> StoreInfo:
         keys=tuple(map(key_info, store.keys)),
         deletion=_deletion_info(store),
         history_id=store.history_id,
+        lease_ttl_ms=store.lease_ttl_ms if store.HasField("lease_ttl_ms") else None,
+        call_bound_ms=store.call_bound_ms if store.HasField("call_bound_ms") else None,
     )
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ringcast_wire import Mode, Strategy, names
+from ringcast_wire import MAX_LEASE_TTL_MS, MIN_LEASE_TTL_MS, Mode, Strategy, names
 from ringcast_wire.grpc import MODES, STRATEGIES, pb
 
 from ringcast_client._calls import Calls
-from ringcast_client._input import check_inline, where
+from ringcast_client._input import check_inline, check_range, where
 from ringcast_client._records import KeyInfo, StoreInfo, key_info, store_info
 
 
@@ -23,12 +23,20 @@ class StoreCalls:
         mode: Mode = Mode.PARTITIONED,
         strategy: Strategy = Strategy.JUMP,
         inline_max_bytes: int | None = None,
+        lease_ttl_ms: int | None = None,
+        call_bound_ms: int | None = None,
     ) -> StoreInfo:
         """Creates a store, or returns the one there is if its settings are the same.
 
         ``inline_max_bytes``: the largest value that a change event carries, in bytes (0 to 4096, by default 256).
 
+        Of the strategy ``sticky`` alone: ``lease_ttl_ms``, how long a lease lasts after its refresh was asked for (100
+        to 3,600,000, by default 10,000), and ``call_bound_ms``, the bound on one handler call (2.5 % to 50 % of the
+        lease, by default 1,000).
+
         Raises:
+            InvalidInputError: a time is out of range, or does not go with the strategy; or the strategy does not go
+                with the mode.
             AlreadyExistsError: there is one with other settings.
             LimitExceededError: there are 50 stores.
         """
@@ -40,6 +48,7 @@ class StoreCalls:
         )
         if inline_max_bytes is not None:
             request.inline_max_bytes = check_inline(inline_max_bytes)
+        _set_times(request, lease_ttl_ms, call_bound_ms)
         return store_info(await self._calls.unary(self._calls.rpc.CreateStore, request))
 
     async def get_store(self, name: str, *, include_deleted: bool = False) -> StoreInfo:
@@ -78,6 +87,8 @@ class StoreCalls:
         partition_count: int | None = None,
         mode: Mode | None = None,
         strategy: Strategy | None = None,
+        lease_ttl_ms: int | None = None,
+        call_bound_ms: int | None = None,
     ) -> StoreInfo:
         """Changes what is not locked at creation: ``inline_max_bytes``. Returns the store as it is then.
 
@@ -94,6 +105,7 @@ class StoreCalls:
             request.mode = MODES[mode]
         if strategy is not None:
             request.strategy = STRATEGIES[strategy]
+        _set_times(request, lease_ttl_ms, call_bound_ms)
         return store_info(await self._calls.unary(self._calls.rpc.UpdateStore, request))
 
     async def delete_store(self, name: str, *, purge: bool = False) -> StoreInfo:
@@ -138,3 +150,13 @@ class StoreCalls:
             LimitExceededError: the store has 100 keys without it.
         """
         return key_info(await self._calls.unary(self._calls.rpc.RestoreKey, pb.RestoreKeyRequest(**where(store, key))))
+
+
+def _set_times(
+    request: pb.CreateStoreRequest | pb.UpdateStoreRequest, lease_ttl_ms: int | None, call_bound_ms: int | None
+) -> None:
+    """Sets those that are given. The bound on a call is checked by the service, which knows the lease."""
+    if lease_ttl_ms is not None:
+        request.lease_ttl_ms = check_range("lease_ttl_ms", lease_ttl_ms, MIN_LEASE_TTL_MS, MAX_LEASE_TTL_MS)
+    if call_bound_ms is not None:
+        request.call_bound_ms = check_range("call_bound_ms", call_bound_ms, 1, MAX_LEASE_TTL_MS)

@@ -71,6 +71,13 @@ from ringcast_wire._messages import (
     encode,
     encode_record,
 )
+from ringcast_wire._ownership_times import (
+    DEFAULT_CALL_BOUND_MS,
+    DEFAULT_LEASE_TTL_MS,
+    MAX_LEASE_TTL_MS,
+    MIN_LEASE_TTL_MS,
+    check_ownership_times,
+)
 from ringcast_wire._replays import (
     MAX_REPLAY_WAIT_MS,
     MAX_REPLAY_WHY_CHARS,
@@ -96,7 +103,11 @@ __all__ = [
     "Chunk",
     "ChunkAssembler",
     "ConditionFailedError",
+    "DEFAULT_CALL_BOUND_MS",
+    "DEFAULT_LEASE_TTL_MS",
     "DEFAULT_LOAD_FACTOR",
+    "MAX_LEASE_TTL_MS",
+    "MIN_LEASE_TTL_MS",
     "DeadLetter",
     "EndedLeases",
     "ErrorCode",
@@ -147,6 +158,7 @@ __all__ = [
     "assign",
     "check_condition",
     "check_idempotency_key",
+    "check_ownership_times",
     "check_reason",
     "check_row",
     "check_row_id",

@@ -67,6 +67,8 @@ MAX_RECORD_BYTES: Final = 4 * KIB
 """A lease, a member or a claim on a slot, with headers: a worker keeps all records of its keys in memory."""
 MAX_TABLE_BYTES: Final = 256 * KIB
 """A table of owners, as JSON. One of 4096 partitions that 200 workers own takes about 50 KiB."""
+MAX_WISHES_BYTES: Final = 64 * KIB
+"""What an operator wants of a key, as JSON. Pins of 4096 partitions to 200 workers, all of which drain, take less."""
 MAX_SEAL_PENDING: Final = 128
 """Unsettled changes that a group's seal of a partition names; it stops before those that do not fit."""
 MAX_SETTING_BYTES: Final = 16 * KIB

@@ -12,9 +12,10 @@ from typing import Annotated, ClassVar, Final, TypeVar
 import msgspec
 from ringcast_core import HASH_NAME
 
-from ringcast_wire._errors import MismatchError, ProtocolError
+from ringcast_wire._errors import InvalidInputError, MismatchError, ProtocolError
 from ringcast_wire._limits import MAX_BATCH_ROWS, MAX_SEAL_PENDING
 from ringcast_wire._names import check_partition_count
+from ringcast_wire._ownership_times import check_ownership_times
 
 WIRE_VERSION: Final = 1
 DEFAULT_LOAD_FACTOR: Final = 1.25
@@ -42,7 +43,7 @@ class Strategy(StrEnum):
     JUMP = "jump"
     RING = "ring"
     STICKY = "sticky"
-    """Exclusive ownership: the table of a key has its owners. No store can have it yet."""
+    """Exclusive ownership: the table of a key has its owners."""
 
 
 class Role(StrEnum):
@@ -74,8 +75,12 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the metadata of a store may lack: the entry is not written where the setting is ``None``."""
 
     def to_kv(self) -> dict[str, bytes]:
-        """The settings as entries of the metadata bucket: setting name → JSON, without those that are ``None``."""
-        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        """The settings as entries of the metadata bucket: setting name → JSON, without those that are ``None``.
+
+        In the order in which to write them: what may be lacking is there before what every store has is complete.
+        """
+        names = sorted(self.__struct_fields__, key=lambda name: name not in self.OPTIONAL)
+        values = {name: getattr(self, name) for name in names}
         return {name: msgspec.json.encode(value) for name, value in values.items() if value is not None}
 
     @classmethod
@@ -83,7 +88,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
         """Reads the metadata bucket of a store.
 
         Raises:
-            ProtocolError: a setting is missing or can't be read.
+            ProtocolError: a setting is missing or can't be read, or a time of exclusive ownership is out of range.
             MismatchError: the store was written with a wire version or hash that this build does not speak, or has a
                 strategy that it does not know.
         """
@@ -97,6 +102,8 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
             raise ProtocolError(f"the store's metadata can't be read: {error}") from error
         check_partition_count(settings.partition_count)
+        if settings.strategy is Strategy.STICKY:
+            _require_times(settings)
         settings.require(wire_version=WIRE_VERSION, hash=HASH_NAME)
         return settings
 
@@ -122,6 +129,17 @@ def _require_known(strategy: object) -> None:
             f"it knows {', '.join(known)}",
             field="strategy",
         )
+
+
+def _require_times(settings: StoreSettings) -> None:
+    """No default stands in for a time that is missing: workers that count by different ones could own at once."""
+    missing = [name for name in sorted(StoreSettings.OPTIONAL) if getattr(settings, name) is None]
+    if missing:
+        raise ProtocolError(f"the store's metadata lacks {', '.join(missing)}, as its strategy is sticky")
+    try:
+        check_ownership_times(settings.lease_ttl_ms, settings.call_bound_ms)
+    except InvalidInputError as error:
+        raise ProtocolError(f"the store's metadata can't be used: {error}") from error
 
 
 def _plain(value: object) -> object:

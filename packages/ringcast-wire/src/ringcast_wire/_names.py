@@ -170,9 +170,14 @@ def table_key(config_key: str) -> str:
     return f"{config_key}.lead.table"
 
 
+def wishes_bucket(store: str) -> str:
+    """KV bucket of what operators want of a store of exclusive ownership: :func:`wishes_key`. Nothing in it ages."""
+    return f"config_wishes_{store}"
+
+
 def wishes_key(config_key: str) -> str:
-    """Key of what an operator wants of a config key, in the owners bucket."""
-    return f"{config_key}.lead.wishes"
+    """Key of what an operator wants of a config key, in the wishes bucket."""
+    return f"{config_key}.wishes"
 
 
 def state_key(config_key: str, worker_id: str) -> str:

@@ -13,18 +13,15 @@ from dataclasses import replace
 
 from ringcast_core import row_partition
 from ringcast_wire import (
-    DEFAULT_LOAD_FACTOR,
     FetchReply,
     FetchReplyWriter,
     HeadsReply,
     InvalidInputError,
-    Mode,
     ProtocolError,
     RingcastError,
     Row,
     StoreDeletedError,
     StoreSettings,
-    Strategy,
     UnknownStoreError,
     check_row,
     check_row_id,
@@ -39,7 +36,7 @@ from ringcast_wire import (
 
 from ringcast_config_service.caller import LOCAL, Caller
 from ringcast_config_service.histories import Histories
-from ringcast_config_service.lifecycle import check_inline
+from ringcast_config_service.lifecycle import check_inline, with_times
 from ringcast_config_service.nats.provisioner import Provisioner
 from ringcast_config_service.permits import Permit
 from ringcast_config_service.repository import (
@@ -97,21 +94,13 @@ class Handlers:
     # Stores
 
     async def create_store(
-        self,
-        name: str,
-        partition_count: int,
-        mode: Mode,
-        strategy: Strategy,
-        inline_max_bytes: int | None,
-        by: Authorship = SERVICE,
+        self, name: str, settings: StoreSettings, inline_max_bytes: int | None, by: Authorship = SERVICE
     ) -> StoreRecord:
         """Creates a store, or returns the one with the same settings, once workers can use it."""
         names.check_name("name", name)
-        names.check_partition_count(partition_count)
+        names.check_partition_count(settings.partition_count)
         inline = check_inline(limits.DEFAULT_INLINE_BYTES if inline_max_bytes is None else inline_max_bytes)
-        settings = StoreSettings(
-            partition_count=partition_count, mode=mode, strategy=strategy, load_factor=DEFAULT_LOAD_FACTOR
-        )
+        settings = with_times(settings)
         wanted = StoreRecord(name, settings, inline, _now_ms())
         record = await self._repository.stores.create_store(wanted, by)
         self._remember(record)

@@ -6,7 +6,20 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from ringcast_wire import EventLog, InvalidInputError, Mode, RingcastError, Strategy, limits, names
+import msgspec
+from ringcast_wire import (
+    DEFAULT_CALL_BOUND_MS,
+    DEFAULT_LEASE_TTL_MS,
+    EventLog,
+    InvalidInputError,
+    Mode,
+    RingcastError,
+    StoreSettings,
+    Strategy,
+    check_ownership_times,
+    limits,
+    names,
+)
 
 from ringcast_config_service.nats.provisioner import Provisioner
 from ringcast_config_service.repository import (
@@ -49,18 +62,24 @@ class Lifecycle:
         partition_count: int | None,
         mode: Mode | None,
         strategy: Strategy | None,
+        lease_ttl_ms: int | None,
+        call_bound_ms: int | None,
         by: Authorship = SERVICE,
     ) -> StoreInfo:
         """Changes what is not locked; a locked setting may be named with the value that it has."""
         found = await self._stores.get_store(names.check_name("name", name))
-        locked = {"partition_count": partition_count, "mode": mode, "strategy": strategy}
+        locked = {
+            "partition_count": partition_count,
+            "mode": mode,
+            "strategy": strategy,
+            "lease_ttl_ms": lease_ttl_ms,
+            "call_bound_ms": call_bound_ms,
+        }
         for setting, wanted in locked.items():
             has = getattr(found.record.settings, setting)
             if wanted not in (None, has):
-                raise InvalidInputError(
-                    f"{setting} of store {name!r} was locked at {has} when it was created: it can't become {wanted}",
-                    field=setting,
-                )
+                was = f"was locked at {has} when it was created" if has is not None else "goes with the strategy sticky"
+                raise InvalidInputError(f"{setting} of store {name!r} {was}: it can't become {wanted}", field=setting)
         if inline_max_bytes is None:
             return found
         found = await self._stores.update_store(name, check_inline(inline_max_bytes), by)
@@ -139,6 +158,9 @@ class Lifecycle:
     async def _purge_key(self, store: str, key: str) -> None:
         while await self._deletions.purge_rows(store, key):
             pass
+        found = await self._stores.get_store(store, include_deleted=True)
+        if found.record.settings.strategy is Strategy.STICKY:
+            await self._provisioner.remove_key(store, key)
         await self._deletions.drop_key(store, key)
         log.info("key.purged", store=store, key=key)
 
@@ -152,6 +174,30 @@ class Lifecycle:
             await self._provisioner.mark_deleted(record)
         except RingcastError as error:
             log.warning("store.mark_postponed", store=record.name, error=error)
+
+
+def with_times(settings: StoreSettings) -> StoreSettings:
+    """The settings of a store that is to be created, with the default of each time that it has and that is not given.
+
+    Raises:
+        InvalidInputError: a time is out of range, or the strategy has none, or does not go with the mode.
+    """
+    given = {name: getattr(settings, name) for name in sorted(StoreSettings.OPTIONAL, reverse=True)}
+    if settings.strategy is not Strategy.STICKY:
+        for name, value in given.items():
+            if value is not None:
+                raise InvalidInputError(
+                    f"{name} {value} does not go with the strategy {settings.strategy}: only sticky has it", field=name
+                )
+        return settings
+    if settings.mode is not Mode.PARTITIONED:
+        raise InvalidInputError(
+            f"the strategy sticky does not go with the mode {settings.mode}: only PARTITIONED has owners", field="mode"
+        )
+    ttl_ms = DEFAULT_LEASE_TTL_MS if settings.lease_ttl_ms is None else settings.lease_ttl_ms
+    bound_ms = DEFAULT_CALL_BOUND_MS if settings.call_bound_ms is None else settings.call_bound_ms
+    check_ownership_times(ttl_ms, bound_ms)
+    return msgspec.structs.replace(settings, lease_ttl_ms=ttl_ms, call_bound_ms=bound_ms)
 
 
 def check_inline(value: int) -> int:

@@ -221,21 +221,25 @@ class VerifyAuditResponse(_message.Message):
     def __init__(self, checked: _Optional[int] = ..., at: _Optional[str] = ..., problem: _Optional[str] = ..., last: _Optional[bool] = ...) -> None: ...
 
 class CreateStoreRequest(_message.Message):
-    __slots__ = ("name", "partition_count", "mode", "strategy", "inline_max_bytes")
+    __slots__ = ("name", "partition_count", "mode", "strategy", "inline_max_bytes", "lease_ttl_ms", "call_bound_ms")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PARTITION_COUNT_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
     INLINE_MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LEASE_TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    CALL_BOUND_MS_FIELD_NUMBER: _ClassVar[int]
     name: str
     partition_count: int
     mode: Mode
     strategy: Strategy
     inline_max_bytes: int
-    def __init__(self, name: _Optional[str] = ..., partition_count: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., strategy: _Optional[_Union[Strategy, str]] = ..., inline_max_bytes: _Optional[int] = ...) -> None: ...
+    lease_ttl_ms: int
+    call_bound_ms: int
+    def __init__(self, name: _Optional[str] = ..., partition_count: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., strategy: _Optional[_Union[Strategy, str]] = ..., inline_max_bytes: _Optional[int] = ..., lease_ttl_ms: _Optional[int] = ..., call_bound_ms: _Optional[int] = ...) -> None: ...
 
 class Store(_message.Message):
-    __slots__ = ("name", "partition_count", "mode", "strategy", "hash", "inline_max_bytes", "created_at_ms", "keys", "history_id", "deletion")
+    __slots__ = ("name", "partition_count", "mode", "strategy", "hash", "inline_max_bytes", "created_at_ms", "keys", "history_id", "deletion", "lease_ttl_ms", "call_bound_ms")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PARTITION_COUNT_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -246,6 +250,8 @@ class Store(_message.Message):
     KEYS_FIELD_NUMBER: _ClassVar[int]
     HISTORY_ID_FIELD_NUMBER: _ClassVar[int]
     DELETION_FIELD_NUMBER: _ClassVar[int]
+    LEASE_TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    CALL_BOUND_MS_FIELD_NUMBER: _ClassVar[int]
     name: str
     partition_count: int
     mode: Mode
@@ -256,7 +262,9 @@ class Store(_message.Message):
     keys: _containers.RepeatedCompositeFieldContainer[KeyInfo]
     history_id: str
     deletion: Deletion
-    def __init__(self, name: _Optional[str] = ..., partition_count: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., strategy: _Optional[_Union[Strategy, str]] = ..., hash: _Optional[str] = ..., inline_max_bytes: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[KeyInfo, _Mapping]]] = ..., history_id: _Optional[str] = ..., deletion: _Optional[_Union[Deletion, _Mapping]] = ...) -> None: ...
+    lease_ttl_ms: int
+    call_bound_ms: int
+    def __init__(self, name: _Optional[str] = ..., partition_count: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., strategy: _Optional[_Union[Strategy, str]] = ..., hash: _Optional[str] = ..., inline_max_bytes: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[KeyInfo, _Mapping]]] = ..., history_id: _Optional[str] = ..., deletion: _Optional[_Union[Deletion, _Mapping]] = ..., lease_ttl_ms: _Optional[int] = ..., call_bound_ms: _Optional[int] = ...) -> None: ...
 
 class KeyInfo(_message.Message):
     __slots__ = ("name", "rows", "bytes", "deletion")
@@ -293,18 +301,22 @@ class ListStoresRequest(_message.Message):
     def __init__(self, include_deleted: _Optional[bool] = ...) -> None: ...
 
 class UpdateStoreRequest(_message.Message):
-    __slots__ = ("name", "inline_max_bytes", "partition_count", "mode", "strategy")
+    __slots__ = ("name", "inline_max_bytes", "partition_count", "mode", "strategy", "lease_ttl_ms", "call_bound_ms")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INLINE_MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     PARTITION_COUNT_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    LEASE_TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    CALL_BOUND_MS_FIELD_NUMBER: _ClassVar[int]
     name: str
     inline_max_bytes: int
     partition_count: int
     mode: Mode
     strategy: Strategy
-    def __init__(self, name: _Optional[str] = ..., inline_max_bytes: _Optional[int] = ..., partition_count: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., strategy: _Optional[_Union[Strategy, str]] = ...) -> None: ...
+    lease_ttl_ms: int
+    call_bound_ms: int
+    def __init__(self, name: _Optional[str] = ..., inline_max_bytes: _Optional[int] = ..., partition_count: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., strategy: _Optional[_Union[Strategy, str]] = ..., lease_ttl_ms: _Optional[int] = ..., call_bound_ms: _Optional[int] = ...) -> None: ...
 
 class DeleteStoreRequest(_message.Message):
     __slots__ = ("name", "purge")

@@ -11,7 +11,7 @@ from ringcast_wire import EventLog, ProtocolError, names
 
 from ringcast._bus.bus import Bus
 from ringcast._bus.kv import Bucket, BucketWatch, ConflictError
-from ringcast._coordination.sticky_wishes import decode_wishes
+from ringcast._coordination.sticky_wishes import WishRecords
 from ringcast._protocol.kv_mirror import Entry, KvMirror
 from ringcast._protocol.sticky.leader import TOUCH_S
 from ringcast._protocol.sticky.plan import Wishes
@@ -28,7 +28,7 @@ RENEW_S: Final = TOUCH_S
 
 
 class OwnerRecords:
-    """A mirror of the bucket of owners, without the sessions.
+    """A mirror of the bucket of owners, without the sessions, and of what operators want of the keys.
 
     ``changed`` is called with each config key whose records are others, or have other revisions.
     """
@@ -54,11 +54,16 @@ class OwnerRecords:
         self._mirror.on_snapshot = self._snapshot
         self._decoded: dict[str, tuple[int, Any]] = {}
         self._misses = dict.fromkeys(keys, 0)
-        self.unreadable = 0
-        """Records that could not be read, each revision counted once."""
+        self._wishes = WishRecords(bus, store, keys, partitions, changed, log)
+        self._unreadable = 0
 
     async def watch(self, worker_id: str) -> None:
         """Keeps the mirror until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch(worker_id))
+            tasks.create_task(self._wishes.watch(worker_id))
+
+    async def _watch(self, worker_id: str) -> None:
         name = names.watch_name(self._store, worker_id)
         patterns = [f"{key}.>" for key in self._keys]
         watch = BucketWatch(self._bus, self.bucket, name, patterns, self._mirror, lambda: None, self._log)
@@ -69,8 +74,13 @@ class OwnerRecords:
 
     @property
     def complete(self) -> bool:
-        """Whether all records have been seen."""
-        return self._mirror.complete
+        """Whether all records have been seen; those of operators, as far as they come within a while."""
+        return self._mirror.complete and self._wishes.settled
+
+    @property
+    def unreadable(self) -> int:
+        """Records that could not be read, each revision counted once."""
+        return self._unreadable + self._wishes.unreadable
 
     def term(self, key: str) -> Term | None:
         """The leader of a key, if one is named."""
@@ -81,8 +91,8 @@ class OwnerRecords:
         return self._read(names.table_key(key), lambda data: decode_table(data, self._partitions))
 
     def wishes(self, key: str) -> Wishes:
-        """What an operator wants of a key: nothing where there is no record that can be read."""
-        return self._read(names.wishes_key(key), lambda data: decode_wishes(data, self._partitions)) or Wishes()
+        """What an operator wants of a key: nothing where there is no record, the last that could be read otherwise."""
+        return self._wishes.wishes(key)
 
     def states(self, key: str) -> dict[str, State]:
         """The states of a key by worker, without those that can't be read, or name a lease that is not the worker's."""
@@ -152,7 +162,7 @@ class OwnerRecords:
                 record = decode(entry.value)
             except ProtocolError as error:
                 record = None
-                self.unreadable += 1
+                self._unreadable += 1
                 self._log.warning("owners.record_unreadable", record=name, error=error)
             self._decoded[name] = entry.revision, record
         found: T | None = record

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Annotated, Final
 
 import msgspec
-from ringcast_wire import InvalidInputError, LimitExceededError, ProtocolError, limits, names
+from ringcast_wire import EventLog, InvalidInputError, LimitExceededError, ProtocolError, limits, names
 
-from ringcast._bus.kv import Bucket, ConflictError
+from ringcast._bus.bus import Bus
+from ringcast._bus.kv import Bucket, BucketWatch, ConflictError
+from ringcast._protocol.kv_mirror import KvMirror
 from ringcast._protocol.sticky.plan import Wishes
 
-MAX_WISHES_BYTES: Final = 64 * limits.KIB
-"""Pins of 4096 partitions to 200 workers, all of which drain, take less."""
+MAX_WISHES_BYTES: Final = limits.MAX_WISHES_BYTES
+PATIENCE_S: Final = 10.0
+"""So long a leader that begins waits for the wishes: a plan without them moves partitions that they want elsewhere."""
 
 _Worker = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")]
 
@@ -75,3 +80,86 @@ async def write_wishes(bucket: Bucket, key: str, wishes: Wishes, partitions: int
         return await bucket.put(names.wishes_key(key), encode_wishes(wishes, partitions), last=last)
     except ConflictError:
         return None
+
+
+class WishRecords:
+    """A mirror of the bucket of wishes, for the keys of a worker.
+
+    A record that can't be read counts as the last one of its key that could be: an operator drains a worker before it
+    is stopped, and what is wanted is not to end with a mistake in the next write. ``changed`` is called with each key
+    whose record is another.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        store: str,
+        keys: tuple[str, ...],
+        partitions: int,
+        changed: Callable[[str], None],
+        log: EventLog,
+    ) -> None:
+        self._bus = bus
+        self._bucket = Bucket(bus, names.wishes_bucket(store))
+        self._store = store
+        self._keys = keys
+        self._partitions = partitions
+        self._changed = changed
+        self._log = log
+        self._mirror = KvMirror()
+        self._mirror.on_entry = lambda name: changed(name.partition(".")[0])
+        self._mirror.on_snapshot = self._snapshot
+        self._read: dict[str, tuple[int, Wishes]] = {}
+        self._unreadable: dict[str, int] = {}
+        self._waits_until: float | None = None
+        self._has_told = False
+        self.unreadable = 0
+        """Records that could not be read, each revision counted once."""
+
+    async def watch(self, worker_id: str) -> None:
+        """Keeps the mirror until cancelled."""
+        name = names.watch_name(self._store, worker_id)
+        patterns = [names.wishes_key(key) for key in self._keys]
+        await BucketWatch(self._bus, self._bucket, name, patterns, self._mirror, lambda: None, self._log).run()
+
+    @property
+    def settled(self) -> bool:
+        """Whether the wishes are known, or have been waited for long enough since this was first asked.
+
+        A bucket that is missing, or can't be read, must not keep partitions without owners for ever.
+        """
+        if self._mirror.complete:
+            return True
+        now = asyncio.get_running_loop().time()
+        if self._waits_until is None:
+            self._waits_until = now + PATIENCE_S
+        is_over = now >= self._waits_until
+        if is_over and not self._has_told:
+            self._has_told = True
+            self._log.error("owners.wishes_unknown", bucket=self._bucket.name, waited_s=PATIENCE_S)
+        return is_over
+
+    def wishes(self, key: str) -> Wishes:
+        """What an operator wants of a key; nothing where there is no record."""
+        entry = self._mirror.entries.get(names.wishes_key(key))
+        if entry is None or entry.value is None:
+            self._read.pop(key, None)
+            self._unreadable.pop(key, None)
+            return Wishes()
+        revision, found = self._read.get(key, (0, Wishes()))
+        if entry.revision in (revision, self._unreadable.get(key)):
+            return found
+        try:
+            found = decode_wishes(entry.value, self._partitions)
+        except ProtocolError as error:
+            self._unreadable[key] = entry.revision
+            self.unreadable += 1
+            self._log.error("owners.wishes_unreadable", key=key, in_force=revision, error=error)
+        else:
+            self._unreadable.pop(key, None)
+            self._read[key] = entry.revision, found
+        return found
+
+    def _snapshot(self) -> None:
+        for key in self._keys:
+            self._changed(key)

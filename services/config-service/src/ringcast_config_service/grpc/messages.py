@@ -44,6 +44,8 @@ def store_message(record: StoreRecord, keys: tuple[KeyStats, ...] = ()) -> pb.St
         history_id=record.history_id,
         keys=map(key_message, keys),
         deletion=_deletion_message(record.deletion),
+        lease_ttl_ms=settings.lease_ttl_ms,
+        call_bound_ms=settings.call_bound_ms,
     )
 
 

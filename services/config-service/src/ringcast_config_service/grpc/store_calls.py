@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ringcast_service import Context
-from ringcast_wire import InvalidInputError, Role, Strategy
+from ringcast_wire import Role, StoreSettings
 from ringcast_wire.grpc import ConfigServiceServicer, pb
 
 from ringcast_config_service.access import Access
@@ -26,20 +26,16 @@ class StoreCalls(ConfigServiceServicer):
     async def CreateStore(self, request: pb.CreateStoreRequest, context: Context) -> pb.Store:
         async def work() -> pb.Store:
             inline = request.inline_max_bytes if request.HasField("inline_max_bytes") else None
-            strategy = choice("strategy", STRATEGIES, request.strategy)
-            if strategy is Strategy.STICKY:  # the one place that holds such stores back
-                raise InvalidInputError(
-                    "the strategy sticky can't be chosen yet: no worker serves it", field="strategy"
-                )
-            record = await self._handlers.create_store(
-                request.name,
-                request.partition_count,
-                choice("mode", MODES, request.mode),
-                strategy,
-                inline,
-                authorship(caller_of(context)),
+            settings = StoreSettings(
+                partition_count=request.partition_count,
+                mode=choice("mode", MODES, request.mode),
+                strategy=choice("strategy", STRATEGIES, request.strategy),
+                lease_ttl_ms=request.lease_ttl_ms if request.HasField("lease_ttl_ms") else None,
+                call_bound_ms=request.call_bound_ms if request.HasField("call_bound_ms") else None,
             )
-            return store_message(record)
+            return store_message(
+                await self._handlers.create_store(request.name, settings, inline, authorship(caller_of(context)))
+            )
 
         return await answer(context, work())
 
@@ -61,6 +57,8 @@ class StoreCalls(ConfigServiceServicer):
                 partition_count=request.partition_count if request.HasField("partition_count") else None,
                 mode=choice("mode", MODES, request.mode) if request.HasField("mode") else None,
                 strategy=choice("strategy", STRATEGIES, request.strategy) if request.HasField("strategy") else None,
+                lease_ttl_ms=request.lease_ttl_ms if request.HasField("lease_ttl_ms") else None,
+                call_bound_ms=request.call_bound_ms if request.HasField("call_bound_ms") else None,
                 by=authorship(caller_of(context)),
             )
             return info_message(info)

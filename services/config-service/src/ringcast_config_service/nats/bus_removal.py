@@ -33,13 +33,24 @@ async def clear_deletion(bucket: KeyValue) -> None:
 
 async def remove_store(js: JetStreamContext, store: str) -> None:
     """Removes streams and buckets of a store; the metadata first, so that no worker finds half of it."""
-    for make in (names.meta_bucket, names.nodes_bucket, names.groups_bucket, names.owners_bucket):
+    of_sticky = (names.owners_bucket, names.wishes_bucket)
+    for make in (names.meta_bucket, names.nodes_bucket, names.groups_bucket, *of_sticky):
         bucket = make(store)
         with contextlib.suppress(NotFoundError):
             await js.delete_stream(f"KV_{bucket}")
     for stream in (names.notify_stream(store), names.dead_stream(store)):
         with contextlib.suppress(NotFoundError):
             await js.delete_stream(stream)
+
+
+async def clear_wishes(js: JetStreamContext, store: str, key: str) -> None:
+    """Ends what operators want of a key, where there is something: a key of that name that comes later is another."""
+    try:
+        bucket = await js.key_value(names.wishes_bucket(store))
+        await bucket.get(names.wishes_key(key))
+    except (NotFoundError, KeyNotFoundError):
+        return  # the store has no such bucket, or nothing is wanted of the key
+    await bucket.delete(names.wishes_key(key))
 
 
 async def _marked(bucket: KeyValue) -> bytes | None:

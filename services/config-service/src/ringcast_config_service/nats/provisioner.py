@@ -20,7 +20,7 @@ from nats.js.kv import KeyValue
 from ringcast_wire import EventLog, MismatchError, RingcastError, Strategy, event_within, field_text, names
 
 from ringcast_config_service.nats import streams
-from ringcast_config_service.nats.bus_removal import clear_deletion, mark_deletion, remove_store
+from ringcast_config_service.nats.bus_removal import clear_deletion, clear_wishes, mark_deletion, remove_store
 from ringcast_config_service.nats.calls import nats_calls
 from ringcast_config_service.nats.streams import StreamSizes
 from ringcast_config_service.repository import StoreRecord, StoreRepository
@@ -84,6 +84,7 @@ class Provisioner:
                 await self._ensure_stream(config)
             if store.settings.strategy is Strategy.STICKY:
                 await self._ensure_stream(streams.owners(store.name, self._sizes))
+                await self._ensure_stream(streams.wishes(store.name))
             settings = await self._js.key_value(names.meta_bucket(store.name))
             await self._ensure_settings(store, settings)
             await clear_deletion(settings)
@@ -98,6 +99,11 @@ class Provisioner:
         """Removes everything that :meth:`ensure` has made for a store alone; harmless when it is gone already."""
         with _preparing(store):
             await remove_store(self._js, store)
+
+    async def remove_key(self, store: str, key: str) -> None:
+        """Ends what operators want of a key that is purged; harmless when nothing is there."""
+        with nats_calls(f"key {key!r} of store {store!r} can't be removed from NATS now", ": it is tried again"):
+            await clear_wishes(self._js, store, key)
 
     async def ensure_all(self) -> None:
         """Looks after every store; what stands in the way of one does not keep the next from its turn."""

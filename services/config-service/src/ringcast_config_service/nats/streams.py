@@ -28,6 +28,8 @@ SEAL_TTL_S: Final = 30 * 86_400.0
 DEAD_LETTERS: Final = 100_000
 DEAD_LETTER_AGE_S: Final = 30 * 86_400.0
 META_BYTES: Final = limits.MIB
+WISHES_BYTES: Final = 8 * limits.MIB
+"""Room for the largest record of each of the 100 keys that a store may have."""
 SMALLEST_BYTES: Final = limits.MIB
 """What a stream gets at least where there is less room than it should have."""
 _RAISED_ONLY: Final = frozenset({"deny_delete", "deny_purge", "allow_msg_ttl"})
@@ -103,11 +105,18 @@ def groups(store: str, sizes: StreamSizes) -> StreamConfig:
 def owners(store: str, sizes: StreamSizes) -> StreamConfig:
     """The bucket of exclusive ownership, which only a store of strategy ``sticky`` has."""
     bucket = names.owners_bucket(store)
-    lead = (names.term_key("*"), names.table_key("*"), names.wishes_key("*"))
-    keys = (*lead, names.state_key("*", "*"), names.session_key("*"))
+    keys = (names.term_key("*"), names.table_key("*"), names.state_key("*", "*"), names.session_key("*"))
     record_bytes = limits.MAX_TABLE_BYTES + limits.CHUNK_HEADROOM_BYTES
     subjects = [f"$KV.{bucket}.{key}" for key in keys]
     return _bucket(bucket, subjects, record_bytes, OWNERS_TTL_S, sizes.members_max_bytes, sizes.lease_tags)
+
+
+def wishes(store: str) -> StreamConfig:
+    """The bucket of what operators want of the keys of a store of strategy ``sticky``. Only tools write it, and nothing
+    in it ages: what an operator wants counts until it is taken back, also where no worker runs meanwhile."""
+    bucket = names.wishes_bucket(store)
+    record_bytes = limits.MAX_WISHES_BYTES + limits.CHUNK_HEADROOM_BYTES
+    return _bucket(bucket, [f"$KV.{bucket}.{names.wishes_key('*')}"], record_bytes, None, WISHES_BYTES, ())
 
 
 _COMMON: Final[dict[str, Any]] = {

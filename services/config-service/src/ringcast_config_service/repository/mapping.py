@@ -43,7 +43,8 @@ Record = Sequence[Any]
 
 
 def to_store(record: Record) -> StoreRecord:
-    name, count, mode, hash_name, strategy, load_factor, wire_version, inline, created_at_ms, history, *ended = record
+    name, count, mode, hash_name, strategy, load_factor, wire_version, inline, created_at_ms, history, *others = record
+    lease_ttl_ms, call_bound_ms, *ended = others
     settings = StoreSettings(
         partition_count=count,
         mode=Mode(mode),
@@ -51,6 +52,8 @@ def to_store(record: Record) -> StoreRecord:
         hash=hash_name,
         load_factor=load_factor,
         wire_version=wire_version,
+        lease_ttl_ms=lease_ttl_ms,
+        call_bound_ms=call_bound_ms,
     )
     return StoreRecord(name, settings, inline, created_at_ms, history, to_deletion(*ended))
 
@@ -74,6 +77,8 @@ def from_store(store: StoreRecord) -> tuple[object, ...]:
         store.inline_max_bytes,
         store.created_at_ms,
         store.history_id,
+        found.lease_ttl_ms,
+        found.call_bound_ms,
     )
 
 

@@ -6,7 +6,8 @@
 
 -- store_columns --
 -- What is locked at the creation of a store, and its history.
-name, partition_count, mode, hash, strategy, load_factor, wire_version, inline_max_bytes, created_at_ms, history_id
+name, partition_count, mode, hash, strategy, load_factor, wire_version, inline_max_bytes, created_at_ms, history_id,
+lease_ttl_ms, call_bound_ms
 
 -- deletions --
 -- The deletion of a store and that of a key, as mapping.deleted reads them.
@@ -44,7 +45,7 @@ SELECT count(*) FROM stores WHERE deleted_at_ms IS NULL
 
 -- INSERT_STORE --
 -- Creates a store from the columns of a record (mapping.from_store).
-INSERT INTO stores ({store_columns}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+INSERT INTO stores ({store_columns}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 
 -- SET_INLINE --
 -- Changes what is not locked of the store $1: its limit for inline values.

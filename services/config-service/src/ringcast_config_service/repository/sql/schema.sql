@@ -24,7 +24,10 @@ CREATE TABLE IF NOT EXISTS stores (
     created_at_ms BIGINT NOT NULL,
     history_id TEXT NOT NULL,
     deleted_at_ms BIGINT,
-    expires_at_ms BIGINT
+    expires_at_ms BIGINT,
+    -- Of a store of exclusive ownership; null in all others.
+    lease_ttl_ms BIGINT,
+    call_bound_ms BIGINT
 );
 
 CREATE TABLE IF NOT EXISTS config_keys (

@@ -62,3 +62,9 @@ CREATE TABLE IF NOT EXISTS revoked_tokens (
     revoked_at_ms BIGINT NOT NULL
 );
 UPDATE schema_version SET version = 4 WHERE version = 3
+
+-- UPGRADE_5 --
+-- Stores of exclusive ownership have times.
+ALTER TABLE stores ADD COLUMN {if_not_exists} lease_ttl_ms BIGINT;
+ALTER TABLE stores ADD COLUMN {if_not_exists} call_bound_ms BIGINT;
+UPDATE schema_version SET version = 5 WHERE version = 4

@@ -147,6 +147,12 @@ class Application:
         self.rows.discard(partition)
         self.court.moved.set()
 
+    def acted(self, key: str) -> None:
+        """Each was done at once."""
+
+    def session_changed(self, key: str, runs: bool) -> None:
+        self.court.moved.set()
+
     async def _serve(self, key: str, partition: int, before: asyncio.Task[None] | None) -> None:
         if before is not None:
             await before

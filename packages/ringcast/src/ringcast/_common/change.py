@@ -28,6 +28,9 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     """Wall clock of the service at the write, in ms since the epoch; ``None`` when the row came with its partition."""
     cached_age_s: float | None = None
     """For a row from the cache on the disk: how long ago it was known to be current, in seconds; else ``None``."""
+    token: int = 0
+    """The fencing token of the partition's owner in a store with exclusive ownership; 0 in others. It rises with each
+    owner, so that a database which a handler writes to can refuse an older one (``WHERE token <= ...``)."""
 
     @property
     def stale(self) -> bool:

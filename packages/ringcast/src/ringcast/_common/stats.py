@@ -49,6 +49,8 @@ class Stats:
     """Calls of the handler that raised."""
     handler_timeouts: int = 0
     """Those of them that took longer than ``handler_timeout_s``."""
+    calls_over_bound: int = 0
+    """Calls of the handler, ``on_assigned`` or ``on_revoked`` that took longer than the store's ``call_bound_ms``."""
     callback_failures: int = 0
     """Calls of ``on_assigned`` or ``on_revoked`` that raised."""
     poisoned: int = 0

@@ -28,8 +28,8 @@ _GAP: Final = 0.2
 class StickyCoordinator:
     """Each partition of each key has one owner at every moment: at most one worker is let start calls of it.
 
-    The participant calls :meth:`ready`, :meth:`begin_call` and :meth:`end_last_call`, from the loop of the coordinator; its calls of before
-    go on counting when :meth:`run` has ended, until the fence.
+    The participant calls :meth:`ready`, :meth:`begin_call` and :meth:`end_last_call`, from the loop of the coordinator;
+    its calls of before go on counting when :meth:`run` has ended, until the fence.
     """
 
     def __init__(
@@ -132,6 +132,10 @@ class StickyCoordinator:
         for key, owned in self._owned.items():
             while not owned.has_left and self._leaders[key].serving() and await owned.until(due):
                 pass
+
+    def close(self) -> None:
+        """Starts no call from now on. Only last calls are let through, until the fence."""
+        self._close_all()
 
     async def leave(self) -> None:
         """Starts no call from now on, says so once those that run have ended, and deletes the session entry.

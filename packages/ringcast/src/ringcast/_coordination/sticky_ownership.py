@@ -40,6 +40,12 @@ class ExclusiveParticipant(Protocol):
     def forget(self, key: str, partition: int, token: int, /) -> None:
         """Give up the rows of a partition."""
 
+    def acted(self, key: str, /) -> None:
+        """That was all for now: several of the calls above may be carried out together, here at the latest."""
+
+    def session_changed(self, key: str, runs: bool, /) -> None:
+        """A session has begun, or has ended otherwise than by what this worker wanted."""
+
 
 class ExclusiveCall:
     """One handler call that has been let through; ``token`` is for what the handler writes elsewhere."""
@@ -216,12 +222,14 @@ class KeyOwnership:
             self._is_acting = True
             try:
                 while self._actions:
-                    self._act(self._actions.popleft())
+                    while self._actions:
+                        self._act(self._actions.popleft())
+                    self._participant.acted(self._key)
             finally:
                 self._is_acting = False
-        if self.session != self._session:
-            self._say_session(self.session)
-            self._lacks_session = self.session is None and not self._is_closed
+        if (session := self.session) != self._session:
+            self._lacks_session = session is None and not self._is_closed
+            self._say_session(session)
         if self._lacks_session and self.is_idle:
             self._lacks_session = False
             self._refresh_now()  # the next session begins with it
@@ -257,6 +265,8 @@ class KeyOwnership:
             self._log.info("session.began", session=session.number)
         self._session = session
         self._fence_moved.set()
+        if session is not None or not self._is_closed:
+            self._participant.session_changed(self._key, session is not None)
 
     async def watch_fence(self) -> None:
         """Ends each session when its fence has passed, until cancelled. No call needs it: each looks for itself."""

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ringcast_wire import InvalidInputError
+from ringcast_wire import InvalidInputError, StoreSettings, limits
 
-from ringcast._protocol.sticky.fence import FenceTimes
+from ringcast._protocol.sticky.fence import DEFAULT_CALL_S, FenceTimes
 from ringcast._protocol.sticky.leader import LeaderTimes
 
 Clock: TypeAlias = Callable[[], float]
@@ -41,6 +41,19 @@ class StickyTimes:
     refresh_s: float = 2.5
     read_s: float = 1.0
     check_s: float = 5.0
+
+    @classmethod
+    def of(cls, settings: StoreSettings) -> StickyTimes:
+        """The times of a store, which all of its workers have to have alike.
+
+        Raises:
+            InvalidInputError: they prove nothing: a bound on calls that is too short or too long for the lease.
+        """
+        ttl_ms, call_ms = settings.lease_ttl_ms, settings.call_bound_ms
+        ttl_s = limits.LEASE_TTL_S if ttl_ms is None else ttl_ms / 1000
+        call_s = DEFAULT_CALL_S if call_ms is None else call_ms / 1000
+        fence = FenceTimes(ttl_s, call_s)
+        return cls(fence=fence, refresh_s=ttl_s / 4, read_s=min(1.0, ttl_s / 10), check_s=max(1.0, ttl_s / 2))
 
     def __post_init__(self) -> None:
         most = self.fence.serve_s / 2

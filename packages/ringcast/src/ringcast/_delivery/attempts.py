@@ -18,18 +18,23 @@ from ringcast._common.config import WorkerConfig
 from ringcast._common.measures import KeyMeasures
 from ringcast._common.stats import Stats
 from ringcast._delivery.calls import HandlerCall
+from ringcast._delivery.gate import CallGate, NotAdmittedError
 
 Handler: TypeAlias = Callable[[Change], Awaitable[None] | None]
 """Takes a change. A plain function runs in the event loop, so it should not block."""
 
 
 class Attempts:
-    """Of one config key. ``timeout_s``: after so long a call that waits is cancelled; ``None``: never."""
+    """Of one config key. ``timeout_s``: after so long a call that waits is cancelled; ``None``: never.
+
+    ``gate``: what each try is let through by, if by anything.
+    """
 
     def __init__(
         self, config: WorkerConfig, stats: Stats, log: EventLog, *, stopping: Stopping, measures: KeyMeasures
     ) -> None:
         self.timeout_s: float | None = None
+        self.gate: CallGate | None = None
         self._tries = config.handler_tries
         self._stats = stats
         self._log = log
@@ -50,9 +55,22 @@ class Attempts:
         made. ``ours``: this runs in a task of this worker's; cancelling the caller's own task ends it.
         """
         change = call.change
+        last: BaseException | None
         backoff: Backoff | None = None
         for tries_left in reversed(range(self._tries)):
-            last = begun if isinstance(begun, BaseException) else await self._call(handler, change, begun, ours=ours)
+            admission = None
+            if self.gate is not None:
+                admission = self.gate.begin(change.partition, change.token)
+                if admission is None:
+                    call.lose()
+                    return NotAdmittedError(f"partition {change.partition} is lost")
+            try:
+                last = (
+                    begun if isinstance(begun, BaseException) else await self._call(handler, change, begun, ours=ours)
+                )
+            finally:
+                if admission is not None:
+                    admission.end()
             if last is None:
                 return None
             begun = None
@@ -79,6 +97,8 @@ class Attempts:
                 await (result if self.timeout_s is None else self._timed(result, self.timeout_s))
         except ENDS_THE_PROCESS:
             raise
+        except NotAdmittedError as error:
+            return error
         except BaseException as error:  # whatever the application raises
             if isinstance(error, asyncio.CancelledError) and not self._stopping.goes_on(ours=ours):
                 raise

@@ -12,13 +12,17 @@ from ringcast_wire import EventLog
 
 from ringcast._common.cancellation import ENDS_THE_PROCESS, Stopping
 from ringcast._common.stats import Stats
+from ringcast._delivery.gate import CallGate
 
 Listener: TypeAlias = Callable[[str, frozenset[int]], Awaitable[None] | None]
 """Takes a config key and the partitions that were assigned or revoked."""
 
 
 class OwnershipCallbacks:
-    """Those of one config key. An error is counted and logged, not more."""
+    """Those of one config key. An error is counted and logged, not more.
+
+    With a ``gate`` only what it lets through is assigned, and only what was assigned is revoked.
+    """
 
     def __init__(
         self,
@@ -36,6 +40,8 @@ class OwnershipCallbacks:
         self._log = log
         self._lock = asyncio.Lock()
         self._running_since: float | None = None
+        self.gate: CallGate | None = None
+        self._told: set[int] = set()
 
     @property
     def running_s(self) -> float:
@@ -49,18 +55,15 @@ class OwnershipCallbacks:
         Raises:
             CancelledError: the worker stops or, in a task of the caller's own, that task was cancelled.
         """
-        listener = self._on_assigned if assigned else self._on_revoked
-        if listener is None:
+        listener, gate = self._on_assigned if assigned else self._on_revoked, self.gate
+        if listener is None and gate is None:
             return
         try:
             async with self._lock:
-                self._running_since = time.monotonic()
-                try:
-                    result = listener(key, partitions)
-                    if inspect.isawaitable(result):
-                        await result
-                finally:
-                    self._running_since = None
+                if gate is not None:
+                    await self._run_admitted(gate, listener, key, assigned, partitions)
+                elif listener is not None:
+                    await self._run(listener, key, partitions)
         except ENDS_THE_PROCESS:
             raise
         except BaseException as error:  # whatever the application raises
@@ -69,3 +72,33 @@ class OwnershipCallbacks:
             self._stats.callback_failures += 1
             name = "on_assigned" if assigned else "on_revoked"
             self._log.error("callback.failed", callback=name, error=repr(error))
+        if gate is not None and not assigned:
+            for number in partitions:
+                gate.end_last(number)
+
+    async def _run(self, listener: Listener, key: str, partitions: frozenset[int]) -> None:
+        self._running_since = time.monotonic()
+        try:
+            result = listener(key, partitions)
+            if inspect.isawaitable(result):
+                await result
+        finally:
+            self._running_since = None
+
+    async def _run_admitted(
+        self, gate: CallGate, listener: Listener | None, key: str, assigned: bool, partitions: frozenset[int]
+    ) -> None:
+        begin = gate.begin if assigned else gate.begin_last
+        admissions = {number: admission for number in partitions if (admission := begin(number)) is not None}
+        try:
+            if assigned:
+                partitions = frozenset(admissions)
+                self._told |= partitions
+            else:
+                partitions &= self._told
+                self._told -= partitions
+            if listener is not None and partitions:
+                await self._run(listener, key, partitions)
+        finally:
+            for admission in admissions.values():
+                admission.end()

@@ -22,6 +22,7 @@ from ringcast._common.stats import Stats
 from ringcast._delivery.attempts import Attempts, Handler
 from ringcast._delivery.callbacks import Listener, OwnershipCallbacks
 from ringcast._delivery.calls import HandlerCall, HandlerCalls
+from ringcast._delivery.gate import Admission, CallGate, NotAdmittedError
 from ringcast._delivery.loop_share import LoopShare
 from ringcast._delivery.poison import DeadLetters, Poison, Replay
 from ringcast._delivery.progress import DeliveryProgress
@@ -63,16 +64,44 @@ class Applier:
         self._callbacks = OwnershipCallbacks(on_assigned, on_revoked, stopping=self.stopping, stats=stats, log=log)
         self._loop_share = LoopShare()
         self._latency = measures.handler_latency if measures.timed else None
+        self._gate: CallGate | None = None
+        self._is_gated = True
 
-    def attach(self, handler: Handler | None, *, after: int = 0, timed: bool = True) -> None:
+    @property
+    def gate(self) -> CallGate | None:
+        """What lets calls of the application start; ``None``: nothing need."""
+        return self._gate
+
+    @gate.setter
+    def gate(self, gate: CallGate | None) -> None:
+        self._gate = self._callbacks.gate = gate
+        self._attempts.gate = gate if self._is_gated else None
+
+    def attach(self, handler: Handler | None, *, after: int = 0, timed: bool = True, gated: bool = True) -> None:
         """Sets the handler for the jobs whose number is above ``after``; ``None``: their changes are dropped.
 
-        ``timed``: whether the time-out of handlers holds for its calls.
+        ``timed``: whether the time-out of handlers holds for its calls. ``gated``: whether the gate does; one for which
+        it does not asks the gate itself.
         """
+        self._is_gated = gated
+        self._attempts.gate = self._gate if gated else None
         self._handler = handler
         self._attempts.timeout_s = (self._config.handler_timeout_s or None) if timed else None
         self._waits = inspect.iscoroutinefunction(handler)
         self._after = after
+
+    def admit(self, change: Change) -> Admission | None:
+        """Lets the gate begin a call for a change.
+
+        Raises:
+            NotAdmittedError: it may not start: the partition is lost.
+        """
+        if self._gate is None:
+            return None
+        admission = self._gate.begin(change.partition, change.token)
+        if admission is None:
+            raise NotAdmittedError(f"partition {change.partition} is lost")
+        return admission
 
     @property
     def parallel(self) -> int:
@@ -106,7 +135,7 @@ class Applier:
         if self._handler is None or job <= self._after:
             return
         source = iter(changes)
-        begun = None if self._waits else await self._apply_plain(source)
+        begun = None if self._waits or self._gate is not None else await self._apply_plain(source)
         left = length_hint(source) + (begun is not None)
         runners = min(left, self._config.max_parallel_handlers)
         if left > runners:

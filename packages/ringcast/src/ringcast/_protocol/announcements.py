@@ -78,6 +78,13 @@ class Announcements:
         """Whether the application knows that it has an owned partition: only then do its changes come."""
         return partition not in self._unannounced
 
+    def revokes(self, partition: int) -> bool:
+        """Whether the application is still to be told that a partition is lost, or is being told."""
+        waiting = any(partition in partitions for assigned, partitions in self._waiting if not assigned)
+        return waiting or any(
+            partition in announce.partitions for announce in self._active.values() if not announce.assigned
+        )
+
     @property
     def known(self) -> frozenset[int]:
         """The partitions whose gain was announced, and whose loss was not."""

@@ -47,7 +47,15 @@ class CachedDelivery:
     partition: Partition
 
 
-QueuedDelivery: TypeAlias = PartitionDelivery | CachedDelivery | Batch
+@dataclass(slots=True, frozen=True)
+class FirstDelivery:
+    """All that a partition has that was silent until now, once the worker owns it."""
+
+    partition: Partition
+
+
+PartitionsDelivery: TypeAlias = PartitionDelivery | CachedDelivery | FirstDelivery
+QueuedDelivery: TypeAlias = PartitionsDelivery | Batch
 
 
 def events_of(delivery: QueuedDelivery) -> list[Token]:
@@ -67,13 +75,13 @@ class DeliveryQueue:
         self.batches: deque[Batch] = deque()
         self.active: tuple[int, QueuedDelivery] | None = None
         """The delivery that is under way, and its number."""
-        self._others: deque[PartitionDelivery | CachedDelivery] = deque()
+        self._others: deque[PartitionsDelivery] = deque()
         self._batch_last = False
 
     def __bool__(self) -> bool:
         return bool(self.batches or self._others or self.active)
 
-    def add(self, delivery: PartitionDelivery | CachedDelivery) -> None:
+    def add(self, delivery: PartitionsDelivery) -> None:
         """Queues the rows of a partition."""
         self._others.append(delivery)
 
@@ -97,7 +105,7 @@ class DeliveryQueue:
             return self.batches.popleft()
         return self._take_other(is_announced)
 
-    def _take_other(self, is_announced: Callable[[int], bool]) -> PartitionDelivery | CachedDelivery | None:
+    def _take_other(self, is_announced: Callable[[int], bool]) -> PartitionsDelivery | None:
         for at, delivery in enumerate(self._others):
             if delivery.partition.dead or is_announced(delivery.partition.number):
                 del self._others[at]
@@ -121,7 +129,9 @@ class ChangeMaker:
         for partition, row, committed in batch.rows:
             if partition.dead:
                 continue
-            if partition.accept(row):
+            if not partition.accept(row):
+                self._stats.stale += 1
+            elif not partition.silent:
                 value = None if row.deleted else row.value
                 # As `of_row`, which would be a third of what this costs.
                 changes.append(
@@ -135,10 +145,10 @@ class ChangeMaker:
                         row.deleted,
                         row.metadata,
                         committed,
+                        None,
+                        partition.grant,
                     )
                 )
-            else:
-                self._stats.stale += 1
         return changes
 
     def of_fetch(self, partition: Partition, rows: PartitionRows) -> list[Change]:
@@ -151,7 +161,13 @@ class ChangeMaker:
             news = partition.accept_whole(rows.rows, rows.revision)
         else:
             news = [row for row in rows.rows if partition.accept(row)]
-        return self.of_rows(partition, news)
+        return [] if partition.silent else self.of_rows(partition, news)
+
+    def of_first(self, partition: Partition) -> list[Change]:
+        """All rows, and what was deleted while the partition was silent, which it is not any more."""
+        partition.silent = False
+        gone = [Row(row_id, "", version, True) for row_id, version in partition.owed.items()]
+        return self.of_rows(partition, [*gone, *partition.rows.values()])
 
     def of_cache(self, partition: Partition, now: float) -> list[Change]:
         """The rows that the disk had."""
@@ -177,4 +193,5 @@ class ChangeMaker:
             row.metadata,
             committed_at_ms,
             cached_age_s,
+            partition.grant,
         )

@@ -17,7 +17,9 @@ from ringcast._protocol.deliveries import (
     CachedDelivery,
     ChangeMaker,
     DeliveryQueue,
+    FirstDelivery,
     PartitionDelivery,
+    PartitionsDelivery,
     QueuedDelivery,
     events_of,
 )
@@ -126,11 +128,13 @@ class Handover:
             self._finish(delivery, now)
         return True
 
-    def _changes(self, delivery: PartitionDelivery | CachedDelivery | Batch, now: float) -> list[Change]:
+    def _changes(self, delivery: PartitionsDelivery | Batch, now: float) -> list[Change]:
         if isinstance(delivery, Batch):
             return self._make.of_batch(delivery)
         if delivery.partition.dead:
             return []
+        if isinstance(delivery, FirstDelivery):
+            return self._make.of_first(delivery.partition)
         if isinstance(delivery, CachedDelivery):
             return self._make.of_cache(delivery.partition, now)
         if delivery.history != self._history.current:
@@ -153,6 +157,10 @@ class Handover:
         self._backlog.count(after)
         self._fetches.batches.drop_satisfied()
         after.fetching = Fetching.APPLYING
+        if after.silent:
+            if after.grant:
+                self._deliveries.add(FirstDelivery(after))
+            return []
         return self._make.of_rows(after, news)
 
     # ---- what the application has taken
@@ -178,6 +186,8 @@ class Handover:
     def _finish(self, delivery: QueuedDelivery, now: float) -> None:
         if isinstance(delivery, PartitionDelivery):
             self._finish_fetch(delivery, now)
+        elif isinstance(delivery, FirstDelivery):
+            delivery.partition.served, delivery.partition.owed = True, {}
         elif isinstance(delivery, Batch):
             self._finish_batch(delivery.revs.values())
 

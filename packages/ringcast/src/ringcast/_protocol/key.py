@@ -32,6 +32,7 @@ from ringcast._protocol.key_history import KeyHistory
 from ringcast._protocol.outbox import Outbox
 from ringcast._protocol.pace import Pace
 from ringcast._protocol.partition import Partition, PartitionInput, Token
+from ringcast._protocol.silent import SilentPartitions
 from ringcast._protocol.snapshots import CachedPartition, Saving
 
 
@@ -47,6 +48,7 @@ class KeyMachine:
         window_s: how long changes gather while the application is busy.
         max_delete_share: the share of the rows that a new history may lack.
         saving: collects what a cache on disk lacks, where there is one.
+        exclusive: partitions are silent until ``silent`` hands them over: the application gets nothing of them.
     """
 
     def __init__(
@@ -61,7 +63,9 @@ class KeyMachine:
         max_delete_share: float = 0.5,
         pace: Pace | None = None,
         saving: Saving | None = None,
+        exclusive: bool = False,
     ) -> None:
+        self.exclusive = exclusive
         self.store = store
         self.key = key
         self.partition_count = partition_count
@@ -98,13 +102,20 @@ class KeyMachine:
             random=random,
             window_s=window_s,
         )
+        self.silent = SilentPartitions(
+            self.partitions, self._deliveries, self.announcements, self.fetches, backlog, saving, outbox, random
+        )
 
     # ---- assignment
 
     def assign(self, partitions: frozenset[int]) -> None:
-        """Takes the partitions to own from now on. What is kept goes on undisturbed."""
-        owned = self.partitions.keys()
-        gained, lost = partitions - owned, frozenset(owned - partitions)
+        """Takes the partitions to own from now on, or to hold if they are ``exclusive``.
+
+        What is kept goes on undisturbed.
+        """
+        before = self.partitions.keys()
+        gained, lost = partitions - before, frozenset(before - partitions)
+        revoked = frozenset(number for number in lost if self.partitions[number].owned)
         for number in lost:
             partition = self.partitions.pop(number)
             self._outbox.ack(partition.give_up())
@@ -115,15 +126,17 @@ class KeyMachine:
             self._gain(number)
         if lost:
             self.fetches.give_up_lost()
-            self.announcements.add(False, lost)
-        if gained:
+        if revoked:
+            self.announcements.add(False, revoked)
+        if gained and not self.exclusive:
             self.announcements.add(True, frozenset(gained))
 
     def restore(self, found: Iterable[CachedPartition], *, hand_over: bool) -> None:
         """Begins with partitions as they were in the last life. To be called before anything else.
 
-        They are served, and handed to the application if ``hand_over``. Once assigned, only what has changed since is
-        fetched; those that are not assigned are lost like any other.
+        They are served, and handed to the application if ``hand_over``; if they are ``exclusive``, only once they are
+        owned. Once assigned, only what has changed since is fetched; those that are not assigned are lost like any
+        other.
         """
         for cached in found:
             partition = self._gain(cached.number, saved=True)
@@ -134,20 +147,24 @@ class KeyMachine:
             self.history.begin(self.history.current or cached.history)
             if cached.history != self.history.current:  # it was written in the middle of a change of histories
                 partition.on(PartitionInput.INVALIDATED)
+        if self.exclusive:
+            return
         if self.partitions:
             self.announcements.add(True, frozenset(self.partitions))
         if hand_over:
             for partition in self.partitions.values():
                 self._deliveries.add(CachedDelivery(partition))
 
-    def start_over(self, *, full: bool, partition_count: int) -> None:
+    def start_over(self, *, full: bool, partition_count: int, exclusive: bool = False) -> None:
         """Gives up all that was restored: the store is another."""
         self.assign(frozenset())
         self.history.begin("")
-        self._full, self.partition_count = full, partition_count
+        self._full, self.partition_count, self.exclusive = full, partition_count, exclusive
 
     def _gain(self, number: int, *, saved: bool = False) -> Partition:
         partition = self.partitions[number] = Partition(number, self._random)
+        if self.exclusive:
+            partition.silence()
         if self.saving is not None:
             self.saving.follow(partition, saved=saved)
         return partition
@@ -234,7 +251,16 @@ class KeyMachine:
         """Whether every owned partition has been fetched and applied."""
         if self.history.refusal is not None:
             return False
-        return all(partition.live and not partition.replace for partition in self.partitions.values())
+        return all(part.live and part.served and not part.replace for part in self.partitions.values() if part.owned)
+
+    def owned(self) -> frozenset[int]:
+        """The partitions that are owned."""
+        return frozenset(number for number, partition in self.partitions.items() if partition.owned)
+
+    def owns(self, number: int) -> bool:
+        """Whether a partition is owned: of exclusive ownership, others are held too."""
+        partition = self.partitions.get(number)
+        return partition is not None and partition.owned
 
     def rows(self) -> Iterator[Row]:
         """The live rows of all partitions."""

@@ -17,6 +17,8 @@ Token: TypeAlias = str
 
 MAX_UNSAVED_ROWS: Final = 65_536
 """Changed rows of a partition that are remembered for the disk; past it the partition is written whole."""
+MAX_OWED_ROWS: Final = 65_536
+"""Deleted rows of a silent partition that are remembered for its owner to be."""
 MAX_WAITING_EVENTS: Final = 256
 """Events kept while a fetch is under way; past it only the highest revision is remembered, and fetched."""
 
@@ -153,15 +155,19 @@ class Partition:
         "fetching",
         "filtered",
         "foreign",
+        "grant",
         "highest",
         "history",
         "incomplete_fetches",
         "live",
         "number",
+        "owed",
         "paced",
         "replace",
         "retry_at",
         "rows",
+        "served",
+        "silent",
         "state",
         "tokens",
         "tombstones",
@@ -190,6 +196,12 @@ class Partition:
         self._enter(PartitionState.LOADING)
         self.as_of = 0.0  # when the rows from the disk were known to be current
         self.unsaved: Unsaved | None = None
+        # Of exclusive ownership. Nothing of a silent partition is handed over: its rows are kept current, and what was
+        # deleted is owed to the application. An owner has a grant, its token, and is served once it has got all that.
+        self.silent = False
+        self.grant = 0
+        self.served = True
+        self.owed: dict[str, int] = {}
         self.fetching = Fetching.IDLE
         self.backoff = Backoff(random)
         self.retry_at: float | None = None
@@ -250,8 +262,38 @@ class Partition:
         after.unsaved = None if self.unsaved is None else Unsaved(whole=True)
         after.rows = {row.row_id: row for row in rows}
         news = [row for row_id, row in after.rows.items() if self.rows.get(row_id) != row]
-        news += [Row(row_id, "", revision, True) for row_id in self.rows if row_id not in after.rows]
+        gone = [row_id for row_id in self.rows if row_id not in after.rows]
+        news += [Row(row_id, "", revision, True) for row_id in gone]
+        after.silent, after.grant, after.served = self.silent, self.grant, self.served
+        if self.silent:
+            after._owe({**self.owed, **dict.fromkeys(gone, revision)})
         return after, news
+
+    def silence(self) -> None:
+        """Holds the partition for exclusive ownership, before it is owned."""
+        self.silent, self.served = True, False
+
+    def silenced(self, random: RandomSource, now: float) -> Partition:
+        """What takes this one's place once it is not owned any more: the same rows, silent. They are fetched anew.
+
+        What the application was not handed over of them counts for nothing. This one is to be given up.
+        """
+        after = Partition(self.number, random)
+        after.silence()
+        after.filtered, after.history, after.as_of = self.filtered, self.history, now
+        after.applied = after.expected = self.applied
+        after.rows, after.tombstones, after.unsaved = self.rows, self.tombstones, self.unsaved
+        after._owe({**self.owed, **self.tombstones})
+        if self.live or self.cached:
+            after.on(PartitionInput.RESTORED)
+            if self.replace:
+                after.on(PartitionInput.INVALIDATED)
+        return after
+
+    @property
+    def owned(self) -> bool:
+        """Whether this worker owns it: one that is silent and has no grant is only held."""
+        return self.grant > 0 or not self.silent
 
     @property
     def is_empty(self) -> bool:
@@ -360,6 +402,8 @@ class Partition:
             self._delete(row.row_id, row.version)
         else:
             self.tombstones.pop(row.row_id, None)
+            if self.owed:
+                self.owed.pop(row.row_id, None)
             self.rows[row.row_id] = row
             if self.unsaved is not None:
                 self.unsaved.note(row.row_id)
@@ -370,4 +414,12 @@ class Partition:
             self.unsaved.note(row_id)
         if version > self.applied:
             self.tombstones[row_id] = version
+        if self.silent:
+            self._owe({row_id: version})
         return Row(row_id, "", version, True)
+
+    def _owe(self, deleted: Mapping[str, int]) -> None:
+        """Past ``MAX_OWED_ROWS`` the oldest are forgotten: the owner before has had the most time for them."""
+        self.owed.update(deleted)
+        while len(self.owed) > MAX_OWED_ROWS:
+            del self.owed[next(iter(self.owed))]

@@ -108,7 +108,7 @@ def staleness_s(bus: Bus, sessions: Iterable[KeySession]) -> float:
 
 def key_health(session: KeySession) -> KeyHealth:
     """The health of one key."""
-    partitions = list(session.machine.partitions.values())
+    partitions = [partition for partition in list(session.machine.partitions.values()) if partition.owned]
     loaded = sum(partition.live and not partition.replace for partition in partitions)
     return KeyHealth(
         session.key,

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ringcast_wire import EventLog, Mode, RingcastError, StoreSettings, UnavailableError
+from ringcast_wire import EventLog, LeaseRecord, Mode, RingcastError, StoreSettings, Strategy, UnavailableError
 
 from ringcast._bus.bus import TRANSIENT, Bus, Delivery
 from ringcast._bus.consumers import Consumers, EventDemand
@@ -16,7 +16,10 @@ from ringcast._common.config import WorkerConfig
 from ringcast._common.process import Process
 from ringcast._common.stats import Stats
 from ringcast._coordination.lease import LeaseSource
-from ringcast._coordination.peer import PeerCoordinator
+from ringcast._coordination.peer import Coordinator, PeerCoordinator
+from ringcast._coordination.sticky import StickyCoordinator
+from ringcast._coordination.sticky_times import StickyTimes
+from ringcast._worker.exclusive import ExclusiveKeys
 from ringcast._worker.participation import Participation
 from ringcast._worker.progress import report_progress
 from ringcast._worker.replays import Replays, ReplayTaker
@@ -36,6 +39,8 @@ class WorkerContext:
     bus: Bus
     keys: KeySessions
     process: Process
+    record: LeaseRecord
+    """What others see of this process."""
     stats: Stats
     """What is no single key's."""
     log: EventLog
@@ -59,20 +64,41 @@ class JoinedWorker:
             lease=lease,
             log=log,
         )
-        self.coordinator: PeerCoordinator | None = None
-        if settings.mode is Mode.PARTITIONED and not config.observe:
-            self.coordinator = PeerCoordinator(
-                bus,
-                config,
-                settings,
-                incarnation=context.process.incarnation,
-                participant=self.participation,
-                lease=lease,
-                stats=stats,
-                log=log,
-            )
+        self._exclusive: ExclusiveKeys | None = None
+        self.coordinator = self._coordinator()
         self.participation.coordinator = self.coordinator
         self.tasks = WorkerTasks()
+
+    def _coordinator(self) -> Coordinator | None:
+        """What shares the partitions out; ``None`` for a worker that takes all."""
+        context = self._context
+        config, settings, bus = context.config, context.settings, context.bus
+        if settings.mode is not Mode.PARTITIONED or config.observe:
+            return None
+        if settings.strategy is Strategy.STICKY:
+            times = StickyTimes.of(settings)
+            self._exclusive = ExclusiveKeys(context.keys.by_key, context.log)
+            coordinator = StickyCoordinator(
+                bus,
+                config,
+                settings.partition_count,
+                record=context.record,
+                participant=self._exclusive,
+                log=context.log,
+                times=times,
+            )
+            self._exclusive.follow(coordinator, times.fence.call_s)
+            return coordinator
+        return PeerCoordinator(
+            bus,
+            config,
+            settings,
+            incarnation=context.process.incarnation,
+            participant=self.participation,
+            lease=self.lease,
+            stats=context.stats,
+            log=context.log,
+        )
 
     async def run(
         self,
@@ -161,6 +187,8 @@ class JoinedWorker:
 
     async def leave(self) -> None:
         """Gives the registration, the lease and the consumers back, unless another process may have them by now."""
+        if self._exclusive is not None:
+            await self._exclusive.give_up()
         if self.lease.held:
             if self.coordinator is not None:
                 await self._release(self.coordinator.leave)

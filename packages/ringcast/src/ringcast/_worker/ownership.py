@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from ringcast_wire import RingcastError
 
@@ -57,6 +58,30 @@ class KeyOwnership:
         if trigger is not None:
             self._journal.rebalanced(trigger, partitions - before, before - partitions, len(partitions))
         self._host.want(self._machine.key, self._subjects.assign(partitions))
+        self._observer.pump()
+
+    def hold(self, partitions: frozenset[int]) -> None:
+        """Takes the partitions to hold from now on: silently, but for those of them that are owned."""
+        if self.deletion is not None or self._vitals.aside:
+            return
+        self._own(partitions)
+        self._host.want(self._machine.key, self._subjects.assign(partitions))
+        self._observer.pump()
+
+    def take_over(self, tokens: Mapping[int, int], trigger: Trigger) -> None:
+        """Owns partitions that are held, each with its token."""
+        tokens = {number: token for number, token in tokens.items() if number in self._machine.partitions}
+        self._machine.silent.hand_over(tokens)
+        self._vitals.assigned, self._vitals.joining = True, False
+        self._journal.rebalanced(trigger, frozenset(tokens), frozenset(), len(self._machine.owned()))
+        self._observer.pump()
+
+    def hand_back(self, partitions: frozenset[int], trigger: Trigger) -> None:
+        """Owns partitions no more: from now on nothing of them is handed over. They are held until :meth:`hold`."""
+        lost = partitions & self._machine.owned()
+        self._applier.lose(partitions)
+        self._machine.silent.silence(lost, self._now())
+        self._journal.rebalanced(trigger, frozenset(), lost, len(self._machine.owned()))
         self._observer.pump()
 
     def stand_aside(self, undelivered: frozenset[str]) -> None:

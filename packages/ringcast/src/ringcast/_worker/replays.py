@@ -92,7 +92,7 @@ class Replays:
     def _is_meant(self, session: KeySession, request: ReplayRequest) -> bool:
         if request.worker_id:
             return request.worker_id == self._config.worker_id
-        return self._shares and request.partition in session.machine.partitions
+        return self._shares and session.machine.owns(request.partition)
 
     async def _carry_out(self, session: KeySession, request: ReplayRequest) -> None:
         replay = Replay(request.id, request.replays)
@@ -141,9 +141,7 @@ class Replays:
         """Until the worker has handed over all up to the revision, or has lost the partition."""
         if not _is_current(session, request):
             session.anti_entropy.compare_now()  # an event may have been lost
-        await session.wait_until(
-            lambda: request.partition not in session.machine.partitions or _is_current(session, request)
-        )
+        await session.wait_until(lambda: not session.machine.owns(request.partition) or _is_current(session, request))
 
     async def _give(self, session: KeySession, request: ReplayRequest, replay: Replay) -> ReplayAnswer:
         """Gives the row to the group, and waits for what comes of it."""
@@ -176,6 +174,7 @@ def _is_current(session: KeySession, request: ReplayRequest) -> bool:
     return (
         partition is not None
         and partition.live
+        and partition.served
         and not partition.replace
         and partition.history == request.history
         and partition.applied >= request.revision
@@ -184,9 +183,9 @@ def _is_current(session: KeySession, request: ReplayRequest) -> bool:
 
 def _state(session: KeySession, request: ReplayRequest) -> str:
     partition = session.machine.partitions.get(request.partition)
-    if partition is None:
+    if partition is None or not partition.owned:
         return "the partition has gone to another worker"
-    if not partition.live or partition.replace or partition.history != request.history:
+    if not partition.live or not partition.served or partition.replace or partition.history != request.history:
         return "the worker has not loaded the partition yet"
     if partition.applied < request.revision:
         return f"the worker has handed over revision {partition.applied} of {request.revision}"
@@ -200,7 +199,18 @@ def _change_of(session: KeySession, store: str, request: ReplayRequest) -> Chang
     partition = session.machine.partitions[request.partition]
     row = partition.rows.get(request.row_id)
     if row is not None:
-        return Change(store, session.key, partition.number, row.row_id, row.value, row.version, metadata=row.metadata)
+        return Change(
+            store,
+            session.key,
+            partition.number,
+            row.row_id,
+            row.value,
+            row.version,
+            metadata=row.metadata,
+            token=partition.grant,
+        )
     # A deletion: no version of the row is above it, and its next one will be.
     version = max(partition.applied, partition.tombstones.get(request.row_id, 0))
-    return Change(store, session.key, partition.number, request.row_id, None, version, deleted=True)
+    return Change(
+        store, session.key, partition.number, request.row_id, None, version, deleted=True, token=partition.grant
+    )

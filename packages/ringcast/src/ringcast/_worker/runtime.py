@@ -8,7 +8,7 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from ringcast_wire import EventLog, InUseError, LeaseRecord, MismatchError, Mode, StoreSettings
+from ringcast_wire import EventLog, InUseError, LeaseRecord, MismatchError, Mode, StoreSettings, Strategy
 from ringcast_wire.tracing import Tracing
 
 from ringcast._bus.bus import Bus, OpenBus
@@ -76,6 +76,12 @@ class Runtime:
         self._open_bus = open_bus
         self._opener = open_agent_call
         self._process = process
+        self._record = LeaseRecord(
+            incarnation=process.incarnation,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started_at_ms=int(time.time() * 1000),
+        )
         self.stats = Stats()
         """What is no single key's."""
         self._keys = KeySessions(log)
@@ -174,12 +180,28 @@ class Runtime:
         self._keys.begin(sessions, self._handlers, self._config.max_ack_pending)
 
     def _check(self, settings: StoreSettings) -> None:
-        """Refuses to join a store that differs from the settings."""
+        """Refuses to join a store that differs from the settings, or whose strategy does not go with them."""
         try:
             settings.require(mode=self._config.mode, partition_count=self._config.partition_count)
+            self._check_exclusive(settings)
         except MismatchError as error:
             self._log.error("store.mismatch", field=error.field, error=error)
             raise
+
+    def _check_exclusive(self, settings: StoreSettings) -> None:
+        if settings.strategy is not Strategy.STICKY or settings.mode is not Mode.PARTITIONED or self._config.observe:
+            return
+        if self._config.agent:
+            raise MismatchError(
+                f"store {self._config.store!r} has the strategy sticky, whose workers keep their own leases: "
+                f"agent must not be set",
+                field="agent",
+            )
+        if self.replay_taker is not None:
+            raise MismatchError(
+                f"store {self._config.store!r} has the strategy sticky, which no groups of an agent serve",
+                field="strategy",
+            )
 
     async def _take_part(self, bus: Bus, fetches: FetchClient, settings: StoreSettings) -> None:
         lease = self.lease = self._make_lease(bus, settings)
@@ -203,12 +225,7 @@ class Runtime:
         own = LeaseHolder(
             bus,
             self._config.worker_id,
-            LeaseRecord(
-                incarnation=self._process.incarnation,
-                host=socket.gethostname(),
-                pid=os.getpid(),
-                started_at_ms=int(time.time() * 1000),
-            ),
+            self._record,
             refresh_s=self._config.lease_refresh_s,
             servers=self._config.servers,
             regranted=self._verify,
@@ -229,7 +246,7 @@ class Runtime:
     async def _hold(self, bus: Bus, fetches: FetchClient, settings: StoreSettings, lease: LeaseSource) -> None:
         """Takes part with a lease that is held, and gives back in the end whatever it has taken."""
         config, host = self._config, self._host
-        context = WorkerContext(config, settings, bus, self._keys, self._process, self.stats, self._log)
+        context = WorkerContext(config, settings, bus, self._keys, self._process, self._record, self.stats, self._log)
         joined = self.joined = host.joined = JoinedWorker(context, lease, host.demand)
         try:
             samples = WorkerSamples(config, bus, joined.consumers, lease, self.sessions, self.all_stats)

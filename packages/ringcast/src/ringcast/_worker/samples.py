@@ -83,7 +83,8 @@ class WorkerSamples:
 
     def _key(self, key: tuple[str, str], session: KeySession) -> Iterator[Sample]:
         machine, measures, owner = session.machine, session.measures, (*key, self.config.worker_id)
-        partitions = list(machine.partitions.values())
+        held = list(machine.partitions.values())
+        partitions = [partition for partition in held if partition.owned]
         yield Sample("config_partitions_owned", owner, len(partitions))
         unloaded = sum(not partition.live and not partition.cached for partition in partitions)
         yield Sample("config_partitions_unloaded", owner, unloaded)
@@ -92,7 +93,7 @@ class WorkerSamples:
         yield Sample("config_handler_running_seconds", owner, session.staleness.handler_running_s)
         yield Sample("config_callback_running_seconds", owner, session.applier.callback_running_s)
         yield Sample("config_history_refused", owner, machine.history.refusal is not None)
-        yield Sample("config_rows_held", owner, sum(len(partition.rows) for partition in partitions))
+        yield Sample("config_rows_held", owner, sum(len(partition.rows) for partition in held))
         yield Sample("config_heartbeat_failures_total", owner, self.lease.failed_writes)
         for trigger, count in measures.rebalances.items():
             yield Sample("config_rebalances_total", (*key, trigger), count)

@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 
-from ringcast_wire import EventLog, Mode, ProtocolError, RingcastError, StoreSettings
+from ringcast_wire import EventLog, Mode, ProtocolError, RingcastError, StoreSettings, Strategy
 from ringcast_wire.tracing import Tracing
 
 from ringcast._bus.bus import Bus
@@ -80,6 +80,9 @@ class KeySession:
         )
         self.log = log = log.bind(key=key)
         self.hungry = False  # whether it wants more events: it has partitions, and room for their changes
+        self.on_pumped: Callable[[], None] = _nothing
+        """Called when something about the key has changed."""
+        self._config = config
         self._bus = bus
         self._host = host
         self._cache = cache
@@ -94,6 +97,7 @@ class KeySession:
             max_delete_share=config.max_delete_share,
             pace=Pace.of(config.max_parallel_handlers, config.max_ack_pending, config.ack_wait_s),
             saving=Saving() if cache is not None else None,
+            exclusive=_is_exclusive(settings, config),
         )
         self._waiters = Waiters()
         self.vitals = Vitals(self._waiters.wake)
@@ -105,7 +109,7 @@ class KeySession:
             log,
             on_assigned=on_assigned,
             on_revoked=on_revoked,
-            owned=machine.partitions.__contains__,
+            owned=machine.owns,
             dead_letters=DeadLetterPublisher(bus),
             measures=measures,
         )
@@ -157,7 +161,11 @@ class KeySession:
     def start_over(self, settings: StoreSettings) -> None:
         """Gives up what was restored: the store is another."""
         self.applier.lose(self.machine.partitions.keys())
-        self.machine.start_over(full=settings.mode is Mode.FULL, partition_count=settings.partition_count)
+        self.machine.start_over(
+            full=settings.mode is Mode.FULL,
+            partition_count=settings.partition_count,
+            exclusive=_is_exclusive(settings, self._config),
+        )
         self.subjects.partition_count = settings.partition_count
         self.pump()
 
@@ -207,6 +215,7 @@ class KeySession:
         if self.traces is not None:
             self.traces.look_at(machine.partitions)
         self._waiters.wake()
+        self.on_pumped()
         if self._cache is not None and machine.saving is not None and machine.saving.pending:
             self._cache.changed()
         if self.hungry is not (bool(machine.partitions) and not machine.paused):
@@ -253,9 +262,9 @@ class KeySession:
 
     # ---- what callers want to know
 
-    def attach(self, handler: Handler | None, *, timed: bool = True) -> None:
+    def attach(self, handler: Handler | None, *, timed: bool = True, gated: bool = True) -> None:
         """Hands changes to ``handler`` from the next job on; the rows that are held now are not among them."""
-        self.applier.attach(handler, after=self.machine.last_number, timed=timed)
+        self.applier.attach(handler, after=self.machine.last_number, timed=timed, gated=gated)
         self.machine.backlog.pace.serve(self.applier.parallel)
 
     @property
@@ -271,3 +280,12 @@ class KeySession:
     async def wait_until(self, condition: Callable[[], bool]) -> None:
         """Waits until a condition on the machine holds; cancelling leaves nothing behind."""
         await self._waiters.wait_until(condition)
+
+
+def _is_exclusive(settings: StoreSettings, config: WorkerConfig) -> bool:
+    """Whether each partition has one owner at every moment; a worker that only observes owns nothing."""
+    return settings.strategy is Strategy.STICKY and settings.mode is Mode.PARTITIONED and not config.observe
+
+
+def _nothing() -> None:
+    """Does nothing."""

@@ -94,13 +94,14 @@ class KeyStaleness:
     @property
     def cached_age_s(self) -> float:
         """How old the oldest of the partitions is that still are as the cache on disk had them."""
-        as_of = [partition.as_of for partition in list(self._machine.partitions.values()) if partition.cached]
+        partitions = list(self._machine.partitions.values())
+        as_of = [partition.as_of for partition in partitions if partition.cached and partition.owned]
         return self._loop.time() - min(as_of) if as_of else 0.0
 
     @property
     def unloaded_for_s(self) -> float:
         """For how long the longest-owned partition without rows has been owned."""
         partitions = list(self._machine.partitions.items())
-        waiting = [number for number, partition in partitions if not partition.live and not partition.cached]
+        waiting = [number for number, part in partitions if part.owned and not part.live and not part.cached]
         since = [at for number in waiting if (at := self._gained_at.get(number)) is not None]
         return self._loop.time() - min(since) if since else 0.0

@@ -193,11 +193,12 @@ class Worker:
 
     def owned(self, key: str) -> frozenset[int]:
         """The partitions of a key that are assigned to this worker now."""
-        return frozenset(self._life.session(key).machine.partitions)
+        return self._life.session(key).machine.owned()
 
     def applied(self, key: str) -> dict[int, int]:
         """Per owned partition, the revision up to which every change has been through the handler."""
-        return {number: part.applied for number, part in self._life.session(key).machine.partitions.items()}
+        partitions = self._life.session(key).machine.partitions
+        return {number: part.applied for number, part in partitions.items() if part.served}
 
     def history(self, key: str) -> str:
         """The history that the revisions of a key belong to; empty as long as none is known."""
@@ -260,9 +261,11 @@ class Worker:
         names.check_partition(partition, self.settings.partition_count)
         session = self._life.session(key)
         session.ownership.check_there()
-        owned = session.machine.partitions
+        held = session.machine.partitions
         async with _within(timeout_s, f"revision {revision} of partition {partition} of {key} was not applied"):
-            await session.wait_until(lambda: partition in owned and owned[partition].applied >= revision)
+            await session.wait_until(
+                lambda: partition in held and held[partition].served and held[partition].applied >= revision
+            )
 
     async def wait_until(self, key: str, condition: Callable[[], bool], *, timeout_s: float | None = None) -> None:
         """Waits until ``condition()`` is true; it is evaluated again whenever something about the key has changed.
@@ -285,10 +288,19 @@ class Worker:
             raise RuntimeError("changes() needs a worker without a handler, and works only once")
         sessions, now = self._life.sessions(), asyncio.get_running_loop().time()
         self._life.stream = stream = ChangeStream(
-            change for session in sessions.values() for change in session.machine.row_changes(now)
+            (
+                change
+                for session in sessions.values()
+                if not session.machine.exclusive
+                for change in session.machine.row_changes(now)
+            ),
+            begin=lambda change: sessions[change.key].applier.admit(change),
         )
         for session in sessions.values():
-            session.attach(stream.put, timed=False)
+            session.attach(stream.put, timed=False, gated=False)
+            if session.machine.exclusive:
+                session.machine.silent.hand_over_again()
+                session.pump()
         if not self._life.is_running:
             stream.close(self._life.fatal)
         try:

@@ -1,0 +1,32 @@
+"""What lets calls of the application start, in a store with exclusive ownership."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class NotAdmittedError(Exception):
+    """A call may not start: the worker does not own the partition any more. No fault of the application's."""
+
+
+class Admission(Protocol):
+    """A call that has been let start."""
+
+    def end(self) -> None:
+        """The call has returned."""
+
+
+class CallGate(Protocol):
+    """Of one config key. None of its methods waits."""
+
+    def begin(self, partition: int, token: int | None = None, /) -> Admission | None:
+        """Lets a call for a partition start now, or not; ``token``: that the partition was owned with, if it is known.
+
+        ``None``: the partition is lost, and the change with it. Another owner hands it over.
+        """
+
+    def begin_last(self, partition: int, /) -> Admission | None:
+        """Lets ``on_revoked`` start now. ``None``: it is late, and another worker may own the partition."""
+
+    def end_last(self, partition: int, /) -> None:
+        """``on_revoked`` has returned, or there is none: the partition can be released."""

@@ -1,0 +1,73 @@
+"""Partitions of exclusive ownership in the machine of a key: held and kept current, silent while they are not owned."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, MutableMapping
+
+from ringcast_wire import RandomSource
+
+from ringcast._protocol.announcements import Announcements
+from ringcast._protocol.backlog import Backlog
+from ringcast._protocol.deliveries import DeliveryQueue, FirstDelivery
+from ringcast._protocol.fetches import Fetches
+from ringcast._protocol.outbox import Outbox
+from ringcast._protocol.partition import Partition
+from ringcast._protocol.snapshots import Saving
+
+
+class SilentPartitions:
+    """Hands partitions over, and silences them again."""
+
+    def __init__(
+        self,
+        partitions: MutableMapping[int, Partition],
+        deliveries: DeliveryQueue,
+        announcements: Announcements,
+        fetches: Fetches,
+        backlog: Backlog,
+        saving: Saving | None,
+        outbox: Outbox,
+        random: RandomSource,
+    ) -> None:
+        self._partitions = partitions
+        self._deliveries = deliveries
+        self._announcements = announcements
+        self._fetches = fetches
+        self._backlog = backlog
+        self._saving = saving
+        self._outbox = outbox
+        self._random = random
+
+    def is_current(self, number: int) -> bool:
+        """Whether a partition has its rows, as an owner has them."""
+        partition = self._partitions.get(number)
+        return partition is not None and partition.live and not partition.replace
+
+    def hand_over(self, tokens: Mapping[int, int]) -> None:
+        """Owns partitions from now on, each with its token: the application gets what is there, then each change."""
+        for number, token in tokens.items():
+            self._partitions[number].grant = token
+            self._deliveries.add(FirstDelivery(self._partitions[number]))
+        self._announcements.add(True, frozenset(tokens))
+
+    def hand_over_again(self) -> None:
+        """Hands all rows of the owned partitions over once more: to another application."""
+        for partition in self._partitions.values():
+            if partition.grant and not partition.silent:  # else it is still to come
+                self._deliveries.add(FirstDelivery(partition))
+
+    def silence(self, numbers: Collection[int], now: float) -> None:
+        """Owns these partitions no more. What is under way of them comes to nothing; their rows are kept current."""
+        owned = [part for number in numbers if (part := self._partitions.get(number)) is not None and part.grant]
+        for before in owned:
+            after = self._partitions[before.number] = before.silenced(self._random, now)
+            self._outbox.ack(before.give_up())
+            self._backlog.count(before)
+            self._backlog.count(after)
+            if self._saving is not None:
+                self._saving.changed(after)
+        if owned:
+            silenced = [self._partitions[before.number] for before in owned]
+            self._fetches.give_up_lost()
+            self._fetches.begin([part for part in silenced if part.filtered], now, whole_key=False)
+            self._announcements.add(False, frozenset(part.number for part in owned))

@@ -1,0 +1,197 @@
+"""Exclusive ownership in a worker: what its coordinator wants of its keys, and what lets calls start."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from enum import Enum, auto
+from itertools import groupby
+from typing import Final
+
+from ringcast_wire import EventLog
+
+from ringcast._common.stats import Trigger
+from ringcast._coordination.sticky import StickyCoordinator
+from ringcast._coordination.sticky_ownership import ExclusiveCall
+from ringcast._worker.session import KeySession
+
+
+class _Wish(Enum):
+    PREPARE = auto()
+    ACTIVATE = auto()
+    STOP = auto()
+    FORGET = auto()
+
+
+class AdmittedCall:
+    """A call that has been let start, and its time."""
+
+    __slots__ = ("_call", "_gate", "began_s", "partition")
+
+    def __init__(self, call: ExclusiveCall, gate: KeyGate, partition: int) -> None:
+        self.partition: Final = partition
+        self._call = call
+        self._gate = gate
+        self.began_s: Final = time.monotonic()
+
+    def end(self) -> None:
+        """The call has returned."""
+        self._gate.ended(self)
+        self._call.end()
+
+
+class KeyGate:
+    """A :class:`CallGate` of one key. ``bound_s``: what one call may take at most, as the store has it."""
+
+    def __init__(self, session: KeySession, coordinator: StickyCoordinator, bound_s: float) -> None:
+        self.bound_s: Final = bound_s
+        self._session = session
+        self._coordinator = coordinator
+        self._running: dict[AdmittedCall, None] = {}
+
+    def begin(self, partition: int, token: int | None = None) -> AdmittedCall | None:
+        """Lets a call start."""
+        call = self._coordinator.begin_call(self._session.key, partition)
+        if call is None:
+            self._session.applier.lose({partition})
+            return None
+        if token is not None and token != call.token:
+            call.end()  # it was lost, and has come back: the change is of the time before
+            return None
+        return self._admit(call, partition)
+
+    def begin_last(self, partition: int) -> AdmittedCall | None:
+        """Lets ``on_revoked`` start."""
+        call = self._coordinator.begin_last_call(self._session.key, partition)
+        return None if call is None else self._admit(call, partition)
+
+    def end_last(self, partition: int) -> None:
+        """``on_revoked`` has returned, or there is none."""
+        self._coordinator.end_last_call(self._session.key, partition)
+
+    def _admit(self, call: ExclusiveCall, partition: int) -> AdmittedCall:
+        admitted = AdmittedCall(call, self, partition)
+        self._running[admitted] = None
+        return admitted
+
+    def ended(self, call: AdmittedCall) -> None:
+        """A call has returned."""
+        if call not in self._running:
+            return
+        del self._running[call]
+        if (took_s := time.monotonic() - call.began_s) > self.bound_s:
+            self._session.machine.stats.calls_over_bound += 1
+            facts = {"partition": call.partition, "seconds": round(took_s, 3), "bound_s": self.bound_s}
+            self._session.log.warning("call.over_bound", **facts)
+
+    @property
+    def over_bound_s(self) -> float:
+        """For how long the oldest call has been running, if that is longer than the bound; else 0. From any thread."""
+        oldest = next(iter(list(self._running)), None)
+        running_s = 0.0 if oldest is None else time.monotonic() - oldest.began_s
+        return running_s if running_s > self.bound_s else 0.0
+
+
+class ExclusiveKeys:
+    """The participant of a :class:`StickyCoordinator`. What is wanted of a key is gathered, and done in ``acted``."""
+
+    def __init__(self, sessions: Mapping[str, KeySession], log: EventLog) -> None:
+        self._sessions = sessions
+        self._log = log
+        self._wishes: dict[str, list[tuple[_Wish, int, int]]] = {key: [] for key in sessions}
+        self._preparing: dict[str, dict[int, int]] = {key: {} for key in sessions}
+        """Partitions that are being prepared, with the token that it is for."""
+        self._coordinator: StickyCoordinator | None = None
+
+    def follow(self, coordinator: StickyCoordinator, bound_s: float) -> None:
+        """Has this coordinator let the calls of the application start. To be called once, before it runs."""
+        self._coordinator = coordinator
+        for key, session in self._sessions.items():
+            session.applier.gate = KeyGate(session, coordinator, bound_s)
+            session.on_pumped = lambda key=key: self._look_at_prepared(key)  # type: ignore[misc]
+
+    # ---- what the coordinator wants
+
+    def prepare(self, key: str, partition: int, token: int) -> None:
+        """Hold a partition; ``ready`` follows."""
+        self._wishes[key].append((_Wish.PREPARE, partition, token))
+
+    def activate(self, key: str, partition: int, token: int) -> None:
+        """Own it."""
+        self._wishes[key].append((_Wish.ACTIVATE, partition, token))
+
+    def stop(self, key: str, partition: int, token: int) -> None:
+        """Own it no more."""
+        self._wishes[key].append((_Wish.STOP, partition, token))
+
+    def forget(self, key: str, partition: int, token: int) -> None:
+        """Do not hold it."""
+        self._wishes[key].append((_Wish.FORGET, partition, token))
+
+    def acted(self, key: str) -> None:
+        """Does what was wanted since the last call. No job of the application ends in between."""
+        wishes, self._wishes[key] = self._wishes[key], []
+        for wish, group in groupby(wishes, lambda each: each[0]):
+            self._do(key, wish, {partition: token for _, partition, token in group})
+        self._look_at_prepared(key)
+
+    def session_changed(self, key: str, runs: bool) -> None:
+        """A session has begun, or its fence has passed."""
+        vitals = self._sessions[key].vitals
+        if not runs:
+            vitals.fails("session", "the fence has passed, or the lease was lost: no partition is owned")
+            return
+        vitals.works("session")
+        if not vitals.assigned:
+            vitals.joins()
+
+    # ---- how it is done
+
+    def _do(self, key: str, wish: _Wish, tokens: dict[int, int]) -> None:
+        session, preparing = self._sessions[key], self._preparing[key]
+        held, numbers = frozenset(session.machine.partitions), frozenset(tokens)
+        match wish:
+            case _Wish.PREPARE:
+                preparing.update(tokens)
+                if not numbers <= held:
+                    session.ownership.hold(held | numbers)
+            case _Wish.ACTIVATE:
+                session.ownership.take_over(tokens, Trigger.LEAVE)
+            case _Wish.STOP:
+                session.ownership.hand_back(numbers, Trigger.JOIN)
+                self._skip_last_calls(session, numbers)
+            case _Wish.FORGET:
+                for number in numbers:
+                    preparing.pop(number, None)
+                session.ownership.hold(held - numbers)
+
+    def _skip_last_calls(self, session: KeySession, numbers: frozenset[int]) -> None:
+        """The application does not have to be told of partitions that it was not told that it has."""
+        assert self._coordinator is not None
+        for number in numbers:
+            if not session.machine.announcements.revokes(number):
+                self._coordinator.end_last_call(session.key, number)
+
+    def _look_at_prepared(self, key: str) -> None:
+        preparing = self._preparing[key]
+        if not preparing:
+            return
+        assert self._coordinator is not None
+        silent = self._sessions[key].machine.silent
+        for number in [number for number in preparing if silent.is_current(number)]:
+            self._coordinator.ready(key, number, preparing.pop(number))
+
+    # ---- the end
+
+    async def give_up(self) -> None:
+        """Starts no call from now on, and makes the last ones: what the coordinator then says is that all have ended.
+
+        To be called once nothing hands changes over any more.
+        """
+        assert self._coordinator is not None
+        self._coordinator.close()
+        for key, session in self._sessions.items():
+            if known := session.machine.announcements.known:
+                await session.applier.announce(key, False, known, at_end=True)
+            for number in range(session.machine.partition_count):
+                self._coordinator.end_last_call(key, number)

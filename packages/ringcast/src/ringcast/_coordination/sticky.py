@@ -1,7 +1,4 @@
-"""The coordinator of exclusive ownership. ``docs/sticky.md`` has what it promises, and why that holds.
-
-No store can have the strategy yet: no worker is given this coordinator.
-"""
+"""The coordinator of exclusive ownership. ``docs/sticky.md`` has what it promises, and why that holds."""
 
 from __future__ import annotations
 

@@ -341,6 +341,24 @@ async def test_a_full_bucket_is_written_to_again_when_there_is_room(
     assert {one.warnings[0], one.warnings[-1]} == {"the bucket of groups takes no seal: maximum bytes exceeded", ""}
 
 
+async def test_a_partition_that_another_process_has_when_seals_work_again_is_waited_for(
+    hosts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ringcast_heartbeat_agent.dispatch.seal_keeper._AGAIN_S", 0.05)
+    hosts.bucket.full = True
+    one = hosts("one", owns=True)
+    await until(lambda: one.warnings)
+    hosts.bucket.leases["other"] = "other"
+    hosts.bucket.entries[KEY] = SealEntry(1, GroupSeal(history="h", revision=0, holder="other", lease="other"))
+    hosts.bucket.full = False
+    await until(lambda: one.warnings[-1] == "")
+    assert one.group.status()["partitions_awaited"] == 1
+    one.take(hosts.record.write("a", "1"))
+    assert not one.told
+    del hosts.bucket.leases["other"]
+    assert await one.hears(1) == [("a", 1)]
+
+
 async def test_a_group_that_ends_gives_up_what_it_holds(hosts: Any) -> None:
     one = hosts("one", owns=True)
     await one.holds()

@@ -244,15 +244,13 @@ class Holdings:
     def unsealed(self, why: str) -> None:
         """Seals can't be kept, and why; empty: they can be again."""
         self._warn(why)
+        is_taken = self._keeper.seals.is_taken
         if why:
-            is_taken = self._keeper.seals.is_taken
             self._begin_unsealed(each for each in self._owned if not is_taken(each) and each not in self._unsealed)
             for partition in self._settlements.in_doubt():
                 self.resumed(partition)
         else:
-            for partition in self._unsealed:
-                if not self._keeper.seals.is_taken(partition):
-                    self._forget([partition])
+            self._forget([partition for partition in self._unsealed if not is_taken(partition)])
             self._unsealed.clear()
 
     # ---- small

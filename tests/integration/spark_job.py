@@ -1,7 +1,8 @@
 """What the cluster test submits: a write and a read, each with an executor killed in the middle, a stream, and a
-write with a task that Spark runs twice at once.
+write and a stream each with a task that Spark runs twice at once.
 
-The stream takes the list to the key ``copy``, the last write goes to ``twice``. The report has what was found.
+The streams take the list to the keys ``copy`` and ``twice-stream``, the last write goes to ``twice``. The report has
+what was found.
 
 Usage: spark_job.py OPTIONS DIRECTORY, where OPTIONS are those of the connector as JSON.
 """
@@ -18,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 ROWS = 5_000
-TWICE_ROWS = 800
+TWICE_ROWS = 1_600
 COPY_WITHIN_S = 240.0
 WIDTH = 4_000
 """Characters of a value: more than what waits between Spark's processes has to pass."""
+TWICE_WIDTH = 35_000
+"""The same for a task that is to have written some of its 400 rows: a hundred are more than a batch holds."""
 
 Batches = Iterator[Any]
 
@@ -52,16 +55,39 @@ def where_it_came_from() -> list[str]:
     return [str(Path(str(module.__file__)).resolve()) for module in (pyspark_ringcast, ringcast_core._native)]
 
 
-def mirror(spark: Any, options: dict[str, str], checkpoint: Path) -> None:
-    """A stream from the list to another, that ends once all is there."""
-    changes = spark.readStream.format("ringcast").options(**options, maxRowsPerTrigger=ROWS // 2).load()
-    writer = changes.writeStream.format("ringcast").options(**{**options, "key": "copy"})
+def mirror(spark: Any, options: dict[str, str], key: str, checkpoint: Path, step: Any = None, **more: Any) -> str:
+    """A stream from the list to another, that ends once all is there; returns the query's id."""
+    changes = spark.readStream.format("ringcast").options(**options, **more).load()
+    if step is not None:
+        changes = changes.mapInArrow(step, changes.schema)
+    writer = changes.writeStream.format("ringcast").options(**{**options, "key": key})
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
     query.awaitTermination()
+    return str(query.id)
 
 
-def wait_for_copy(directory: Path) -> Callable[[Batches], Batches]:
-    """A step whose first task is slow: in the middle of its rows it waits until a copy of it has written them all."""
+def until(holds: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + COPY_WITHIN_S
+    while not (held := holds()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return held
+
+
+def wait_for_copy(directory: Path, options: dict[str, str]) -> Callable[[Batches], Batches]:
+    """A step whose first task is slow: when some of its rows are written, it waits until a copy of it has the others.
+
+    Then it goes on: either may win.
+    """
+
+    def is_written(row_id: str) -> bool:
+        from pyspark_ringcast._client.service import shared_stub
+        from ringcast_wire.grpc import pb
+
+        request = pb.GetRequest(store=options["store"], key=options["key"], row_ids=[row_id])
+        try:
+            return bool(shared_stub(options["service"]).Get(request).rows)
+        except Exception:  # noqa: BLE001  # the key is not there yet
+            return False
 
     def through(batches: Batches) -> Batches:
         from pyspark import TaskContext
@@ -74,12 +100,32 @@ def wait_for_copy(directory: Path) -> Callable[[Batches], Batches]:
             if not context.partitionId():
                 copy.touch()
             return
+        seen: list[str] = []
         for batch in batches:
-            (directory / "slow-began").touch()  # on a slow machine a copy may be done before this comes back
             yield batch
-            deadline = time.monotonic() + COPY_WITHIN_S
-            while not copy.exists() and time.monotonic() < deadline:
-                time.sleep(0.05)
+            seen += batch.column("row_id").to_pylist()
+            if len(seen) == 300 and until(lambda: is_written(seen[0])):
+                (directory / "slow-wrote").touch()
+            if len(seen) >= 300:
+                until(copy.exists)
+
+    return through
+
+
+def wait_for_the_end(directory: Path) -> Callable[[Batches], Batches]:
+    """A step whose first task comes to no end, so that a copy of it has to win, and Spark kills it."""
+
+    def through(batches: Batches) -> Batches:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        if context.partitionId() == 0:
+            (directory / f"stream-attempt-{context.attemptNumber()}").touch()
+        for batch in batches:
+            if context.partitionId() == context.attemptNumber() == 0:
+                until(lambda: False)
+            yield batch
 
     return through
 
@@ -107,11 +153,16 @@ def main() -> None:
     read = frame.mapInArrow(kill_once(directory / "read"), frame.schema)
     right = f"count_if(value = {value.format('substr(row_id, 5)')})"
     (found,) = read.selectExpr("count(*) AS rows", "count(DISTINCT row_id) AS ids", f"{right} AS right").collect()
-    mirror(spark, options, directory / "checkpoint")
-    few = rows.limit(TWICE_ROWS).repartition(4)
-    twice = few.mapInArrow(wait_for_copy(directory), few.schema)
-    twice.write.format("ringcast").mode("append").options(**{**options, "key": "twice"}).save()
-    report = {"master": spark.sparkContext.master, **found.asDict()}
+    mirror(spark, options, "copy", directory / "checkpoint", maxRowsPerTrigger=ROWS // 2)
+    wide = f"rpad(concat('value ', id), {TWICE_WIDTH}, '.') AS value"
+    few = spark.range(TWICE_ROWS, numPartitions=4).selectExpr("concat('row-', id) AS row_id", wide)
+    to_twice = {**options, "key": "twice"}
+    twice = few.mapInArrow(wait_for_copy(directory, to_twice), few.schema)
+    twice.write.format("ringcast").mode("append").options(**to_twice, countsPath=str(directory / "counts")).save()
+    (counts,) = spark.read.parquet(str(directory / "counts")).collect()
+    step = wait_for_the_end(directory)
+    query = mirror(spark, options, "twice-stream", directory / "checkpoint-twice", step, tasks=4)
+    report = {"master": spark.sparkContext.master, **found.asDict(), "twice": counts.asDict(), "query": query}
     (directory / "part.json").write_text(json.dumps(report))
     (directory / "part.json").rename(directory / "report.json")
     spark.stop()

@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def wait_for_copy(directory: Path, options: dict[str, str]) -> Callable[[Batches
         for batch in batches:
             yield batch
             seen += batch.column("row_id").to_pylist()
-            if len(seen) == 300 and until(lambda: is_written(seen[0])):
+            if len(seen) == 300 and until(partial(is_written, seen[0])):
                 (directory / "slow-wrote").touch()
             if len(seen) >= 300:
                 until(copy.exists)

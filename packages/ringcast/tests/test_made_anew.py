@@ -55,9 +55,9 @@ async def test_with_the_same_settings_the_worker_goes_on(store: Store) -> None:
     for row_id in ROWS:
         await store.put(row_id, "old")
     worker = store.worker(heads_s=1.0, max_delete_share=1.0)
-    await made_anew(store, worker, partition_count=16)
-    await worker.wait_until(
-        "list", lambda: all(row.value == "new" for row in worker.rows("list")), timeout_s=PATIENCE_S
-    )
-    assert worker.row_count("list") == len(ROWS)
-    await worker.stop()
+    try:
+        await made_anew(store, worker, partition_count=16)
+        new = ["new"] * len(ROWS)
+        await worker.wait_until("list", lambda: [row.value for row in worker.rows("list")] == new, timeout_s=PATIENCE_S)
+    finally:
+        await worker.stop()

@@ -29,6 +29,7 @@ from ringcast_wire import (
 )
 
 PARTITIONS = 64
+TIMES = {"lease_ttl_ms": 10_000, "call_bound_ms": 1_000}
 
 
 @asynccontextmanager
@@ -99,7 +100,7 @@ async def test_ring(nats_url: str, store_name: str) -> None:
 
 async def test_owners_that_tables_have_are_not_computed(nats_url: str, store_name: str) -> None:
     sentence = f"the topology of store '{store_name}' can't be read: tables have the owners of its strategy sticky"
-    async with _store(nats_url, store_name, strategy=Strategy.STICKY) as js:
+    async with _store(nats_url, store_name, strategy=Strategy.STICKY, **TIMES) as js:
         await _join(js, store_name, "list", "a", 0)
         with pytest.raises(InvalidInputError, match=sentence):
             await read_topology(nats_url, store_name, "list")
@@ -107,10 +108,13 @@ async def test_owners_that_tables_have_are_not_computed(nats_url: str, store_nam
             await read_topologies(nats_url, store_name)
 
 
-async def test_a_worker_refuses_a_store_whose_strategy_it_can_not_serve(nats_url: str, store_name: str) -> None:
-    async with _store(nats_url, store_name, strategy=Strategy.STICKY):
-        worker = Worker(servers=nats_url, store=store_name, keys=["list"], worker_id="a")
-        with pytest.raises(MismatchError, match=f"store '{store_name}' has the strategy sticky, which no worker of"):
+async def test_a_worker_of_an_agent_refuses_a_store_with_exclusive_ownership(nats_url: str, store_name: str) -> None:
+    sentence = (
+        f"store '{store_name}' has the strategy sticky, whose workers keep their own leases: agent must not be set"
+    )
+    async with _store(nats_url, store_name, strategy=Strategy.STICKY, **TIMES):
+        worker = Worker(servers=nats_url, store=store_name, keys=["list"], worker_id="a", agent="/nowhere.sock")
+        with pytest.raises(MismatchError, match=sentence):
             await worker.start()
 
 

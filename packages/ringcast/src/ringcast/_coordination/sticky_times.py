@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ringcast_wire import InvalidInputError, StoreSettings, limits
+from ringcast_wire import InvalidInputError, StoreSettings, check_ownership_times
 
-from ringcast._protocol.sticky.fence import DEFAULT_CALL_S, FenceTimes
+from ringcast._protocol.sticky.fence import FenceTimes
 from ringcast._protocol.sticky.leader import LeaderTimes
 
 Clock: TypeAlias = Callable[[], float]
@@ -47,12 +47,11 @@ class StickyTimes:
         """The times of a store, which all of its workers have to have alike.
 
         Raises:
-            InvalidInputError: they prove nothing: a bound on calls that is too short or too long for the lease.
+            InvalidInputError: one is missing, or they prove nothing: the bound on calls does not go with the lease.
         """
-        ttl_ms, call_ms = settings.lease_ttl_ms, settings.call_bound_ms
-        ttl_s = limits.LEASE_TTL_S if ttl_ms is None else ttl_ms / 1000
-        call_s = DEFAULT_CALL_S if call_ms is None else call_ms / 1000
-        fence = FenceTimes(ttl_s, call_s)
+        ttl_ms, call_ms = check_ownership_times(settings.lease_ttl_ms, settings.call_bound_ms)
+        ttl_s = ttl_ms / 1000
+        fence = FenceTimes(ttl_s, call_ms / 1000)
         return cls(fence=fence, refresh_s=ttl_s / 4, read_s=min(1.0, ttl_s / 10), check_s=max(1.0, ttl_s / 2))
 
     def __post_init__(self) -> None:

@@ -31,7 +31,7 @@ from ringcast_wire import InUseError, LeaseRecord, MismatchError, encode_record,
 PARTITIONS = 6
 KEY = "list"
 TIMES = StickyTimes(
-    fence=FenceTimes(ttl_s=3.0, call_s=0.5),
+    fence=FenceTimes(3_000, 500),
     leader=LeaderTimes(quiet_s=0.2, quiet_most_s=1.0, prepare_s=5.0, stagger_s=0.1),
     refresh_s=0.5,
     read_s=0.25,

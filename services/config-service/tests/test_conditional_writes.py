@@ -246,7 +246,7 @@ async def test_keys_are_forgotten_in_pieces(bench: Bench) -> None:
     assert (await one(bench, once(bench.request({"a": "0"}), "j0"))).versions == [5]
 
 
-async def test_a_store_made_anew_knows_nothing_of_the_old_ones_keys(bench: Bench, new_store: Any) -> None:
+async def test_a_store_created_again_knows_nothing_of_the_old_ones_keys(bench: Bench, new_store: Any) -> None:
     await one(bench, once(bench.request({"a": "1"}), "j"))
     await bench.repo.deletions.delete_store("s", Deletion(1, 2))
     await bench.repo.deletions.expire_deleted(3)

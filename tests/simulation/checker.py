@@ -351,7 +351,7 @@ class Checker:
         if span is not None and (missing := self._missing(found, span, rev)) is not None:
             self._wrong("early ack", f"{worker} {key}/{partition}: rev {rev} without {missing}")
 
-    def _on_put_off(self, worker: str, key: str, partition: int, rev: int, history: str) -> None:
+    def _on_deferred(self, worker: str, key: str, partition: int, rev: int, history: str) -> None:
         pass  # that the rows come all the same is seen by everything else
 
     def _missing(self, found: _Partition, span: _Span, rev: int) -> Version | None:

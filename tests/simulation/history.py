@@ -22,7 +22,7 @@ class History:
     handle     worker, key, partition, row, version, value: its handler is called with this change
     handled    worker, key, partition, row, version, value: and has taken it, or failed every time
     ack        worker, key, partition, rev, history: it acknowledges the event that ends at ``rev`` of a history
-    put_off    worker, key, partition, rev, history: the same, but the rows are still to be fetched
+    deferred   worker, key, partition, rev, history: the same, but the rows are still to be fetched
     lease_back worker: its lease had ended, and it holds it again
     failed     worker, what: an error that nothing has an answer to came up in it
     end        worker: the process is gone

@@ -35,7 +35,7 @@ from tests.simulation.sticky_store import Lease, Store
 
 KEY = "list"
 PARTITIONS = 7
-TIMES = FenceTimes(ttl_s=10.0, call_s=0.5)
+TIMES = FenceTimes(10_000, 500)
 LEADER_TIMES = LeaderTimes(prepare_s=8.0, passed_over_s=20.0)
 FAULTS_S = 120.0
 QUIET_S = 90.0

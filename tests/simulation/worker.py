@@ -237,7 +237,7 @@ class Worker(SimProcess):
             case Ack():
                 for token in action.tokens:
                     if (delivery := self._tokens.pop(token, None)) is not None:
-                        self.note("put_off" if action.put_off else "ack", *delivery)
+                        self.note("deferred" if action.deferred else "ack", *delivery)
             case HistoryChanged():
                 self.note("history", key, action.before, action.after)
             case HistoryRefused():

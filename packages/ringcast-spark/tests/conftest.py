@@ -224,13 +224,6 @@ class CompactingStore(Store):
 
 
 @pytest.fixture
-def compacting_store(spark: SparkSession, store_name: str, tmp_path: Path) -> Iterator[CompactingStore]:
-    """With a service of its own, which forgets deletes."""
-    with _compacting(spark, store_name, tmp_path, "--tombstone-retention", "15s") as store:
-        yield store
-
-
-@pytest.fixture
 def forgetful_store(spark: SparkSession, store_name: str, tmp_path: Path) -> Iterator[CompactingStore]:
     """With a service of its own, which forgets revisions."""
     with _compacting(spark, store_name, tmp_path, "--history-retention", "1s", "--tombstone-retention", "1s") as store:

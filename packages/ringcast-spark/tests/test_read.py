@@ -201,11 +201,6 @@ def reader_of(store: Store, **options: str) -> RingcastReader:
     return RingcastReader(snapshot, store.load().schema)
 
 
-def read_here(reader: RingcastReader) -> dict[str, str]:
-    rows = [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
-    return {row["row_id"]: row["value"] for row in rows}
-
-
 def test_a_task_that_runs_again_reads_the_same(filled: Store) -> None:
     """What Spark does on a retry: the pickled reader, the same task, another process or the same."""
     reader = pickle.loads(pickle.dumps(reader_of(filled)))

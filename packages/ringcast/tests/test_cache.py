@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client import CollectorRegistry
 from ringcast import Change, InUseError, InvalidInputError, Mode, UnavailableError, Worker
-from ringcast._cache.directory import KEPT_ASIDE, CachePlace
+from ringcast._cache.directory import KEPT_QUARANTINED, CachePlace
 from ringcast.metrics import PrometheusMetrics
 from ringcast_client import ConfigServiceClient
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
@@ -83,7 +83,7 @@ async def test_metrics_tell_of_the_cache_before_there_is_a_connection(
         assert read("config_cached_partitions", {**mine, "key": "list"}) == 8
         assert read("config_cache_unsaved_partitions", mine) == 0
         assert read("config_cache_write_failures_total", mine) == 0
-        assert read("config_cache_set_aside_total", mine) == 0
+        assert read("config_cache_quarantined_total", mine) == 0
         assert (read("config_staleness_seconds", mine) or 0) > 0
     assert read("config_cached_partitions", {**mine, "key": "list"}) is None
 
@@ -212,7 +212,7 @@ def of_another_format(path: Path) -> None:
 @pytest.mark.parametrize(
     "harm", [damage_header, damage_a_row, lose_a_row, damage_a_partition, damage_pages, of_another_format]
 )
-async def test_a_file_that_is_damaged_is_set_aside(
+async def test_a_file_that_is_damaged_is_quarantined(
     store: Store, tmp_path: Path, harm: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = await fill(store, tmp_path)
@@ -227,26 +227,26 @@ async def test_a_file_that_is_damaged_is_set_aside(
             cache = worker.health().cache
             assert cache is not None
             assert cache.restored_rows == 0
-            assert cache.set_aside_because
-    assert len(place.aside()) == 1
+            assert cache.quarantined_because
+    assert len(place.quarantined()) == 1
     (event,) = [event for record in caplog.records if (event := getattr(record, "event", "")).startswith("cache.")]
-    assert event == "cache.set_aside"
+    assert event == "cache.quarantined"
     async with store.worker(cache_dir=tmp_path) as worker:  # the new file is good
         assert values(worker) == expected
         assert worker.stats().fetches == worker.stats().fetches_since
 
 
-def test_only_so_many_files_are_kept_aside(tmp_path: Path) -> None:
+def test_only_so_many_files_are_kept_in_quarantine(tmp_path: Path) -> None:
     place = CachePlace(tmp_path, "s", "w")
-    for number in range(KEPT_ASIDE + 2):
+    for number in range(KEPT_QUARANTINED + 2):
         place.path.write_text(str(number))
         place.path.with_name(place.path.name + "-wal").write_text("log")
-        place.set_aside()
-    assert [path.read_text() for path in place.aside()] == ["2", "3", "4"]
-    assert len(list(tmp_path.iterdir())) == 2 * KEPT_ASIDE
+        place.quarantine()
+    assert [path.read_text() for path in place.quarantined()] == ["2", "3", "4"]
+    assert len(list(tmp_path.iterdir())) == 2 * KEPT_QUARANTINED
 
 
-async def test_a_cache_of_another_partition_count_is_set_aside_at_the_start(
+async def test_a_cache_of_another_partition_count_is_quarantined_at_the_start(
     store: Store, tmp_path: Path, nowhere: str
 ) -> None:
     await fill(store, tmp_path)
@@ -254,10 +254,10 @@ async def test_a_cache_of_another_partition_count_is_set_aside_at_the_start(
     worker = store.worker(cache_dir=tmp_path, partition_count=16, servers=nowhere, connect_timeout_s=0.1)
     with pytest.raises(UnavailableError):
         await worker.start()
-    assert len(CachePlace(tmp_path, store.name, f"{store.name}-w").aside()) == 1
+    assert len(CachePlace(tmp_path, store.name, f"{store.name}-w").quarantined()) == 1
 
 
-async def test_a_cache_of_a_store_that_was_made_anew_is_given_up_on_joining(
+async def test_a_cache_of_a_store_that_was_created_again_is_given_up_on_joining(
     new_store: Callable[[str], Store], store_name: str, tmp_path: Path
 ) -> None:
     """Same name, other store: the file of the one under the name of the other."""
@@ -284,7 +284,7 @@ async def test_a_cache_of_a_store_that_was_made_anew_is_given_up_on_joining(
         assert told == [("assigned", 8), ("revoked", 8), ("assigned", 4)]
         cache = worker.health().cache
         assert cache is not None
-        assert cache.set_aside_because == "partition_count is 8 in the cache and 4 in the store"
+        assert cache.quarantined_because == "partition_count is 8 in the cache and 4 in the store"
     async with new.worker(cache_dir=tmp_path) as worker:
         assert values(worker) == {"only": "this"}
 

@@ -212,8 +212,8 @@ async def test_a_key_whose_handler_is_stuck_leaves_others_alone(store: Store) ->
         for number in range(EVENTS):
             partition, version = await store.put(f"row{number}", "v", key="free")
             await worker.wait_for("free", partition, version, timeout_s=PATIENCE_S)
-        assert worker.stats("stuck").put_off > 0
-        assert worker.stats("free").put_off == 0
+        assert worker.stats("stuck").deferred > 0
+        assert worker.stats("free").deferred == 0
         assert {key for key, _ in took} == {"free"}
         assert worker.health().keys[0].owned == PARTITIONS
         go_on.set()

@@ -174,7 +174,7 @@ def test_an_answer_with_an_old_own_lease_proves_nothing_of_the_others() -> None:
     assert view.alive() == {"a"}
 
 
-def test_a_bucket_that_was_made_anew_proves_again_after_a_while() -> None:
+def test_a_bucket_that_was_created_again_proves_again_after_a_while() -> None:
     view = View("a", ["a", "b"])
     view.revision = 9_000
     view.refresh("a", 0.0)

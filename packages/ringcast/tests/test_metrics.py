@@ -26,7 +26,6 @@ from ringcast_wire.metrics import WORKER, Sample, Source
 if TYPE_CHECKING:
     from .conftest import Store
 
-HISTOGRAMS = {metric.name for metric in WORKER if metric.kind == "histogram"}
 OF_ANY_PROCESS = ("process_", "python_")
 
 

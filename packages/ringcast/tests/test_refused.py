@@ -188,7 +188,7 @@ async def test_a_worker_that_gets_no_events_leaves_its_partitions_to_others_unti
     async with worker("deaf", "a", "any", handler=lambda change: heard.add(change.row_id)) as good:
         await good.wait_ready(timeout_s=PATIENCE_S)
         async with worker("deaf", "b", "deaf", update_tries=2) as deaf:
-            await until(lambda: deaf.health().keys[0].aside)
+            await until(lambda: deaf.health().keys[0].withdrawn)
             await good.wait_until("list", lambda: len(good.owned("list")) == 8, timeout_s=PATIENCE_S)
             await good.wait_ready(timeout_s=PATIENCE_S)
             rows = {f"r{number}" for number in range(40)}
@@ -217,7 +217,7 @@ async def test_a_worker_that_is_alone_keeps_what_it_has(
     async with worker("mute", "alone", "mute", update_tries=1) as deaf:
         await until(lambda: deaf.health().keys[0].failing_because != "" and deaf.health().keys[0].loaded == 8)
         (health,) = deaf.health().keys
-        assert (health.owned, health.aside) == (8, False)
+        assert (health.owned, health.withdrawn) == (8, False)
         assert deaf.staleness() > 0
         assert not deaf.health().ready
 
@@ -229,16 +229,17 @@ async def test_not_all_of_the_workers_that_get_no_events_leave_a_key(
     settings: dict[str, Any] = {"update_tries": 1, "heads_s": 0.2}
     async with worker("mutes", "b", "any") as good:
         async with worker("mutes", "a", "mute", **settings) as second:
-            await until(lambda: second.health().keys[0].aside)
+            await until(lambda: second.health().keys[0].withdrawn)
         async with worker("mutes", "c", "mute", **settings) as third:
-            await until(lambda: third.health().keys[0].aside)
+            await until(lambda: third.health().keys[0].withdrawn)
             await good.stop()
             await until(lambda: third.health().keys[0].loaded == 8)
             async with worker("mutes", "a", "mute", **settings) as fourth:
                 both = (third, fourth)
                 await until(
                     lambda: (
-                        {(w.health().keys[0].loaded, w.health().keys[0].aside) for w in both} == {(8, False), (0, True)}
+                        {(w.health().keys[0].loaded, w.health().keys[0].withdrawn) for w in both}
+                        == {(8, False), (0, True)}
                     )
                 )
                 owner = third if third.owned("list") else fourth

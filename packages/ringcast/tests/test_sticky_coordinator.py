@@ -31,7 +31,7 @@ from ringcast_wire import InUseError, LeaseRecord, MismatchError, encode_record,
 PARTITIONS = 6
 KEY = "list"
 TIMES = StickyTimes(
-    fence=FenceTimes(ttl_s=3.0, call_s=0.5),
+    fence=FenceTimes(3_000, 500),
     leader=LeaderTimes(quiet_s=0.2, quiet_most_s=1.0, prepare_s=5.0, stagger_s=0.1),
     refresh_s=0.5,
     read_s=0.25,
@@ -342,8 +342,8 @@ async def test_a_worker_that_gave_a_key_up_comes_back(fleet: Fleet) -> None:
     nodes = [await fleet.start(name) for name in "ab"]
     await fleet.until_shared(a=3, b=3)
     leader, other = sorted(nodes, key=lambda node: not node.coordinator.leads(KEY))
-    assert not leader.coordinator.stand_aside(KEY)
-    assert other.coordinator.stand_aside(KEY)
+    assert not leader.coordinator.withdraw(KEY)
+    assert other.coordinator.withdraw(KEY)
     assert not other.active()
     await fleet.until_shared(**{leader.worker_id: 6})
     other.coordinator.come_back(KEY)
@@ -455,7 +455,7 @@ async def test_records_that_can_not_be_read_do_no_harm(fleet: Fleet, caplog: pyt
     assert "event=owners.record_unreadable record=list.state.bad" in caplog.text
 
 
-async def test_a_bucket_that_was_made_anew_ends_the_worker(fleet: Fleet, shared_nats: NatsServer) -> None:
+async def test_a_bucket_that_was_created_again_ends_the_worker(fleet: Fleet, shared_nats: NatsServer) -> None:
     node = await fleet.start("a")
     await fleet.until_shared(a=6)
     client = await nats.connect(shared_nats.url)
@@ -468,7 +468,7 @@ async def test_a_bucket_that_was_made_anew_ends_the_worker(fleet: Fleet, shared_
         await client.close()
     with pytest.raises(ExceptionGroup) as caught:
         await asyncio.wait_for(node.task, PATIENCE_S)
-    assert caught.group_contains(MismatchError, match="was deleted and made anew while worker 'a' ran")
+    assert caught.group_contains(MismatchError, match="was deleted and created again while worker 'a' ran")
 
 
 async def test_a_worker_whose_answer_was_lost_goes_on_with_its_session(fleet: Fleet) -> None:

@@ -17,7 +17,7 @@ from ringcast._protocol.sticky.ownership import (
 from ringcast._protocol.sticky.records import Entry, Phase, Session, Table
 from ringcast_wire import InvalidInputError
 
-TIMES = FenceTimes(ttl_s=10.0, call_s=1.0)
+TIMES = FenceTimes(10_000, 1_000)
 OTHER = Session("other", "other", 1)
 WAYS = [(before, happened, after) for happened, found in TRANSITIONS.items() for before, after in found.items()]
 
@@ -237,10 +237,10 @@ def test_a_worker_that_leaves_has_left_once_it_owns_nothing() -> None:
 
 
 def test_times_that_prove_nothing_are_refused() -> None:
-    assert FenceTimes(ttl_s=10.0, call_s=0.25).give_away_s == pytest.approx(10.35)
-    with pytest.raises(InvalidInputError, match=r"^call_s must be between 0\.25 and 5 seconds, got 0\.2$"):
-        FenceTimes(ttl_s=10.0, call_s=0.2)
-    with pytest.raises(InvalidInputError, match=r"^call_s must be between 0\.25 and 5 seconds, got 6$"):
-        FenceTimes(ttl_s=10.0, call_s=6.0)
-    with pytest.raises(InvalidInputError, match=r"^ttl_s must be between 0\.1 and 3600 seconds, got nan$"):
-        FenceTimes(ttl_s=float("nan"))
+    assert FenceTimes(10_000, 250).give_away_s == pytest.approx(10.35)
+    with pytest.raises(InvalidInputError, match=r"^call_bound_ms 249 is out of range: 250 to 5000 ms are allowed "):
+        FenceTimes(10_000, 249)
+    with pytest.raises(InvalidInputError, match=r"^call_bound_ms 5001 is out of range: 250 to 5000 ms are allowed "):
+        FenceTimes(10_000, 5_001)
+    with pytest.raises(InvalidInputError, match=r"^lease_ttl_ms 99 is out of range: 100 to 3600000 ms are allowed$"):
+        FenceTimes(99, 5)

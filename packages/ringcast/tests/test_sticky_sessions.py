@@ -100,7 +100,7 @@ async def test_a_refresh_after_a_loss_does_not_continue_though_an_answer_was_los
 
 @pytest.mark.parametrize(("field", "value"), [("refresh_s", 1.3), ("read_s", 0.0), ("read_s", math.nan)])
 def test_times_that_would_miss_the_fence_are_refused(field: str, value: float) -> None:
-    fence = FenceTimes(ttl_s=3.0, call_s=0.5)
+    fence = FenceTimes(3_000, 500)
     values: dict[str, Any] = {"refresh_s": 0.5, field: value}
     with pytest.raises(InvalidInputError, match=f"^{field} must be above 0 and at most 1.25 seconds, got "):
         StickyTimes(fence=fence, **values)

@@ -52,13 +52,13 @@ def test_going_over_to_one_subject_for_all_is_a_reason_to_compare_once() -> None
 def test_what_was_loaded_without_events_is_compared_when_they_come() -> None:
     subjects = Subjects(0, 2)
     late = frozenset({names.notify_subject("s", "k", 2)})
-    assert subjects.key.lacks(late, aside=False)
+    assert subjects.key.lacks(late, withdrawn=False)
     assert subjects.key.do_without(late) == [2]
     subjects.deliver(0, 2)
-    assert subjects.key.lacks(late, aside=False)
+    assert subjects.key.lacks(late, withdrawn=False)
     assert subjects.key.do_without(late) == []
     assert subjects.key.confirmed(late) == ([], True)
-    assert not subjects.key.lacks(late, aside=False)
+    assert not subjects.key.lacks(late, withdrawn=False)
 
 
 def test_a_key_that_was_left_to_others_still_lacks_what_it_wants() -> None:
@@ -66,8 +66,8 @@ def test_a_key_that_was_left_to_others_still_lacks_what_it_wants() -> None:
     late = frozenset({names.notify_subject("s", "k", 2)})
     assert subjects.key.narrow(late) == late
     subjects.partitions.clear()
-    assert subjects.key.lacks(late, aside=True)
-    assert not subjects.key.lacks(frozenset({"other"}), aside=True)
+    assert subjects.key.lacks(late, withdrawn=True)
+    assert not subjects.key.lacks(frozenset({"other"}), withdrawn=True)
 
 
 def test_actions_are_given_once_and_numbers_rise() -> None:

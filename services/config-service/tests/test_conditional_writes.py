@@ -26,7 +26,7 @@ Bench = Any  # of conftest.py
 
 def when(request: WriteRequest, condition: int) -> WriteRequest:
     """The request, if its rows have this version (0: none)."""
-    return replace(request, rows=[row._replace(condition=condition) for row in request.rows], conditional=True)
+    return replace(request, rows=[row._replace(condition=condition) for row in request.rows])
 
 
 def once(request: WriteRequest, key: str) -> WriteRequest:
@@ -97,7 +97,7 @@ async def test_a_condition_sees_what_the_same_group_wrote_before(bench: Bench) -
 async def test_one_condition_that_fails_refuses_its_batch(bench: Bench) -> None:
     await bench.write({"a": "1"})
     mixed = bench.request({"a": "2", "b": "2"})
-    mixed = replace(mixed, rows=[mixed.rows[0]._replace(condition=9), mixed.rows[1]], conditional=True)
+    mixed = replace(mixed, rows=[mixed.rows[0]._replace(condition=9), mixed.rows[1]])
     with pytest.raises(ConditionFailedError):
         await one(bench, mixed)
     assert await bench.live() == {"a": "1"}
@@ -246,7 +246,7 @@ async def test_keys_are_forgotten_in_pieces(bench: Bench) -> None:
     assert (await one(bench, once(bench.request({"a": "0"}), "j0"))).versions == [5]
 
 
-async def test_a_store_made_anew_knows_nothing_of_the_old_ones_keys(bench: Bench, new_store: Any) -> None:
+async def test_a_store_created_again_knows_nothing_of_the_old_ones_keys(bench: Bench, new_store: Any) -> None:
     await one(bench, once(bench.request({"a": "1"}), "j"))
     await bench.repo.deletions.delete_store("s", Deletion(1, 2))
     await bench.repo.deletions.expire_deleted(3)

@@ -26,7 +26,6 @@ from ringcast_wire import Strategy, UnavailableError, limits, names
 
 Bench = Any  # of conftest.py
 
-_ROLLUP = {"Nats-Rollup": "all"}
 _SMALL = StreamSizes(
     events_max_bytes=limits.MIB,
     dead_letters_max_bytes=limits.MIB,

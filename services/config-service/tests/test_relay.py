@@ -239,7 +239,7 @@ async def test_writes_go_on_while_the_broker_is_away(
 
 
 async def test_a_broker_that_lost_its_disk(start: Any, tmp_path: Path, store_name: str) -> None:
-    """Streams and buckets are made anew, and what was not yet published arrives."""
+    """Streams and buckets are created again, and what was not yet published arrives."""
     server = NatsServer(tmp_path / "nats")
     with server:
         async with start(server.url, f"sqlite:{tmp_path / 'x.db'}") as service:

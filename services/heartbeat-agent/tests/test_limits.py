@@ -239,15 +239,17 @@ def test_a_subscription_that_gets_no_new_key_keeps_none_from_others(
         first = next(grouped).id
         stream, second = subscribe(stub, store_name)
 
-        def put_off(subscription_id: str, why: str) -> bool:
-            begin = f'event=subscription.new_keys_put_off id={subscription_id} store={store_name} count=1 error="{why}'
+        def postponed(subscription_id: str, why: str) -> bool:
+            begin = (
+                f'event=subscription.new_keys_postponed id={subscription_id} store={store_name} count=1 error="{why}'
+            )
             return begin in "".join(agent.process.log)
 
         writer.put(store_name, "two", "b", "1")
         assert next(stream).items.keys() == {"two/b"}
-        agent.process.wait_until(lambda: put_off(first, "the agent has 1 consumers: at most 1 are allowed"))
+        agent.process.wait_until(lambda: postponed(first, "the agent has 1 consumers: at most 1 are allowed"))
         writer.put(store_name, "three", "c", "1")  # which is more than the share of whoever subscribed
-        agent.process.wait_until(lambda: put_off(second, f"client uid {os.getuid()} has 2 config keys"))
+        agent.process.wait_until(lambda: postponed(second, f"client uid {os.getuid()} has 2 config keys"))
         writer.put(store_name, "two", "b", "2")
         assert next(stream).items["two/b"].value == "2"
 

@@ -108,7 +108,7 @@ def verify(context: click.Context, anchor: str | None, file: Path | None) -> int
     """Look through the chain of the audit log. The exit code is 1 when an entry was changed, removed or moved.
 
     Keep the printed anchor away from the database, and give it the next time: without one, nothing shows a log that was
-    made anew as a whole, or whose end was cut off together with the head that the database has noted.
+    created again as a whole, or whose end was cut off together with the head that the database has noted.
     """
     config = settings_of(context)
     link = parse_link("anchor", anchor) if anchor else None

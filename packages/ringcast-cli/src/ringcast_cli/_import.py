@@ -92,7 +92,6 @@ class Importer:
         self._on_skip = on_skip
         self._lines: deque[int] = deque()  # of the rows handed out and not yet confirmed
         self._first = 0  # index of the row that _lines begins with
-        self._last_read = 0
 
     async def run(self, parsed: Iterator[Parsed]) -> Summary:
         """Writes every row.
@@ -142,7 +141,6 @@ class Importer:
                 continue
             line, row = item
             self._lines.append(line)
-            self._last_read = line
             yield row
 
     def _confirm(self, result: BatchResult) -> None:

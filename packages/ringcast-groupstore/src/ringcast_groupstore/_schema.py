@@ -71,7 +71,7 @@ def prepare(connection: sqlite3.Connection, path: Path, limits: Limits) -> None:
     """Creates the tables in an empty file and converts an older layout, each in one transaction.
 
     Indices, views, statistics and tables that somebody has added to a store are left alone. A conversion keeps views
-    and tables only: the tables of a store are made anew, and what was added to them is dropped with the old ones.
+    and tables only: the tables of a store are created again, and what was added to them is dropped with the old ones.
 
     Raises:
         StoreOpenError: the file is of something else, of a newer version, or its rows can't be converted. It is left

@@ -1,10 +1,11 @@
-"""Every metric of Ringcast, once, as data: what is emitted, documented, alerted on and drawn is held against it."""
+"""Every metric of workers, once, as data: what is emitted, documented, alerted on and drawn is held against it."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from ringcast_wire._metric import SECONDS, SHORT_SECONDS, SIZES, Kind, Metric
+from ringcast_wire._service_metric_table import SERVICE
 
 MAX_PARTITIONS_AS_LABEL: Final = 256
 """Above so many partitions the label ``partition`` is empty, unless a user asks for it."""
@@ -25,12 +26,6 @@ def _worker(
     buckets: tuple[float, ...] = (),
 ) -> Metric:
     return Metric(name, kind, labels, unit, text, "worker", reference, buckets)
-
-
-def _service(
-    name: str, kind: Kind, labels: tuple[str, ...], unit: str, text: str, buckets: tuple[float, ...] = ()
-) -> Metric:
-    return Metric(name, kind, labels, unit, text, "config service", "", buckets)
 
 
 WORKER: Final = (
@@ -196,7 +191,7 @@ WORKER: Final = (
         "Times that a fetch replaced events that were missing or did not list their rows.",
     ),
     _worker(
-        "config_put_off_events_total",
+        "config_deferred_events_total",
         "counter",
         _KEY,
         "events",
@@ -214,7 +209,13 @@ WORKER: Final = (
     _worker(
         "config_handler_failures_total", "counter", _KEY, "calls", "Calls of the application's handler that raised."
     ),
-    _worker("config_handler_timeouts_total", "counter", _KEY, "calls", "Those of them that took too long."),
+    _worker(
+        "config_handler_timeouts_total",
+        "counter",
+        _KEY,
+        "calls",
+        "Calls of the handler that were cancelled after `handler_timeout_s`; each counts as a failure too.",
+    ),
     _worker(
         "config_callback_failures_total", "counter", _KEY, "calls", "Calls of on_assigned or on_revoked that raised."
     ),
@@ -266,7 +267,7 @@ WORKER: Final = (
         "1 while the worker can't be registered for the key, can't get its events, or can't read the leases of others.",
     ),
     _worker(
-        "config_key_aside",
+        "config_key_withdrawn",
         "gauge",
         _KEY_WORKER,
         "keys",
@@ -322,157 +323,11 @@ WORKER: Final = (
         "Attempts to open or write the cache that failed; it stays as it was, and is tried again.",
     ),
     _worker(
-        "config_cache_set_aside_total",
+        "config_cache_quarantined_total",
         "counter",
         _WORKER,
         "files",
         "Cache files that could not be used and were renamed.",
-    ),
-)
-
-SERVICE: Final = (
-    _service(
-        "config_service_writes_total",
-        "counter",
-        ("store", "outcome"),
-        "requests",
-        "Write requests that ended: ok, or the error code that they were refused with.",
-    ),
-    _service("config_service_rows_written_total", "counter", _KEY, "rows", "Rows stored, deletes included."),
-    _service(
-        "config_service_write_duration_seconds",
-        "histogram",
-        ("store",),
-        "seconds",
-        "From the arrival of a write to its commit or refusal, waiting included.",
-        SECONDS,
-    ),
-    _service(
-        "config_service_write_group_size",
-        "histogram",
-        (),
-        "requests",
-        "Write requests that were committed together.",
-        SIZES,
-    ),
-    _service(
-        "config_service_transaction_duration_seconds",
-        "histogram",
-        (),
-        "seconds",
-        "How long the transaction of a group of writes took, repetitions included.",
-        SECONDS,
-    ),
-    _service(
-        "config_service_transaction_retries_total",
-        "counter",
-        ("sqlstate",),
-        "transactions",
-        "Transactions that began again: 40001 not serialised, 40P01 deadlocked, 23505 second to a new partition.",
-    ),
-    _service("config_service_writes_waiting", "gauge", (), "requests", "Write requests that wait for the database."),
-    _service("config_service_write_bytes_waiting", "gauge", (), "bytes", "Their rows."),
-    _service(
-        "config_service_outbox_depth",
-        "gauge",
-        (),
-        "events",
-        "Events whose records are in the outbox, counted up to 100,000: not published yet, or not deleted yet (0.1 s).",
-    ),
-    _service(
-        "config_service_outbox_age_seconds",
-        "gauge",
-        (),
-        "seconds",
-        "Age of the oldest event in the outbox; 0 when it is empty.",
-    ),
-    _service("config_service_audit_behind_seconds", "gauge", (), "seconds", "Since the audit log was last chained."),
-    _service("config_service_events_published_total", "counter", (), "events", "Events that the broker has stored."),
-    _service(
-        "config_service_provision_failures_total",
-        "counter",
-        ("store",),
-        "attempts",
-        "Failed attempts to make or change the streams and buckets of a store; the service repeats them every 30 s.",
-    ),
-    _service("config_service_stores_not_provisioned", "gauge", (), "stores", "Stores whose last attempt failed."),
-    _service(
-        "config_service_events_refused_total",
-        "counter",
-        (),
-        "events",
-        "Events that can't be published in any form: kept in the table outbox_refused, and not tried again.",
-    ),
-    _service(
-        "config_service_histories_total",
-        "counter",
-        ("reason",),
-        "histories",
-        "New histories that this instance began, by reason: `went_back`, `forked`, `stream_lost` or `operator`.",
-    ),
-    _service(
-        "config_service_publish_failures_total",
-        "counter",
-        ("reason",),
-        "events",
-        "Events that could not be sent (unsent), were not acknowledged (unacknowledged) or were refused (refused).",
-    ),
-    _service(
-        "config_service_fetches_total",
-        "counter",
-        ("kind", "outcome"),
-        "fetches",
-        "Fetches answered, by kind (partition, since, batch, full, heads) and outcome (ok, an error code, abandoned or"
-        " unsent).",
-    ),
-    _service(
-        "config_service_fetch_duration_seconds",
-        "histogram",
-        ("kind",),
-        "seconds",
-        "From the arrival of a fetch to its answer, waiting included.",
-        SECONDS,
-    ),
-    _service("config_service_fetches_waiting", "gauge", (), "fetches", "Fetches that wait for a free hand."),
-    _service(
-        "config_service_dead_letters_total",
-        "counter",
-        ("store", "done"),
-        "dead letters",
-        "Dead letters that operators had `listed`, `discarded`, `replayed` (handled, and removed), or replayed in vain:"
-        " they `failed_again` (another one took their place), or were `kept`.",
-    ),
-    _service(
-        "config_service_calls_refused_total",
-        "counter",
-        ("call", "reason"),
-        "calls",
-        "gRPC calls refused before anything was done, by kind of call and reason (no_token, unknown_token, "
-        "limit_total, limit_principal, limit_host, no_role).",
-    ),
-    _service("config_service_callouts_total", "counter", ("outcome",), "requests", "Logins of workers by token."),
-    _service("config_service_callout_kicks_total", "counter", (), "connections", "Connections ended: access is gone."),
-    _service("config_service_callout_duration_seconds", "histogram", (), "seconds", "From request to answer.", SECONDS),
-    _service(
-        "config_service_connected",
-        "gauge",
-        ("to",),
-        "",
-        "1 while NATS or the database can be reached, else 0; checked every second.",
-    ),
-    _service(
-        "config_service_serving",
-        "gauge",
-        ("part",),
-        "",
-        "1 while health says that the part (reads, writes, bus) is served, else 0; checked every second.",
-    ),
-    _service(
-        "config_service_database_connections",
-        "gauge",
-        ("pool", "state"),
-        "connections",
-        "Connections of each pool (fetches, snapshots, writes, upkeep), busy and idle; none on SQLite.",
     ),
 )
 

@@ -1,7 +1,6 @@
 """The times of exclusive ownership, which a store of the strategy ``sticky`` has and keeps: their rule and defaults.
 
-A worker's ``FenceTimes`` are made of them, in seconds. What is allowed here is allowed there, and nothing else is: a
-test of the package ``ringcast`` holds the two together.
+A worker's ``FenceTimes`` are made of them.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ MIN_LEASE_TTL_MS: Final = 100
 MAX_LEASE_TTL_MS: Final = 3_600_000
 DEFAULT_LEASE_TTL_MS: Final = 10_000
 DEFAULT_CALL_BOUND_MS: Final = 1_000
-_LEAST_SHARE: Final = 2.5 * 0.01
-"""Of the lease's TTL. A shorter bound would not cover two clocks whose rates are 1 % wrong: see ``docs/sticky.md``."""
 
 
 def check_ownership_times(lease_ttl_ms: object, call_bound_ms: object) -> tuple[int, int]:
@@ -26,13 +23,9 @@ def check_ownership_times(lease_ttl_ms: object, call_bound_ms: object) -> tuple[
     """
     ttl_ms = _check("lease_ttl_ms", lease_ttl_ms, MIN_LEASE_TTL_MS, MAX_LEASE_TTL_MS, "")
     of_ttl = f" with a lease_ttl_ms of {ttl_ms}"
-    return ttl_ms, _check("call_bound_ms", call_bound_ms, least_call_bound_ms(ttl_ms), ttl_ms // 2, of_ttl)
-
-
-def least_call_bound_ms(lease_ttl_ms: int) -> int:
-    """The shortest bound on one handler call that goes with a lease, as a worker computes it, in seconds."""
-    least = -(-lease_ttl_ms // 40)
-    return least if _LEAST_SHARE * (lease_ttl_ms / 1000) <= least / 1000 else least + 1
+    # 2.5 %, rounded up. A shorter bound would not cover two clocks whose rates are 1 % wrong: see docs/sticky.md.
+    least_bound_ms = -(-ttl_ms // 40)
+    return ttl_ms, _check("call_bound_ms", call_bound_ms, least_bound_ms, ttl_ms // 2, of_ttl)
 
 
 def _check(field: str, value: object, least: int, most: int, why: str) -> int:

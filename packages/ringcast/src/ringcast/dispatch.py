@@ -115,8 +115,8 @@ class Consumer:
     ``DAPR_API_TOKEN``, or of the agent's file: ``RINGCAST_AGENT_TOKEN_FILE``, or where an agent of this host or user
     keeps it.
 
-    It pings the agent by itself, so the event loop must not be blocked for seconds. A lost connection is made anew for
-    ever; what was delivered before and is not answered comes again.
+    It pings the agent by itself, so the event loop must not be blocked for seconds. After a lost connection it tries to
+    connect for ever; what was delivered before and is not answered comes again.
 
     Not for use by several threads.
     """

@@ -107,7 +107,7 @@ class Core:
                     config.tombstone_retention_ms, config.history_retention_ms, every_ms
                 )
             except RingcastError as error:
-                log.warning("compaction.put_off", error=error)
+                log.warning("compaction.postponed", error=error)
             else:
                 if done.tombstones or done.revisions:
                     log.info("compaction.removed", tombstones=done.tombstones, revisions=done.revisions)

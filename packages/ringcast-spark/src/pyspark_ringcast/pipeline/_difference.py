@@ -141,11 +141,6 @@ def partition_of(row_id: Column, partitions: int) -> Column:
     return sql.pmod(sql.xxhash64(row_id), sql.lit(partitions)).cast("int")
 
 
-def fingerprint(row_id: Column, value: Column, metadata: Column) -> Column:
-    """The checksum of :class:`Content` over the rows of a group."""
-    return sql.coalesce(sql.bit_xor(sql.xxhash64(row_id, value, metadata)), sql.lit(0))
-
-
 def _summarise(spec: Spec, state: State, checked: Checked, compared: DataFrame) -> Plan:
     by_partition, content, changed, after = _counts(compared, state.partition_count)
     return Plan(

@@ -41,8 +41,8 @@ class Cache:
         self.restored_partitions = 0
         self.restored_rows = 0
         self.write_failures = 0
-        self.sets_aside = 0
-        self.set_aside_because = ""
+        self.quarantines = 0
+        self.quarantined_because = ""
         self.failing_because = ""
         self._config = config
         self._log = log
@@ -79,7 +79,7 @@ class Cache:
     # ---- the start
 
     async def _open(self) -> None:
-        """Opens the file and reads it; one that can't be used is set aside, and a new one takes its place."""
+        """Opens the file and reads it; one that can't be used is quarantined, and a new one takes its place."""
         try:
             await self._read(await self._open_file())
         except (DamagedError, OtherError, MismatchError, msgspec.MsgspecError, *_FAILURES) as error:
@@ -142,24 +142,24 @@ class Cache:
         self._task = asyncio.create_task(self._run(), name="ringcast-cache")
 
     async def abandon(self, reason: str) -> None:
-        """What was found is of no use: it is set aside, and a new file takes its place if that can be."""
+        """What was found is of no use: it is quarantined, and a new file takes its place if that can be."""
         try:
-            await self.set_aside(reason)
+            await self.quarantine(reason)
         except (OtherError, DamagedError, *_FAILURES) as error:
             self._failed(error)
             await self._close_file()
 
-    async def set_aside(self, reason: str) -> None:
+    async def quarantine(self, reason: str) -> None:
         """Renames the file and begins a new one. What was found is not used."""
         await self._close_file()
         self.found, self.identity = {}, None
         self.restored_partitions = self.restored_rows = 0
-        aside = await asyncio.to_thread(self.place.set_aside)
-        self.sets_aside += 1
-        self.set_aside_because = reason
+        moved_to = await asyncio.to_thread(self.place.quarantine)
+        self.quarantines += 1
+        self.quarantined_because = reason
         self._log.error(
-            "cache.set_aside",
-            path=str(aside),
+            "cache.quarantined",
+            path=str(moved_to),
             reason=reason,
         )
         await self._open_file()

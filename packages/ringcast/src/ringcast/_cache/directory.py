@@ -1,4 +1,4 @@
-"""Where the cache of a worker is: one file for each store and worker id, locked by one process, and those set aside."""
+"""The files of a worker's cache: one for each store and worker id, locked by one process, and those in quarantine."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ringcast_wire import InUseError, limits
 
 from ringcast._common.process import this_process
 
-KEPT_ASIDE: Final = 3
-"""Files set aside that are kept; the oldest goes when there is one more."""
+KEPT_QUARANTINED: Final = 3
+"""Files in quarantine that are kept; the oldest goes when there is one more."""
 _PATIENCE_S: Final = limits.LEASE_TTL_S + 2.0
 _POLL_S: Final = 0.1
-_LABEL: Final = "aside"
+_LABEL: Final = "quarantined"
 
 
 class CachePlace:
@@ -55,16 +55,16 @@ class CachePlace:
                 )
             await asyncio.sleep(_POLL_S)
 
-    def set_aside(self) -> Path:
+    def quarantine(self) -> Path:
         """Renames the file with what belongs to it, so that a new one can take its place; returns its new name.
 
         Waits for the disk.
         """
-        aside = quarantine(self.path, _LABEL)
-        for old in self.aside()[:-KEPT_ASIDE]:
+        moved_to = quarantine(self.path, _LABEL)
+        for old in self.quarantined()[:-KEPT_QUARANTINED]:
             remove_database(old)
-        return aside
+        return moved_to
 
-    def aside(self) -> list[Path]:
-        """The files set aside, the oldest first."""
+    def quarantined(self) -> list[Path]:
+        """The files in quarantine, the oldest first."""
         return quarantined(self.path, _LABEL)

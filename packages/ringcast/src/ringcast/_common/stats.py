@@ -30,7 +30,7 @@ class Stats:
     """Events that were applied, or on their way, already."""
     gaps: int = 0
     """Times a partition had to catch up with a fetch because events were missing or did not list their changes."""
-    put_off: int = 0
+    deferred: int = 0
     """Events that were acknowledged at once, as their key held as many as it may; their partitions are fetched."""
     changes: int = 0
     """Row changes handed to the application."""

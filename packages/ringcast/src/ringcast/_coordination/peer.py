@@ -39,7 +39,7 @@ class Coordinator(Protocol):
     def give_up(self, key: str) -> None:
         """Takes no part in a key any more, soon."""
 
-    def stand_aside(self, key: str) -> bool:
+    def withdraw(self, key: str) -> bool:
         """Takes no part in a key, soon, until :meth:`come_back`; returns whether another worker has to stay."""
 
     def come_back(self, key: str) -> None:
@@ -130,7 +130,7 @@ class PeerCoordinator:
         )
         self._leaving = False
         self._given_up: set[str] = set()
-        self._aside: set[str] = set()
+        self._withdrawn: set[str] = set()
         self._registrations = Registrations(participant.registered)
         self._bad_records = 0
         lease.on_change(self._wake.set)
@@ -157,7 +157,7 @@ class PeerCoordinator:
         self._given_up.add(key)
         self._wake.set()
 
-    def stand_aside(self, key: str) -> bool:
+    def withdraw(self, key: str) -> bool:
         """Takes no part in a key. The worker of the lowest slot stays: all others may be no better off.
 
         So however many can't get its events, not all leave: its rows are better held than not.
@@ -165,13 +165,13 @@ class PeerCoordinator:
         first = min(self._membership.members(key), key=lambda member: member.slot, default=None)
         if first is None or first.worker_id == self._config.worker_id:
             return False
-        self._aside.add(key)
+        self._withdrawn.add(key)
         self._wake.set()
         return True
 
     def come_back(self, key: str) -> None:
         """Takes part in a key again, with nothing at first."""
-        self._aside.discard(key)
+        self._withdrawn.discard(key)
         self._peers.start_over(key, asyncio.get_running_loop().time())
         self._members_changed.set()
         self._wake.set()
@@ -190,7 +190,7 @@ class PeerCoordinator:
             return  # no other worker would see the announcement
         now = asyncio.get_running_loop().time()
         for key, planned in self._planned.items():
-            planned.over = planned.over or key in self._given_up or key in self._aside
+            planned.over = planned.over or key in self._given_up or key in self._withdrawn
             planned.leave(now)
         self._wake.set()
         with suppress(TimeoutError):
@@ -273,7 +273,7 @@ class PeerCoordinator:
         """
         for key in sorted(self._config.keys, key=self._registrations.failures):
             others = (member for member in self._membership.members(key) if member.worker_id != self._config.worker_id)
-            if key in self._aside and not any(others):
+            if key in self._withdrawn and not any(others):
                 self._participant.come_back(key)
             if not self._registrations.due(key):
                 continue
@@ -294,7 +294,7 @@ class PeerCoordinator:
             self._lease.recorded(lease)
 
     async def _keep_registered(self, key: str, lease: str) -> None:
-        if key in self._given_up or key in self._aside:
+        if key in self._given_up or key in self._withdrawn:
             await self._records.leave(key)
             return
         self._duplicate_id.check(key, registered=self._records.registered(key))

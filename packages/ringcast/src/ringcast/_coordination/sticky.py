@@ -80,7 +80,7 @@ class StickyCoordinator:
 
         Raises:
             InUseError: another live process takes part under this worker's id.
-            MismatchError: the bucket of owners was deleted, and made anew.
+            MismatchError: the bucket of owners was deleted, and created again.
         """
         await self._keeper.take()
         async with asyncio.TaskGroup() as tasks:
@@ -98,7 +98,7 @@ class StickyCoordinator:
         """Takes no part in a key any more, at once; the leader hears of it soon."""
         self._owned[key].close()
 
-    def stand_aside(self, key: str) -> bool:
+    def withdraw(self, key: str) -> bool:
         """Takes no part in a key, until :meth:`come_back`. The leader stays: it returns ``False`` there.
 
         So however many can't get its events, not all leave: its rows are better held than not.

@@ -116,7 +116,7 @@ class SessionKeeper:
 
         Raises:
             InUseError: another process has taken the entry.
-            MismatchError: the bucket was deleted, and made anew.
+            MismatchError: the bucket was deleted, and created again.
         """
         failures = 0
         while True:
@@ -147,8 +147,8 @@ class SessionKeeper:
                 if revision <= self.revision:
                     # No session may have the number of one before, and other processes count by them.
                     raise MismatchError(
-                        f"bucket {self._bucket.name} was deleted and made anew while worker {self._worker_id!r} ran:"
-                        f" restart the workers of the store"
+                        f"bucket {self._bucket.name} was deleted and created again while worker "
+                        f"{self._worker_id!r} ran: restart the workers of the store"
                     )
                 refresh = Refresh(asked_at, revision, continued=self._continues)
                 self._last, self._continues, self.revision = revision, True, revision

@@ -50,8 +50,8 @@ class StickyTimes:
             InvalidInputError: one is missing, or they prove nothing: the bound on calls does not go with the lease.
         """
         ttl_ms, call_ms = check_ownership_times(settings.lease_ttl_ms, settings.call_bound_ms)
-        ttl_s = ttl_ms / 1000
-        fence = FenceTimes(ttl_s, call_ms / 1000)
+        fence = FenceTimes(ttl_ms, call_ms)
+        ttl_s = fence.ttl_s
         return cls(fence=fence, refresh_s=ttl_s / 4, read_s=min(1.0, ttl_s / 10), check_s=max(1.0, ttl_s / 2))
 
     def __post_init__(self) -> None:

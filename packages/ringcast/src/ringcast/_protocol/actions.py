@@ -15,11 +15,11 @@ from ringcast._protocol.partition import Token
 class Ack:
     """Acknowledge these deliveries; one that gets lost comes again and is acknowledged then.
 
-    ``put_off``: they are not applied, but known to be missing, and will be fetched.
+    ``deferred``: they are not applied, but known to be missing, and will be fetched.
     """
 
     tokens: list[Token]
-    put_off: bool = False
+    deferred: bool = False
 
 
 @dataclass(slots=True, frozen=True)

@@ -54,7 +54,7 @@ class EventIntake:
             self._stats.duplicates += 1
             partition.tokens[event.rev] = token
         elif self.is_full:
-            self._put_off(partition, event, token)
+            self._defer(partition, event, token)
         elif not partition.live or partition.fetching is not Fetching.IDLE:
             partition.defer(event, token)
         elif kind is EventKind.NEXT and self._collector.add(partition, event, now):
@@ -86,18 +86,18 @@ class EventIntake:
             return
         partition.foreign.pop((event.history, event.rev), None)
         self._comparison.note(partition, event)
-        self._stats.put_off += 1
-        self._outbox.put(Ack([token], put_off=True))
+        self._stats.deferred += 1
+        self._outbox.put(Ack([token], deferred=True))
 
-    def _put_off(self, partition: Partition, event: Event, token: Token) -> None:
+    def _defer(self, partition: Partition, event: Event, token: Token) -> None:
         """Remembers only how far the partition has to be fetched; the event itself is not needed any more.
 
         It is acknowledged although its rows are not applied: while the worker lives it knows that they are missing, and
         the next owner fetches them anyway.
         """
-        self._stats.put_off += 1
+        self._stats.deferred += 1
         partition.highest = max(partition.highest, event.rev)
         partition.tokens.pop(event.rev, None)
-        self._outbox.put(Ack([token], put_off=True))
+        self._outbox.put(Ack([token], deferred=True))
         if partition.live:
             self._queue.want(partition, at=partition.retry_at)

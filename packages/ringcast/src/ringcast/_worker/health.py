@@ -28,7 +28,7 @@ class KeyHealth:
     """What the service says of a key that is deleted, which this worker has given up, or nothing."""
     failing_because: str = ""
     """Why the worker can't be registered for the key, gets no events of it or can't read leases, or nothing."""
-    aside: bool = False
+    withdrawn: bool = False
     """Whether it has left its partitions to other workers for that."""
     assigned: bool = True
     """Whether it is known which partitions are owned."""
@@ -55,7 +55,7 @@ class KeyHealth:
             or self.loaded < self.owned
             or self.refused_because
             or self.failing_because
-            or self.aside
+            or self.withdrawn
             or self.unfetched_for_s
             or self.handler_stalled
         )
@@ -72,8 +72,8 @@ class CacheHealth:
     """Partitions that have changed since they were written."""
     failing_because: str
     """Why it can't be written at the moment, or nothing."""
-    set_aside_because: str
-    """Why a file was set aside since the start, or nothing."""
+    quarantined_because: str
+    """Why a file was quarantined since the start, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def key_health(session: KeySession) -> KeyHealth:
         refused_because=session.journal.reason(session.machine.history.refusal),
         deleted_because=str(session.ownership.deletion or ""),
         failing_because=session.vitals.failing_because,
-        aside=session.vitals.aside,
+        withdrawn=session.vitals.withdrawn,
         assigned=session.vitals.assigned,
         joining=session.vitals.joining,
         unloaded_for_s=session.staleness.unloaded_for_s,
@@ -141,5 +141,5 @@ def cache_health(cache: Cache) -> CacheHealth:
         cache.restored_rows,
         cache.behind,
         cache.failing_because,
-        cache.set_aside_because,
+        cache.quarantined_because,
     )

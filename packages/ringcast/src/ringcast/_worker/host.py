@@ -21,7 +21,7 @@ class KeyHost(Protocol):
         """Events of this subject were not delivered: the filters of its consumer are checked."""
 
     def check_store(self) -> None:
-        """The store may have been made anew: its settings are compared."""
+        """The store may have been created again: its settings are compared."""
 
     def pressure_changed(self) -> None:
         """A key has room for more events now, or none any more."""

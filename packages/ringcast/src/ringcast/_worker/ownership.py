@@ -50,7 +50,7 @@ class KeyOwnership:
 
     def assign(self, partitions: frozenset[int], trigger: Trigger | None = None) -> None:
         """Takes the partitions to own from now on; without a trigger there was no rebalance (mode FULL)."""
-        if self.deletion is not None or self._vitals.aside:
+        if self.deletion is not None or self._vitals.withdrawn:
             return
         before = frozenset(self._machine.partitions)
         self._own(partitions)
@@ -62,7 +62,7 @@ class KeyOwnership:
 
     def hold(self, partitions: frozenset[int]) -> None:
         """Takes the partitions to hold from now on: silently, but for those of them that are owned."""
-        if self.deletion is not None or self._vitals.aside:
+        if self.deletion is not None or self._vitals.withdrawn:
             return
         self._own(partitions)
         self._host.want(self._machine.key, self._subjects.assign(partitions))
@@ -84,10 +84,10 @@ class KeyOwnership:
         self._journal.rebalanced(trigger, frozenset(), lost, len(self._machine.owned()))
         self._observer.pump()
 
-    def stand_aside(self, undelivered: frozenset[str]) -> None:
+    def withdraw(self, undelivered: frozenset[str]) -> None:
         """Gives all partitions up, since events of these subjects can't be had; only they are still wanted."""
         lost = frozenset(self._machine.partitions)
-        self._vitals.aside = True
+        self._vitals.withdrawn = True
         self._own(frozenset())
         self._host.want(self._machine.key, self._subjects.narrow(undelivered))
         self._journal.rebalanced(Trigger.LEAVE, frozenset(), lost, 0)
@@ -107,7 +107,7 @@ class KeyOwnership:
         """The server delivers these subjects, of any key."""
         if self._subjects.wanted <= subjects:
             self._vitals.works("events")
-            if self._vitals.aside:
+            if self._vitals.withdrawn:
                 self._host.recovered(self._machine.key)
                 return
         ready, compare = self._subjects.confirmed(subjects)

@@ -52,14 +52,14 @@ class Participation:
     def undelivered(self, subjects: frozenset[str], reason: str) -> None:
         """The events of these subjects can't be had: the owner of their partitions would miss every change."""
         for key, session in self._sessions.items():
-            if not session.subjects.lacks(subjects, aside=session.vitals.aside):
+            if not session.subjects.lacks(subjects, withdrawn=session.vitals.withdrawn):
                 continue
             session.vitals.fails("events", reason)
-            if session.vitals.aside:
+            if session.vitals.withdrawn:
                 continue
-            if self.coordinator is not None and self.coordinator.stand_aside(key):
+            if self.coordinator is not None and self.coordinator.withdraw(key):
                 self._log.error("key.left_to_others", key=key, error=reason)
-                session.ownership.stand_aside(subjects)
+                session.ownership.withdraw(subjects)
             elif session.ownership.do_without(subjects):
                 self._log.error("key.kept_without_events", key=key, error=reason)
 
@@ -67,7 +67,7 @@ class Participation:
         """The events can be had again, or no other worker is left."""
         if self.coordinator is not None:
             self._log.info("key.rejoined", key=key)
-            self._sessions[key].vitals.aside = False
+            self._sessions[key].vitals.withdrawn = False
             self.coordinator.come_back(key)
 
     def troubles(self) -> list[str]:

@@ -23,7 +23,7 @@ _COUNTERS: Final = {
     "config_stale_updates_discarded_total": "stale",
     "config_duplicate_events_total": "duplicates",
     "config_gaps_total": "gaps",
-    "config_put_off_events_total": "put_off",
+    "config_deferred_events_total": "deferred",
     "config_changes_total": "changes",
     "config_fetch_failures_total": "fetch_failures",
     "config_handler_failures_total": "handler_failures",
@@ -89,7 +89,7 @@ class WorkerSamples:
         unloaded = sum(not partition.live and not partition.cached for partition in partitions)
         yield Sample("config_partitions_unloaded", owner, unloaded)
         yield Sample("config_key_failing", owner, bool(session.vitals.failing_because))
-        yield Sample("config_key_aside", owner, session.vitals.aside)
+        yield Sample("config_key_withdrawn", owner, session.vitals.withdrawn)
         yield Sample("config_handler_running_seconds", owner, session.staleness.handler_running_s)
         yield Sample("config_callback_running_seconds", owner, session.applier.callback_running_s)
         yield Sample("config_history_refused", owner, machine.history.refusal is not None)
@@ -128,4 +128,4 @@ class CacheSamples:
             yield Sample("config_cached_partitions", (self.config.store, name, self.config.worker_id), cached)
         yield Sample("config_cache_unsaved_partitions", worker, self.cache.behind)
         yield Sample("config_cache_write_failures_total", worker, self.cache.write_failures)
-        yield Sample("config_cache_set_aside_total", worker, self.cache.sets_aside)
+        yield Sample("config_cache_quarantined_total", worker, self.cache.quarantines)

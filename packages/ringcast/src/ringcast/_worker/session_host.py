@@ -41,7 +41,7 @@ class SessionHost:
             self.joined.consumers.suspect_consumer(subject)
 
     def check_store(self) -> None:
-        """The store may have been made anew: its settings are compared."""
+        """The store may have been created again: its settings are compared."""
         if self.joined is not None:
             self.joined.store_check.look_soon()
 

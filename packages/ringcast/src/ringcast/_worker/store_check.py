@@ -22,7 +22,7 @@ from ringcast._coordination.store_settings import load_settings
 class StoreCheck:
     """Reads the settings of the store again when a config key has another history, or answers that make no sense.
 
-    A store can be deleted and made anew under its workers. With another strategy, for one, they would go on sharing
+    A store can be deleted and created again under its workers. With another strategy, for one, they would go on sharing
     the partitions out by the old one, and some of the partitions would have no owner. Such a worker ends: the next one
     joins what there is now. One that shares nothing out (``observes``) goes on as long as the partitions are the same.
     """
@@ -67,6 +67,6 @@ class StoreCheck:
         pairs = ((name, getattr(found, name), getattr(self._settings, name)) for name in self._names)
         others = [f"{name} {now} in place of {before}" for name, now, before in pairs if now != before]
         if others:
-            why = f"store {self._store!r} was made anew with other settings: {', '.join(others)}"
-            self._log.error("worker.store_made_anew", error=why)
+            why = f"store {self._store!r} was created again with other settings: {', '.join(others)}"
+            self._log.error("worker.store_recreated", error=why)
             raise UnavailableError(why)

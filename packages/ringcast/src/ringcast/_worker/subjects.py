@@ -56,12 +56,12 @@ class KeySubjects:
         """The subject that brings the events of a partition."""
         return self._all if self._wide else f"{self._head}{partition}"
 
-    def lacks(self, subjects: frozenset[str], *, aside: bool) -> bool:
+    def lacks(self, subjects: frozenset[str], *, withdrawn: bool) -> bool:
         """Whether an owned partition waits for the events of one of these subjects.
 
-        ``aside``: whether one did that was given up for that reason.
+        ``withdrawn``: whether one did that was given up for that reason.
         """
-        if aside:
+        if withdrawn:
             return not subjects.isdisjoint(self.wanted)
         return any(
             self.of(number) in subjects and (number in self._undelivered or not partition.filtered)

@@ -16,7 +16,7 @@ class Vitals:
     """Of one key. What is read may be read from any thread. ``changed`` is called when a trouble has come or gone."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
-        self.aside = False
+        self.withdrawn = False
         """Whether the worker has left the workers of the key, since it can't get its events: others take over."""
         self.assigned = False
         """Whether an assignment was made, or the key was given up."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from ringcast_wire import InvalidInputError, Role, names, shown
 from ringcast_wire.permissions import agent_user, worker_user
@@ -16,13 +16,13 @@ from ringcast_config_service.caller import Caller
 from ringcast_config_service.callout.claims import ConnectOptions
 from ringcast_config_service.watched_file import WatchedFile
 
-REASONS: Final = ("no_token", "unknown_token", "wrong_id", "no_role")
+Reason: TypeAlias = Literal["no_token", "unknown_token", "wrong_id", "no_role", "too_large"]
 
 
 class RefusedError(Exception):
-    """The worker may not log in. ``reason``: one of ``REASONS``; the text is for the log of NATS, and has no token."""
+    """The worker may not log in. The text is for the log of NATS, and has no token."""
 
-    def __init__(self, reason: str, worker_id: str, text: str) -> None:
+    def __init__(self, reason: Reason, worker_id: str, text: str) -> None:
         super().__init__(text)
         self.reason = reason
         self.worker_id = worker_id

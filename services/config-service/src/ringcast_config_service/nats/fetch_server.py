@@ -33,7 +33,7 @@ log = EventLog(logging.getLogger(__name__))
 
 _HANDLE_TIMEOUT_S: Final = 30.0
 _ABANDONED: Final = "abandoned"
-_SET_ASIDE: Final = "set aside"
+_REQUEUED: Final = "requeued"
 _NO_RESPONDERS: Final = "503"
 _WHOLE_KEYS: Final = 4
 """Whole keys that are read or sent at once: each may take 64 MiB of memory."""
@@ -111,7 +111,7 @@ class FetchServer:
 
     @property
     def waiting(self) -> int:
-        """Fetches that wait for a free hand."""
+        """Fetches that have arrived and are not being answered yet."""
         return sum(lane.waiting for lane in self._lanes)
 
     async def drain(self) -> None:
@@ -173,22 +173,22 @@ class FetchServer:
             lane.done(request)
             if self._by_id.get(fetch_id := _fetch_id(msg)) is request:
                 del self._by_id[fetch_id]
-            if outcome != _SET_ASIDE:
+            if outcome != _REQUEUED:
                 self._telemetry.measures.fetched(fetch_kind(msg.subject), outcome, _now() - request.arrived_at)
             self._begin()
 
-    async def _set_aside(self, request: Request[Msg], size: int) -> str:
-        """Lets a fetch whose answer turns out to be large wait among the large ones; returns what became of it."""
+    async def _requeue_as_large(self, request: Request[Msg], size: int) -> str:
+        """Queues a fetch again whose answer turns out to be large; returns what became of it."""
         again = replace(request, weight=size)
         if not self._large.add(again):
             error = UnavailableError(f"{self._large.waiting} fetches of large partitions wait already: try again later")
             return await self._fail(request.message, error)
         if fetch_id := _fetch_id(request.message):
             self._by_id[fetch_id] = again
-        return _SET_ASIDE
+        return _REQUEUED
 
     def _span(self, msg: Msg) -> AbstractContextManager[object]:
-        """The answer as a span of the asker's trace."""
+        """The answer as a span of the requester's trace."""
         tracing = self._telemetry.tracing
         parent = checked_traceparent((msg.headers or {}).get(names.HEADER_TRACE)) if tracing is not None else None
         if tracing is None or parent is None:
@@ -197,7 +197,7 @@ class FetchServer:
         return tracing.within(tracing.start("config.service.fetch", parent, facts, kind="SERVER"))
 
     async def _answer(self, lane: FetchLane[Msg], request: Request[Msg]) -> str:
-        """Sends rows or an error, or sets the fetch aside; returns which, as a label."""
+        """Sends rows or an error, or queues the fetch again among the large ones; returns which, as a label."""
         msg = request.message
         most_bytes = min(SMALL_ANSWER_BYTES, request.weight) if lane is self._small else request.weight
         try:
@@ -207,7 +207,7 @@ class FetchServer:
             chunks = split_chunks(body, self._nc.max_payload)
             first = next(chunks)
         except LargeAnswerError as error:
-            return await self._set_aside(request, error.size)
+            return await self._requeue_as_large(request, error.size)
         except RingcastError as error:
             return await self._fail(msg, error)
         except TimeoutError:

@@ -139,7 +139,7 @@ class Provisioner:
             try:
                 await self.ensure_all()
             except RingcastError as error:
-                log.warning("provision.put_off", error=error)
+                log.warning("provision.postponed", error=error)
             if await event_within(self._check, self._interval_s):
                 await asyncio.sleep(0.1)  # many may call at once
 

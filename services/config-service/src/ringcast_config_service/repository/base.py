@@ -172,10 +172,10 @@ class WriteRequest:
     """Rows of one key that are written together or not at all. No two have the same id.
 
     ``traceparent`` goes into the outbox with the events, so that whichever process publishes them goes on from it.
-    ``skip_unchanged``: rows that are there with the same value and metadata are not written again. ``conditional``:
-    some rows have a condition. ``mark``: if a request with its key was written before, its outcome is this one's, and
-    nothing is written; of a bundle the first request has it. ``generation``: the repository's when the request was let
-    in; once that has risen, the request is refused. ``by``: the history has it with each row.
+    ``skip_unchanged``: rows that are there with the same value and metadata are not written again. ``mark``: if a
+    request with its key was written before, its outcome is this one's, and nothing is written; of a bundle the first
+    request has it. ``generation``: the repository's when the request was let in; once that has risen, the request is
+    refused. ``by``: the history has it with each row.
     """
 
     store: StoreRecord
@@ -185,7 +185,6 @@ class WriteRequest:
     traceparent: str | None = None
     skip_unchanged: bool = False
     generation: int = 0
-    conditional: bool = False
     mark: IdempotencyMark | None = None
     bundle: Bundle | None = None
     permit: Permit = field(default_factory=Permit)

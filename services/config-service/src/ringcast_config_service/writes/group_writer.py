@@ -186,7 +186,7 @@ class GroupWriter:
                     if waiting.span is not None:
                         waiting.span.end()
                 elif (blocker := self._running.blocker(waiting, time.perf_counter())) is not None:
-                    self._queues.set_aside(lane)
+                    self._queues.suspend(lane)
                     blocker.lanes.append(lane)
                     break
                 elif not group.has_room(waiting):

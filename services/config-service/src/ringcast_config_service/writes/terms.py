@@ -96,7 +96,6 @@ def bundle(
             key,
             rows,
             traceparent=terms.traceparent,
-            conditional=any(row.condition is not None for row in rows),
             mark=mark if number == 0 else None,
             bundle=link,
             generation=generation,

@@ -109,7 +109,7 @@ class WriteQueues:
 
     @property
     def has_turns(self) -> bool:
-        """Whether there is a lane that is not set aside."""
+        """Whether there is a lane that gets turns."""
         return bool(self._turns)
 
     def refusal(self, size: int, caller: Caller) -> str | None:
@@ -162,7 +162,7 @@ class WriteQueues:
         return lane
 
     def next_lane(self) -> Lane | None:
-        """The lane whose turn it is; it has something waiting. ``None`` when none has, or all are set aside."""
+        """The lane whose turn it is; it has something waiting. ``None`` when none has, or all are suspended."""
         if not self._turns:
             return None
         principal = _turn(self._turns)
@@ -174,7 +174,7 @@ class WriteQueues:
         connection = lane.connection
         self._count(connection, -1, -waiting.bytes)
         if not lane.waiting:
-            self.set_aside(lane)
+            self.suspend(lane)
             del connection.lanes[lane.name]
             if not connection.lanes:
                 principal = connection.principal
@@ -183,7 +183,7 @@ class WriteQueues:
                     del self._principals[principal.name]
         return waiting
 
-    def set_aside(self, lane: Lane) -> None:
+    def suspend(self, lane: Lane) -> None:
         """Gives a lane no more turns until :meth:`resume`."""
         connection = lane.connection
         connection.turns.pop(lane.name, None)

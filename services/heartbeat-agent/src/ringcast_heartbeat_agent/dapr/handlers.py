@@ -259,7 +259,7 @@ class Handlers:
         failed = [each for each in outcomes if each is not None]
         if failed:
             log.warning(
-                "subscription.new_keys_put_off",
+                "subscription.new_keys_postponed",
                 id=subscription.id,
                 store=subscription.store,
                 count=len(failed),

@@ -55,7 +55,7 @@ class Position:
 
     def since(self, partition: int) -> Since:
         """The revision of one partition."""
-        heads = self.heads or []  # of a store that was made anew there may be more partitions
+        heads = self.heads or []  # of a store that was created again there may be more partitions
         return Since(heads[partition] if partition < len(heads) else 0, self.history)
 
 

@@ -9,29 +9,35 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from ringcast_wire import InvalidInputError, limits
+from ringcast_wire import DEFAULT_CALL_BOUND_MS, DEFAULT_LEASE_TTL_MS, check_ownership_times
 
 CLOCK_SKEW: Final = 0.01
 """How far the rate of a clock may be from that of true time, as a share."""
-DEFAULT_CALL_S: Final = 1.0
-"""The default bound on one handler call."""
 
 
 @dataclass(frozen=True, slots=True)
 class FenceTimes:
-    """``ttl_s``: how long a lease lasts after a refresh was asked for. ``call_s``: the bound on one handler call.
+    """``lease_ttl_ms``: how long a lease lasts after its refresh was sent. ``call_bound_ms``: the bound on one call.
 
     Raises:
-        InvalidInputError: ``ttl_s`` is not 0.1 to 3600, or ``call_s`` not 2.5 % to 50 % of it. A shorter bound would
-            not cover two clocks that differ by as much as ``CLOCK_SKEW`` allows.
+        InvalidInputError: no store may have these times (``check_ownership_times``).
     """
 
-    ttl_s: float = limits.LEASE_TTL_S
-    call_s: float = DEFAULT_CALL_S
+    lease_ttl_ms: int = DEFAULT_LEASE_TTL_MS
+    call_bound_ms: int = DEFAULT_CALL_BOUND_MS
 
     def __post_init__(self) -> None:
-        _check("ttl_s", self.ttl_s, 0.1, 3600.0)
-        _check("call_s", self.call_s, 2.5 * CLOCK_SKEW * self.ttl_s, self.ttl_s / 2)
+        check_ownership_times(self.lease_ttl_ms, self.call_bound_ms)
+
+    @property
+    def ttl_s(self) -> float:
+        """How long a lease lasts, in seconds."""
+        return self.lease_ttl_ms / 1000
+
+    @property
+    def call_s(self) -> float:
+        """The bound on one handler call, in seconds."""
+        return self.call_bound_ms / 1000
 
     @property
     def serve_s(self) -> float:
@@ -42,11 +48,6 @@ class FenceTimes:
     def give_away_s(self) -> float:
         """After so long without a refresh, on another clock, no call of the worker runs and none starts."""
         return self.ttl_s * (1 + CLOCK_SKEW) + self.call_s
-
-
-def _check(field: str, value: float, least: float, most: float) -> None:
-    if not (math.isfinite(value) and least <= value <= most):
-        raise InvalidInputError(f"{field} must be between {least:g} and {most:g} seconds, got {value:g}", field=field)
 
 
 class Fence:

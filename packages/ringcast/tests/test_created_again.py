@@ -1,4 +1,4 @@
-"""A store that is deleted and made anew with other settings, under a worker that does not hear of the deletion."""
+"""A store that is deleted and created again with other settings, under a worker that does not hear of the deletion."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 ROWS = [f"row{number}" for number in range(32)]
 
 
-async def made_anew(store: Store, worker: Worker, **settings: Any) -> None:
+async def created_again(store: Store, worker: Worker, **settings: Any) -> None:
     """Makes the store anew beside the worker, and fills it again."""
     await worker.start()
     await worker.wait_ready(timeout_s=PATIENCE_S)
@@ -42,8 +42,8 @@ async def test_a_worker_of_the_store_before_ends_and_the_next_one_joins(
     for row_id in ROWS:
         await store.put(row_id, "old")
     worker = store.worker(heads_s=1.0)
-    await made_anew(store, worker, **settings)
-    with pytest.raises(UnavailableError, match=f"was made anew with other settings: {why}"):
+    await created_again(store, worker, **settings)
+    with pytest.raises(UnavailableError, match=f"was created again with other settings: {why}"):
         async with asyncio.timeout(PATIENCE_S):
             await worker.wait_closed()
     async with store.worker("next") as another:
@@ -56,7 +56,7 @@ async def test_with_the_same_settings_the_worker_goes_on(store: Store) -> None:
         await store.put(row_id, "old")
     worker = store.worker(heads_s=1.0, max_delete_share=1.0)
     try:
-        await made_anew(store, worker, partition_count=16)
+        await created_again(store, worker, partition_count=16)
         new = ["new"] * len(ROWS)
         await worker.wait_until("list", lambda: [row.value for row in worker.rows("list")] == new, timeout_s=PATIENCE_S)
     finally:

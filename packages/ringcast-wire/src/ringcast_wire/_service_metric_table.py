@@ -1,0 +1,206 @@
+"""Every metric of the config service, as ``_metric_table`` has those of workers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ringcast_wire._metric import SECONDS, SIZES, Kind, Metric
+
+_KEY: Final = ("store", "key")
+
+
+def _service(
+    name: str, kind: Kind, labels: tuple[str, ...], unit: str, text: str, buckets: tuple[float, ...] = ()
+) -> Metric:
+    return Metric(name, kind, labels, unit, text, "config service", "", buckets)
+
+
+SERVICE: Final = (
+    _service(
+        "config_service_writes_total",
+        "counter",
+        ("store", "outcome"),
+        "requests",
+        "Write requests that ended: ok, or the error code that they were refused with.",
+    ),
+    _service("config_service_rows_written_total", "counter", _KEY, "rows", "Rows stored, deletes included."),
+    _service(
+        "config_service_write_duration_seconds",
+        "histogram",
+        ("store",),
+        "seconds",
+        "From the arrival of a write to its commit or refusal, waiting included.",
+        SECONDS,
+    ),
+    _service(
+        "config_service_write_group_size",
+        "histogram",
+        (),
+        "requests",
+        "Write requests that were committed together.",
+        SIZES,
+    ),
+    _service(
+        "config_service_transaction_duration_seconds",
+        "histogram",
+        (),
+        "seconds",
+        "How long the transaction of a group of writes took, repetitions included.",
+        SECONDS,
+    ),
+    _service(
+        "config_service_transaction_retries_total",
+        "counter",
+        ("sqlstate",),
+        "transactions",
+        "Transactions that began again: 40001 not serialised, 40P01 deadlocked, 23505 second to a new partition.",
+    ),
+    _service("config_service_writes_waiting", "gauge", (), "requests", "Write requests that wait for the database."),
+    _service(
+        "config_service_write_bytes_waiting",
+        "gauge",
+        (),
+        "bytes",
+        "Rows of the write requests that wait for the database.",
+    ),
+    _service(
+        "config_service_outbox_depth",
+        "gauge",
+        (),
+        "events",
+        "Events whose records are in the outbox, counted up to 100,000: not published yet, or not deleted yet (0.1 s).",
+    ),
+    _service(
+        "config_service_outbox_age_seconds",
+        "gauge",
+        (),
+        "seconds",
+        "Age of the oldest event in the outbox; 0 when it is empty.",
+    ),
+    _service(
+        "config_service_audit_behind_seconds",
+        "gauge",
+        (),
+        "seconds",
+        "How long ago entries were last added to the chain of the audit log.",
+    ),
+    _service("config_service_events_published_total", "counter", (), "events", "Events that the broker has stored."),
+    _service(
+        "config_service_provision_failures_total",
+        "counter",
+        ("store",),
+        "attempts",
+        "Failed attempts to make or change the streams and buckets of a store; the service repeats them every 30 s.",
+    ),
+    _service(
+        "config_service_stores_not_provisioned",
+        "gauge",
+        (),
+        "stores",
+        "Stores whose streams and buckets could not be made or changed at the last attempt.",
+    ),
+    _service(
+        "config_service_events_refused_total",
+        "counter",
+        (),
+        "events",
+        "Events that can't be published in any form: kept in the table outbox_refused, and not tried again.",
+    ),
+    _service(
+        "config_service_histories_total",
+        "counter",
+        ("reason",),
+        "histories",
+        "New histories that this instance began, by reason: `went_back`, `forked`, `stream_lost` or `operator`.",
+    ),
+    _service(
+        "config_service_publish_failures_total",
+        "counter",
+        ("reason",),
+        "events",
+        "Events that could not be sent (unsent), were not acknowledged (unacknowledged) or were refused (refused).",
+    ),
+    _service(
+        "config_service_fetches_total",
+        "counter",
+        ("kind", "outcome"),
+        "fetches",
+        "Fetches answered, by kind (partition, since, batch, full, heads) and outcome (ok, an error code, abandoned or"
+        " unsent).",
+    ),
+    _service(
+        "config_service_fetch_duration_seconds",
+        "histogram",
+        ("kind",),
+        "seconds",
+        "From the arrival of a fetch to its answer, waiting included.",
+        SECONDS,
+    ),
+    _service(
+        "config_service_fetches_waiting",
+        "gauge",
+        (),
+        "fetches",
+        "Fetches that have arrived and are not being answered yet.",
+    ),
+    _service(
+        "config_service_dead_letters_total",
+        "counter",
+        ("store", "done"),
+        "dead letters",
+        "Dead letters that operators had `listed`, `discarded`, `replayed` (handled, and removed), or replayed in vain:"
+        " they `failed_again` (another one took their place), or were `kept`.",
+    ),
+    _service(
+        "config_service_calls_refused_total",
+        "counter",
+        ("call", "reason"),
+        "calls",
+        "gRPC calls refused before anything was done, by kind of call and reason (no_token, unknown_token, "
+        "limit_total, limit_principal, limit_host, no_role).",
+    ),
+    _service(
+        "config_service_callouts_total",
+        "counter",
+        ("outcome",),
+        "requests",
+        "Logins of workers and agents with a token: `granted`; refused as `no_token`, `unknown_token`, `wrong_id`,"
+        " `no_role` or `too_large`; left without an answer as `malformed`, `late` or `busy`.",
+    ),
+    _service(
+        "config_service_callout_kicks_total",
+        "counter",
+        (),
+        "connections",
+        "Connections of workers and agents that were ended, since their token or role is gone.",
+    ),
+    _service(
+        "config_service_callout_duration_seconds",
+        "histogram",
+        (),
+        "seconds",
+        "From the arrival of NATS's request to the answer.",
+        SECONDS,
+    ),
+    _service(
+        "config_service_connected",
+        "gauge",
+        ("to",),
+        "",
+        "1 while NATS or the database can be reached, else 0; checked every second.",
+    ),
+    _service(
+        "config_service_serving",
+        "gauge",
+        ("part",),
+        "",
+        "1 while health says that the part (reads, writes, bus) is served, else 0; checked every second.",
+    ),
+    _service(
+        "config_service_database_connections",
+        "gauge",
+        ("pool", "state"),
+        "connections",
+        "Connections of each pool (fetches, snapshots, writes, upkeep), busy and idle; none on SQLite.",
+    ),
+)

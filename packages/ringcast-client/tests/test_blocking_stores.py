@@ -42,6 +42,10 @@ class LosesAnswers:
         return call
 
 
+def losing_answers(stub: Any, lost: int = 1) -> Any:
+    return LosesAnswers(stub, lost)
+
+
 @pytest.fixture
 def stub(shared_service: ConfigServiceProcess) -> Iterator[Any]:
     with grpc.insecure_channel(shared_service.address) as channel:
@@ -59,7 +63,8 @@ def put(stub: Any, store: str, key: str = "k") -> None:
     try:
         stub.Put(pb.PutRequest(store=store, key=key, row_id="a", value="1"))
     except grpc.RpcError as error:
-        raise error_from_rpc(error) from None
+        refusal: Any = error
+        raise error_from_rpc(refusal) from None
 
 
 def test_a_store_and_a_key(stub: Any, store: str) -> None:
@@ -82,7 +87,7 @@ def test_a_store_and_a_key(stub: Any, store: str) -> None:
 
 
 def test_a_purge_frees_the_name_though_its_answer_is_lost(stub: Any, store: str) -> None:
-    calls = BlockingStoreCalls(LosesAnswers(stub), 10, retries=RETRIES)
+    calls = BlockingStoreCalls(losing_answers(stub), 10, retries=RETRIES)
     assert calls.update_store(store, inline_max_bytes=1).inline_max_bytes == 1
     purged = calls.delete_key(store, "k", purge=True)
     assert purged.deletion is not None
@@ -90,7 +95,9 @@ def test_a_purge_frees_the_name_though_its_answer_is_lost(stub: Any, store: str)
     with pytest.raises(UnknownKeyError):
         calls.restore_key(store, "k")
     put(stub, store)
-    done = BlockingStoreCalls(LosesAnswers(stub, 2), 10, retries=RETRIES).delete_store(store, purge=True, grace_s=0.05)
+    done = BlockingStoreCalls(losing_answers(stub, 2), 10, retries=RETRIES).delete_store(
+        store, purge=True, grace_s=0.05
+    )
     assert done.deletion is not None
     assert done.deletion.restorable_until_ms == 0
     with pytest.raises(UnknownStoreError):

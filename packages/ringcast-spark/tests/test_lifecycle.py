@@ -18,7 +18,9 @@ def test_a_key_is_deleted_restored_and_purged(store: Store) -> None:
     info = delete_key(store.name, store.key, service=store.address, reason="TICKET-3")
     assert info.deletion is not None
     for read_or_write in (store.load, lambda: store.save(store.frame({"c": "3"}))):
-        with pytest.raises(Exception, match=r"config key 'list' of store .* was deleted at .* it can be restored until"):
+        with pytest.raises(
+            Exception, match=r"config key 'list' of store .* was deleted at .* it can be restored until"
+        ):
             read_or_write()
     assert restore_key(store.name, store.key, service=store.address).rows == 2
     assert kept.count() == 2  # its snapshot is of the same history

@@ -46,7 +46,13 @@ def test_the_public_names_are_frozen() -> None:
 
 
 def test_the_public_names_of_its_modules_are_frozen() -> None:
-    assert blocking.__all__ == ["BlockingBulkWrite", "BlockingFetchClient", "CallRetries", "retried"]
+    assert blocking.__all__ == [
+        "BlockingBulkWrite",
+        "BlockingFetchClient",
+        "BlockingStoreCalls",
+        "CallRetries",
+        "retried",
+    ]
     assert fetches.__all__ == [
         "BlockingFetchClient",
         "FetchClient",

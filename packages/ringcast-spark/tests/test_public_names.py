@@ -12,11 +12,16 @@ import pytest
 def test_the_exported_names_are_frozen() -> None:
     assert pyspark_ringcast.__all__ == [
         "DefaultSource",
+        "delete_key",
+        "delete_store",
         "lookup",
         "partition_count",
         "prepare",
         "register",
+        "restore_key",
+        "restore_store",
         "revisions_of",
+        "update_store",
         "version_now",
         "with_reasons",
     ]

@@ -119,6 +119,69 @@ async def test_a_purge_removes_what_is_on_the_bus_and_frees_the_name(service: Ru
     )
 
 
+class Gate:
+    """Holds up the first call of a function, before it begins or once it has ended."""
+
+    def __init__(self, function: Callable[..., Any], *, after: bool = False) -> None:
+        self._function = function
+        self._after = after
+        self.reached, self.open = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, *args: Any) -> Any:
+        found = await self._function(*args) if self._after else None
+        if not self.reached.is_set():
+            self.reached.set()
+            await self.open.wait()
+        return found if self._after else await self._function(*args)
+
+
+@pytest.mark.parametrize("step", ["purge_rows", "remove"])
+async def test_a_purge_that_comes_late_leaves_the_streams_of_a_store_made_anew(
+    step: str, start: Start, nats_url: str, postgres_url: str, store_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two instances purge one store, as they do when its retention ends. One stands still, and meanwhile the other is
+    done and the name is used again."""
+    async with start(nats_url, postgres_url) as one, start(nats_url, postgres_url) as late:
+        await one.create(store_name)
+        await one.put(store_name, "a")
+        lifecycle = late.app.core.lifecycle
+        owner = lifecycle._deletions if step == "purge_rows" else lifecycle._provisioner
+        gate = Gate(getattr(owner, step), after=step == "purge_rows")
+        monkeypatch.setattr(owner, step, gate)
+        purge = pb.DeleteStoreRequest(name=store_name, purge=True)
+        purging = asyncio.ensure_future(late.stub.DeleteStore(purge))
+        await gate.reached.wait()
+        await one.stub.DeleteStore(purge)
+        await one.create(store_name, partition_count=2)
+        await one.put(store_name, "b")
+        gate.open.set()
+        await purging
+        assert len(await streams_of(one, store_name)) == 5
+        await one.put(store_name, "c")
+        heads = await one.stub.Heads(pb.HeadsRequest(store=store_name, key="k"))
+        assert sum(heads.heads) == 2
+
+
+async def test_a_check_of_streams_that_is_overtaken_by_a_purge_leaves_nothing(
+    start: Start, nats_url: str, postgres_url: str, store_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the old settings on NATS the name could not be used again."""
+    async with start(nats_url, postgres_url) as one, start(nats_url, postgres_url) as late:
+        await one.create(store_name)
+        provisioner = late.app.core.provisioner
+        gate = Gate(provisioner._ensure_stream)
+        monkeypatch.setattr(provisioner, "_ensure_stream", gate)
+        checking = asyncio.ensure_future(provisioner.ensure_all())
+        await gate.reached.wait()
+        await one.stub.DeleteStore(pb.DeleteStoreRequest(name=store_name, purge=True))
+        assert await streams_of(one, store_name) == set()
+        gate.open.set()
+        await checking
+        assert await streams_of(one, store_name) == set()
+        await one.create(store_name, partition_count=2)
+        await one.put(store_name, "a")
+
+
 async def test_what_is_locked_is_refused_by_its_name(service: Running, store_name: str) -> None:
     await service.create(store_name)
     for change, sentence in (

@@ -1,4 +1,4 @@
-"""The client for code that is not asynchronous: retried calls, bulk writes and fetches.
+"""The client for code that is not asynchronous: retried calls, bulk writes, fetches, and the life of stores and keys.
 
 Nothing of it crosses a fork: a child process makes channels and clients of its own.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ringcast_client._blocking_calls import CallRetries, retried
 from ringcast_client._blocking_fetch import BlockingFetchClient
+from ringcast_client._blocking_stores import BlockingStoreCalls
 from ringcast_client._blocking_write import BlockingBulkWrite
 
-__all__ = ["BlockingBulkWrite", "BlockingFetchClient", "CallRetries", "retried"]
+__all__ = ["BlockingBulkWrite", "BlockingFetchClient", "BlockingStoreCalls", "CallRetries", "retried"]

@@ -14,28 +14,45 @@ if TYPE_CHECKING:
     from pyspark_ringcast._batch.lookup import lookup
     from pyspark_ringcast._batch.prepare import partition_count, prepare, with_reasons
     from pyspark_ringcast._batch.read import version_now
+    from pyspark_ringcast._client.lifecycle import (
+        delete_key,
+        delete_store,
+        restore_key,
+        restore_store,
+        update_store,
+    )
     from pyspark_ringcast._common.since import revisions_of
     from pyspark_ringcast._defaults import register
     from pyspark_ringcast._source import DefaultSource
 
 __all__ = [
     "DefaultSource",
+    "delete_key",
+    "delete_store",
     "lookup",
     "partition_count",
     "prepare",
     "register",
+    "restore_key",
+    "restore_store",
     "revisions_of",
+    "update_store",
     "version_now",
     "with_reasons",
 ]
 
 _HOMES = {
     "DefaultSource": "_source",
+    "delete_key": "_client.lifecycle",
+    "delete_store": "_client.lifecycle",
     "lookup": "_batch.lookup",
     "partition_count": "_batch.prepare",
     "prepare": "_batch.prepare",
     "register": "_defaults",
+    "restore_key": "_client.lifecycle",
+    "restore_store": "_client.lifecycle",
     "revisions_of": "_common.since",
+    "update_store": "_client.lifecycle",
     "version_now": "_batch.read",
     "with_reasons": "_batch.prepare",
 }

@@ -149,11 +149,21 @@ class Lifecycle:
     async def _purge_store(self, name: str) -> None:
         while await self._deletions.purge_rows(name, None):
             pass
+        found = await self._record(name)
+        if found is None or found.deletion is None or found.deletion.expires_at_ms:
+            self._forget(name)
+            return  # another instance was faster, and the name may be that of a new store by now
         # Before the record: if this breaks off in between, the next purge still knows that something is to be removed.
         await self._provisioner.remove(name)
         await self._deletions.drop_store(name)
         self._forget(name)
         log.info("store.purged", store=name)
+        found = await self._record(name)
+        if found is not None and found.deletion is None:
+            await self._provisioner.ensure(found)  # another instance was faster: what was removed may be of a new store
+
+    async def _record(self, name: str) -> StoreRecord | None:
+        return next((record for record in await self._stores.store_records() if record.name == name), None)
 
     async def _purge_key(self, store: str, key: str) -> None:
         while await self._deletions.purge_rows(store, key):

@@ -71,10 +71,28 @@ class Provisioner:
     async def ensure(self, store: StoreRecord) -> None:
         """Makes everything that workers of a store need.
 
+        A store that is purged meanwhile, by this or another instance, leaves nothing of it: with the old settings the
+        name could not be used again.
+
         Raises:
             MismatchError: NATS holds other settings for this store, as another database would have left them.
             UnavailableError: NATS can't be reached or refuses; the next check repairs it.
         """
+        failure: RingcastError | None = None
+        try:
+            await self._provide(store)
+        except RingcastError as error:
+            failure = error
+        now = await self._record(store.name)
+        if now is not None and now.created_at_ms == store.created_at_ms:
+            if failure is not None:
+                raise failure
+            return
+        await self.remove(store.name)
+        if now is not None and now.deletion is None:
+            await self._provide(now)
+
+    async def _provide(self, store: StoreRecord) -> None:
         self._measures.provision_failures[store.name] += 0  # so that the counter is there before the first failure
         with _preparing(store.name):
             await self._ensure_stream(streams.leases(self._sizes))
@@ -118,7 +136,10 @@ class Provisioner:
     async def _try(self, record: StoreRecord, hands: asyncio.Semaphore) -> None:
         try:
             async with hands:
-                await (self.ensure(record) if record.deletion is None else self.mark_deleted(record))
+                # As it is now: until its turn came it may have been deleted, restored or purged.
+                now = await self._record(record.name)
+                if now is not None:
+                    await (self.ensure(now) if now.deletion is None else self.mark_deleted(now))
         except RingcastError as error:
             self._failed(record.name, error)
         except Exception as error:
@@ -127,6 +148,10 @@ class Provisioner:
         else:
             if self._failing.pop(record.name, None) is not None:
                 log.info("provision.recovered", store=record.name)
+
+    async def _record(self, name: str) -> StoreRecord | None:
+        """A store as the database has it at this moment, also if it is deleted."""
+        return next((record for record in await self._repository.store_records() if record.name == name), None)
 
     def check_now(self) -> None:
         """Wakes :meth:`run`: a stream was missing, or NATS is back."""

@@ -23,9 +23,9 @@ MAX_LEASED_ENTRIES: Final = 64
 MIN_LEASE_TTL_S: Final = 2
 MAX_LEASE_TTL_S: Final = 600
 
-_TOKEN: Final = r"[A-Za-z0-9_~-]+"
-_KEY: Final = re.compile(rf"{_TOKEN}(\.{_TOKEN})*", re.ASCII)
-_PREFIX: Final = re.compile(rf"({_TOKEN}\.)*", re.ASCII)
+_WORD: Final = r"[A-Za-z0-9_~-]+"
+_KEY: Final = re.compile(rf"{_WORD}(\.{_WORD})*", re.ASCII)
+_PREFIX: Final = re.compile(rf"({_WORD}\.)*", re.ASCII)
 
 
 def check_key(key: object) -> str:

@@ -9,8 +9,8 @@ from typing import Final
 
 from ringcast_wire import LimitExceededError, OutcomeUnknownError, UnavailableError, event_within
 
-from ringcast_meta._lease import Lease, Leases
 from ringcast_meta._conflict import conflict
+from ringcast_meta._lease import Lease, Leases
 from ringcast_meta._limits import check_key, check_last, check_prefix, check_snapshot, check_ttl, check_value
 from ringcast_meta._options import StoreOptions
 from ringcast_meta._types import Change, Entry
@@ -159,19 +159,21 @@ class _MemoryLease:
         self._id = lease_id
         self._ttl_s = ttl_s
         self._loop = asyncio.get_running_loop()
-        self.refresh()
+        self._timer = self._start()
 
     @property
     def has_ended(self) -> bool:
         return self._timer.when() <= self._loop.time()
 
     def refresh(self) -> None:
-        if hasattr(self, "_timer"):
-            self._timer.cancel()
-        self._timer = self._loop.call_later(self._ttl_s, self._server.end_lease, self._id)
+        self._timer.cancel()
+        self._timer = self._start()
 
     def stop(self) -> None:
         self._timer.cancel()
+
+    def _start(self) -> asyncio.TimerHandle:
+        return self._loop.call_later(self._ttl_s, self._server.end_lease, self._id)
 
 
 class _MemorySession:

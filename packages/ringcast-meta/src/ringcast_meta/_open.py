@@ -54,13 +54,13 @@ async def open_store(
 
 
 def _parts(address: str) -> tuple[str, list[str], str]:
-    scheme, separator, rest = address.partition("://") if isinstance(address, str) else ("", "", "")
+    scheme, separator, rest = address.partition("://")
     hosts, slash, name = rest.partition("/")
     found = [host.strip() for host in hosts.split(",") if host.strip()]
     if separator and scheme in (*_NATS, *_ETCD) and found and slash and name:
         return scheme, found, name
     raise InvalidInputError(
-        f"address {shown(without_passwords([str(address)]))} is not a metadata store: nats://host:port/bucket,"
+        f"address {shown(without_passwords([address]))} is not a metadata store: nats://host:port/bucket,"
         " tls://host:port/bucket, etcd://host:port/namespace, etcd+tls://host:port/namespace or memory: is expected",
         field="address",
     )

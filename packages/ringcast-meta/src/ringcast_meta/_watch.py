@@ -124,8 +124,8 @@ class Watch:
     """Tells what is below a prefix: first a :class:`Snapshot`, then each :class:`Change`.
 
     Between them come signs of life (:class:`Progress`). A watch that may have missed something (its connection broke,
-    its server restarted, fell silent, or compacted what was needed) starts again by itself, and delivers a new snapshot:
-    it takes the place of all before. The same happens to a reader that is too slow for ``max_queued_changes``.
+    its server restarted, fell silent, or compacted what was needed) starts again by itself, and delivers a new
+    snapshot: it takes the place of all before. So has a reader that is too slow for ``max_queued_changes``.
 
     Between two changes of one key a snapshot or a compaction may swallow others; the last one is never lost.
 
@@ -218,7 +218,8 @@ class Watch:
         """Waits for the time of the next check; returns whether the reader is too slow."""
         full = asyncio.create_task(event_within(outlet.overflowed, self._options.check_interval_s))
         try:
-            await asyncio.wait({full, session.failed}, return_when=asyncio.FIRST_COMPLETED)
+            waits: set[asyncio.Future[Any]] = {full, session.failed}
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             if session.failed.done():
                 session.failed.result()
             return full.result()

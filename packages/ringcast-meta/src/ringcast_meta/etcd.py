@@ -42,7 +42,7 @@ class EtcdStore:
         login: EtcdLogin | None = None,
         options: StoreOptions | None = None,
     ) -> None:
-        if not isinstance(namespace, str) or not _NAMESPACE.fullmatch(namespace):
+        if not _NAMESPACE.fullmatch(namespace):
             raise InvalidInputError(
                 f"namespace {shown(namespace)} is not valid: 1 to 128 characters of A-Z a-z 0-9 _ . / - and a slash are"
                 " allowed",

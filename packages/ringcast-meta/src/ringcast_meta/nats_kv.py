@@ -9,8 +9,8 @@ from typing import Final
 from nats.aio.client import Client
 from ringcast_wire import InvalidInputError, UnavailableError, names
 
-from ringcast_meta._lease import Lease, Leases
 from ringcast_meta._conflict import conflict
+from ringcast_meta._lease import Lease, Leases
 from ringcast_meta._limits import check_key, check_last, check_prefix, check_ttl, check_value
 from ringcast_meta._nats.bucket import Bucket, Stored, WrongSequenceError
 from ringcast_meta._nats.leases import BucketLeases

@@ -49,7 +49,7 @@ class _NotLoggedInError(Exception):
 
 
 class EtcdConnection:
-    """A connection to one member of a cluster at a time: when it does not answer, the next call goes to the next one."""
+    """A connection to one member of a cluster at a time. When it does not answer, the next call goes to the next."""
 
     def __init__(self, endpoints: list[str], login: EtcdLogin, timeout_s: float) -> None:
         if not 1 <= len(endpoints) <= MAX_ENDPOINTS:

@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-import grpc.aio
 from aetcd import rpc
 from ringcast_wire import RingcastError
 

@@ -227,7 +227,7 @@ class Bucket:
     async def publish(
         self, key: str, value: bytes, *, expected: int, lease: tuple[str, int] | None = None, revision: int = 0
     ) -> int:
-        """Writes if the last message of a key has the sequence ``expected`` (0: there is none), and returns the new one.
+        """Writes if the last message of a key has the sequence ``expected`` (0: there is none); returns the new one.
 
         ``lease``: id and seconds to live. ``revision``: what the entry keeps though it is written again.
 

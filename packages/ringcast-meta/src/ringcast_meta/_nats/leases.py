@@ -75,7 +75,7 @@ class BucketLeases:
             return all(lives)
 
     async def _refresh(self, lease_id: str, state: _State, key: str, kept: _Kept) -> bool:
-        """Writes one entry again; one that another has deleted or written over is forgotten. ``False``: it has ended."""
+        """Writes an entry again, and forgets one that another has deleted or written over. ``False``: it has ended."""
         for _ in range(_TRIES):
             try:
                 kept.sequence = await self._bucket.publish(

@@ -55,10 +55,9 @@ async def increment(store: MetadataStore, times: int) -> None:
             assert entry is not None
             try:
                 await store.put("counter", str(int(entry.value) + 1).encode(), last=entry.revision)
-            except ConditionFailedError as error:
-                assert error.found_version > entry.revision
-            else:
                 break
+            except ConditionFailedError:
+                continue
 
 
 # ---- writes
@@ -83,7 +82,7 @@ async def test_compare_and_set(bench: Any) -> None:
     gone = await store.delete("a.b", last=second)
     assert gone > second
     assert await store.get("a.b") is None
-    with pytest.raises(ConditionFailedError, match="key 'a.b' has no entry") as lost:
+    with pytest.raises(ConditionFailedError, match=r"key 'a\.b' has no entry") as lost:
         await store.put("a.b", b"3", last=second)
     assert lost.value.found_version == 0
     with pytest.raises(ConditionFailedError):
@@ -246,7 +245,7 @@ async def test_a_cache_before_its_first_snapshot(bench: Any) -> None:
     async with LocalCache(store, "a.") as cache:
         assert not cache.complete
         assert not cache.fresh
-        with pytest.raises(UnavailableError, match="the cache of 'a.' has had no snapshot yet"):
+        with pytest.raises(UnavailableError, match=r"the cache of 'a\.' has had no snapshot yet"):
             cache.get("a.x")
         with pytest.raises(UnavailableError, match=r"has not reached revision 1 after 0\.2 s"):
             await cache.wait_for(1, 0.2)
@@ -338,7 +337,7 @@ async def test_a_lease_that_another_ends_is_only_of_its_own_entries(bench: Any) 
 async def test_a_key_that_is_none(bench: Any, key: Any) -> None:
     store = await bench.store()
     for call in (store.get(key), store.create(key, b""), store.put(key, b"", last=1), store.delete(key, last=1)):
-        with pytest.raises(InvalidInputError, match="key .* is not valid: 1 to 256 characters are allowed"):
+        with pytest.raises(InvalidInputError, match=r"key .* is not valid: 1 to 256 characters are allowed"):
             await call
 
 
@@ -350,13 +349,13 @@ async def test_other_inputs_that_are_refused(bench: Any) -> None:
     with pytest.raises(InvalidInputError, match="value 'text' is not bytes"):
         await store.create("a", "text")
     for last in (0, -1, True, "1"):
-        with pytest.raises(InvalidInputError, match="last .* is not the revision of an entry"):
+        with pytest.raises(InvalidInputError, match=r"last .* is not the revision of an entry"):
             await store.put("a", b"", last=last)
     for prefix in ("a", ".", "a..", "a.>", 7):
-        with pytest.raises(InvalidInputError, match="prefix .* is not valid"):
+        with pytest.raises(InvalidInputError, match=r"prefix .* is not valid"):
             store.watch(prefix)
     for ttl_s in (1, 601, 2.5, True):
-        with pytest.raises(InvalidInputError, match="ttl_s .* is out of range: whole seconds from 2 to 600"):
+        with pytest.raises(InvalidInputError, match=r"ttl_s .* is out of range: whole seconds from 2 to 600"):
             store.lease(ttl_s)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Final
 
 from nats.aio.client import Client
@@ -85,18 +85,18 @@ class NatsKvStore:
     async def _write(self, key: str, revision: int, write: Callable[[int], Awaitable[int]]) -> int:
         """Writes over the entry of a revision (0: nothing stands there).
 
-        The sequence of its message is another where it was deleted, or where its lease was refreshed.
+        The sequence of its message is another where it was deleted, or where its lease was refreshed. What is to be
+        written over is read first: a deletion has a sequence too, which must not pass for the revision of an entry.
         """
-        expected = revision
-        for _ in range(_TRIES):
-            try:
-                return await write(expected)
-            except WrongSequenceError:
+        last: Stored | None = None
+        for attempt in range(_TRIES):
+            if revision or attempt:
                 last = await self._bucket.last(key)
-            found = 0 if last is None or last.entry is None else last.entry.revision
-            if found != revision:
-                raise conflict(key, revision, found)
-            expected = _sequence(last)
+                found = 0 if last is None or last.entry is None else last.entry.revision
+                if found != revision:
+                    raise conflict(key, revision, found)
+            with suppress(WrongSequenceError):
+                return await write(0 if last is None else last.sequence)
         raise UnavailableError(f"key {key!r} has changed during {_TRIES} tries to write it")
 
     def watch(self, prefix: str = "") -> Watch:
@@ -109,7 +109,3 @@ class NatsKvStore:
     def lease(self, ttl_s: int) -> AbstractAsyncContextManager[Lease]:
         """See :class:`~ringcast_meta.MetadataStore`."""
         return Lease(self._kept, check_ttl(ttl_s), self._options.call_timeout_s, self._leases)
-
-
-def _sequence(last: Stored | None) -> int:
-    return 0 if last is None else last.sequence

@@ -196,7 +196,7 @@ async def test_a_server_that_hangs(bench: Any) -> None:
 
 
 async def test_a_write_without_an_answer_says_so(bench: Any) -> None:
-    store = await bench.store(StoreOptions(call_timeout_s=0.5))
+    store = await bench.store(StoreOptions(call_timeout_s=2.0))
     await store.get("a.x")
     bench.pause()
     with pytest.raises(OutcomeUnknownError):

@@ -9,7 +9,7 @@ from contextlib import suppress
 from types import MappingProxyType, TracebackType
 from typing import Self
 
-from ringcast_wire import InvalidInputError, UnavailableError, shown
+from ringcast_wire import InvalidInputError, RingcastError, UnavailableError, shown
 
 from ringcast_meta._limits import check_prefix
 from ringcast_meta._store import MetadataStore
@@ -119,12 +119,12 @@ class LocalCache:
         )
 
     async def wait_until(self, condition: Callable[[], bool], timeout_s: float | None = None) -> None:
-        """Waits until ``condition()`` holds, which is looked at after each change, snapshot and check.
+        """Waits until it is complete and ``condition()`` holds, which is looked at after each change, snapshot and check.
 
         Raises:
             UnavailableError, and others: as :meth:`wait_complete`.
         """
-        await self._wait(condition, timeout_s, "has not come to what is waited for")
+        await self._wait(lambda: self.complete and condition(), timeout_s, "has not come to what is waited for")
 
     async def __aenter__(self) -> Self:
         if self._task is not None:
@@ -137,7 +137,8 @@ class LocalCache:
     ) -> None:
         assert self._task is not None
         self._task.cancel()
-        with suppress(asyncio.CancelledError, *(() if kind is None else (Exception,))):
+        # What the watch has ended with was raised by those who wait, logged, and shows in `stale_s`.
+        with suppress(asyncio.CancelledError, RingcastError):
             await self._task
 
     async def _follow(self) -> None:

@@ -60,6 +60,12 @@ class WatchSession(Protocol):
 OpenSession: TypeAlias = Callable[[str, Deliver], WatchSession]
 
 
+def forget(future: asyncio.Future[None]) -> None:
+    """Ends a future that nobody waits for any more; an error in it would be reported as one that was never seen."""
+    if not future.cancel() and not future.cancelled():
+        future.exception()
+
+
 class _Outlet:
     """The bounded queue between a watch and its reader. When it is full, it is emptied for a new snapshot."""
 
@@ -177,6 +183,7 @@ class Watch:
             try:
                 await self._one_session(outlet, backoff)
             except _LASTING as error:
+                self._log.error("metadata_watch.ended", error=error)
                 outlet.fail(error)
                 return
             except RingcastError as error:
@@ -199,8 +206,8 @@ class Watch:
             backoff.reset()
             await self._check_on(session, outlet, asked_at_s)
         finally:
-            session.failed.cancel()
             await session.close()
+            forget(session.failed)
 
     async def _check_on(self, session: WatchSession, outlet: _Outlet, proved_at_s: float) -> None:
         """Asks now and then whether anything was missed, which also finds a server that is silent."""

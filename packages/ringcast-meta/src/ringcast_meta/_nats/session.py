@@ -14,7 +14,7 @@ from ringcast_wire import RingcastError, UnavailableError
 from ringcast_meta._limits import MAX_ENTRIES, MAX_SNAPSHOT_BYTES, check_snapshot
 from ringcast_meta._nats.bucket import Bucket, Stored, stored
 from ringcast_meta._types import Change, Entry
-from ringcast_meta._watch import Deliver, WatchBrokenError
+from ringcast_meta._watch import Deliver, WatchBrokenError, forget
 
 _LATE_S: Final = 0.5
 """How long after the time of an entry its server is asked whether it is gone."""
@@ -97,6 +97,7 @@ class BucketSession:
         await self._end_expired(state.first_sequence)
 
     async def close(self) -> None:
+        forget(self._began)
         with contextlib.suppress(nats.errors.Error, OSError):
             if self._subscription is not None:
                 await self._subscription.unsubscribe()

@@ -21,7 +21,7 @@ async def compact(address: str, revision: int) -> None:
         await rpc.KVStub(channel).Compact(rpc.CompactionRequest(revision=revision, physical=True))
 
 
-async def test_a_revision_that_is_compacted_under_a_watch(etcd_bench: Any) -> None:
+async def test_a_revision_that_is_compacted_under_a_watch(etcd_bench: Any, caplog: pytest.LogCaptureFixture) -> None:
     """The network stands still for long; what the watch has still to get is compacted meanwhile."""
     patient = StoreOptions(silent_after_s=PATIENCE_S, call_timeout_s=PATIENCE_S / 2, check_interval_s=60.0)
     far, near = await etcd_bench.store(patient), await etcd_bench.store(near=True)
@@ -32,9 +32,10 @@ async def test_a_revision_that_is_compacted_under_a_watch(etcd_bench: Any) -> No
         revision = await near.create("a.x", b"")
         assert (await anext(watch)).revision == revision
         etcd_bench.silence()
-        # More than the buffers of the connection take, so that the server keeps the rest of the changes for later.
-        value = b"v" * 500_000
-        for _ in range(60):
+        # More than the buffers of the connection and the queue of the server take (128 answers): it keeps the rest for
+        # later.
+        value = b"v" * 60_000
+        for _ in range(400):
             revision = await near.put("a.x", value, last=revision)
         last = await near.put("a.x", b"last", last=revision)
         await compact(etcd_bench.server.address, last)
@@ -43,6 +44,7 @@ async def test_a_revision_that_is_compacted_under_a_watch(etcd_bench: Any) -> No
             while not isinstance(event := await anext(watch), Snapshot):
                 assert event.revision <= last
         assert event.entries == (("a.x", b"last", last, False),)
+    assert f"etcd has compacted revision {last}" in caplog.text
 
 
 async def test_a_snapshot_of_many_pages_under_compaction(etcd_bench: Any) -> None:
@@ -88,20 +90,20 @@ async def test_users(etcd_bench: Any) -> None:
         await auth.AuthEnable(rpc.AuthEnableRequest())
     login = EtcdLogin(user="ringcast", password="secret")
     assert "secret" not in repr(login)
-    async with open_store(f"etcd://{server.address}/ringcast", login=login) as store, LocalCache(store) as cache:
-        async with store.lease(2) as lease:
-            revision = await store.create("a", b"", lease=lease)
-            await cache.wait_for(revision, PATIENCE_S)
-            # Tokens are in the memory of a server: it comes back without them.
-            await asyncio.to_thread(etcd_bench.restart)
-            entry = None
-            while entry is None:
-                try:
-                    entry = await store.get("a")
-                except UnavailableError:
-                    continue
-            await store.put("a", b"2", last=entry.revision)
-            await until(lambda: cache.fresh and cache.entries()["a"].value == b"2")
+    address = f"etcd://{server.address}/ringcast"
+    async with open_store(address, login=login) as store, LocalCache(store) as cache, store.lease(30) as lease:
+        revision = await store.create("a", b"", lease=lease)
+        await cache.wait_for(revision, PATIENCE_S)
+        # Tokens are in the memory of a server: it comes back without them.
+        await asyncio.to_thread(etcd_bench.restart)
+        entry = None
+        while entry is None:
+            try:
+                entry = await store.get("a")
+            except UnavailableError:
+                continue
+        await store.put("a", b"2", last=entry.revision)
+        await until(lambda: cache.fresh and cache.entries()["a"].value == b"2")
     async with open_store(f"etcd://{server.address}/other", login=login) as store:
         with pytest.raises(PermissionDeniedError, match="permission denied"):
             await store.get("a")

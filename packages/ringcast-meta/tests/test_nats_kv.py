@@ -6,7 +6,7 @@ from typing import Any
 
 import nats
 import pytest
-from nats.js.api import KeyValueConfig
+from nats.js.api import KeyValueConfig, StreamConfig
 from ringcast_meta import LocalCache
 from ringcast_meta.nats_kv import NatsKvStore
 from ringcast_testkit import PATIENCE_S, NatsServer, until
@@ -15,7 +15,9 @@ from ringcast_wire import InvalidInputError, UnavailableError
 
 async def test_a_bucket_that_others_write(nats_server: NatsServer) -> None:
     connection = await nats.connect(nats_server.url)
-    bucket = await connection.jetstream().create_key_value(KeyValueConfig(bucket="theirs"))
+    config = StreamConfig(name="KV_theirs", subjects=["$KV.theirs.>"], max_msgs_per_subject=1, allow_msg_ttl=False)
+    await connection.jetstream().add_stream(config)
+    bucket = await connection.jetstream().key_value("theirs")
     store = NatsKvStore(connection, "theirs")
     with pytest.raises(InvalidInputError, match="bucket 'theirs' exists without allow_msg_ttl"):
         await store.create_bucket()

@@ -119,7 +119,7 @@ class LocalCache:
         )
 
     async def wait_until(self, condition: Callable[[], bool], timeout_s: float | None = None) -> None:
-        """Waits until it is complete and ``condition()`` holds, which is looked at after each change, snapshot and check.
+        """Waits until it is complete and ``condition()`` holds, which is looked at after each event of the watch.
 
         Raises:
             UnavailableError, and others: as :meth:`wait_complete`.

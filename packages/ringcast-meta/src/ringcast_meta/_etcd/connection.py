@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Final
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Final, TypeAlias
 
 import grpc
 import grpc.aio
@@ -36,6 +36,9 @@ _OPTIONS: Final = (
 _STUBS: Final = {"Range": rpc.KVStub, "Txn": rpc.KVStub, "LeaseGrant": rpc.LeaseStub, "LeaseRevoke": rpc.LeaseStub}
 
 
+_Metadata: TypeAlias = tuple[tuple[str, str], ...]
+
+
 class CompactedError(UnavailableError):
     """A revision that was asked for is compacted."""
 
@@ -46,6 +49,15 @@ class LeaseNotFoundError(UnavailableError):
 
 class _NotLoggedInError(Exception):
     """The token is not valid any more."""
+
+
+class _Member:
+    """The channel to a member, and the token that it gave."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.channel = channel
+        self.token = ""
+        self.users = 0
 
 
 class EtcdConnection:
@@ -68,8 +80,7 @@ class EtcdConnection:
         self._login = login
         self._timeout_s = timeout_s
         self._index = 0
-        self._channel: grpc.aio.Channel | None = None
-        self._token: str | None = None
+        self._member: _Member | None = None
 
     async def call(self, method: str, request: Any, *, writes: bool = False) -> Any:
         """One call, and its answer. A read is tried at each member, a write at one."""
@@ -81,7 +92,7 @@ class EtcdConnection:
                 raise
             except UnavailableError as error:
                 failed = error
-                await self.avoid(index)
+                self.avoid(index)
         raise failed
 
     async def _call_once(self, method: str, request: Any, writes: bool) -> Any:
@@ -89,67 +100,83 @@ class EtcdConnection:
             try:
                 return await self._send(method, request)
             except _NotLoggedInError:
-                self._token = None
+                self._forget_token()
                 return await self._send(method, request)
 
     async def _send(self, method: str, request: Any) -> Any:
-        channel, metadata = await self.channel()
-        call = getattr(_STUBS[method](channel), method)
-        try:
-            return await call(request, timeout=self._timeout_s, metadata=metadata)
-        except grpc.aio.AioRpcError as error:
-            if self._token is not None and error.code() is grpc.StatusCode.UNAUTHENTICATED:
-                self._token = None
-                raise _NotLoggedInError from error
-            raise
+        async with self.channel() as (channel, metadata):
+            call = getattr(_STUBS[method](channel), method)
+            try:
+                return await call(request, timeout=self._timeout_s, metadata=metadata)
+            except grpc.aio.AioRpcError as error:
+                if metadata and error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                    raise _NotLoggedInError from error
+                raise
 
     async def refresh_lease(self, lease_id: int) -> bool:
         """Has a lease live for its time again; whether it still lives. Tried at one member."""
         index = self._index
         try:
             with translated("LeaseKeepAlive", False):
-                channel, metadata = await self.channel()
-                requests = iter([rpc.LeaseKeepAliveRequest(ID=lease_id)])
-                call: Any = rpc.LeaseStub(channel).LeaseKeepAlive(requests, timeout=self._timeout_s, metadata=metadata)
-                async for answer in call:
-                    return bool(answer.TTL > 0)
+                async with self.channel() as (channel, metadata):
+                    requests = iter([rpc.LeaseKeepAliveRequest(ID=lease_id)])
+                    stub = rpc.LeaseStub(channel)
+                    call: Any = stub.LeaseKeepAlive(requests, timeout=self._timeout_s, metadata=metadata)
+                    async for answer in call:
+                        return bool(answer.TTL > 0)
         except UnavailableError:
-            await self.avoid(index)
+            self.avoid(index)
             raise
         except UnauthenticatedError:
-            self._token = None
+            self._forget_token()
             raise
         raise UnavailableError("etcd has ended LeaseKeepAlive without an answer")
 
-    async def channel(self) -> tuple[grpc.aio.Channel, tuple[tuple[str, str], ...]]:
-        """The channel to the present member, and what a call has to carry."""
-        if self._channel is None:
-            self._channel = self._open(self._endpoints[self._index])
+    @asynccontextmanager
+    async def channel(self) -> AsyncIterator[tuple[grpc.aio.Channel, _Metadata]]:
+        """The channel to the present member, and what a call has to carry. It stays open as long as it is used here."""
+        if self._member is None:
+            self._member = _Member(self._open(self._endpoints[self._index]))
+        member = self._member
+        member.users += 1
+        try:
+            yield member.channel, await self._log_in(member)
+        finally:
+            member.users -= 1
+            if member is not self._member and not member.users:
+                await member.channel.close()
+
+    async def _log_in(self, member: _Member) -> _Metadata:
         if not self._login.user:
-            return self._channel, ()
-        if self._token is None:
+            return ()
+        if not member.token:
             request = rpc.AuthenticateRequest(name=self._login.user, password=self._login.password)
             with translated("Authenticate", False):
-                answer = await rpc.AuthStub(self._channel).Authenticate(request, timeout=self._timeout_s)
-            self._token = str(answer.token)
-        return self._channel, (("token", self._token),)
+                answer = await rpc.AuthStub(member.channel).Authenticate(request, timeout=self._timeout_s)
+            member.token = str(answer.token)
+        return (("token", member.token),)
+
+    def _forget_token(self) -> None:
+        if self._member is not None:
+            self._member.token = ""
 
     @property
     def member(self) -> int:
         """Which of the addresses calls go to now."""
         return self._index
 
-    async def avoid(self, index: int) -> None:
-        """Has the next call go to another member than this one, if there is another. Watches on this one break."""
+    def avoid(self, index: int) -> None:
+        """Has the next call go to another member than this one, if there is another. Calls under way go on."""
         if index == self._index and len(self._endpoints) > 1:
             self._index = (index + 1) % len(self._endpoints)
-            await self.close()
+            # The last call on its channel closes it: to close it now would cancel the others.
+            self._member = None
 
     async def close(self) -> None:
         """Closes the channel. The next call would open another."""
-        channel, self._channel, self._token = self._channel, None, None
-        if channel is not None:
-            await channel.close()
+        member, self._member = self._member, None
+        if member is not None:
+            await member.channel.close()
 
     def _open(self, endpoint: str) -> grpc.aio.Channel:
         credentials = self._login.channel_credentials()

@@ -118,13 +118,12 @@ class EtcdSession:
         except WatchBrokenError as broken:
             error = broken
         except RingcastError as lost:
-            await self._connection.avoid(self._member)
+            self._connection.avoid(self._member)
             error = WatchBrokenError(f"the watch of {self._prefix!r} is broken: {lost}")
         if not self.failed.done():
             self.failed.set_exception(error)
 
     async def _read_responses(self, revision: int) -> None:
-        channel, metadata = await self._connection.channel()
         request = rpc.WatchCreateRequest(
             key=self._first_key, range_end=self._range_end, start_revision=revision, fragment=True
         )
@@ -134,13 +133,14 @@ class EtcdSession:
             yield rpc.WatchRequest(create_request=request)
             await ended.wait()  # an end of the requests would end the watch
 
-        responses: Any = rpc.WatchStub(channel).Watch(requests(), metadata=metadata)
-        try:
-            async for response in responses:
-                self._take(response)
-        finally:
-            ended.set()
-            responses.cancel()
+        async with self._connection.channel() as (channel, metadata):
+            responses: Any = rpc.WatchStub(channel).Watch(requests(), metadata=metadata)
+            try:
+                async for response in responses:
+                    self._take(response)
+            finally:
+                ended.set()
+                responses.cancel()
 
     def _take(self, response: Any) -> None:
         if response.compact_revision:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 from ringcast_meta import MemoryServer, MemoryStore, MetadataStore, StoreOptions, open_store
-from ringcast_testkit import EtcdServer, ManagedServer, NatsServer, TcpProxy, etcd_binary
+from ringcast_testkit import EtcdServer, ManagedServer, NatsServer, TcpProxy
 
 QUICK = StoreOptions(call_timeout_s=3.0, check_interval_s=0.1, silent_after_s=1.5)
 
@@ -123,14 +122,6 @@ class ServerBench(Bench):
         self.server.restart()
 
 
-def require_etcd() -> None:
-    """Skips where there is no etcd, unless RINGCAST_REQUIRE_ETCD=1 or this is CI."""
-    if etcd_binary() is None:
-        if os.environ.get("RINGCAST_REQUIRE_ETCD") == "1" or os.environ.get("CI") == "true":
-            pytest.fail("etcd is not on PATH: install Debian's package etcd-server")
-        pytest.skip("etcd is not on PATH: Debian's package etcd-server has it")
-
-
 @pytest.fixture
 async def nats_bench(tmp_path: Path) -> AsyncIterator[ServerBench]:
     with NatsServer(tmp_path / "nats") as server:
@@ -144,16 +135,14 @@ async def nats_bench(tmp_path: Path) -> AsyncIterator[ServerBench]:
 
 
 @pytest.fixture
-async def etcd_bench(tmp_path: Path) -> AsyncIterator[ServerBench]:
-    require_etcd()
-    with EtcdServer(tmp_path / "etcd") as server:
-        bench = ServerBench(server, server.port, "etcd://127.0.0.1:{port}/ringcast/test")
-        with bench.proxy:
-            try:
-                yield bench
-            finally:
-                bench.mend()
-                await bench.close()
+async def etcd_bench(etcd_server: EtcdServer) -> AsyncIterator[ServerBench]:
+    bench = ServerBench(etcd_server, etcd_server.port, "etcd://127.0.0.1:{port}/ringcast/test")
+    with bench.proxy:
+        try:
+            yield bench
+        finally:
+            bench.mend()
+            await bench.close()
 
 
 @pytest.fixture(params=["memory", "nats", "etcd"])

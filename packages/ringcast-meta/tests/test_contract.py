@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from ringcast_meta import Change, LocalCache, MetadataStore, Progress, Snapshot, StoreOptions, Watch, limits
+from ringcast_meta import Change, Entry, LocalCache, MetadataStore, Progress, Snapshot, StoreOptions, Watch, limits
 from ringcast_testkit import PATIENCE_S, until
 from ringcast_wire import (
     ConditionFailedError,
@@ -316,6 +316,46 @@ async def test_the_lease_of_a_holder_that_is_gone_ends(bench: Any) -> None:
         assert await near.get("a.x") is None
         await near.create("a.x", b"the next one's")
         bench.mend()
+
+
+async def test_an_end_of_a_lease_that_a_watch_is_not_told(bench: Any) -> None:
+    holder, store = await bench.store(), await bench.store()
+    async with LocalCache(store, "a.", fresh_within_s=1.0) as cache, holder.lease(2) as lease:
+        await store.create("a.kept", b"")
+        await holder.create("a.x", b"", lease=lease)
+        await cache.wait_until(lambda: set(cache.entries()) == {"a.kept", "a.x"}, PATIENCE_S)
+        bench.cut()
+        async with asyncio.timeout(PATIENCE_S):
+            await lease.wait_lost()
+        await until(lambda: not cache.fresh)
+        assert set(cache.entries()) == {"a.kept", "a.x"}
+        bench.mend()
+        await cache.wait_until(lambda: set(cache.entries()) == {"a.kept"}, PATIENCE_S)
+
+
+async def test_a_lease_outlives_a_restart_of_its_server(bench: Any) -> None:
+    holder, store = await bench.store(), await bench.store()
+    async with LocalCache(store, "a.") as cache, holder.lease(20) as lease:
+        revision = await holder.create("a.x", b"1", lease=lease)
+        await cache.wait_for(revision, PATIENCE_S)
+        await asyncio.to_thread(bench.restart)
+        left_s = lease.remaining_s
+        # Every look sees less, until it is refreshed at the server that is back.
+        await until(lambda: lease.remaining_s > left_s)
+        await until(lambda: cache.fresh)
+        assert cache.get("a.x") == ("a.x", b"1", revision, True)
+        # It still ends what belongs to it.
+    assert await _read(store, "a.x") is None
+
+
+async def _read(store: MetadataStore, key: str) -> Entry | None:
+    """What stands there, once the server answers."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                return await store.get(key)
+            except UnavailableError:
+                await asyncio.sleep(0.05)
 
 
 async def test_a_lease_that_another_ends_is_only_of_its_own_entries(bench: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from ringcast_wire import InvalidInputError, NatsLogin, UnavailableError, shown, without_passwords
+from ringcast_wire import InvalidInputError, NatsLogin, shown, without_passwords
 
 from ringcast_meta._memory import MemoryStore
 from ringcast_meta._options import StoreOptions
@@ -26,6 +26,8 @@ async def open_store(
     login: NatsLogin | EtcdLogin | None = None,
     options: StoreOptions | None = None,
     create: bool = False,
+    jetstream_api: str = "$JS.API",
+    inbox_prefix: str = "_INBOX",
 ) -> AsyncIterator[MetadataStore]:
     """Opens a store, and closes it in the end.
 
@@ -36,9 +38,12 @@ async def open_store(
       ``namespace/``;
     - ``memory:``: a new one in the memory of this process.
 
+    ``jetstream_api``, ``inbox_prefix``: where a user of NATS has the API of JetStream, and may have its inboxes.
+
     Raises:
         InvalidInputError: it is none of these, or ``login`` is another server's.
         UnavailableError: NATS can't be reached. (etcd is first called when something is read or written.)
+        UnauthenticatedError: NATS refuses the login.
     """
     options = options or StoreOptions()
     if address == "memory:":
@@ -46,7 +51,7 @@ async def open_store(
         return
     scheme, hosts, name = _parts(address)
     if scheme in _NATS:
-        async with _open_nats(scheme, hosts, name, login, options, create) as nats_store:
+        async with _open_nats(scheme, hosts, name, login, options, create, jetstream_api, inbox_prefix) as nats_store:
             yield nats_store
     else:
         async with _open_etcd(scheme, hosts, name, login, options) as etcd_store:
@@ -68,37 +73,38 @@ def _parts(address: str) -> tuple[str, list[str], str]:
 
 @asynccontextmanager
 async def _open_nats(
-    scheme: str, hosts: list[str], bucket: str, login: Any, options: StoreOptions, create: bool
+    scheme: str,
+    hosts: list[str],
+    bucket: str,
+    login: Any,
+    options: StoreOptions,
+    create: bool,
+    jetstream_api: str,
+    inbox_prefix: str,
 ) -> AsyncIterator[MetadataStore]:
-    import nats
-    import nats.errors
-
+    from ringcast_meta._nats.connection import open_connection
     from ringcast_meta.nats_kv import NatsKvStore
 
     login = NatsLogin() if login is None else login
     if not isinstance(login, NatsLogin):
         raise InvalidInputError("login is not one of NATS: a NatsLogin is expected", field="login")
     login.check_login()
-    servers = [f"{scheme}://{host}" for host in hosts]
+    store: NatsKvStore | None = None
 
-    async def ignore(error: Exception) -> None:
-        """The client would print each failure to connect; calls and watches tell of it."""
+    async def take(error: Exception) -> None:
+        # Of the others, calls and watches tell.
+        if store is not None:
+            store.take_error(error)
 
+    connection = await open_connection(
+        [f"{scheme}://{host}" for host in hosts],
+        login,
+        inbox_prefix=inbox_prefix,
+        timeout_s=options.call_timeout_s,
+        on_error=take,
+    )
     try:
-        connection = await nats.connect(
-            servers,
-            connect_timeout=options.call_timeout_s,
-            allow_reconnect=True,
-            max_reconnect_attempts=-1,
-            reconnect_time_wait=0.2,
-            error_cb=ignore,
-            **login.connect_options(servers),
-        )
-    except (nats.errors.Error, TimeoutError, OSError) as error:
-        what = without_passwords(servers)
-        raise UnavailableError(f"NATS at {what} can't be reached: {type(error).__name__} {error}".rstrip()) from error
-    try:
-        store = NatsKvStore(connection, bucket, options)
+        store = NatsKvStore(connection, bucket, options, jetstream_api=jetstream_api)
         if create:
             await store.create_bucket()
         yield store

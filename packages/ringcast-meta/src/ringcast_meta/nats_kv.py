@@ -32,15 +32,34 @@ class NatsKvStore:
 
     - ``$JS.API.STREAM.INFO.KV_<bucket>`` and ``$JS.API.STREAM.MSG.GET.KV_<bucket>`` for all of it;
     - ``$JS.API.CONSUMER.CREATE.KV_<bucket>.*.$KV.<bucket>.>`` and ``$JS.API.CONSUMER.DELETE.KV_<bucket>.*`` to watch;
-    - ``$KV.<bucket>.>`` to write.
+    - ``$KV.<bucket>.>`` to write;
+    - to subscribe to the inboxes of the connection.
+
+    ``jetstream_api``: where the user has the API of JetStream, if not at ``$JS.API``.
     """
 
-    def __init__(self, connection: Client, bucket: str, options: StoreOptions | None = None) -> None:
+    def __init__(
+        self,
+        connection: Client,
+        bucket: str,
+        options: StoreOptions | None = None,
+        *,
+        jetstream_api: str = "$JS.API",
+    ) -> None:
         self._options = options or StoreOptions()
-        self._bucket = Bucket(connection, names.check_name("bucket", bucket), self._options.call_timeout_s)
+        names.check_name("bucket", bucket)
+        self._bucket = Bucket(connection, bucket, self._options.call_timeout_s, jetstream_api)
         self._kept = BucketLeases(self._bucket)
         self._watches = Watches()
         self._leases = Leases()
+
+    def take_error(self, error: Exception) -> None:
+        """For the ``error_cb`` of the connection, by which a server says what it refuses.
+
+        What is refused then ends at once with ``PermissionDeniedError``. Where nothing calls this, it ends like what
+        nobody answers: after ``call_timeout_s``.
+        """
+        self._bucket.refusals.take(error)
 
     async def create_bucket(self, *, replicas: int = 1) -> None:
         """Makes the bucket where there is none, on so many servers (1, 3 or 5).

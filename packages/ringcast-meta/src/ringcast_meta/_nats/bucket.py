@@ -22,6 +22,7 @@ from ringcast_wire import (
     shown,
 )
 
+from ringcast_meta._nats.refusals import Refusals
 from ringcast_meta._types import Entry
 
 _OPERATION: Final = "KV-Operation"
@@ -124,12 +125,14 @@ T = TypeVar("T", _StreamInfo, _ConsumerInfo, _MessageAnswer, _Acknowledgement)
 class Bucket:
     """One bucket, over a connection that belongs to somebody else."""
 
-    def __init__(self, connection: Client, name: str, timeout_s: float) -> None:
+    def __init__(self, connection: Client, name: str, timeout_s: float, api: str = "$JS.API") -> None:
         self.name = name
         self.stream = f"KV_{name}"
         self.connection = connection
         self._prefix = f"$KV.{name}."
+        self.refusals = Refusals(connection, name)
         self._timeout_s = timeout_s
+        self._jetstream_api = api
         self._has_ttl: bool | None = None
 
     def pattern(self, prefix: str) -> str:
@@ -255,10 +258,9 @@ class Bucket:
             raise LimitExceededError(
                 f"value has {len(value)} bytes: the NATS server takes {limit} in one message", field="value"
             )
-        self._check_connected()
         headers[_EXPECTED] = str(expected)
         with _translated(f"writing {key!r} to bucket {self.name!r}", OutcomeUnknownError):
-            reply = await self.connection.request(self._prefix + key, value, timeout=self._timeout_s, headers=headers)
+            reply = await self._request(self._prefix + key, value, headers)
         answer = _decoded(reply, _Acknowledgement)
         if answer.error is None:
             return answer.seq
@@ -270,17 +272,18 @@ class Bucket:
 
     async def _api(self, call: str, payload: bytes, kind: type[T], allowed: Container[int] = ()) -> T:
         """A call of JetStream's API; errors with a number in ``allowed`` are the caller's."""
-        self._check_connected()
         with _translated(f"bucket {self.name!r}", UnavailableError):
-            reply = await self.connection.request(f"$JS.API.{call}", payload, timeout=self._timeout_s)
+            reply = await self._request(f"{self._jetstream_api}.{call}", payload)
         answer = _decoded(reply, kind)
         if answer.error is not None and answer.error.err_code not in allowed:
             raise self._refused(answer.error)
         return answer
 
-    def _check_connected(self) -> None:
+    async def _request(self, subject: str, payload: bytes, headers: dict[str, str] | None = None) -> Msg:
         if not self.connection.is_connected:
             raise UnavailableError(f"bucket {self.name!r} can't be reached: there is no connection to NATS")
+        async with self.refusals.ending(subject):
+            return await self.connection.request(subject, payload, timeout=self._timeout_s, headers=headers)
 
     def _refused(self, error: _Error) -> RingcastError:
         what = f"bucket {self.name!r}: NATS answers {error.description!r} ({error.err_code})"
@@ -324,6 +327,8 @@ def _translated(what: str, error_type: type[UnavailableError]) -> Iterator[None]
     """Turns errors of the client of NATS into ours. ``error_type``: where it is not known whether the server acted."""
     try:
         yield
+    except RingcastError:
+        raise  # PermissionDeniedError is one of the operating system's too
     except nats.errors.NoRespondersError as error:
         raise UnavailableError(f"{what}: it is not there, or no NATS server has JetStream") from error
     except nats.errors.MaxPayloadError as error:

@@ -7,6 +7,7 @@ _CORE = "crates/ringcast-core-py"
 _WIRE = "packages/ringcast-wire"
 _SQLITE = "packages/ringcast-sqlite"
 _GROUPSTORE = "packages/ringcast-groupstore"
+_META = "packages/ringcast-meta"
 _CLIENT = "packages/ringcast-client"
 _SDK = "packages/ringcast"
 _CLI = "packages/ringcast-cli"
@@ -21,12 +22,16 @@ MAY_IMPORT = (
     (_WIRE, (_CORE,)),
     (_SQLITE, ()),
     (_GROUPSTORE, (_SQLITE,)),
+    (_META, (_WIRE,)),
     (_CLIENT, (_CORE, _WIRE)),
     (_SDK, (_CORE, _WIRE, _SQLITE, _CLIENT)),
-    (_CLI, (_SDK, _CLIENT, _WIRE)),
+    (_CLI, (_SDK, _CLIENT, _WIRE, _META)),
     (_SPARK, (_CORE, _WIRE, _CLIENT)),
     (_SERVICE, (_WIRE,)),
-    (_TESTKIT, (_CORE, _WIRE, _SQLITE, _GROUPSTORE, _CLIENT, _SDK, _CLI, _SPARK, _SERVICE, _CONFIG, _AGENT)),
+    (
+        _TESTKIT,
+        (_CORE, _WIRE, _SQLITE, _GROUPSTORE, _META, _CLIENT, _SDK, _CLI, _SPARK, _SERVICE, _CONFIG, _AGENT),
+    ),
     (_CONFIG, (_CORE, _WIRE, _SQLITE, _SERVICE)),
     (_AGENT, (_SDK, _CLIENT, _CORE, _WIRE, _SERVICE)),
 )

@@ -20,6 +20,7 @@ SECTIONS = {
     "packages/ringcast-service": "Config service",
     "services/config-service": "Config service",
     "services/heartbeat-agent": "Heartbeat agent",
+    "packages/ringcast-meta": "Metadata stores",
     "packages/ringcast-spark": "Clients and Spark",
 }
 

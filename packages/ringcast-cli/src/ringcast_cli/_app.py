@@ -39,6 +39,7 @@ _COMMANDS: Final = {
         "ringcast_cli._dead_letter_commands",
         "List changes that were given up, replay or discard them.",
     ),
+    "meta": ("ringcast_cli._meta_commands", "Look at a metadata store in NATS KV or etcd."),
     "whoami": ("ringcast_cli._principal_commands", "Print what the config service takes this client for."),
     "role": ("ringcast_cli._principal_commands", "Grant, revoke and list roles: who may do what."),
     "token": ("ringcast_cli._principal_commands", "Make and revoke tokens for clients of the config service."),

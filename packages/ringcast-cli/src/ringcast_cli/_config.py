@@ -17,6 +17,7 @@ CONFIG_FILE_VARIABLE: Final = "RINGCAST_CLI_CONFIG_FILE"
 _MAX_FILE_BYTES: Final = 64 * 1024
 _MAX_SERVERS: Final = 64
 _MAX_TIMEOUT_S: Final = 3600.0
+_MAX_USER_CHARS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,11 @@ class CliConfig:
     reason: str
     agent_url: str
     agent_token_file: str
+    etcd_user: str
+    etcd_password_file: str
+    etcd_tls_ca_file: str
+    etcd_tls_cert_file: str
+    etcd_tls_key_file: str
     timeout_s: float
     json: bool
     data_dir: Path
@@ -182,6 +188,14 @@ def _file(name: str, raw: Any) -> str:
     return str(_path(name, raw)) if raw != "" else ""
 
 
+def _user(name: str, raw: Any) -> str:
+    if isinstance(raw, str) and len(raw) <= _MAX_USER_CHARS and raw.isprintable():
+        return raw
+    raise InvalidInputError(
+        f"{name} {shown(raw)} is not a name: up to {_MAX_USER_CHARS} printable characters are allowed", field=name
+    )
+
+
 def _reason(_name: str, raw: Any) -> str:
     return check_reason(raw)
 
@@ -200,6 +214,11 @@ _SETTINGS: Final = {
     "reason": _Setting(_reason, lambda _: ""),
     "agent_url": _Setting(_agent_url, lambda _: "http://127.0.0.1:3500"),
     "agent_token_file": _Setting(_file, lambda _: ""),
+    "etcd_user": _Setting(_user, lambda _: ""),
+    "etcd_password_file": _Setting(_file, lambda _: ""),
+    "etcd_tls_ca_file": _Setting(_file, lambda _: ""),
+    "etcd_tls_cert_file": _Setting(_file, lambda _: ""),
+    "etcd_tls_key_file": _Setting(_file, lambda _: ""),
     "timeout_s": _Setting(_timeout, lambda _: 10.0),
     "json": _Setting(_boolean, lambda _: False),
     "data_dir": _Setting(_path, default_data_dir),

@@ -37,6 +37,21 @@ _AGENT: Final = {
         },
     ),
 }
+_ETCD: Final = {
+    "etcd_user": (("--etcd-user",), {"metavar": "NAME", "help": "User at etcd [env: RINGCAST_ETCD_USER]."}),
+    **{
+        name: (
+            (f"--{name.replace('_', '-')}",),
+            {"metavar": "FILE", "help": f"{what} [env: RINGCAST_{name.upper()}]."},
+        )
+        for name, what in {
+            "etcd_password_file": "File with its password",
+            "etcd_tls_ca_file": "CA certificates that sign etcd's, with etcd+tls://",
+            "etcd_tls_cert_file": "Certificate to show to etcd",
+            "etcd_tls_key_file": "Its key",
+        }.items()
+    },
+}
 _SHARED: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
     "servers": (
         ("--servers",),
@@ -57,6 +72,7 @@ _SHARED: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
         for name, what in _LOGIN.items()
     },
     **_AGENT,
+    **_ETCD,
     "reason": (
         ("--reason",),
         {
@@ -98,15 +114,19 @@ _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 
 
 def shared_options(*which: str) -> Callable[[F], F]:
-    """Adds the named ones of ``servers``, ``service``, ``agent``, ``timeout``; always ``config_file`` and ``json``."""
+    """Adds the named ones of ``servers``, ``service``, ``agent``, ``etcd``, ``timeout``.
+
+    Always ``config_file`` and ``json``.
+    """
 
     def add(command: F) -> F:
         names = [*which, "config_file", "json"]
         if "service" in names:
             after = names.index("service") + 1
             names[after:after] = [*_LOGIN, "reason"]
-        if "agent" in names:
-            names[names.index("agent") : names.index("agent") + 1] = _AGENT
+        for group, of_group in (("agent", _AGENT), ("etcd", _ETCD)):
+            if group in names:
+                names[names.index(group) : names.index(group) + 1] = of_group
         for name in reversed(names):
             flags, settings = _SHARED[name]
             command = click.option(*flags, expose_value=False, callback=_remember, **settings)(command)

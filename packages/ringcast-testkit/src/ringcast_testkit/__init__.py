@@ -6,6 +6,7 @@ from ringcast_testkit._agent import AgentProcess
 from ringcast_testkit._cluster import NatsCluster
 from ringcast_testkit._config_service import ConfigServiceProcess
 from ringcast_testkit._disk import SmallDisk
+from ringcast_testkit._etcd import EtcdServer, etcd_binary
 from ringcast_testkit._history import History, Report
 from ringcast_testkit._nats import NatsServer, nats_server_binary
 from ringcast_testkit._ports import ReservedPort
@@ -23,6 +24,7 @@ __all__ = [
     "PATIENCE_S",
     "AgentProcess",
     "ConfigServiceProcess",
+    "EtcdServer",
     "History",
     "ManagedProcess",
     "ManagedServer",
@@ -36,6 +38,7 @@ __all__ = [
     "SmallDisk",
     "TcpProxy",
     "WorkerProcess",
+    "etcd_binary",
     "flags_table",
     "make_spark_home",
     "nats_server_binary",

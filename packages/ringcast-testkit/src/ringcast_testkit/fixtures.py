@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ringcast_testkit._config_service import ConfigServiceProcess
+from ringcast_testkit._etcd import EtcdServer, etcd_binary
 from ringcast_testkit._nats import NatsServer
 from ringcast_testkit._postgres import PostgresServer
 from ringcast_testkit._spark import make_spark_home
@@ -94,3 +96,14 @@ def brief_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConfigSe
         options = ("--change-stream", "50ms")
         with ConfigServiceProcess(directory, nats_url=nats.url, database=database, options=options) as running:
             yield running
+
+
+@pytest.fixture
+def etcd_server(tmp_path: Path) -> Iterator[EtcdServer]:
+    """A fresh etcd. The test is skipped where there is none, unless RINGCAST_REQUIRE_ETCD=1 or this is CI."""
+    if etcd_binary() is None:
+        if os.environ.get("RINGCAST_REQUIRE_ETCD") == "1" or os.environ.get("CI") == "true":
+            pytest.fail("etcd is not on PATH: install Debian's package etcd-server")
+        pytest.skip("etcd is not on PATH: Debian's package etcd-server has it")
+    with EtcdServer(tmp_path / "etcd") as server:
+        yield server

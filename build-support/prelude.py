@@ -1,7 +1,7 @@
 # What every BUILD file can use. Pants evaluates this file: no imports here, and only hashable values.
 #
 # MAY_IMPORT is the one table of what may import what (the arrows of the design). Pants refuses a dependency that it
-# does not allow, and build-support/bin/build-support/checks/structure.py reads it too, to hold each pyproject.toml to the same arrows.
+# does not allow, and build-support/checks/structure.py reads it too, to hold each pyproject.toml to the same arrows.
 
 _CORE = "crates/ringcast-core-py"
 _WIRE = "packages/ringcast-wire"

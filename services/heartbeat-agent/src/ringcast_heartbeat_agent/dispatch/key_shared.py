@@ -97,7 +97,7 @@ class KeySharedGroup(Group):
             why = f"{self._title} has received newer changes than the agent's worker has: try again later"
             tell(request, say, ReplayOutcome.KEPT, 0, why)
         elif not self._feed.holdings.is_held(change.partition):
-            why = f"{self._title} waits for the partition, which another host, or the group before it here, has not released: try again later"
+            why = f"{self._title} waits for the partition, which a group here or on another host holds: try again later"
             tell(request, say, ReplayOutcome.KEPT, 0, why)
         elif self._replays.add(request, change, say):
             self._feed.take_again(change)

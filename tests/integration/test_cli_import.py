@@ -52,6 +52,26 @@ def test_json_lines_take_back_what_list_gives(cli: Cli, store: str, tmp_path: Pa
     assert cli.ok("get", store, "list", "a", "--json").document["metadata"] == {"m": "n"}
 
 
+def test_conditions_in_json_lines(cli: Cli, store: str) -> None:
+    cli.ok("put", store, "list", "a", "1")
+    refused = f"{store}/list has row 'a' at version 1: no row was expected, nothing was written; nothing is written"
+    lines = '{"id": "b", "value": "2"}\n{"id": "a", "value": "2", "if_absent": true}\n'
+    assert cli.refused("import", store, "list", "-", "--format", "jsonl", stdin=lines) == refused
+    assert cli.rows(store) == {"a": "1"}
+    for wrong, said in (
+        ('"if_version": 0', "line 1: if_version 0 is out of range"),
+        ('"if_version": 1, "if_absent": true', "line 1: "),
+    ):
+        line = f'{{"id": "a", "value": "2", {wrong}}}\n'
+        assert cli.refused("import", store, "list", "-", "--format", "jsonl", stdin=line).startswith(said)
+    line = '{"id": "a", "value": "2", "if_version": 1}\n'
+    assert cli.refused("sync", store, "list", "-", "--format", "jsonl", stdin=line).startswith(
+        "line 1: row 'a' has a condition (if_version): a sync compares the rows itself"
+    )
+    cli.ok("import", store, "list", "-", "--format", "jsonl", stdin=line)
+    assert cli.rows(store) == {"a": "2"}
+
+
 def test_text_from_standard_input(cli: Cli, store: str) -> None:
     cli.ok("import", store, "list", "-", "--format", "text", "--value", "yes", stdin="# no\n\n a \r\nb\n")
     assert cli.rows(store) == {"a": "yes", "b": "yes"}

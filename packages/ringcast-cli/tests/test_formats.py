@@ -62,6 +62,15 @@ def test_jsonl() -> None:
     assert _rows(read_jsonl, data) == [RowWrite("a", "1", {"m": "n"}), RowWrite("b", delete=True)]
 
 
+def test_jsonl_with_conditions() -> None:
+    lines = ('"value": "1", "if_version": 4', '"value": "1", "if_absent": true', '"deleted": true, "if_version": 7')
+    assert _rows(read_jsonl, "".join(f'{{"id": "a", {line}}}\n' for line in lines)) == [
+        RowWrite("a", "1", {}, if_version=4),
+        RowWrite("a", "1", {}, if_absent=True),
+        RowWrite("a", delete=True, if_version=7),
+    ]
+
+
 def test_jsonl_with_named_columns() -> None:
     layout = Layout(id_column="domain", value_column="why", metadata_columns=("by",))
     assert _rows(read_jsonl, '{"domain": "x", "why": "spam", "by": "me", "id": 3}\n', layout) == [
@@ -82,6 +91,9 @@ def test_jsonl_with_named_columns() -> None:
         (b'{"id": "a", "value": "", "metadata": {"m": 1}}', "metadata m 1 is of type int: it must be text"),
         (b'{"id": "a", "value": "", "metadata": "m"}', "metadata 'm' is not an object"),
         (b'{"id": "a", "deleted": "yes"}', "deleted 'yes' is neither true nor false"),
+        (b'{"id": "a", "value": "", "if_absent": 1}', "if_absent 1 is neither true nor false"),
+        (b'{"id": "a", "value": "", "if_version": "1"}', "if_version '1' is of type str, not a number"),
+        (b'{"id": "a", "value": "", "if_version": true}', "if_version True is of type bool, not a number"),
         (b'{"id": "\xff", "value": ""}', "UTF-8"),
         (b'{"id": "a", "value": ' + b"[" * 5000 + b"}", "is not a JSON object"),
     ],

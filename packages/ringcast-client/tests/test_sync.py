@@ -164,6 +164,14 @@ async def test_a_row_at_fault_stops_it_before_anything_is_written(store: Store) 
     assert (await store.client.get_store(store.name)).keys == ()
 
 
+@pytest.mark.parametrize("condition", [{"if_version": 1}, {"if_absent": True}, {"if_version": 1, "delete": True}])
+async def test_a_row_with_a_condition_is_refused(store: Store, condition: dict[str, Any]) -> None:
+    """It would not be looked at: what is written is decided by the comparison."""
+    with pytest.raises(InvalidRowError, match="row 'a' has a condition") as error:
+        await _sync(store, [RowWrite("b", "1"), RowWrite("a", "1", **condition)])
+    assert (error.value.index, error.value.field) == (1, next(iter(condition)))
+
+
 async def test_an_asynchronous_source_and_progress(store: Store) -> None:
     async def rows() -> AsyncIterator[RowWrite]:
         for row in _plain(range(2_500)):

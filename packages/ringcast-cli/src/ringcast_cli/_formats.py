@@ -75,7 +75,8 @@ def read_text(source: Source, layout: Layout) -> Iterator[Parsed]:
 
 
 def read_jsonl(source: Source, layout: Layout) -> Iterator[Parsed]:
-    """One object a line: ``row_id`` (or ``id``), ``value``, and optionally ``metadata`` and ``deleted``."""
+    """One object a line: ``row_id`` (or ``id``), ``value``, and optionally ``metadata``, ``deleted``, and a condition:
+    ``if_version`` or ``if_absent``."""
     decoder = msgspec.json.Decoder(dict[str, object])
     for number, data in source.lines():
         try:
@@ -100,16 +101,27 @@ def _json_row(number: int, entry: dict[str, object], layout: Layout) -> RowWrite
     row_id = next((entry[name] for name in names if name in entry), None)
     if not isinstance(row_id, str):
         raise BadLineError(number, _not_text(names, row_id))
-    deleted = entry.get("deleted", False)
-    if not isinstance(deleted, bool):
-        raise BadLineError(number, f"deleted {shown(deleted)} is neither true nor false")
+    deleted, if_absent = _json_flag(number, entry, "deleted"), _json_flag(number, entry, "if_absent")
+    if_version = entry.get("if_version")
+    if if_version is not None and (not isinstance(if_version, int) or isinstance(if_version, bool)):
+        raise BadLineError(
+            number, f"if_version {shown(if_version)} is of type {type(if_version).__name__}, not a number"
+        )
     if deleted:
-        return RowWrite(row_id, delete=True)
+        return RowWrite(row_id, delete=True, if_version=if_version, if_absent=if_absent)
     name = layout.value_column or VALUE_COLUMN
     value = entry.get(name) if layout.value is None else layout.value
     if not isinstance(value, str):
         raise BadLineError(number, _not_text((name,), value))
-    return RowWrite(row_id, value, _json_metadata(number, entry, layout))
+    metadata = _json_metadata(number, entry, layout)
+    return RowWrite(row_id, value, metadata, if_version=if_version, if_absent=if_absent)
+
+
+def _json_flag(number: int, entry: dict[str, object], name: str) -> bool:
+    found = entry.get(name, False)
+    if not isinstance(found, bool):
+        raise BadLineError(number, f"{name} {shown(found)} is neither true nor false")
+    return found
 
 
 def _json_metadata(number: int, entry: dict[str, object], layout: Layout) -> dict[str, str]:

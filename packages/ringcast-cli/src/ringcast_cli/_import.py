@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from ringcast_client import BatchResult, BulkWrite, ConfigServiceClient, InvalidRowError, OnInvalid, RowWrite
-from ringcast_wire import InvalidInputError, RingcastError
+from ringcast_wire import ConditionFailedError, InvalidInputError, LimitExceededError, RingcastError
 
 from ringcast_cli._formats import Parsed
 from ringcast_cli._source import BadLineError
@@ -119,8 +119,8 @@ class Importer:
             summary.complete = True
         except InvalidRowError as error:
             raise self._stopped(f"{summary.unit} {self._lines[error.index - self._first]}: {error}", error) from error
-        except InvalidInputError as error:
-            raise self._stopped(str(error), error) from error
+        except (InvalidInputError, ConditionFailedError, LimitExceededError) as error:
+            raise self._stopped(str(error), error) from error  # the service refused a batch, and wrote none after it
         except RingcastError as error:
             summary.maybe_written = self._sent_line(write)
             raise self._stopped(str(error), error) from error

@@ -54,7 +54,7 @@ def import_rows(
 
     \b
     csv      columns row_id (or id) and value
-    jsonl    one object a line: row_id (or id), value, optionally metadata and deleted
+    jsonl    one object a line: row_id (or id), value, optionally metadata, deleted, if_version and if_absent
     text     one row id a line
     parquet  columns row_id (or id) and value, both strings
 

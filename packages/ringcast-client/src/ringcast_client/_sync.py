@@ -215,6 +215,14 @@ class Sync:
         )
 
 
+def _check_no_condition(row: RowWrite) -> None:
+    if row.if_absent or row.if_version is not None:
+        field = "if_absent" if row.if_absent else "if_version"
+        raise InvalidInputError(
+            f"row {shown(row.row_id)} has a condition ({field}): a sync compares the rows itself", field=field
+        )
+
+
 class _Input:
     """Checks the rows of the input one by one and puts them into the spool page by page."""
 
@@ -239,6 +247,7 @@ class _Input:
                 check_row_id(row.row_id)
             else:
                 check_row(row.row_id, row.value, row.metadata)
+            _check_no_condition(row)
         except InvalidInputError as error:
             raise InvalidRowError(str(error), index=self.rows, field=error.field) from error
         self._page.append(row)

@@ -1,6 +1,7 @@
 """How many messages idle workers get for their leases, and how soon all know of a death: a store among many.
 
-Run it for other sizes: ``python -m tests.simulation.lease_traffic STORES WORKERS``.
+Run it for other sizes: ``python -m tests.simulation.lease_traffic STORES WORKERS [DEATHS]``. Without a number of deaths
+it is done for one and for half of the workers.
 """
 
 from __future__ import annotations
@@ -158,8 +159,8 @@ def _refresh(scheduler: Scheduler, broker: Broker, lease: str) -> None:
 
 def main(words: list[str]) -> None:
     """Measures and prints it."""
-    stores, workers = int(words[0]), int(words[1])
-    for deaths in (1, workers // 2):
+    stores, workers, *rest = (int(word) for word in words)
+    for deaths in rest or (1, workers // 2):
         found = measure(stores, workers, deaths=deaths)
         print(
             f"{stores} stores x {workers} workers: {found.messages_per_s:.2f} messages/s to each idle worker,"

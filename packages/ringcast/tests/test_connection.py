@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from ringcast import UnavailableError, Worker
-from ringcast._bus.nats_bus import cancellable
+from ringcast._bus.nats_bus import cancellable, within
 from ringcast._bus.nats_client import WorkerClient
 from ringcast_testkit import PATIENCE_S, NatsServer, until
 
@@ -44,6 +44,30 @@ async def test_a_cancellation_that_comes_with_the_answer_is_raised(error: Except
     await asyncio.wait([task])
     assert task.cancelled()
     assert not went_on
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_first_connection_that_loses_a_cancellation_ends_in_time(cancelled: bool) -> None:
+    """Or a worker whose last attempt was refused as its time was over would try without end, and give no reason."""
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def attempts() -> None:
+        begun.set()
+        try:
+            with suppress(asyncio.CancelledError):  # as the client does where an answer comes in the same turn
+                await asyncio.sleep(3_600)
+            await asyncio.sleep(3_600)
+        finally:
+            ended.set()
+
+    waiting = asyncio.create_task(within(3_600 if cancelled else 0.01, attempts()))
+    if cancelled:
+        await begun.wait()
+        waiting.cancel()
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(asyncio.CancelledError if cancelled else TimeoutError):
+            await waiting
+    assert ended.is_set()
 
 
 async def test_a_refused_login_is_told_though_the_connection_only_broke_since() -> None:

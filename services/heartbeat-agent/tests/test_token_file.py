@@ -140,7 +140,7 @@ async def test_a_consumer_that_is_refused_after_a_restart_raises_the_refusal_its
         async with asyncio.timeout(PATIENCE_S):
             await served.wait()
             await registered.wait()
-        await asyncio.to_thread(agent.stop)
+        await asyncio.to_thread(agent.terminate)
         (tmp_path / "agent" / "agent.token").write_text("another-token-of-this-agent")
         await asyncio.to_thread(agent.start)
         async with asyncio.timeout(PATIENCE_S):

@@ -58,7 +58,9 @@ async def test_a_worker_of_a_key_that_was_never_written_notices_it_too(store: St
     await worker.wait_ready(timeout_s=PATIENCE_S)
     await store.client.delete_store(store.name, purge=True)
     await store.client.create_store(store.name, partition_count=8)
-    with pytest.raises(UnavailableError, match="was made anew with other settings: partition_count 8 in place of 16"):
+    with pytest.raises(
+        UnavailableError, match="was created again with other settings: partition_count 8 in place of 16"
+    ):
         async with asyncio.timeout(PATIENCE_S):
             await worker.wait_closed()
 

@@ -76,7 +76,7 @@ class AntiEntropy:
         return True
 
     def _look_at_the_store(self) -> None:
-        """A key that was never written has no history which would show that its store was made anew."""
+        """A key that was never written has no history which would show that its store was created again."""
         self._unwritten += 1
         if self._unwritten % _UNWRITTEN == 0:
             self._observer.check_store()

@@ -13,8 +13,9 @@ import nats
 import pytest
 from ringcast.dispatch import Delivery
 from ringcast_client import ConfigServiceClient, ReplayOutcome
-from ringcast_testkit import AgentProcess, History, WorkerProcess
+from ringcast_testkit import PATIENCE_S, AgentProcess, History, WorkerProcess
 from ringcast_testkit.dispatch import following, status_until
+from ringcast_wire import names
 
 from tests.integration.infra_nats import NATS, WORKER_API, InfraNats
 
@@ -24,6 +25,14 @@ PASSWORD = "for-this-test"
 def make_accounts(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(NATS / "make_accounts.py"), *words]
     return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def with_agent(directory: Path) -> InfraNats:
+    """A server whose one further user is the agent host-1, of one key; not started yet."""
+    made = make_accounts("--partitions", "4", "--agent", "host-1=gateway/blocklist")
+    server = InfraNats(directory, env={"NATS_AGENT_HOST_1_PASSWORD": PASSWORD})
+    (server.configuration / "accounts.conf").write_text(made.stdout)
+    return server
 
 
 def read_all(agent: AgentProcess) -> dict[str, str]:
@@ -126,16 +135,29 @@ async def test_they_are_enough_to_keep_the_leases_of_workers(tmp_path: Path) -> 
 
 
 async def test_an_agent_may_not_publish_events(tmp_path: Path) -> None:
-    made = make_accounts("--partitions", "4", "--agent", "host-1=gateway/blocklist")
-    server = InfraNats(tmp_path, env={"NATS_AGENT_HOST_1_PASSWORD": PASSWORD})
-    (server.configuration / "accounts.conf").write_text(made.stdout)
+    """Nor settings, nor what belongs to another host, store or key; nor anything that changes a stream."""
+    server = with_agent(tmp_path)
     with server:
         bus = await nats.connect(server.url, user="host-1", password=PASSWORD, inbox_prefix="_INBOX_host-1")
+        stream = names.notify_stream("gateway")
         refused = (
             "config.notify.gateway.blocklist.0",
             "$KV.config_leases.host-2",
+            "$KV.config_leases.host-2.x",
+            f"$KV.{names.meta_bucket('gateway')}.mode",
+            f"$KV.{names.nodes_bucket('gateway')}.{names.node_key('other', 'w')}",
+            f"$KV.{names.nodes_bucket('other')}.{names.node_key('blocklist', 'w')}",
             "$KV.config_groups_gateway.other.g.0",
+            f"$KV.{names.groups_bucket('other')}.{names.seal_key('blocklist', 'g', 0)}",
+            names.fetch_subject("gateway", "other", names.FETCH_HEADS),
+            names.dead_subject("gateway", "other", 0),
+            names.replay_subject("gateway", "blocklist"),
             f"{WORKER_API}.STREAM.LIST",
+            f"{WORKER_API}.STREAM.PURGE.{stream}",
+            f"{WORKER_API}.STREAM.DELETE.{stream}",
+            f"{WORKER_API}.STREAM.MSG.DELETE.{names.dead_stream('gateway')}",
+            f"{WORKER_API}.DIRECT.GET.{names.dead_stream('gateway')}",
+            f"{WORKER_API}.CONSUMER.DELETE.{stream}.{names.consumer_name('ringcast', 'host-2')}",
         )
         for subject in refused:
             await bus.publish(subject, b"{}")
@@ -144,6 +166,25 @@ async def test_an_agent_may_not_publish_events(tmp_path: Path) -> None:
 
         def all_logged() -> bool:
             log = "".join(server.violations())
-            return all(subject in log for subject in refused)
+            return all(f'"{subject}"' in log for subject in refused)
 
         await asyncio.to_thread(server.process.wait_until, all_logged)
+
+
+async def test_an_agent_can_empty_no_bucket(tmp_path: Path) -> None:
+    """By a record that it may write, with a header that would remove all others."""
+    server = with_agent(tmp_path)
+    with server, server.service(tmp_path) as service:
+        async with ConfigServiceClient(service.address) as client:
+            await client.create_store("gateway", partition_count=4)
+            await client.put("gateway", "blocklist", "a", "1")
+        bus = await nats.connect(server.url, user="host-1", password=PASSWORD, inbox_prefix="_INBOX_host-1")
+        for subject in (
+            f"$KV.{names.LEASES_BUCKET}.host-1.x",
+            f"$KV.{names.nodes_bucket('gateway')}.{names.node_key('blocklist', 'w')}",
+            f"$KV.{names.groups_bucket('gateway')}.{names.seal_key('blocklist', 'g', 0)}",
+        ):
+            for rollup in ("all", "sub"):
+                reply = await bus.request(subject, b"{}", timeout=PATIENCE_S, headers={"Nats-Rollup": rollup})
+                assert b"rollup not permitted" in reply.data, subject
+        await bus.close()

@@ -156,12 +156,15 @@ class Broker:
     def read(self, name: str, keys: Iterable[str]) -> dict[str, tuple[Entry, float]]:
         """What some server of the cluster has of several keys at one moment, and when each was stored."""
         bucket = self._bucket(name)
-        held = {key: (entry, bucket.stored_s[key]) for key, entry in bucket.entries.items()}
-        if bucket.kept and self._network.random.random() < 0.5:
-            held = bucket.kept | held
-        if self.overlooked and self._network.random.random() < 0.5:
-            held = {key: entry for key, entry in held.items() if key not in self.overlooked}
-        return {key: held[key] for key in keys if key in held and held[key][0].value is not None}
+        kept = bucket.kept if bucket.kept and self._network.random.random() < 0.5 else {}
+        hidden = self.overlooked if self.overlooked and self._network.random.random() < 0.5 else frozenset()
+        found = {}
+        for key in keys:
+            entry = bucket.entries.get(key)
+            held = (entry, bucket.stored_s[key]) if entry is not None else kept.get(key)
+            if held is not None and held[0].value is not None and key not in hidden:
+                found[key] = held
+        return found
 
     def overwrite(self, name: str, key: str, value: bytes | None) -> int:
         """Writes an entry, or its deletion, whatever stands there."""

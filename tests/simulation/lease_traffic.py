@@ -1,6 +1,7 @@
 """How many messages idle workers get for their leases, and how soon all know of a death: a store among many.
 
-Run it for other sizes: ``python -m tests.simulation.lease_traffic STORES WORKERS``.
+Run it for other sizes: ``python -m tests.simulation.lease_traffic STORES WORKERS [DEATHS]``. Without a number of deaths
+it is done for one and for half of the workers.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tests.simulation.network import Network
 from tests.simulation.worker import Worker, WorkerSettings, simulated
 
 STORE: Final = "s0"
-PARTITIONS: Final = 64
+PARTITIONS_EACH: Final = 2
 IDLE_S: Final = 30.0
 
 
@@ -64,7 +65,8 @@ def measure(stores: int, workers: int, *, deaths: int = 1, seed: int = 1) -> Tra
 def _measure(stores: int, workers: int, deaths: int, random: Random) -> Traffic:
     scheduler = Scheduler(None)
     broker = CountingBroker(scheduler, Network(scheduler, random))
-    settings = StoreSettings(partition_count=PARTITIONS)
+    partitions = PARTITIONS_EACH * workers  # each worker owns some, so that the death of any of them shows
+    settings = StoreSettings(partition_count=partitions)
     ttl_s = float(limits.LEASE_TTL_S)
     broker.buckets = {
         names.LEASES_BUCKET: Bucket(ttl_s, ttl_s),
@@ -81,17 +83,19 @@ def _measure(stores: int, workers: int, deaths: int, random: Random) -> Traffic:
     Nobody(scheduler, "nobody", random).start(broker)
     fleet = [_start(scheduler, random, broker, number) for number in range(workers)]
     _run(scheduler, 30.0)
-    assert _is_shared_out(fleet)
+    assert _is_shared_out(fleet, partitions)
     before = broker.messages
     _run(scheduler, IDLE_S)
     # An answer to a refresh of another store's worker goes there.
     others = (stores - 1) * workers * IDLE_S / limits.LEASE_REFRESH_S
     idle = (broker.messages - before - others) / IDLE_S / workers
+    fleet.sort(key=lambda worker: not worker.owned("k"))
     dead, alive = fleet[:deaths], fleet[deaths:]
+    assert all(worker.owned("k") for worker in dead), "the death of a worker without partitions would not show"
     for worker in dead:
         worker.crash()
     died_at = scheduler.now
-    while not _is_shared_out(alive) and scheduler.now < died_at + 600.0:
+    while not _is_shared_out(alive, partitions) and scheduler.now < died_at + 600.0:
         _run(scheduler, 0.1)
     taken_over_s = scheduler.now - died_at
     for worker in alive:
@@ -131,10 +135,10 @@ class Nobody(Process):
         broker.responders.append(connection)
 
 
-def _is_shared_out(workers: Iterable[Worker]) -> bool:
+def _is_shared_out(workers: Iterable[Worker], partitions: int) -> bool:
     """Whether every partition has one owner: all that live know which others do."""
     owned = [number for worker in workers for number in worker.owned("k")]
-    return sorted(owned) == list(range(PARTITIONS))
+    return sorted(owned) == list(range(partitions))
 
 
 def _run(scheduler: Scheduler, for_s: float) -> None:
@@ -155,8 +159,8 @@ def _refresh(scheduler: Scheduler, broker: Broker, lease: str) -> None:
 
 def main(words: list[str]) -> None:
     """Measures and prints it."""
-    stores, workers = int(words[0]), int(words[1])
-    for deaths in (1, workers // 2):
+    stores, workers, *rest = (int(word) for word in words)
+    for deaths in rest or (1, workers // 2):
         found = measure(stores, workers, deaths=deaths)
         print(
             f"{stores} stores x {workers} workers: {found.messages_per_s:.2f} messages/s to each idle worker,"

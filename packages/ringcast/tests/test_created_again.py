@@ -50,6 +50,21 @@ async def test_a_worker_of_the_store_before_ends_and_the_next_one_joins(
         await another.wait_until("list", lambda: another.row_count("list") == len(ROWS), timeout_s=PATIENCE_S)
 
 
+async def test_a_worker_of_a_key_that_was_never_written_notices_it_too(store: Store) -> None:
+    """Its key has no history that could differ."""
+    await store.create(partition_count=16)
+    worker = store.worker(heads_s=0.2)
+    await worker.start()
+    await worker.wait_ready(timeout_s=PATIENCE_S)
+    await store.client.delete_store(store.name, purge=True)
+    await store.client.create_store(store.name, partition_count=8)
+    with pytest.raises(
+        UnavailableError, match="was created again with other settings: partition_count 8 in place of 16"
+    ):
+        async with asyncio.timeout(PATIENCE_S):
+            await worker.wait_closed()
+
+
 async def test_with_the_same_settings_the_worker_goes_on(store: Store) -> None:
     await store.create(partition_count=16)
     for row_id in ROWS:

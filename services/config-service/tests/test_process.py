@@ -7,6 +7,7 @@ import dataclasses
 import json
 import re
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -178,6 +179,23 @@ def test_a_taken_metrics_port(nats_url: str, tmp_path: Path) -> None:
     assert code == 1
     assert f"ringcast-config-service: metrics_listen {address} can't be used: Address already in use" in said
     assert "Traceback" not in said
+
+
+def test_a_nats_server_without_room(tmp_path: Path) -> None:
+    """It greets, says that it is full and closes: a login that is written meanwhile only breaks."""
+    with (
+        NatsServer(tmp_path / "nats", max_connections=1) as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as taken,
+    ):
+        taken.sendall(b'CONNECT {"verbose":false}\r\nPING\r\n')
+        while b"PONG" not in taken.recv(4_096):
+            pass
+        database = f"sqlite:{tmp_path / 'x.db'}"
+        code, said = run(
+            "--nats", server.url, "--listen", "127.0.0.1:0", "--start-timeout", "3", "--database", database
+        )
+    assert code == 1
+    assert f"NATS at {server.url} can't be reached: nats: 'maximum connections exceeded'" in said
 
 
 def test_a_nats_server_without_jetstream(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ringcast_heartbeat_agent
 from ringcast.dispatch import ADDRESS_VARIABLE
 from ringcast_heartbeat_agent.__main__ import main
 from ringcast_heartbeat_agent.telemetry import AGENT
@@ -57,3 +58,11 @@ def test_the_table_of_metrics_is_right() -> None:
     labels = (tuple(re.findall(r"`(\w+)`", text)) for _, _, text, _ in rows)
     documented = {(name, kind, names, text) for (name, kind, _, text), names in zip(rows, labels, strict=True)}
     assert documented == {(metric.name, metric.kind, metric.labels, metric.help) for metric in AGENT}
+
+
+def test_the_table_of_error_codes_is_whole() -> None:
+    source = Path(ringcast_heartbeat_agent.__file__).parent
+    used = {code for path in source.rglob("*.py") for code in re.findall(r'"(ERR_[A-Z_]+)"', path.read_text())}
+    documented = set(re.findall(r"`(ERR_[A-Z_]+)`", README.read_text()))
+    assert documented == used
+    assert len(used) > 10

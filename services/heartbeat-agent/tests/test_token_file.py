@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import grp
 import os
 import socket
@@ -20,7 +21,7 @@ from ringcast_heartbeat_agent.clients import Here, client_of, peer_of
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.token_file import with_token
 from ringcast_service import ConfigError
-from ringcast_testkit import AgentProcess, NatsServer
+from ringcast_testkit import PATIENCE_S, AgentProcess, NatsServer
 from ringcast_wire import agent_token
 
 
@@ -111,6 +112,43 @@ async def test_without_being_told_anything_an_agent_wants_a_token(
         token = agent.token
         agent.restart()
         assert agent.token == token
+
+
+async def test_a_consumer_that_is_refused_after_a_restart_raises_the_refusal_itself(
+    tmp_path: Path, shared_nats: NatsServer, writer: Any, store_name: str
+) -> None:
+    """Both from its iterator and from :meth:`Consumer.run`, whose group of tasks would wrap it."""
+    writer.create(store_name)
+    writer.put(store_name, "list", "a", "1")
+    place: dict[str, Any] = {"store": store_name, "key": "list", "group": "g"}
+    with AgentProcess(tmp_path / "agent", nats_url=shared_nats.url) as agent:
+        served = asyncio.Event()
+
+        async def run() -> None:
+            async with Consumer(agent.grpc_address, name="run", token=agent.token, **place) as consumer:
+                await consumer.run(lambda _: served.set())
+
+        async def iterate() -> None:
+            async with Consumer(agent.grpc_address, name="iterate", token=agent.token, **place) as consumer:
+                registered.set()
+                async for delivery in consumer:
+                    delivery.ack()
+                    served.set()
+
+        registered = asyncio.Event()
+        tasks = [asyncio.create_task(run()), asyncio.create_task(iterate())]
+        async with asyncio.timeout(PATIENCE_S):
+            await served.wait()
+            await registered.wait()
+        await asyncio.to_thread(agent.terminate)
+        (tmp_path / "agent" / "agent.token").write_text("another-token-of-this-agent")
+        await asyncio.to_thread(agent.start)
+        async with asyncio.timeout(PATIENCE_S):
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+    for end in ends:
+        assert isinstance(end, ConsumerError)
+        assert end.code is grpc.StatusCode.UNAUTHENTICATED
+        assert "api token" in str(end)
 
 
 def test_users_that_need_no_token(

@@ -88,14 +88,16 @@ class Lifetime:
             ConfigError: no server answers within ``timeout_s``, or the login is refused.
         """
         shown = without_passwords(servers)
-        last = ""
+        last = why = ""
 
         async def on_error(error: Exception) -> None:
-            nonlocal last
+            nonlocal last, why
             text = field_text(error)
             if text != last:  # it repeats with each attempt
                 log.warning("nats.error", error=text)
             last = text
+            if not (why and isinstance(error, OSError)):  # a server's word says more than the end of its connection
+                why = text
 
         try:
             options = login.connect_options(servers)
@@ -116,7 +118,7 @@ class Lifetime:
                     )
                 )
         except TimeoutError as error:
-            reason = f": {last}" if last else ""
+            reason = f": {why}" if why else ""
             raise ConfigError(f"NATS at {shown} can't be reached{reason}") from error
         except (nats.errors.Error, OSError, ValueError, InvalidInputError) as error:
             raise ConfigError(f"NATS at {shown} can't be used: {error}") from error

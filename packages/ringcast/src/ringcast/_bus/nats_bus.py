@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, TypeVar
 
@@ -37,6 +37,7 @@ T = TypeVar("T")
 
 REQUEST_TIMEOUT_S: Final = 5.0
 _MANY_ACKS: Final = 64
+_CANCEL_AGAIN_S: Final = 0.1
 
 
 @contextmanager
@@ -67,6 +68,28 @@ async def cancellable(request: Awaitable[T]) -> T:
     finally:
         if task is not None and task.cancelling() > before:
             raise asyncio.CancelledError
+
+
+async def within(timeout_s: float, attempts: Coroutine[Any, Any, None]) -> None:
+    """Awaits what tries again until it is cancelled, such as a first connection, for so long at most.
+
+    Cancelling it once is not enough: as in :func:`cancellable`, a cancellation may be lost, and it would try for ever.
+
+    Raises:
+        TimeoutError: it took longer. It has ended all the same.
+    """
+    task = asyncio.create_task(attempts)
+    try:
+        await asyncio.wait({task}, timeout=timeout_s)
+        if not task.done():
+            raise TimeoutError
+        task.result()
+    finally:
+        while not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=_CANCEL_AGAIN_S)
+        if not task.cancelled():
+            task.exception()  # else asyncio logs that it was never retrieved
 
 
 class NatsBus:
@@ -260,8 +283,7 @@ async def _connect(client: Client, config: WorkerConfig, state: ConnectionState)
     }
     servers = without_passwords(config.servers)
     try:
-        async with asyncio.timeout(config.connect_timeout_s):
-            await client.connect(**options)
+        await within(config.connect_timeout_s, client.connect(**options))
     except TimeoutError as error:
         reason = f": {state.last_error}" if state.last_error else ""
         raise UnavailableError(

@@ -1,15 +1,17 @@
 """The NATS client as a worker needs it: nothing that a server or another client sends ends it for good.
 
 The library closes a connection for ever when the server ends it with an error, as it does when a login was changed or
-has expired; it stops reading, without an error, at a subject that is no UTF-8; and a file of credentials that can't be
-read just then ends its attempts to reconnect. This is the one file that knows these habits.
+has expired; it stops reading, without an error, at a subject that is no UTF-8; a file of credentials that can't be
+read just then ends its attempts to reconnect; and it writes its login before it reads whether the server takes it.
+This is the one file that knows these habits.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from typing import Final
+from contextlib import suppress
+from typing import Any, Final
 
 import nats.errors
 from nats.aio.client import Client, ServerVersion
@@ -21,6 +23,8 @@ TESTED_VERSIONS: Final = ("2.16.",)
 _ERROR_LINE: Final = re.compile(rb"-ERR\s+'([^'\r\n]*)'?")
 _REFUSED: Final = re.compile(r'violation for (publish|subscription) to "([^"]*)"', re.IGNORECASE)
 _PAUSE_S: Final = 1.0
+_REFUSAL_S: Final = 0.05
+"""How long a refusal may take that a server sends right behind its greeting."""
 
 
 class SubjectRefusedError(nats.errors.Error):
@@ -36,6 +40,7 @@ class WorkerClient(Client):
     """A client that reconnects whatever happened to its connection."""
 
     _last_version: ServerVersion | None = None
+    _login_broke = False
 
     @property
     def connected_server_version(self) -> ServerVersion:
@@ -70,7 +75,32 @@ class WorkerClient(Client):
     async def _process_connect_init(self) -> None:
         """What was left half-read of the connection before does not belong to this one."""
         self._ps.reset()
-        await super()._process_connect_init()
+        try:
+            await super()._process_connect_init()
+        except OSError:
+            self._login_broke = True
+            raise
+        self._login_broke = False
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        await super()._process_info(info, initial_connection)
+        if initial_connection and self._login_broke:
+            await self._hear_refusal()
+
+    async def _hear_refusal(self) -> None:
+        """A server that has no room for a connection greets, says so, and closes.
+
+        A login that is written meanwhile breaks, and what the server has said is lost with the connection. So the
+        attempt after such a break listens for a moment before it writes.
+
+        Raises:
+            nats.errors.Error: the server refuses the connection.
+        """
+        assert self._transport is not None
+        with suppress(TimeoutError):
+            line = await asyncio.wait_for(self._transport.readline(), _REFUSAL_S)
+            if found := _ERROR_LINE.match(line):
+                raise nats.errors.Error(f"nats: '{found[1].decode(errors='replace')}'")
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         """A message that the library can't decode is reported, and skipped."""

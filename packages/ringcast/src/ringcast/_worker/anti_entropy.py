@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Final
 
 from ringcast_wire import WIRE_VERSION, ErrorCode, EventLog, HeadsReply, RingcastError, event_within
 
@@ -11,6 +12,9 @@ from ringcast._protocol.anti_entropy import AntiEntropyTimer
 from ringcast._protocol.key import KeyMachine
 from ringcast._worker.fetches import KeyFetches
 from ringcast._worker.observer import KeyObserver
+
+_UNWRITTEN: Final = 6
+"""Of so many comparisons of a key that was never written, one has the settings of the store read."""
 
 
 class AntiEntropy:
@@ -25,6 +29,7 @@ class AntiEntropy:
         self._log = log
         self._observer = observer
         self._wanted = asyncio.Event()
+        self._unwritten = 0
         self.unanswered_since: float | None = None
         """When the first comparison since the last answer was sent; ``None`` while the service answers."""
 
@@ -62,9 +67,16 @@ class AntiEntropy:
                     self.unanswered_since = asked_at
                 self._observer.pump()
                 return False
+            self._look_at_the_store()
             nothing = [0] * self._machine.partition_count
             reply = HeadsReply(WIRE_VERSION, nothing, "", nothing)
         self.unanswered_since = None
         self._machine.compare_heads(known, reply.heads, loop.time(), reply.history, reply.rows)
         self._observer.pump()
         return True
+
+    def _look_at_the_store(self) -> None:
+        """A key that was never written has no history which would show that its store was created again."""
+        self._unwritten += 1
+        if self._unwritten % _UNWRITTEN == 0:
+            self._observer.check_store()

@@ -22,6 +22,8 @@ from ringcast._coordination.store_settings import load_settings
 class StoreCheck:
     """Reads the settings of the store again when a config key has another history, or answers that make no sense.
 
+    Now and then also while a config key was never written: it has no history to tell by.
+
     A store can be deleted and created again under its workers. With another strategy, for one, they would go on sharing
     the partitions out by the old one, and some of the partitions would have no owner. Such a worker ends: the next one
     joins what there is now. One that shares nothing out (``observes``) goes on as long as the partitions are the same.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final
+from contextlib import suppress
+from typing import Any, Final
 
 import nats.errors
 from nats.aio.client import Client
@@ -18,6 +19,8 @@ _HANDLED: Final = ("stale connection", "permissions violation")
 _LOGIN: Final = ("authorization violation", "authentication")
 """The login is no good any more, or not just now: no message is to blame."""
 _PAUSE_S: Final = 1.0
+_REFUSAL_S: Final = 0.05
+"""How long a refusal may take that a server sends right behind its greeting."""
 
 
 class BusClient(Client):
@@ -27,10 +30,12 @@ class BusClient(Client):
     large, say) would end the service, and end it again after each restart. ``on_protocol_error`` is called before the
     connection is given up, while what was on its way is still known. A login that was changed, or has expired, ends it
     too, and so would a file of credentials that can't be read while it connects again: it tries with what it has until
-    that is taken again, or the file has another one.
+    that is taken again, or the file has another one. And it writes its login before it reads whether the server has
+    room for it: the attempt after one that broke listens first, so that the reason is known.
     """
 
     on_protocol_error: Callable[[str], None] | None = None
+    _login_broke = False
 
     async def _process_err(self, err_msg: str) -> None:
         text = err_msg.strip().strip("'")
@@ -44,6 +49,23 @@ class BusClient(Client):
             if self.on_protocol_error is not None:
                 self.on_protocol_error(text)
         await self._process_op_err(nats.errors.Error(f"nats: {text}"))
+
+    async def _process_connect_init(self) -> None:
+        try:
+            await super()._process_connect_init()
+        except OSError:
+            self._login_broke = True
+            raise
+        self._login_broke = False
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        await super()._process_info(info, initial_connection)
+        if initial_connection and self._login_broke:
+            assert self._transport is not None
+            with suppress(TimeoutError):
+                line: bytes = await asyncio.wait_for(self._transport.readline(), _REFUSAL_S)
+                if line.startswith(b"-ERR"):
+                    raise nats.errors.Error(f"nats: {line.decode(errors='replace').removeprefix('-ERR').strip()}")
 
     async def _attempt_reconnect(self) -> None:
         """Goes on after an error that the library does not foresee."""

@@ -73,7 +73,7 @@ async def test_what_a_worker_gave_up_is_listed_and_discarded(servers: Servers, c
     table = (await ok(cli, "list", store)).out
     heading, _, *lines = table.splitlines()
     assert heading.split() == [
-        "number", "came", "key", "row", "partition", "revision", "whose", "tries", "replays", "why",
+        "number", "time", "key", "row", "partition", "revision", "owner", "tries", "replays", "error",
     ]  # fmt: skip
     assert [line.split()[0] for line in lines] == ["4", "3", "2", "1"]
     assert "a (deleted)" in lines[0]

@@ -46,10 +46,10 @@ def in_code(cell: str) -> list[str]:
 def test_the_tables_of_metrics_are_those_of_the_code() -> None:
     """Every one, in both directions, with kind, labels, unit, meaning and its name in the reference."""
     text = DOCUMENT.read_text()
-    of_worker, of_service = text.split("### Of the config service")
+    of_worker, of_service = text.split("### Metrics of the config service")
     documented = {
         (in_code(name)[0], kind, tuple(in_code(labels)), unit, what, *in_code("".join(reference)))
-        for part in (of_worker.split("### Of a worker")[1], of_service)
+        for part in (of_worker.split("### Metrics of a worker")[1], of_service)
         for name, kind, labels, unit, what, *reference in (row for row in rows(part, "config_"))
         if kind in ("counter", "gauge", "histogram")
     }

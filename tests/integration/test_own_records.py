@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import nats
+from nats.aio.client import Client
 from nats.js import JetStreamContext
 from nats.js.errors import NotFoundError
 from ringcast import Worker
@@ -23,11 +24,11 @@ async def sequence(js: JetStreamContext, name: str) -> int | None:
         return None
 
 
-async def written_after(js: JetStreamContext, name: str, before: int) -> None:
+async def written_after(connection: Client, js: JetStreamContext, name: str, before: int) -> None:
     """Returns once a record was written again."""
     async with asyncio.timeout(PATIENCE_S):
         while ((await sequence(js, name)) or 0) <= before:
-            await js._nc.flush()
+            await connection.flush()
 
 
 async def test_a_record_that_is_lost_in_silence_is_written_again(
@@ -45,10 +46,10 @@ async def test_a_record_that_is_lost_in_silence_is_written_again(
         await js.add_stream(config.evolve(deny_delete=False, deny_purge=False))
         async with Worker(servers=nats_server.url, store="s", keys=["k"], worker_id="w"):
             for name in (names.node_key("k", "w"), names.slot_key("k", 0)):
-                await written_after(js, name, 0)
+                await written_after(connection, js, name, 0)
                 at = await sequence(js, name)
                 assert at is not None
                 await js.delete_msg(STREAM, at)
-                await written_after(js, name, at)
+                await written_after(connection, js, name, at)
     finally:
         await connection.close()

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import nats
 import pytest
+from nats.aio.client import Client
 from nats.js.api import StreamConfig
 from nats.js.errors import APIError, KeyNotFoundError, NotFoundError
 from ringcast_config_service.nats.bus_removal import clear_wishes, remove_store
@@ -36,15 +37,16 @@ _SMALL = StreamSizes(
 
 @asynccontextmanager
 async def provisioning(
-    bench: Bench, url: str, sizes: StreamSizes | None = None
-) -> AsyncIterator[tuple[Provisioner, Any, Telemetry]]:
+    bench: Bench, url: str, sizes: StreamSizes | None = None, timeout_s: float = 10
+) -> AsyncIterator[tuple[Provisioner, Any, Client, Telemetry]]:
     nc = await nats.connect(url)
     telemetry = Telemetry()
-    js = nc.jetstream(timeout=10)
+    js = nc.jetstream(timeout=timeout_s)
     try:
         yield (
             Provisioner(js, bench.repo.stores, replicas=1, interval_s=30, sizes=sizes, telemetry=telemetry),
             js,
+            nc,
             telemetry,
         )
     finally:
@@ -62,7 +64,7 @@ async def test_nothing_can_be_rolled_up_and_everything_has_a_limit(
 ) -> None:
     """One message of one worker would otherwise empty a bucket, or fill the broker for all."""
     name = store.name
-    async with provisioning(sqlite_bench, nats_url) as (provisioner, js, _):
+    async with provisioning(sqlite_bench, nats_url) as (provisioner, js, _, _):
         await provisioner.ensure(store)
         streams = {
             "KV_config_leases": f"$KV.config_leases.{name}",
@@ -95,7 +97,7 @@ async def test_streams_with_other_settings_are_changed_and_keep_what_they_have(
 ) -> None:
     """As services before this one have made them."""
     with NatsServer(tmp_path) as server:
-        async with provisioning(sqlite_bench, server.url) as (provisioner, js, _):
+        async with provisioning(sqlite_bench, server.url) as (provisioner, js, _, _):
             for bucket, ttl in ((names.LEASES_BUCKET, 10), (names.nodes_bucket(store.name), 86_400)):
                 old = await js.create_key_value(
                     bucket=bucket, history=1, ttl=ttl, limit_marker_ttl=60, replicas=1, direct=True
@@ -131,7 +133,7 @@ async def test_a_store_that_is_refused_keeps_no_other_from_its_streams(
     for name in ("aaa", "bbb"):
         await repo.stores.create_store(new_store(name))
     with NatsServer(tmp_path) as server:
-        async with provisioning(sqlite_bench, server.url, _SMALL) as (provisioner, js, telemetry):
+        async with provisioning(sqlite_bench, server.url, _SMALL) as (provisioner, js, _, telemetry):
             await js.add_stream(StreamConfig(name="audit", subjects=["config.notify.aaa.>"]))
             for _ in range(3):
                 await provisioner.ensure_all()
@@ -161,7 +163,7 @@ async def test_a_stream_is_smaller_where_there_is_no_room_and_grows_when_there_i
         leases_max_bytes=limits.MIB,
     )
     with NatsServer(tmp_path, jetstream=jetstream) as server:
-        async with provisioning(sqlite_bench, server.url, sizes) as (provisioner, js, _):
+        async with provisioning(sqlite_bench, server.url, sizes) as (provisioner, js, _, _):
             await js.add_stream(StreamConfig(name="other", subjects=["other"], max_bytes=30 * limits.MIB))
             for _ in range(3):
                 await provisioner.ensure(store)
@@ -187,9 +189,9 @@ async def test_leases_go_on_when_events_have_filled_the_broker(
     store = await sqlite_bench.repo.stores.create_store(new_store("s24", inline_max_bytes=4096))
     with NatsServer(tmp_path, jetstream=jetstream) as server:
         async with provisioning(sqlite_bench, server.url, StreamSizes(leases_max_bytes=2 * limits.MIB)) as bus:
-            provisioner, js, telemetry = bus
+            provisioner, js, nc, telemetry = bus
             await provisioner.ensure(store)
-            relay = Relay(sqlite_bench.repo.events, js._nc, provisioner, batch=1000, poll_s=0.05, telemetry=telemetry)
+            relay = Relay(sqlite_bench.repo.events, nc, provisioner, batch=1000, poll_s=0.05, telemetry=telemetry)
             task = asyncio.create_task(relay.run())
             for number in range(10):
                 rows = {f"r{number}-{row}": "x" * 4000 for row in range(800)}
@@ -211,13 +213,13 @@ async def test_events_resume_when_a_full_broker_has_room_again(sqlite_bench: Ben
     """An operator's stream without a limit takes all there is: events stay in the outbox, and nothing is lost."""
     jetstream = {"store_dir": str(tmp_path / "js"), "max_file_store": 16 * limits.MIB}
     with NatsServer(tmp_path, jetstream=jetstream) as server:
-        async with provisioning(sqlite_bench, server.url, _SMALL) as (provisioner, js, telemetry):
+        async with provisioning(sqlite_bench, server.url, _SMALL) as (provisioner, js, nc, telemetry):
             await provisioner.ensure(store)
             await js.add_stream(StreamConfig(name="greedy", subjects=["greedy"]))
             with contextlib.suppress(APIError):
                 while True:
                     await js.publish("greedy", b"x" * 500_000)
-            relay = Relay(sqlite_bench.repo.events, js._nc, provisioner, batch=1000, poll_s=0.05, telemetry=telemetry)
+            relay = Relay(sqlite_bench.repo.events, nc, provisioner, batch=1000, poll_s=0.05, telemetry=telemetry)
             task = asyncio.create_task(relay.run())
             for number in range(5):
                 request = sqlite_bench.request({f"r{number}": "v"}, store=store)
@@ -236,9 +238,8 @@ async def test_events_resume_when_a_full_broker_has_room_again(sqlite_bench: Ben
 async def test_a_broker_that_does_not_answer(sqlite_bench: Bench, store: Any, tmp_path: Path) -> None:
     server = NatsServer(tmp_path)
     with server:
-        async with provisioning(sqlite_bench, server.url, _SMALL) as (provisioner, js, _):
+        async with provisioning(sqlite_bench, server.url, _SMALL, timeout_s=0.1) as (provisioner, *_):
             await asyncio.to_thread(server.kill)
-            js._timeout = 0.1
             with pytest.raises(UnavailableError, match="it is tried again once NATS answers"):
                 await provisioner.ensure(store)
 
@@ -251,7 +252,7 @@ async def test_only_a_store_of_exclusive_ownership_has_a_bucket_of_owners(
     settings = msgspec.structs.replace(sticky.settings, strategy=Strategy.STICKY, **times)
     sticky = replace(sticky, settings=settings)
     sticky = await sqlite_bench.repo.stores.create_store(sticky)
-    async with provisioning(sqlite_bench, nats_url, _SMALL) as (provisioner, js, _):
+    async with provisioning(sqlite_bench, nats_url, _SMALL) as (provisioner, js, _, _):
         await provisioner.ensure(store)
         for make in (names.owners_bucket, names.wishes_bucket):
             with pytest.raises(NotFoundError):

@@ -30,7 +30,7 @@ _COMMANDS: Final = {
     "sync": ("ringcast_cli._sync_command", "Make a key equal to a file, deletions included."),
     "watch": ("ringcast_cli._watch_command", "Take part as a worker and print each change."),
     "topology": ("ringcast_cli._topology_command", "Show which worker owns what."),
-    "groups": ("ringcast_cli._group_commands", "Look at how far groups of consumers have come, reset them."),
+    "groups": ("ringcast_cli._group_commands", "Show the positions of groups of consumers, reset them."),
     "agent": (
         "ringcast_cli._agent_command",
         "Show the heartbeat agent of this host, resolve blocked rows.",
@@ -40,10 +40,10 @@ _COMMANDS: Final = {
         "List changes that were given up, replay or discard them.",
     ),
     "meta": ("ringcast_cli._meta_commands", "Look at a metadata store in NATS KV or etcd."),
-    "whoami": ("ringcast_cli._principal_commands", "Print what the config service takes this client for."),
+    "whoami": ("ringcast_cli._principal_commands", "Print the principal and the roles of this client."),
     "role": ("ringcast_cli._principal_commands", "Grant, revoke and list roles: who may do what."),
     "token": ("ringcast_cli._principal_commands", "Make and revoke tokens for clients of the config service."),
-    "audit": ("ringcast_cli._audit_commands", "Look at the audit log: what was done and refused, and why."),
+    "audit": ("ringcast_cli._audit_commands", "List, export and verify the audit log."),
     "completion": ("ringcast_cli._completion_command", "Print a shell completion script."),
 }
 
@@ -67,7 +67,7 @@ class LazyGroup(click.Group):
             sys.stdout.flush()
             return result
         except BrokenPipeError:
-            # Whoever read standard output has had enough, as `head` does. The interpreter would complain at exit.
+            # The reader of standard output has closed it, as `head` does. The interpreter would complain at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return codes.OK
         except KeyboardInterrupt:

@@ -43,7 +43,7 @@ def _chosen(principal: str, action: str, since: str) -> dict[str, Any]:
 @click.group()
 @shared_options("service", "timeout")
 def audit() -> None:
-    """Look at the audit log: what was done and refused, by which principal, when and why.
+    """List, export and verify the audit log: what was done and refused, by which principal, when and why.
 
     An admin of a store sees the entries of the store, an admin of `*` all of them. Each entry has a hash that covers
     the one before it.
@@ -79,7 +79,7 @@ def list_entries(context: click.Context, /, store: str | None, limit: int, oldes
 @shared_options("service", "timeout")
 @click.pass_context
 def export(context: click.Context, /, store: str | None, output: Path | None, **words: str) -> None:
-    """Write all entries as JSON lines, the oldest first. `ringcast audit verify --file` looks through such a file."""
+    """Write all entries as JSON lines, the oldest first. `ringcast audit verify --file` checks such a file."""
     config, wanted = settings_of(context), _chosen(**words)
 
     async def entries() -> AsyncIterator[bytes]:
@@ -105,10 +105,10 @@ def export(context: click.Context, /, store: str | None, output: Path | None, **
 @shared_options("service", "timeout")
 @click.pass_context
 def verify(context: click.Context, anchor: str | None, file: Path | None) -> int:
-    """Look through the chain of the audit log. The exit code is 1 when an entry was changed, removed or moved.
+    """Check the chain of the audit log. The exit code is 1 when an entry was changed, removed or moved.
 
-    Keep the printed anchor away from the database, and give it the next time: without one, nothing shows a log that was
-    created again as a whole, or whose end was cut off together with the head that the database has noted.
+    Keep the printed anchor away from the database, and give it the next time. Without one, nothing shows a log whose
+    chain was computed again as a whole, or whose end was cut off together with the head that the database has noted.
     """
     config = settings_of(context)
     link = parse_link("anchor", anchor) if anchor else None

@@ -110,7 +110,7 @@ def replay(
     """Hand the rows of dead letters of STORE over again.
 
     Those with a NUMBER, or those that the options choose, the oldest first. Each row is handed over as it is now, by
-    whoever owns it now: the worker, or for a group the agent that has it. A dead letter is removed once its row was
+    its present owner: the worker, or for a group the agent that has it. A dead letter is removed once its row was
     handled; if it fails again, another one with a higher count takes its place. The others stay, with a reason.
     The exit code is 1 if one failed again or stayed.
     """
@@ -200,7 +200,7 @@ def _print_letters(letters: list[DeadLetterRecord], config: CliConfig) -> None:
         for letter in letters:
             print_json(letter)
     elif letters:
-        columns = ["number", "came", "key", "row", "partition", "revision", "whose", "tries", "replays", "why"]
+        columns = ["number", "time", "key", "row", "partition", "revision", "owner", "tries", "replays", "error"]
         print_table(columns, list(map(_cells, letters)), right=frozenset({0, 4, 5, 7, 8}))
 
 
@@ -244,19 +244,19 @@ def _confirm(store: str, count: int, *, yes: bool) -> None:
 
 
 def _cells(letter: DeadLetterRecord) -> list[str]:
-    came = datetime.fromtimestamp(letter.came_at_ms / 1000, UTC).isoformat(timespec="seconds")
+    time = datetime.fromtimestamp(letter.came_at_ms / 1000, UTC).isoformat(timespec="seconds")
     if letter.unreadable:
-        return [str(letter.number), came, letter.key, "?", str(letter.partition), "", "", "", "", letter.unreadable]
-    whose = f"{letter.worker_id}, group {letter.group}" if letter.group else letter.worker_id
+        return [str(letter.number), time, letter.key, "?", str(letter.partition), "", "", "", "", letter.unreadable]
+    owner = f"{letter.worker_id}, group {letter.group}" if letter.group else letter.worker_id
     row = f"{letter.row_id} (deleted)" if letter.deleted else letter.row_id
     return [
         str(letter.number),
-        came,
+        time,
         letter.key,
         row,
         str(letter.partition),
         str(letter.version),
-        whose,
+        owner,
         str(letter.tries),
         str(letter.replays),
         letter.error,

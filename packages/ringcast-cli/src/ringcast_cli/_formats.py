@@ -169,7 +169,7 @@ def _csv_row(record: CsvRecord, pick: Callable[[int, list[str]], RowWrite]) -> P
 
 
 def _text_lines(source: Source) -> Iterator[str]:
-    """The lines of a source as text; bytes that are not UTF-8 are found by whoever reads the records.
+    """The lines of a source as text; bytes that are not UTF-8 are found when the records are read.
 
     Raises:
         InputError: a line is too long. There may be a quote in what was not read.

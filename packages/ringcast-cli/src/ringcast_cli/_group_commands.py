@@ -17,7 +17,7 @@ from ringcast_cli._output import print_json, print_table
 @click.group()
 @shared_options("servers", "timeout")
 def groups() -> None:
-    """Look at how far groups of consumers have come, and have them begin again."""
+    """Show the positions of groups of consumers, and reset them."""
 
 
 @groups.command("list")
@@ -72,7 +72,7 @@ def show(context: click.Context, store: str, key: str, group: str) -> None:
 def reset(context: click.Context, store: str, key: str, group: str, force: bool) -> None:
     """Have GROUP begin again with every row.
 
-    Deletions of the time before are not told again. An agent that delivers the group (--force) begins again too.
+    Deletions of the time before are not delivered again. An agent that delivers the group (--force) begins again too.
     """
     config = settings_of(context)
     count = asyncio.run(reset_group(config.servers, store, key, group, force=force, timeout_s=config.timeout_s))

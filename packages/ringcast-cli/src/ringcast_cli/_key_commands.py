@@ -55,7 +55,7 @@ def delete(context: click.Context, store: str, name: str, yes: bool, purge: bool
     """Delete KEY of STORE with all its rows. Its workers leave it, and their handlers get no deletes.
 
     It can be restored until the service's retention is over, 7 days by default; with --purge it can't. To delete the
-    rows and keep the key, `ringcast sync` it with an empty file.
+    rows and keep the key, `ringcast sync --allow-empty` it with an empty file.
     """
     config = settings_of(context)
     confirm(name, f"the key {store}/{name}", yes=yes, purge=purge)

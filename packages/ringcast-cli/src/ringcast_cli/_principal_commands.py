@@ -28,7 +28,7 @@ _PRINCIPAL: Final = click.argument("principal")
 @shared_options("service", "timeout")
 @click.pass_context
 def whoami(context: click.Context) -> None:
-    """Print what the config service takes this client for: its principal, and the roles that count for it."""
+    """Print the principal of this client, and the roles that count for it."""
     config = settings_of(context)
 
     async def run() -> WhoAmI:

@@ -62,8 +62,8 @@ class AuditCalls:
     ) -> AuditVerdict:
         """Has the service look through the chain of the audit log from its beginning.
 
-        ``anchor``: ``SEQ:HASH`` of an entry that was noted earlier and kept elsewhere. Without one, a log that somebody
-        who can write to the database has created again, or cut at its end together with its noted head, looks whole.
+        ``anchor``: ``SEQ:HASH`` of an entry that was noted earlier and kept elsewhere. Without one, a log whose chain a
+        writer of the database has computed again, or cut at its end together with its noted head, looks whole.
 
         Raises:
             PermissionDeniedError: this client is no ADMIN of ``*``.

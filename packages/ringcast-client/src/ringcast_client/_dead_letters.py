@@ -55,7 +55,7 @@ class ReplayOutcome(StrEnum):
     KEPT = "kept"
     """It is as it was; ``why`` says what is in the way."""
     NOT_THERE = "not_there"
-    """Somebody else has replayed or discarded it."""
+    """Another call has replayed or discarded it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class DeadLetterCalls:
     ) -> AsyncGenerator[ReplayResult, None]:
         """Has the rows of dead letters handed over again, as they are now; yields what came of each, in any order.
 
-        Whoever owns a row's partition now does it: its worker, or for a group the agent that has it. So no old value
+        The present owner of a row's partition does it: a worker, or for a group the agent that has it. So no old value
         comes back. A dead letter is removed only once its row was handled, or failed again and left another one; those
         of one row and owner are replayed as one. ``patience_s``: how long the owner may take (up to 300). An answer
         after that is ignored, and the dead letter stays.

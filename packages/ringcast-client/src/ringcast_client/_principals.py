@@ -15,7 +15,7 @@ class PrincipalCalls:
     _calls: Calls
 
     async def who_am_i(self) -> WhoAmI:
-        """What the service takes this client for, by its token, its certificate, or only its host; and its roles."""
+        """The principal of this client, by its token, its certificate or its host, and its roles."""
         reply = await self._calls.unary(self._calls.rpc.WhoAmI, pb.WhoAmIRequest())
         return WhoAmI(reply.principal, tuple(map(role_grant, reply.roles)), reply.unrestricted)
 

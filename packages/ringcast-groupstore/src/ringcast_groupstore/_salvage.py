@@ -35,7 +35,7 @@ def salvage(damaged: Path, target: Path, limits: Limits) -> int:
 
     They keep their revisions. Of a key that is there twice the later write is kept, and what the log says was removed
     later is not. The log of changes begins anew after all that the old one had, or ``MARGIN`` after the last revision
-    that was seen if the end of the old one can't be read: whoever resumes from it finds out that something is missing.
+    that was seen if the end of the old one can't be read: a watch that resumes there learns that something is missing.
 
     Raises:
         StoreFullError: the new store can't be written.

@@ -44,7 +44,7 @@ _decoder = msgspec.json.Decoder(DeadLetter)
 
 
 def dead_letter_id(letter: DeadLetter, nonce: str, replay_id: str = "") -> str:
-    """The message id of a dead letter: the stream drops the second message of an id, whoever sent the first.
+    """The message id of a dead letter: the stream drops the second message of an id, also of another sender.
 
     ``nonce``: what nobody but the sender can know. ``replay_id``: of the request to hand the row over again, if any.
     """
@@ -65,7 +65,7 @@ def encode_dead_letter(letter: DeadLetter, max_bytes: int) -> bytes:
 def decode_dead_letter(data: bytes, key: str, partition: int, partition_count: int) -> DeadLetter:
     """Reads a dead letter that came on the subject of a key and partition.
 
-    Whoever may write one writes what it likes: what is not of that key and partition is not believed.
+    A process that may write one can write anything: what is not of that key and partition is not believed.
 
     Raises:
         ProtocolError: it is not one, or belongs elsewhere.

@@ -1,7 +1,7 @@
 """The hard limits of Ringcast, each in one place.
 
-They come from the operating envelope; whoever lets a value in checks it with :mod:`ringcast_wire` and refuses it
-with an error that gives the limit and the value.
+They come from the operating envelope. The process that receives a value checks it with :mod:`ringcast_wire`, and
+refuses it with an error that gives the limit and the value.
 """
 
 from __future__ import annotations

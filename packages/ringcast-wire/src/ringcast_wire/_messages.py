@@ -26,7 +26,7 @@ T = TypeVar("T")
 _LEASE: Final = r"\A[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_-]{1,64})?\Z"
 _Revision = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 LeaseId = Annotated[str, msgspec.Meta(pattern=_LEASE)]
-"""A worker's own lease is its id, a host's has a second token. Whoever reads records asks a server for the leases that
+"""A worker's own lease is its id, a host's has a second token. A reader of records asks a server for the leases that
 they name: so a record that names anything else can't be read."""
 
 

@@ -26,9 +26,9 @@ HEADER_MSG_ID: Final = "Nats-Msg-Id"
 HEADER_ERROR: Final = "Ringcast-Error"
 HEADER_CHUNK: Final = "Ringcast-Chunk"
 HEADER_PATIENCE: Final = "Ringcast-Patience-Ms"
-"""How long whoever fetches waits for an answer to begin: one that comes later is not made."""
+"""How long the requester of a fetch waits for its answer to begin: one that comes later is not made."""
 HEADER_FETCH_ID: Final = "Ringcast-Fetch-Id"
-"""Names a fetch for whoever asked to cancel it; others can't guess it."""
+"""Names a fetch, so that its requester can cancel it; others can't guess it."""
 HEADER_CLIENT: Final = "Nats-Request-Info"
 """What a server says of a client of another account, where the import shares it."""
 HEADER_TRACE: Final = "traceparent"
@@ -329,7 +329,7 @@ def inbox_prefix(worker_id: str) -> str:
 
 
 def is_inbox(subject: str) -> bool:
-    """Whether answers may be sent there: whoever asks must not make the service publish anywhere else for it.
+    """Whether answers may be sent there: a requester must not make the service publish anywhere else for it.
 
     ``_R_.`` is where a NATS server has the answers to another account sent.
     """

@@ -35,7 +35,7 @@ class ReplayOutcome(StrEnum):
 class ReplayRequest(msgspec.Struct, frozen=True, array_like=True):
     """Asks for a row to be handed over again, as it is now.
 
-    Whoever owns the partition does it, or only ``worker_id`` if that is not empty; for a ``group`` the agent whose
+    The owner of the partition does it, or only ``worker_id`` if that is not empty; for a ``group`` the agent whose
     worker it is. It is handed over once all up to ``revision`` of the partition, in ``history``, has been.
     """
 

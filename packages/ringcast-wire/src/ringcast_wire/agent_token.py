@@ -1,4 +1,4 @@
-"""Where the token of a host's agent lies: for the agent, which makes it, and for whoever calls the agent."""
+"""Where the token of a host's agent lies: for the agent, which makes it, and for its callers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One trace from a write to the handlers that hear of it, over gRPC metadata and NATS headers (W3C ``traceparent``).
 
 Needs ``opentelemetry-api`` (the extra ``tracing``) and a provider that the program has configured: without either
-:func:`make_tracing` gives ``None``, and whoever asked does nothing. What came in is passed on all the same.
+:func:`make_tracing` gives ``None``, and its caller does nothing. What came in is passed on all the same.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Tracing:
         kind: str = "INTERNAL",
         start_ns: int | None = None,
     ) -> Span:
-        """A span that has begun, at ``start_ns`` of the wall clock or now; whoever started it ends it."""
+        """A span that has begun, at ``start_ns`` of the wall clock or now; its caller ends it."""
         contexts = [self._trace.get_current_span(self._under(link)).get_span_context() for link in links]
         return self._tracer.start_span(
             name,

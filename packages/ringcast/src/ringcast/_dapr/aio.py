@@ -65,8 +65,8 @@ class DaprClient:
         """The rows that ``keys`` names; what is not there is not among the items.
 
         Of one whole config key the items have row ids as names; of several entries ``<key>/<row id>``. A row that is
-        asked for by name has that name. Every row of the store is seen, whoever owns it: a whole config key of a FULL
-        store that this client is subscribed to is answered from memory, everything else is fetched.
+        asked for by name has that name. The rows of all workers are among them. A whole config key of a
+        FULL store that this client is subscribed to is answered from memory, everything else is fetched.
 
         Raises:
             InvalidInputError, ValueError: an argument breaks a rule.

@@ -79,7 +79,7 @@ class Subscription:
 
     @property
     def in_handler(self) -> bool:
-        """Whether whoever asks runs within a call of its handler."""
+        """Whether the caller runs within a call of its handler."""
         return _running.get() == self.id
 
     async def start(self) -> None:
@@ -161,7 +161,7 @@ class Subscription:
 
 
 def in_any_handler() -> bool:
-    """Whether whoever asks runs within a call of a handler."""
+    """Whether the caller runs within a call of a handler."""
     return _running.get() is not None
 
 

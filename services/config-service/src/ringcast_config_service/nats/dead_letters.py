@@ -1,7 +1,7 @@
 """Dead letters as they stand on NATS: pages of them in either direction, and their removal.
 
-They are read by direct gets, several messages an answer, so that reading leaves no consumer behind. Whoever may write a
-dead letter writes what it likes, so the subject and the number count, and of the body only what fits them.
+They are read by direct gets, several messages an answer, so that reading leaves no consumer behind. A process that may
+write a dead letter can write anything, so the subject and the number count, and of the body only what fits them.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ _read = msgspec.json.Decoder(_Reply).decode
 
 
 class EventPublisher:
-    """Publishes over one connection. Whoever calls bounds how many messages are not answered.
+    """Publishes over one connection. The caller bounds how many messages are not answered.
 
     ``reached``: the highest number that was answered, so the connection has carried all up to it; ``reached_at``: when
     that last rose (the loop's clock). So a slow connection is distinguished from a stream that does not answer.

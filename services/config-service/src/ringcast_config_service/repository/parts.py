@@ -217,7 +217,7 @@ class RowWriter(Protocol):
         Any number of tasks may write at once, to the same partitions too: those are written one after the other.
 
         Raises:
-            LockedError: somebody else had the lock of one of the partitions for too long.
+            LockedError: another transaction had the lock of one of the partitions for too long.
             UnavailableError: nothing was written, unless the sentence says that the commit itself may have happened.
         """
 

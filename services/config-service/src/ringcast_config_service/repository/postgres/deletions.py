@@ -6,7 +6,7 @@ How a deletion is exact. Writers keep the ids of keys in memory and lock nothing
 - First the store or key is marked, with the row of the store locked, as it is where keys are created: from the commit
   on nobody creates a key there, and nobody reads.
 - Then a head is made for each partition of each key that has none, and all are locked and closed, a transaction a key.
-  Whoever holds one of them commits before; whoever comes later finds it closed, and is refused. Once the deletion
+  A writer that holds one of them commits before; a later one finds it closed, and is refused. Once the deletion
   returns, nothing is written any more.
 - If that breaks off, the mark is there and heads may be open: deleting again, or the next :func:`expire_deleted` of any
   instance, closes the rest.

@@ -1,8 +1,8 @@
 """Whether the rows of a large write are all new, guessed from the writes before it.
 
-In a first load they are, and to look for each of them costs the database half as much as to store it. Whoever guesses
-so copies them without a look: the primary key refuses a row that is there after all, and the write begins again,
-looking. A wrong guess therefore costs a transaction and never a row.
+In a first load they are, and to look for each of them costs the database half as much as to store it. So where
+the predictor guesses that rows are new, they are copied without a look-up. The primary key refuses a row that exists,
+and the write begins again with a look-up. A wrong guess therefore costs a transaction and never a row.
 """
 
 from __future__ import annotations

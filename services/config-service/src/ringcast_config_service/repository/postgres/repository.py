@@ -121,7 +121,7 @@ class PostgresRepository:
         await self._watch.look(db)
 
     async def _create_schema(self) -> int:
-        """Creates what is missing, upgrades what is older. Several instances may do so at once: whoever loses a race
+        """Creates what is missing, upgrades what is older. Several instances may do so at once: the loser of a race
         looks again."""
         backoff = sessions.collision_backoff()
         async with self._sessions.use("upkeep") as db:

@@ -2,8 +2,8 @@
 
 How writes keep apart, on PostgreSQL. They run in READ COMMITTED, and the row of a partition's head is their lock:
 
-- Whoever writes rows, history or events of a partition, or removes its tombstones, has locked its head before, until
-  the end of the transaction. So between the lock and the commit nobody else changes what the plan was made from.
+- A transaction that writes rows, history or events of a partition, or removes its tombstones, has locked its head
+  before, until its end. So between the lock and the commit no other changes what the plan was made from.
 - What the plan is made from is as new as the locked heads. A locking read returns the newest committed head, while the
   rows that the same statement returns are those of its snapshot, which may be older if it had to wait for the lock.
   The statement therefore returns the head of the snapshot too. Rows change only together with their head's revision
@@ -17,7 +17,7 @@ How writes keep apart, on PostgreSQL. They run in READ COMMITTED, and the row of
 - Stores and keys are counted under a lock too: of the one row of ``schema_version`` for the stores, of the row of the
   store for its keys. The next statement, with a younger snapshot, looks whether the store or key is there meanwhile.
 - No deadlocks among us: stores are locked first, in order of their names; then the heads that are there, in order; then
-  heads are inserted, in order. Whoever inserts waits only for others who insert, and a head that was committed
+  heads are inserted, in order. An insert waits only for other inserts, and a head that was committed
   meanwhile is not waited for.
 
 SERIALIZABLE would add nothing to this but conflicts: PostgreSQL takes locks of whole pages and tables for large reads,

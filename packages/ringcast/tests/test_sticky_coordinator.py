@@ -109,6 +109,8 @@ class Application:
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self.last_calls: set[asyncio.Task[None]] = set()
         self.last_call_at = 0.0
+        self.shares: list[frozenset[int]] = []
+        """What its share was said to be."""
         self.hold: asyncio.Event | None = None
         """Where this is set to an event, calls do not end before it is set."""
         self.is_lame = False
@@ -151,6 +153,10 @@ class Application:
         """Each was done at once."""
 
     def session_changed(self, key: str, runs: bool) -> None:
+        self.court.moved.set()
+
+    def settled(self, key: str, partitions: frozenset[int]) -> None:
+        self.shares.append(partitions)
         self.court.moved.set()
 
     async def _serve(self, key: str, partition: int, before: asyncio.Task[None] | None) -> None:

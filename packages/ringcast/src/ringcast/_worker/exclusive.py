@@ -13,6 +13,7 @@ from ringcast_wire import EventLog
 from ringcast._common.stats import Trigger
 from ringcast._coordination.sticky import StickyCoordinator
 from ringcast._coordination.sticky_ownership import ExclusiveCall
+from ringcast._protocol.sticky.ownership import OwnedState
 from ringcast._worker.session import KeySession
 
 
@@ -53,9 +54,11 @@ class KeyGate:
         """Lets a call start."""
         call = self._coordinator.begin_call(self._session.key, partition)
         if call is None:
+            self._session.machine.stats.fence_refusals += 1
             self._session.applier.lose({partition})
             return None
         if token is not None and token != call.token:
+            self._session.machine.stats.fence_refusals += 1
             call.end()  # it was lost, and has come back: the change is of the time before
             return None
         return self._admit(call, partition)
@@ -63,7 +66,10 @@ class KeyGate:
     def begin_last(self, partition: int) -> AdmittedCall | None:
         """Lets ``on_revoked`` start."""
         call = self._coordinator.begin_last_call(self._session.key, partition)
-        return None if call is None else self._admit(call, partition)
+        if call is None:
+            self._session.machine.stats.fence_refusals += 1
+            return None
+        return self._admit(call, partition)
 
     def end_last(self, partition: int) -> None:
         """``on_revoked`` has returned, or there is none."""
@@ -144,6 +150,17 @@ class ExclusiveKeys:
         vitals.works("session")
         if not vitals.assigned:
             vitals.joins()
+
+    def settled(self, key: str, partitions: frozenset[int]) -> None:
+        """The share of this worker is known: what was restored of other partitions is given up."""
+        session = self._sessions[key]
+        assert self._coordinator is not None
+        held = frozenset(session.machine.partitions)
+        kept = frozenset(number for number in held if self._coordinator.state_of(key, number) is not OwnedState.ABSENT)
+        if kept != held:
+            session.ownership.hold(kept)
+        if not partitions:
+            session.ownership.has_no_share()
 
     # ---- how it is done
 

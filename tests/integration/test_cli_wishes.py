@@ -75,11 +75,11 @@ def test_pins(cli: Cli, store: str, workers: dict[str, ManagedProcess]) -> None:
 
 
 def test_what_is_refused(cli: Cli, store: str) -> None:
-    place = f"of any key of store '{store}'"
-    assert cli.refused("drain", "w", "--store", store) == f"no worker 'w' takes part {place}"
+    place = f"any key of store '{store}'"
+    assert cli.refused("drain", "w", "--store", store) == f"no worker 'w' takes part in {place}"
     assert cli.refused("drain", "w") == "no worker 'w' takes part in any store with the strategy sticky"
     assert cli.refused("drain", "w", "--store", "nowhere") == "store 'nowhere' does not exist"
-    assert cli.refused("pin", store, "list", 0, "w") == f"no worker 'w' takes part of {store}/list"
+    assert cli.refused("pin", store, "list", 0, "w") == f"no worker 'w' takes part in {store}/list"
     assert f"store '{store}' has no config key 'other'" in cli.refused("pin", store, "other", 0, "w")
     assert "partition 8 is out of range: the store has partitions 0 to 7" in cli.refused("pin", store, "list", 8, "w")
     cli.ok("store", "create", f"{store}-jump", "--partitions", 2)

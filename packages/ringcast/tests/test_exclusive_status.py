@@ -12,7 +12,8 @@ from ringcast._coordination.sticky_measures import LeaderMeasures, by_phase
 from ringcast._protocol.sticky.records import Entry, Phase, Session, Table
 from ringcast.metrics import PrometheusMetrics
 from ringcast.wishes import drain_worker, undrain_worker
-from ringcast_testkit import PATIENCE_S, until
+from ringcast_core import row_partition
+from ringcast_testkit import PATIENCE_S, until, until_workers
 from ringcast_wire import Strategy
 
 TIMES = {"strategy": Strategy.STICKY, "lease_ttl_ms": 2_000, "call_bound_ms": 200}
@@ -69,10 +70,12 @@ async def test_what_was_restored_of_the_partitions_of_others_is_given_up(store: 
             assert cache.restored_rows == 40
             await owns(one, 4)
             await owns(two, 4)
-            await one.wait_until(
-                "list", lambda: one.row_count("list") + two.row_count("list") == 40, timeout_s=PATIENCE_S
-            )
-            assert {row.partition for row in one.rows("list")} <= one.owned("list")
+
+            def each_has_its_own() -> bool:
+                held = [{row_partition(row.row_id, 8) for row in worker.rows("list")} for worker in (one, two)]
+                return held == [one.owned("list"), two.owned("list")] and len(held[0]) == 4
+
+            await until_workers([one, two], "list", each_has_its_own)
 
 
 async def test_a_call_over_the_bound_shows_in_health_and_metrics(store: Any) -> None:
@@ -118,7 +121,7 @@ async def test_moves_and_leaders_are_measured(store: Any) -> None:
         async with store.worker("b", handler=_take, metrics=metrics) as two:
             await owns(two, 2)
             await owns(one, 2)
-            assert read("config_handoff_seconds_count") == 2
+            await until(lambda: read("config_handoff_seconds_count") == 2)
             assert 0 < (read("config_handoff_seconds_sum") or 0) < 2 * PATIENCE_S
             assert read("config_leader_changes_total") == 1
             assert read("config_key_leading", "b") == 0

@@ -132,9 +132,9 @@ async def test_what_is_refused(store: Any, workers: dict[str, Worker]) -> None:
         await drain_worker(url, store.name, name, "other")
     with pytest.raises(UnknownKeyError, match="has no config key 'other'"):
         await pin_partition(url, store.name, "other", 0, name)
-    with pytest.raises(InvalidInputError, match=f"no worker 'c' takes part of {store.name}/list"):
+    with pytest.raises(InvalidInputError, match=f"no worker 'c' takes part in {store.name}/list"):
         await pin_partition(url, store.name, "list", 0, "c")
-    with pytest.raises(InvalidInputError, match=f"no worker 'c' takes part of any key of store '{store.name}'"):
+    with pytest.raises(InvalidInputError, match=f"no worker 'c' takes part in any key of store '{store.name}'"):
         await drain_worker(url, store.name, "c")
     with pytest.raises(InvalidInputError, match=f"worker '{name}' is not drained in {store.name}"):
         await undrain_worker(url, store.name, name)

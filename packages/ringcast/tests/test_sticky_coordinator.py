@@ -97,8 +97,7 @@ class Court:
 
 
 class Application:
-    """A participant in memory: prepares in a turn of the loop, and calls a handler for each of its partitions over and
-    over, in a task a partition."""
+    """A participant in memory: prepares at once, and calls a handler over and over, in a task a partition."""
 
     def __init__(self, worker_id: str, court: Court) -> None:
         self.worker_id = worker_id
@@ -109,8 +108,6 @@ class Application:
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self.last_calls: set[asyncio.Task[None]] = set()
         self.last_call_at = 0.0
-        self.shares: list[frozenset[int]] = []
-        """What its share was said to be."""
         self.hold: asyncio.Event | None = None
         """Where this is set to an event, calls do not end before it is set."""
         self.is_lame = False
@@ -156,7 +153,6 @@ class Application:
         self.court.moved.set()
 
     def settled(self, key: str, partitions: frozenset[int]) -> None:
-        self.shares.append(partitions)
         self.court.moved.set()
 
     async def _serve(self, key: str, partition: int, before: asyncio.Task[None] | None) -> None:

@@ -316,8 +316,8 @@ async def _keys_of(tool: _Tool, worker_id: str, key: str | None, is_meant: Calla
 
 
 def _unknown_worker(store: str, worker_id: str, key: str | None) -> InvalidInputError:
-    place = f"of {store}/{key}" if key is not None else f"of any key of store {store!r}"
-    return InvalidInputError(f"no worker {worker_id!r} takes part {place}", field="worker")
+    place = f"{store}/{key}" if key is not None else f"any key of store {store!r}"
+    return InvalidInputError(f"no worker {worker_id!r} takes part in {place}", field="worker")
 
 
 __all__ = [

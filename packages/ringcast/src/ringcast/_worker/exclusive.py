@@ -107,6 +107,8 @@ class ExclusiveKeys:
         self._wishes: dict[str, list[tuple[_Wish, int, int]]] = {key: [] for key in sessions}
         self._preparing: dict[str, dict[int, int]] = {key: {} for key in sessions}
         """Partitions that are being prepared, with the token that it is for."""
+        self._wanted: dict[str, frozenset[int]] = dict.fromkeys(sessions, frozenset())
+        """Partitions that events are wanted of. Those that a cache had are held before that."""
         self._coordinator: StickyCoordinator | None = None
 
     def follow(self, coordinator: StickyCoordinator, bound_s: float) -> None:
@@ -158,7 +160,7 @@ class ExclusiveKeys:
         held = frozenset(session.machine.partitions)
         kept = frozenset(number for number in held if self._coordinator.state_of(key, number) is not OwnedState.ABSENT)
         if kept != held:
-            session.ownership.hold(kept)
+            self._hold(session, kept)
         if not partitions:
             session.ownership.has_no_share()
 
@@ -170,8 +172,8 @@ class ExclusiveKeys:
         match wish:
             case _Wish.PREPARE:
                 preparing.update(tokens)
-                if not numbers <= held:
-                    session.ownership.hold(held | numbers)
+                if not numbers <= held & self._wanted[key]:
+                    self._hold(session, held | numbers)
             case _Wish.ACTIVATE:
                 session.ownership.take_over(tokens, Trigger.LEAVE)
             case _Wish.STOP:
@@ -180,7 +182,11 @@ class ExclusiveKeys:
             case _Wish.FORGET:
                 for number in numbers:
                     preparing.pop(number, None)
-                session.ownership.hold(held - numbers)
+                self._hold(session, held - numbers)
+
+    def _hold(self, session: KeySession, numbers: frozenset[int]) -> None:
+        self._wanted[session.key] = numbers
+        session.ownership.hold(numbers)
 
     def _skip_last_calls(self, session: KeySession, numbers: frozenset[int]) -> None:
         """The application does not have to be told of partitions that it was not told that it has."""

@@ -8,7 +8,7 @@ leader of a key carries wishes out; nothing in their bucket ages, so they hold u
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -197,7 +197,7 @@ async def follow_drain(
     keys: Sequence[str],
     *,
     timeout_s: float = DEFAULT_TIMEOUT_S,
-) -> AsyncIterator[list[Drain]]:
+) -> AsyncGenerator[list[Drain], None]:
     """How far a drain is, each time that it has got further, until the worker owns nothing of these keys.
 
     It may wait for ever, where no other worker takes the partitions: bound it. Raises as :func:`drain_worker`.

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from dataclasses import fields
 from functools import cache
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
@@ -176,8 +175,8 @@ def test_the_example_of_workers_gives_hook_and_stop_their_time() -> None:
     (worker,) = pod["containers"]
     hook = worker["lifecycle"]["preStop"]["exec"]["command"][-1]
     patience_s = float(re.search(r"ringcast drain .* --wait --patience (\d+)", hook)[1])  # type: ignore[index]
-    defaults = {field.name: field.default for field in fields(WorkerConfig)}
-    stop_s = 2 * LeaderTimes().prepare_s + defaults["drain_timeout_s"] + 3 * 5.0
+    worker_config = WorkerConfig(store="gateway", keys=("limits",))
+    stop_s = 2 * LeaderTimes().prepare_s + worker_config.drain_timeout_s + 3 * 5.0
     assert pod["terminationGracePeriodSeconds"] >= patience_s + stop_s
     (undrain,) = pod["initContainers"]
     assert "ringcast undrain" in undrain["command"][-1], "a drain outlives the pod"

@@ -24,6 +24,8 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from ringcast import WorkerConfig
+from ringcast._protocol.sticky.leader import LeaderTimes
 from ringcast_config_service.app import App
 from ringcast_config_service.config import Config
 from ringcast_testkit import ManagedProcess
@@ -168,6 +170,18 @@ def policies() -> Iterator[tuple[dict[str, Any], str, dict[str, Any]]]:
                 yield policy, direction, rule
 
 
+def test_the_example_of_workers_gives_hook_and_stop_their_time() -> None:
+    pod = the("StatefulSet", "gateway-worker")["spec"]["template"]["spec"]
+    (worker,) = pod["containers"]
+    hook = worker["lifecycle"]["preStop"]["exec"]["command"][-1]
+    patience_s = float(re.search(r"ringcast drain .* --wait --patience (\d+)", hook)[1])  # type: ignore[index]
+    worker_config = WorkerConfig(store="gateway", keys=("limits",))
+    stop_s = 2 * LeaderTimes().prepare_s + worker_config.drain_timeout_s + 3 * 5.0
+    assert pod["terminationGracePeriodSeconds"] >= patience_s + stop_s
+    (undrain,) = pod["initContainers"]
+    assert "ringcast undrain" in undrain["command"][-1], "a drain outlives the pod"
+
+
 def test_every_object_is_whole_and_every_file_is_used() -> None:
     for one in manifests():
         assert one["apiVersion"]
@@ -175,7 +189,7 @@ def test_every_object_is_whole_and_every_file_is_used() -> None:
     kustomization = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())
     used = {name for name in kustomization["resources"] if name.endswith(".yaml")}
     there = {file.name for file in KUBERNETES.glob("*.yaml")}
-    assert used == there - {"kustomization.yaml", "secrets.example.yaml"}
+    assert used == there - {"kustomization.yaml", "secrets.example.yaml", "worker.example.yaml"}
     assert all((KUBERNETES / name).exists() for name in kustomization["resources"])
     (generator,) = yaml.safe_load((NATS / "kustomization.yaml").read_text())["configMapGenerator"]
     assert set(generator["files"]) == {file.name for file in NATS.glob("*.conf")}

@@ -6,6 +6,7 @@ import datetime
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -263,7 +264,7 @@ def test_the_arithmetic_of_a_move() -> None:
     assert (gone.moved_share, gone.ideal_share, gone.load_after) == (0.5, 0.5, 1.0)
 
 
-@pytest.mark.parametrize("strategy", [Strategy.JUMP, Strategy.RING])
+@pytest.mark.parametrize("strategy", list(Strategy))
 def test_owners_are_slots(strategy: Strategy) -> None:
     workers = (0, 3, 5)
     layout = pipeline.Layout(partitions=64, workers=workers, strategy=strategy)
@@ -271,10 +272,23 @@ def test_owners_are_slots(strategy: Strategy) -> None:
     assert len(layout.owners()) == 64
     with pytest.raises(InvalidInputError, match="workers are 0: 1 to 200"):
         pipeline.Layout(partitions=64, workers=()).owners()
-    with pytest.raises(InvalidInputError, match="the strategy sticky has no computed owners"):
-        pipeline.Layout(partitions=64, workers=workers, strategy=Strategy.STICKY).owners()
     with pytest.raises(InvalidInputError, match="4097"):
         pipeline.Layout(partitions=4097, workers=workers).owners()
+
+
+@pytest.mark.parametrize("then", [(0, 1, 2, 3, 4), (0, 2, 3), (0, 1, 2, 3)])
+def test_exclusive_ownership_moves_as_little_as_can_be(then: tuple[int, ...]) -> None:
+    """From owners of its own, and from those that another strategy had: even in the end, and no row moves in vain."""
+    after = pipeline.Layout(partitions=64, workers=then, strategy=Strategy.STICKY)
+    for strategy in (Strategy.STICKY, Strategy.RING):
+        before = pipeline.Layout(partitions=64, workers=(0, 1, 2, 3), strategy=strategy)
+        old, new = before.owners(), after.owners(before)
+        has, gets = Counter(old), Counter(new)
+        assert max(gets.values()) - min(gets.values()) <= 1
+        came = sum(max(0, gets[slot] - has[slot]) for slot in then)
+        assert sum(one != other for one, other in zip(old, new, strict=True)) == came
+    elsewhere = pipeline.Layout(partitions=32, workers=(0, 1), strategy=Strategy.JUMP)
+    assert after.owners(elsewhere) == after.owners(), "another store: its partitions are others"
 
 
 def test_the_command_says_what_it_takes(spec_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,9 +314,9 @@ def test_the_command_says_what_it_takes(spec_file: Path, monkeypatch: pytest.Mon
         (["export", "gateway", "list", "out", "--since", "x"], 2, "--since goes with --history"),
         (["capacity", "--partitions", "0", "--workers", "3"], 1, "0"),
         (
-            ["capacity", "--partitions", "64", "--workers", "3", "--then-strategy", "sticky"],
+            ["capacity", "--partitions", "64", "--workers", "201", "--strategy", "sticky"],
             1,
-            "the strategy sticky has no computed owners: the table of each key has them",
+            "workers are 201: 1 to 200",
         ),
         (["capacity", "--partitions", "64", "--workers", "201"], 1, "workers are 201: 1 to 200 are allowed"),
     ],

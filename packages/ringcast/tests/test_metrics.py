@@ -20,7 +20,7 @@ from ringcast._common.measures import NoMetrics
 from ringcast._common.place import read_place
 from ringcast.metrics import PrometheusMetrics
 from ringcast_testkit import PATIENCE_S, History, WorkerProcess
-from ringcast_wire import names
+from ringcast_wire import Strategy, names
 from ringcast_wire.metrics import WORKER, Sample, Source
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ async def test_health_is_told_to_any_thread(store: Store) -> None:
 
 async def test_what_is_exposed_is_what_is_documented(store: Store, tmp_path: Path) -> None:
     """In both directions: names, kinds, and the labels of every sample, of a worker that has done everything once."""
-    await store.create(inline=0)
+    await store.create(inline=0, strategy=Strategy.STICKY, lease_ttl_ms=10_000, call_bound_ms=1_000)
     await store.put("a", "1")
     async with store.worker(handler=lambda change: None, metrics_listen="127.0.0.1:0", cache_dir=tmp_path) as worker:
         await worker.wait_ready(timeout_s=PATIENCE_S)

@@ -97,8 +97,7 @@ class Court:
 
 
 class Application:
-    """A participant in memory: prepares in a turn of the loop, and calls a handler for each of its partitions over and
-    over, in a task a partition."""
+    """A participant in memory: prepares at once, and calls a handler over and over, in a task a partition."""
 
     def __init__(self, worker_id: str, court: Court) -> None:
         self.worker_id = worker_id
@@ -151,6 +150,9 @@ class Application:
         """Each was done at once."""
 
     def session_changed(self, key: str, runs: bool) -> None:
+        self.court.moved.set()
+
+    def settled(self, key: str, partitions: frozenset[int]) -> None:
         self.court.moved.set()
 
     async def _serve(self, key: str, partition: int, before: asyncio.Task[None] | None) -> None:

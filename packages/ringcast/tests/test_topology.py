@@ -13,7 +13,6 @@ from ringcast import Worker
 from ringcast.topology import read_topologies, read_topology
 from ringcast_core import assign_jump, assign_ring
 from ringcast_wire import (
-    InvalidInputError,
     LeaseRecord,
     MismatchError,
     Mode,
@@ -98,13 +97,13 @@ async def test_ring(nats_url: str, store_name: str) -> None:
     assert topology.owners == tuple("ab"[index] for index in assign_ring(PARTITIONS, ["a", "b"]))
 
 
-async def test_owners_that_tables_have_are_not_computed(nats_url: str, store_name: str) -> None:
-    sentence = f"the topology of store '{store_name}' can't be read: tables have the owners of its strategy sticky"
+async def test_a_store_of_exclusive_ownership_without_its_buckets(nats_url: str, store_name: str) -> None:
+    sentence = f"store '{store_name}' has no bucket of owners: its config service has not made it"
     async with _store(nats_url, store_name, strategy=Strategy.STICKY, **TIMES) as js:
         await _join(js, store_name, "list", "a", 0)
-        with pytest.raises(InvalidInputError, match=sentence):
+        with pytest.raises(UnavailableError, match=sentence):
             await read_topology(nats_url, store_name, "list")
-        with pytest.raises(InvalidInputError, match=sentence):
+        with pytest.raises(UnavailableError, match=sentence):
             await read_topologies(nats_url, store_name)
 
 

@@ -30,6 +30,11 @@ _COMMANDS: Final = {
     "sync": ("ringcast_cli._sync_command", "Make a key equal to a file, deletions included."),
     "watch": ("ringcast_cli._watch_command", "Take part as a worker and print each change."),
     "topology": ("ringcast_cli._topology_command", "Show which worker owns what."),
+    "drain": ("ringcast_cli._wishes_commands", "Have a worker give its partitions to others (strategy sticky)."),
+    "undrain": ("ringcast_cli._wishes_commands", "Let a drained worker have partitions again."),
+    "pin": ("ringcast_cli._wishes_commands", "Have a worker own a partition (strategy sticky)."),
+    "unpin": ("ringcast_cli._wishes_commands", "Take a pin back."),
+    "pins": ("ringcast_cli._wishes_commands", "List pins and drains."),
     "groups": ("ringcast_cli._group_commands", "Show the positions of groups of consumers, reset them."),
     "agent": (
         "ringcast_cli._agent_command",

@@ -6,22 +6,24 @@ import asyncio
 from typing import Any, Final
 
 import click
-from ringcast.topology import Member, Topology, read_topologies, read_topology
+from ringcast.topology import Exclusive, Member, Topology, read_topologies, read_topology
 from ringcast_wire import Mode
 
 from ringcast_cli._options import settings_of, shared_options
-from ringcast_cli._output import print_json, print_table
+from ringcast_cli._output import note, print_json, print_table, visible
 
 
 @click.command()
 @click.argument("store")
 @click.argument("key", required=False)
+@click.option("--partitions", is_flag=True, help="With the strategy sticky: a line a partition, with its token.")
 @shared_options("servers", "timeout")
 @click.pass_context
-def topology(context: click.Context, store: str, key: str | None) -> None:
+def topology(context: click.Context, store: str, key: str | None, partitions: bool) -> None:
     """Show which worker owns which partitions of KEY, or of every key that has workers.
 
-    With --json one document a key, with the owner of each partition.
+    With the strategy sticky also the leader, the partitions that move, pins and drains. With --json one document a key,
+    with the owner of each partition.
     """
     config = settings_of(context)
     if key is None:
@@ -32,7 +34,7 @@ def topology(context: click.Context, store: str, key: str | None) -> None:
         if config.json:
             print_json(_document(each))
         else:
-            _print(each)
+            _print(each, partitions)
     if not found and not config.json:
         click.echo(f"{store} has no workers")
 
@@ -46,10 +48,11 @@ def _document(topology: Topology) -> dict[str, Any]:
         "partition_count": topology.settings.partition_count,
         "members": topology.members,
         "owners": topology.owners,
+        **({"exclusive": topology.exclusive} if topology.exclusive is not None else {}),
     }
 
 
-def _print(topology: Topology) -> None:
+def _print(topology: Topology, partitions: bool) -> None:
     settings = topology.settings
     owned = sum(owner is not None for owner in topology.owners)
     click.echo(
@@ -64,13 +67,42 @@ def _print(topology: Topology) -> None:
         rows = [_row(member, settings.partition_count) for member in topology.members]
         columns = ["worker", "slot", "alive", "partitions", "share", "host", "pid", "which"]
         print_table(columns, rows, right=frozenset({1, 3, 4, 6}))
+    if topology.exclusive is not None:
+        _print_exclusive(topology.exclusive, partitions)
+
+
+def _print_exclusive(exclusive: Exclusive, partitions: bool) -> None:
+    moving = sum(each.next_owner is not None for each in exclusive.partitions)
+    leader = visible(exclusive.leader) if exclusive.leader is not None else "nobody"
+    click.echo(f"table {exclusive.epoch}, {leader} leads, {moving} partitions move")
+    if exclusive.drains:
+        click.echo(f"drained: {', '.join(exclusive.drains)}")
+    if exclusive.pins:
+        click.echo(f"pinned: {', '.join(f'{number} to {name}' for number, name in sorted(exclusive.pins.items()))}")
+    for name, because in exclusive.unreadable.items():
+        note(f"record {name} can't be read: {because}")
+    rows = [
+        [
+            str(number),
+            each.owner or "-",
+            str(each.token),
+            each.phase,
+            each.next_owner or "-",
+            str(each.next_token) if each.next_owner is not None else "-",
+        ]
+        for number, each in enumerate(exclusive.partitions)
+        if partitions or each.phase != "held"
+    ]
+    if rows:
+        columns = ["partition", "owner", "token", "phase", "next owner", "next token"]
+        print_table(columns, rows, right=frozenset({0, 2, 5}))
 
 
 def _row(member: Member, partition_count: int) -> list[str]:
     share = f"{100 * len(member.partitions) / partition_count:.1f} %"
     return [
         member.worker_id,
-        str(member.slot),
+        str(member.slot) if member.slot is not None else "-",
         "yes" if member.alive else "no",
         str(len(member.partitions)),
         share,

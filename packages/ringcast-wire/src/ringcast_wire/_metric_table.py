@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ringcast_wire._metric import SECONDS, SHORT_SECONDS, SIZES, Kind, Metric
+from ringcast_wire._owner_metric_table import OWNERS
 from ringcast_wire._service_metric_table import SERVICE
 
 MAX_PARTITIONS_AS_LABEL: Final = 256
@@ -287,6 +288,7 @@ WORKER: Final = (
         "seconds",
         "For how long on_assigned or on_revoked has been running; else 0.",
     ),
+    *OWNERS,
     _worker(
         "config_refused_subjects_total",
         "counter",

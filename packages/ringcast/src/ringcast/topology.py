@@ -1,33 +1,36 @@
 """The workers of a config key and the partitions that each of them owns, read from the buckets of a store.
 
-It is what the workers themselves compute from the same data: a look from outside, at one moment.
+It is what the workers themselves compute from the same data: a look from outside, at one moment. In a store of
+exclusive ownership it is what the table of the key says.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from ringcast_wire import (
     ErrorCode,
-    InvalidInputError,
     LeaseRecord,
     Mode,
     NodePhase,
     NodeRecord,
     StoreSettings,
     Strategy,
+    UnavailableError,
     UnknownKeyError,
     UnknownStoreError,
     names,
 )
 
 from ringcast._bus.tools import answered_within, ask, open_bus, read_bucket
+from ringcast._coordination.sticky_view import KeyRecords, key_records
 from ringcast._protocol.assignment import owners
 from ringcast._protocol.kv_mirror import Entry
 from ringcast._protocol.membership import Membership
+from ringcast._protocol.sticky.records import Phase, Session
 
 DEFAULT_SERVERS: Final = "nats://127.0.0.1:4222"
 DEFAULT_TIMEOUT_S: Final = 10.0
@@ -37,16 +40,48 @@ DEFAULT_TIMEOUT_S: Final = 10.0
 class Member:
     """A worker that is registered for a config key. It owns partitions only while it is ``alive``.
 
-    ``phase``: one that joins owns none yet, and one that leaves goes on serving until others take over.
+    ``phase``: one that joins owns none yet, and one that leaves goes on serving until others take over. ``slot`` is
+    ``None`` in a store of exclusive ownership, which has none.
     """
 
     worker_id: str
-    slot: int
+    slot: int | None
     alive: bool
     host: str | None
     pid: int | None
     partitions: tuple[int, ...]
     phase: NodePhase = NodePhase.ACTIVE
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A partition in the table of exclusive ownership.
+
+    ``token`` is what the calls of ``owner`` have; once a partition is handed over, ``next_owner`` has ``next_token``.
+    ``phase``: ``held``, ``prepare`` (the owner serves, the next one prepares) or ``drain`` (the owner is to stop).
+    """
+
+    owner: str | None
+    token: int
+    phase: str = Phase.HELD.value
+    next_owner: str | None = None
+    next_token: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusive:
+    """What a store of exclusive ownership has besides, for one key.
+
+    ``epoch`` is the number of the table, 0 if there is none yet. ``partitions`` is by partition number. ``pins`` and
+    ``drains`` are what operators want: see :mod:`ringcast.wishes`. ``unreadable``: why records can't be read, by name.
+    """
+
+    epoch: int
+    leader: str | None
+    partitions: tuple[Owned, ...]
+    pins: Mapping[int, str] = field(default_factory=dict)
+    drains: tuple[str, ...] = ()
+    unreadable: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +93,8 @@ class Topology:
     settings: StoreSettings
     members: tuple[Member, ...]
     owners: tuple[str | None, ...]
+    exclusive: Exclusive | None = None
+    """``None`` where the strategy of the store does not promise one owner at every moment."""
 
 
 async def read_topology(
@@ -73,13 +110,12 @@ async def read_topology(
         UnknownKeyError: the key has no workers, and the config service says that it was never written to.
         UnavailableError: NATS can't be reached or does not answer within ``timeout_s``.
         MismatchError: the store speaks another wire version or hash, or has a strategy that this build does not know.
-        InvalidInputError: the store has the strategy sticky.
     """
     names.check_name("key", key)
-    settings, nodes, leases = await _read(servers_of(servers), store, f"{key}.>", timeout_s)
-    found = _topology(store, key, settings, nodes, leases)
+    read = await _read(servers_of(servers), store, f"{key}.>", timeout_s)
+    found = _topology(read, store, key)
     if not found.members:
-        await _require_key(servers_of(servers), store, key, timeout_s)
+        await require_key(servers_of(servers), store, key, timeout_s)
     return found
 
 
@@ -87,35 +123,49 @@ async def read_topologies(
     servers: str | Sequence[str] | None, store: str, *, timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> list[Topology]:
     """The topology of every key of a store that has members, by name of the key. Raises as :func:`read_topology`."""
-    settings, nodes, leases = await _read(servers_of(servers), store, ">", timeout_s)
-    keys = sorted({entry.partition(".")[0] for entry in nodes if not names.is_ended_key(entry)})
-    return [_topology(store, key, settings, nodes, leases) for key in keys]
+    read = await _read(servers_of(servers), store, ">", timeout_s)
+    tables = {name.partition(".")[0] for name in read.owners if not name.startswith("~")}
+    keys = tables | {name.partition(".")[0] for name in read.nodes if not names.is_ended_key(name)}
+    found = [_topology(read, store, key) for key in sorted(keys)]
+    return [each for each in found if each.members or each.exclusive is None]
 
 
-async def _read(
-    servers: Sequence[str], store: str, keys: str, timeout_s: float
-) -> tuple[StoreSettings, dict[str, bytes], dict[str, bytes]]:
+@dataclass(frozen=True, slots=True)
+class _Buckets:
+    """What was read. ``owners`` and ``wishes`` are empty where ownership is not exclusive."""
+
+    settings: StoreSettings
+    nodes: Mapping[str, bytes]
+    leases: Mapping[str, bytes]
+    owners: Mapping[str, bytes]
+    wishes: Mapping[str, bytes]
+
+
+async def _read(servers: Sequence[str], store: str, keys: str, timeout_s: float) -> _Buckets:
     names.check_name("store", store)
     async with (
         open_bus(servers, timeout_s=timeout_s, name="ringcast-topology") as client,
         answered_within(servers, timeout_s),
     ):
-        meta = await read_bucket(client, names.meta_bucket(store), timeout_s=timeout_s)
+
+        async def read(bucket: str, pattern: str = ">") -> dict[str, bytes] | None:
+            return await read_bucket(client, bucket, pattern, timeout_s=timeout_s)
+
+        meta = await read(names.meta_bucket(store))
         if meta is None:
             raise UnknownStoreError(f"store {store!r} does not exist", field="store")
-        nodes = await read_bucket(client, names.nodes_bucket(store), keys, timeout_s=timeout_s) or {}
-        leases = await read_bucket(client, names.LEASES_BUCKET, timeout_s=timeout_s) or {}
-    settings = StoreSettings.from_kv(meta)
-    if settings.strategy is Strategy.STICKY:
-        raise InvalidInputError(
-            f"the topology of store {store!r} can't be read: tables have the owners of its strategy sticky, and this "
-            "build does not read them",
-            field="store",
-        )
-    return settings, nodes, leases
+        settings = StoreSettings.from_kv(meta)
+        leases = await read(names.LEASES_BUCKET) or {}
+        if not _is_exclusive(settings):
+            return _Buckets(settings, await read(names.nodes_bucket(store), keys) or {}, leases, {}, {})
+        owners = await read(names.owners_bucket(store), keys)
+        wishes = await read(names.wishes_bucket(store), keys)
+    if owners is None or wishes is None:
+        raise UnavailableError(f"store {store!r} has no bucket of owners: its config service has not made it")
+    return _Buckets(settings, {}, leases, owners, wishes)
 
 
-async def _require_key(servers: Sequence[str], store: str, key: str, timeout_s: float) -> None:
+async def require_key(servers: Sequence[str], store: str, key: str, timeout_s: float) -> None:
     """Raises if the config service does not know the key. A service that is away can't say, which is no error here."""
     async with open_bus(servers, timeout_s=timeout_s, name="ringcast-topology") as client:
         reply = await ask(client, names.fetch_subject(store, key, names.FETCH_HEADS), timeout_s=timeout_s)
@@ -123,9 +173,15 @@ async def _require_key(servers: Sequence[str], store: str, key: str, timeout_s: 
         raise UnknownKeyError(reply.data.decode(), field="key")
 
 
-def _topology(
-    store: str, key: str, settings: StoreSettings, nodes: Mapping[str, bytes], leases: Mapping[str, bytes]
-) -> Topology:
+def _is_exclusive(settings: StoreSettings) -> bool:
+    return settings.strategy is Strategy.STICKY and settings.mode is Mode.PARTITIONED
+
+
+def _topology(read: _Buckets, store: str, key: str) -> Topology:
+    settings, nodes, leases = read.settings, read.nodes, read.leases
+    if _is_exclusive(settings):
+        records = key_records(read.owners, read.wishes.get(names.wishes_key(key)), key, settings.partition_count)
+        return _topology_of_table(store, key, settings, records, leases)
     membership = Membership()
     membership.nodes.replace({name: Entry(1, data) for name, data in nodes.items()})
     membership.leases.replace({name: Entry(1, data) for name, data in leases.items()})
@@ -143,6 +199,54 @@ def _topology(
             lease = membership.leases.get(record.lease, LeaseRecord)
             members.append(_member(worker_id, record, lease, owned.get(worker_id, [])))
     return Topology(store, key, settings, tuple(members), owner_of)
+
+
+def _topology_of_table(
+    store: str, key: str, settings: StoreSettings, records: KeyRecords, leases: Mapping[str, bytes]
+) -> Topology:
+    membership = Membership()
+    membership.leases.replace({name: Entry(1, data) for name, data in leases.items()})
+    table = records.table
+    partitions = (
+        tuple(
+            Owned(_worker(entry.owner), entry.token, entry.phase.value, _worker(entry.next), entry.next_token)
+            for entry in (table.entries if table is not None else ())
+        )
+        or (Owned(None, 0),) * settings.partition_count
+    )
+    owned: dict[str, list[int]] = {}
+    for number, each in enumerate(partitions):
+        if each.owner is not None:
+            owned.setdefault(each.owner, []).append(number)
+    members = []
+    for worker_id in sorted(records.workers()):
+        lease, state = membership.leases.get(worker_id, LeaseRecord), records.states.get(worker_id)
+        takes_part = worker_id in owned or (state is not None and state.seen > 0)
+        phase = NodePhase.ACTIVE if takes_part else NodePhase.JOINING
+        members.append(
+            Member(
+                worker_id=worker_id,
+                slot=None,
+                alive=lease is not None and state is not None and state.session > 0,
+                host=lease.host if lease else None,
+                pid=lease.pid if lease else None,
+                partitions=tuple(owned.get(worker_id, ())),
+                phase=NodePhase.LEAVING if state is not None and state.leaving else phase,
+            )
+        )
+    exclusive = Exclusive(
+        epoch=table.epoch if table is not None else 0,
+        leader=records.term.leader if records.term is not None else None,
+        partitions=partitions,
+        pins=dict(records.wishes.pins),
+        drains=tuple(sorted(records.wishes.drains)),
+        unreadable=records.unreadable,
+    )
+    return Topology(store, key, settings, tuple(members), tuple(each.owner for each in partitions), exclusive)
+
+
+def _worker(session: Session | None) -> str | None:
+    return session.worker_id if session is not None else None
 
 
 def _member(worker_id: str, record: NodeRecord, lease: LeaseRecord | None, partitions: list[int]) -> Member:
@@ -164,4 +268,4 @@ def servers_of(servers: str | Sequence[str] | None) -> list[str]:
     return [part.strip() for part in servers.split(",")] if isinstance(servers, str) else list(servers)
 
 
-__all__ = ["Member", "Topology", "read_topologies", "read_topology"]
+__all__ = ["Exclusive", "Member", "Owned", "Topology", "read_topologies", "read_topology"]

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from ringcast_core import assign_sticky
 from ringcast_wire import DEFAULT_LOAD_FACTOR, InvalidInputError, StoreSettings, Strategy, assign, limits, names
 
 if TYPE_CHECKING:
@@ -26,8 +27,11 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     strategy: Strategy = Strategy.JUMP
     load_factor: float = DEFAULT_LOAD_FACTOR
 
-    def owners(self) -> list[int]:
+    def owners(self, before: Layout | None = None) -> list[int]:
         """The slot that owns each partition.
+
+        With the strategy sticky it depends on what was ``before``: nothing of as many partitions, or a layout of which
+        as little as possible moves.
 
         Raises:
             InvalidInputError: no store has so many partitions, or no key so many workers.
@@ -37,8 +41,13 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidInputError(
                 f"workers are {len(self.workers)}: 1 to {limits.MAX_WORKERS_PER_KEY} are allowed", field="workers"
             )
-        settings = StoreSettings(partition_count=self.partitions, strategy=self.strategy, load_factor=self.load_factor)
         slots = {f"worker-{slot}": slot for slot in self.workers}
+        if self.strategy is Strategy.STICKY:
+            present: list[str | None] = [None] * self.partitions
+            if before is not None and before.partitions == self.partitions:
+                present = [f"worker-{slot}" for slot in before.owners()]
+            return [slots[owner] for owner in assign_sticky(present, slots)]
+        settings = StoreSettings(partition_count=self.partitions, strategy=self.strategy, load_factor=self.load_factor)
         return [slots[owner] for owner in assign(settings, slots)]
 
 
@@ -93,7 +102,7 @@ def simulate_move(ids: DataFrame, before: Layout, after: Layout) -> MoveReport:
     hashed = sql.xxhash64("row_id")
     if before.partitions == after.partitions:  # a group a partition, which has one owner before and one after
         counted = ids.groupBy(_partition(hashed, before).alias("partition")).count()
-        owners = list(zip(before.owners(), after.owners(), strict=True))
+        owners = list(zip(before.owners(), after.owners(before), strict=True))
         counts = [(*owners[partition], count) for partition, count in counted.collect()]
     else:
         pair = (_owner(_partition(hashed, before), before), _owner(_partition(hashed, after), after))

@@ -97,6 +97,20 @@ async def read_bucket_entries(
 ) -> dict[str, tuple[int, bytes]] | None:
     """Revision and value of each entry of a bucket whose key matches, or ``None`` when there is no such bucket.
 
+    As :func:`read_bucket_revisions`, without the entries that are gone.
+    """
+    entries = await read_bucket_revisions(nc, bucket, keys, timeout_s=timeout_s)
+    if entries is None:
+        return None
+    return {key: (revision, data) for key, (revision, data) in entries.items() if data is not None}
+
+
+async def read_bucket_revisions(
+    nc: Client, bucket: str, keys: str = ">", *, timeout_s: float
+) -> dict[str, tuple[int, bytes | None]] | None:
+    """Revision and value of each key of a bucket that matches, or ``None`` when there is no such bucket.
+
+    The value of a key whose entry was deleted is ``None``: a compare-and-set has to name the revision of its marker.
     By requests alone: a consumer would take the right to make one, which may send what it likes to where it likes. The
     prefix of the JetStream API is read from the environment, as for a worker. May wait for ever: bound it.
     """
@@ -106,7 +120,7 @@ async def read_bucket_entries(
         await nc.jetstream(prefix=api, timeout=timeout_s).stream_info(stream)
     except nats.js.errors.NotFoundError:
         return None
-    entries: dict[str, tuple[int, bytes]] = {}
+    entries: dict[str, tuple[int, bytes | None]] = {}
     sequence = 1
     while sequence:
         request = {"seq": sequence, "next_by_subj": prefix + keys, "batch": _PAGE}
@@ -139,7 +153,7 @@ async def ask(nc: Client, subject: str, *, timeout_s: float) -> Message | None:
 
 
 async def _read_page(
-    nc: Client, subject: str, request: dict[str, object], prefix: str, entries: dict[str, tuple[int, bytes]]
+    nc: Client, subject: str, request: dict[str, object], prefix: str, entries: dict[str, tuple[int, bytes | None]]
 ) -> int:
     """Takes one answer in; returns the sequence to go on from, or 0 after the last."""
     inbox, last = nc.new_inbox(), 0
@@ -151,9 +165,9 @@ async def _read_page(
             status = headers.get("Status")
             if status is None:
                 key, last = headers["Nats-Subject"].removeprefix(prefix), int(headers["Nats-Sequence"])
+                is_gone = not message.data or any(name in headers for name in _GONE)
                 entries.pop(key, None)
-                if message.data and not any(name in headers for name in _GONE):
-                    entries[key] = last, message.data
+                entries[key] = last, None if is_gone else message.data
             elif status == _END:
                 return last + 1 if last and int(headers.get("Nats-Num-Pending", "0")) else 0
             elif status == _NOTHING:

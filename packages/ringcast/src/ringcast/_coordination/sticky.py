@@ -12,6 +12,7 @@ from ringcast._bus.bus import TRANSIENT, Bus
 from ringcast._common.config import WorkerConfig
 from ringcast._common.lasting import lasting
 from ringcast._coordination.sticky_leader import KeyLeader
+from ringcast._coordination.sticky_measures import KeyReport
 from ringcast._coordination.sticky_ownership import ExclusiveCall, ExclusiveParticipant, KeyOwnership
 from ringcast._coordination.sticky_records import OwnerRecords
 from ringcast._coordination.sticky_session import FAILURES, Refresh, SessionKeeper, read_sessions
@@ -91,6 +92,7 @@ class StickyCoordinator:
             for owned in self._owned.values():
                 tasks.create_task(lasting("watches its fence", owned.watch_fence))
                 tasks.create_task(lasting("writes its state", owned.state.run))
+                tasks.create_task(lasting("tells what its share is", owned.share.run))
             for leader in self._leaders.values():
                 tasks.create_task(lasting("leads a key", leader.run))
 
@@ -178,6 +180,10 @@ class StickyCoordinator:
     def leads(self, key: str) -> bool:
         """Whether this worker leads a key."""
         return self._leaders[key].leads
+
+    def report(self, key: str) -> KeyReport:
+        """What there is to measure of a key. From any thread."""
+        return self._leaders[key].report()
 
     @property
     def revision(self) -> int:

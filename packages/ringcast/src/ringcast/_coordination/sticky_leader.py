@@ -10,6 +10,7 @@ from collections.abc import Callable
 from ringcast_wire import Backoff, EventLog, LimitExceededError, event_before, names
 
 from ringcast._bus.bus import TRANSIENT
+from ringcast._coordination.sticky_measures import KeyReport, LeaderMeasures, by_phase
 from ringcast._coordination.sticky_records import OwnerRecords
 from ringcast._coordination.sticky_session import Refresh, SessionAnswer
 from ringcast._coordination.sticky_times import Clock, StickyTimes, loop_time
@@ -43,6 +44,7 @@ class KeyLeader:
         give_away_s = times.fence.give_away_s
         self._evidence = LeaseEvidence(give_away_s)
         self._leader = Leader(worker_id, partitions, self._evidence, give_away_s, times.leader)
+        self._measures = LeaderMeasures()
         self._wake = asyncio.Event()
         self._heard: dict[str, tuple[int, float]] = {}
         """The refresh of each lease that was heard of last, and when it was new."""
@@ -66,6 +68,12 @@ class KeyLeader:
         is_other = term is not None and term.leader != self._worker_id and term.leader in self.live
         return term.leader if term is not None and is_other else None
 
+    def report(self) -> KeyReport:
+        """What there is to measure. From any thread."""
+        measures, leads = self._measures, self.leads
+        partitions = by_phase(self._records.table(self._key)) if leads else {}
+        return KeyReport(leads, partitions, measures.handoff, measures.terms, self._records.unreadable)
+
     def leases(self) -> frozenset[str]:
         """What is to be read: all leases of the key, or that of its leader while another leads and lives."""
         leader = self.follows
@@ -73,10 +81,11 @@ class KeyLeader:
 
     def serving(self) -> frozenset[str]:
         """The other workers that may get partitions, as far as is known: the leader knows best which of them live."""
+        drained = self._records.wishes(self._key).drains
         others = {
             worker_id
             for worker_id, state in self._records.states(self._key).items()
-            if state.session and not state.leaving and worker_id != self._worker_id
+            if state.session and not state.leaving and worker_id not in {self._worker_id, *drained}
         }
         return frozenset(others if self.follows is not None else others & self.live)
 
@@ -155,10 +164,15 @@ class KeyLeader:
                 is_new = not self.leads
                 done = await self._records.write(names.term_key(self._key), encode_term(term), last=last)
                 if done and is_new:
+                    self._measures.began()
                     self._log.info("owners.led")
                 return done
             case WriteTable(table, last):
-                return await self._records.write(names.table_key(self._key), encode_table(table), last=last)
+                before = self._records.table(self._key)
+                done = await self._records.write(names.table_key(self._key), encode_table(table), last=last)
+                if done:
+                    self._measures.wrote(before, table, self._clock())
+                return done
             case None:
                 return True
 

@@ -11,6 +11,7 @@ from ringcast_wire import EventLog, event_before, names
 
 from ringcast._coordination.sticky_records import OwnerRecords
 from ringcast._coordination.sticky_session import Refresh
+from ringcast._coordination.sticky_settled import SettledShare
 from ringcast._coordination.sticky_state import StateWriter
 from ringcast._coordination.sticky_times import Clock, StickyTimes, loop_time
 from ringcast._protocol.sticky.fence import Fence
@@ -45,6 +46,9 @@ class ExclusiveParticipant(Protocol):
 
     def session_changed(self, key: str, runs: bool, /) -> None:
         """A session has begun, or has ended otherwise than by what this worker wanted."""
+
+    def settled(self, key: str, partitions: frozenset[int], /) -> None:
+        """The table has these partitions, or none, for the session that runs; what it says has come to rest."""
 
 
 class ExclusiveCall:
@@ -106,6 +110,16 @@ class KeyOwnership:
             names.state_key(key, worker_id), lambda: self._ownership.record, records, clock, self._log
         )
         """Has the bucket say what the machine says."""
+        self.share = SettledShare(
+            key,
+            worker_id,
+            records,
+            times,
+            clock,
+            session=lambda: self.session,
+            settled=lambda partitions: participant.settled(key, partitions),
+        )
+        """Says what the share of this worker is, also where it is none."""
 
     def _new(self) -> Ownership:
         fence = Fence(self._times.fence)
@@ -234,6 +248,7 @@ class KeyOwnership:
             self._lacks_session = False
             self._refresh_now()  # the next session begins with it
         self.state.wake()
+        self.share.changed()
         self._changed.set()
 
     def _start_over(self) -> None:

@@ -19,6 +19,10 @@ class Admission(Protocol):
 class CallGate(Protocol):
     """Of one config key. None of its methods waits."""
 
+    @property
+    def over_bound_s(self) -> float:
+        """For how long the oldest call has been running, if that is longer than it may; else 0. From any thread."""
+
     def begin(self, partition: int, token: int | None = None, /) -> Admission | None:
         """Lets a call for a partition start now, or not; ``token``: that the partition was owned with, if it is known.
 

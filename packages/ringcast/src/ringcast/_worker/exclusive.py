@@ -13,6 +13,7 @@ from ringcast_wire import EventLog
 from ringcast._common.stats import Trigger
 from ringcast._coordination.sticky import StickyCoordinator
 from ringcast._coordination.sticky_ownership import ExclusiveCall
+from ringcast._protocol.sticky.ownership import OwnedState
 from ringcast._worker.session import KeySession
 
 
@@ -53,9 +54,11 @@ class KeyGate:
         """Lets a call start."""
         call = self._coordinator.begin_call(self._session.key, partition)
         if call is None:
+            self._session.machine.stats.fence_refusals += 1
             self._session.applier.lose({partition})
             return None
         if token is not None and token != call.token:
+            self._session.machine.stats.fence_refusals += 1
             call.end()  # it was lost, and has come back: the change is of the time before
             return None
         return self._admit(call, partition)
@@ -63,7 +66,10 @@ class KeyGate:
     def begin_last(self, partition: int) -> AdmittedCall | None:
         """Lets ``on_revoked`` start."""
         call = self._coordinator.begin_last_call(self._session.key, partition)
-        return None if call is None else self._admit(call, partition)
+        if call is None:
+            self._session.machine.stats.fence_refusals += 1
+            return None
+        return self._admit(call, partition)
 
     def end_last(self, partition: int) -> None:
         """``on_revoked`` has returned, or there is none."""
@@ -101,6 +107,8 @@ class ExclusiveKeys:
         self._wishes: dict[str, list[tuple[_Wish, int, int]]] = {key: [] for key in sessions}
         self._preparing: dict[str, dict[int, int]] = {key: {} for key in sessions}
         """Partitions that are being prepared, with the token that it is for."""
+        self._wanted: dict[str, frozenset[int]] = dict.fromkeys(sessions, frozenset())
+        """Partitions that events are wanted of. Those that a cache had are held before that."""
         self._coordinator: StickyCoordinator | None = None
 
     def follow(self, coordinator: StickyCoordinator, bound_s: float) -> None:
@@ -145,6 +153,17 @@ class ExclusiveKeys:
         if not vitals.assigned:
             vitals.joins()
 
+    def settled(self, key: str, partitions: frozenset[int]) -> None:
+        """The share of this worker is known: what was restored of other partitions is given up."""
+        session = self._sessions[key]
+        assert self._coordinator is not None
+        held = frozenset(session.machine.partitions)
+        kept = frozenset(number for number in held if self._coordinator.state_of(key, number) is not OwnedState.ABSENT)
+        if kept != held:
+            self._hold(session, kept)
+        if not partitions:
+            session.ownership.has_no_share()
+
     # ---- how it is done
 
     def _do(self, key: str, wish: _Wish, tokens: dict[int, int]) -> None:
@@ -153,8 +172,8 @@ class ExclusiveKeys:
         match wish:
             case _Wish.PREPARE:
                 preparing.update(tokens)
-                if not numbers <= held:
-                    session.ownership.hold(held | numbers)
+                if not numbers <= held & self._wanted[key]:
+                    self._hold(session, held | numbers)
             case _Wish.ACTIVATE:
                 session.ownership.take_over(tokens, Trigger.LEAVE)
             case _Wish.STOP:
@@ -163,7 +182,11 @@ class ExclusiveKeys:
             case _Wish.FORGET:
                 for number in numbers:
                     preparing.pop(number, None)
-                session.ownership.hold(held - numbers)
+                self._hold(session, held - numbers)
+
+    def _hold(self, session: KeySession, numbers: frozenset[int]) -> None:
+        self._wanted[session.key] = numbers
+        session.ownership.hold(numbers)
 
     def _skip_last_calls(self, session: KeySession, numbers: frozenset[int]) -> None:
         """The application does not have to be told of partitions that it was not told that it has."""

@@ -44,6 +44,8 @@ class KeyHealth:
     """How long the handler, its further tries and the poison policy have been at a change."""
     callback_running_s: float = 0.0
     """How long ``on_assigned`` or ``on_revoked`` has been running."""
+    call_over_bound_s: float = 0.0
+    """In a store of exclusive ownership, how long a call has been running that is over the store's bound on calls."""
     handler_stalled: bool = False
     """Whether either is longer than ``handler_stall_s``: changes wait behind it."""
 
@@ -129,6 +131,7 @@ def key_health(session: KeySession) -> KeyHealth:
         unfetched_for_s=session.staleness.unfetched_for_s,
         handler_running_s=session.staleness.handler_running_s,
         callback_running_s=session.applier.callback_running_s,
+        call_over_bound_s=session.applier.gate.over_bound_s if session.applier.gate is not None else 0.0,
         handler_stalled=session.staleness.stalled_for_s > 0,
     )
 

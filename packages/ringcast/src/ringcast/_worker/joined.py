@@ -18,6 +18,7 @@ from ringcast._common.stats import Stats
 from ringcast._coordination.lease import LeaseSource
 from ringcast._coordination.peer import Coordinator, PeerCoordinator
 from ringcast._coordination.sticky import StickyCoordinator
+from ringcast._coordination.sticky_measures import KeyReport
 from ringcast._coordination.sticky_times import StickyTimes
 from ringcast._worker.exclusive import ExclusiveKeys
 from ringcast._worker.participation import Participation
@@ -99,6 +100,11 @@ class JoinedWorker:
             stats=context.stats,
             log=context.log,
         )
+
+    @property
+    def report(self) -> Callable[[str], KeyReport] | None:
+        """What there is to measure of a key, in a store of exclusive ownership."""
+        return self.coordinator.report if isinstance(self.coordinator, StickyCoordinator) else None
 
     async def run(
         self,

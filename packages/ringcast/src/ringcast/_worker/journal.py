@@ -31,6 +31,10 @@ class KeyJournal:
         for number in sorted(gained):
             self._log.info("partition.acquired", partition=number)
 
+    def stands_by(self) -> None:
+        """Others own all partitions, and none is to come."""
+        self._log.info("assignment.none")
+
     def unreadable(self, partition: int, error: ProtocolError) -> None:
         """An event can't be read."""
         self._log.error("event.unreadable", partition=partition, error=error)

@@ -76,6 +76,13 @@ class KeyOwnership:
         self._journal.rebalanced(trigger, frozenset(tokens), frozenset(), len(self._machine.owned()))
         self._observer.pump()
 
+    def has_no_share(self) -> None:
+        """Others own all partitions, and none is to come: the worker stands by."""
+        if not self._vitals.assigned:
+            self._vitals.assigned, self._vitals.joining = True, False
+            self._journal.stands_by()
+            self._observer.pump()
+
     def hand_back(self, partitions: frozenset[int], trigger: Trigger) -> None:
         """Owns partitions no more: from now on nothing of them is handed over. They are held until :meth:`hold`."""
         lost = partitions & self._machine.owned()

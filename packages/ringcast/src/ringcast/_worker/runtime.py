@@ -240,7 +240,7 @@ class Runtime:
         context = WorkerContext(config, settings, bus, self._keys, self._process, self.stats, self._log)
         joined = self.joined = host.joined = JoinedWorker(context, lease, host.demand)
         try:
-            samples = WorkerSamples(config, bus, joined.consumers, lease, self.sessions, self.all_stats)
+            samples = WorkerSamples(config, bus, joined.consumers, lease, self.sessions, self.all_stats, joined.report)
             self._metrics.add(samples)
             try:
                 await joined.run(

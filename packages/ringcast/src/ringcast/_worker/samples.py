@@ -16,6 +16,7 @@ from ringcast._common.config import WorkerConfig
 from ringcast._common.place import read_place
 from ringcast._common.stats import Stats
 from ringcast._coordination.lease import LeaseSource
+from ringcast._coordination.sticky_measures import KeyReport
 from ringcast._worker.health import staleness_s
 from ringcast._worker.session import KeySession
 
@@ -47,6 +48,8 @@ class WorkerSamples:
     lease: LeaseSource
     sessions: Mapping[str, KeySession]
     stats: Callable[[], Stats]
+    report: Callable[[str], KeyReport] | None = None
+    """In a store of exclusive ownership: what there is to measure of a key."""
 
     def __call__(self) -> Iterator[Sample]:
         worker = (self.config.store, self.config.worker_id)
@@ -62,6 +65,8 @@ class WorkerSamples:
         yield from self._consumers()
         for name, session in list(self.sessions.items()):
             yield from self._key((self.config.store, name), session)
+            if self.report is not None:
+                yield from self._exclusive((self.config.store, name), session, self.report(name))
 
     def _consumers(self) -> Iterator[Sample]:
         unacknowledged = [
@@ -106,6 +111,18 @@ class WorkerSamples:
         yield Sample("config_handler_latency_seconds", key, measures.handler_latency)
         for label, histogram in list(measures.bootstraps.items()):
             yield Sample("config_bootstrap_duration_seconds", (*key, label), histogram)
+
+    def _exclusive(self, key: tuple[str, str], session: KeySession, report: KeyReport) -> Iterator[Sample]:
+        owner, stats, gate = (*key, self.config.worker_id), session.machine.stats, session.applier.gate
+        yield Sample("config_key_leading", owner, report.leads)
+        yield Sample("config_leader_changes_total", key, report.leader_changes)
+        yield Sample("config_handoff_seconds", key, report.handoff)
+        for phase, count in report.partitions.items():
+            yield Sample("config_phase_partitions", (*owner, phase), count)
+        yield Sample("config_fence_refusals_total", key, stats.fence_refusals)
+        yield Sample("config_calls_over_bound_total", key, stats.calls_over_bound)
+        yield Sample("config_call_over_bound_seconds", owner, gate.over_bound_s if gate is not None else 0.0)
+        yield Sample("config_unreadable_owner_records_total", owner, report.unreadable)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,90 @@
+"""When a worker can tell what its share is: it need not be any, and no record says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ringcast_wire import event_before
+
+from ringcast._coordination.sticky_records import OwnerRecords
+from ringcast._coordination.sticky_times import Clock, StickyTimes, loop_time
+from ringcast._protocol.sticky.records import Session, Table
+
+
+class _Situation(NamedTuple):
+    """What must stay the same for a while."""
+
+    session: int
+    epoch: int
+    members: frozenset[tuple[str, int, bool]]
+
+
+class SettledShare:
+    """Of one key. ``settled`` is called with the partitions that the table has for this worker, once in each session.
+
+    A leader names a worker that joins in the table, once the members have been quiet for a while. So where neither
+    table nor members have changed for longer than that, and the table neither offers the worker anything nor names it
+    by a session of before, what the table says is its share.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        worker_id: str,
+        records: OwnerRecords,
+        times: StickyTimes,
+        clock: Clock,
+        *,
+        session: Callable[[], Session | None],
+        settled: Callable[[frozenset[int]], None],
+    ) -> None:
+        self._key = key
+        self._worker_id = worker_id
+        self._records = records
+        self._clock = clock
+        self._session = session
+        self._settled = settled
+        # The leader reads sessions twice at most before it counts a new one, and each of the two writes takes a while.
+        self._quiet_s = times.leader.quiet_s + 2 * times.read_s + times.refresh_s
+        self._wake = asyncio.Event()
+        self._told = 0
+        """The session that has been told of."""
+
+    def changed(self) -> None:
+        """Records or the session may be others."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Tells, until cancelled."""
+        last, since = None, 0.0
+        while True:
+            self._wake.clear()
+            session, table = self._session(), self._records.table(self._key)
+            situation = None
+            if session is not None and table is not None and session.number != self._told:
+                situation = self._situation(session, table)
+            now = self._clock()
+            if situation != last:
+                last, since = situation, now
+            due = since + self._quiet_s if situation is not None else None
+            if due is not None and now >= due and session is not None and table is not None:
+                self._told = session.number
+                self._settled(frozenset(n for n, entry in enumerate(table.entries) if entry.owner == session))
+                continue
+            await event_before(self._wake, loop_time(due, self._clock))
+
+    def _situation(self, session: Session, table: Table) -> _Situation | None:
+        """``None``: something is still to come of it."""
+        for entry in table.entries:
+            for named in (entry.owner, entry.next):
+                if named is not None and named.worker_id == self._worker_id and named != session:
+                    return None
+            if entry.next == session:
+                return None
+        states = self._records.states(self._key)
+        if (own := states.get(self._worker_id)) is None or own.session != session.number:
+            return None  # the leader can't know of this session yet
+        members = frozenset((name, state.session, state.leaving) for name, state in states.items())
+        return _Situation(session.number, table.epoch, members)

@@ -1,0 +1,74 @@
+"""The records of exclusive ownership as a tool reads them: once, from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ringcast_wire import ProtocolError, names
+
+from ringcast._coordination.sticky_wishes import decode_wishes
+from ringcast._protocol.sticky.plan import Wishes
+from ringcast._protocol.sticky.records import State, Table, Term, decode_state, decode_table, decode_term
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecords:
+    """Of one key. ``unreadable``: why a record can't be read, by its name; it counts as if it was not there."""
+
+    term: Term | None
+    table: Table | None
+    states: Mapping[str, State]
+    """By worker, without those that name a lease that is not the worker's."""
+    wishes: Wishes
+    unreadable: Mapping[str, str]
+
+    def holds(self, worker_id: str) -> int:
+        """How many partitions a worker owns, those that it is to stop included."""
+        entries = self.table.entries if self.table is not None else ()
+        return sum(entry.owner is not None and entry.owner.worker_id == worker_id for entry in entries)
+
+    def workers(self) -> set[str]:
+        """The workers that take part, own something or are to: those that have said that they ended are not."""
+        found = {worker_id for worker_id, state in self.states.items() if state.session}
+        for entry in self.table.entries if self.table is not None else ():
+            found.update(session.worker_id for session in (entry.owner, entry.next) if session is not None)
+        return found
+
+    def taking(self) -> set[str]:
+        """The workers that may get partitions, as far as their states and the wishes say."""
+        return {
+            worker_id
+            for worker_id, state in self.states.items()
+            if state.session and not state.leaving and worker_id not in self.wishes.drains
+        }
+
+
+def key_records(owners: Mapping[str, bytes], wishes: bytes | None, key: str, partitions: int) -> KeyRecords:
+    """The records of a key, of all entries of the bucket of owners, and its record in the bucket of wishes."""
+    unreadable: dict[str, str] = {}
+
+    def read(name: str, data: bytes | None, decode: Callable[[bytes], T]) -> T | None:
+        try:
+            return decode(data) if data is not None else None
+        except ProtocolError as error:
+            unreadable[name] = str(error)
+            return None
+
+    prefix, states = names.state_key(key, ""), {}
+    for name, data in owners.items():
+        if name.startswith(prefix):
+            state = read(name, data, decode_state)
+            if state is not None and state.lease == (worker_id := name.removeprefix(prefix)):
+                states[worker_id] = state
+    term, table = names.term_key(key), names.table_key(key)
+    return KeyRecords(
+        read(term, owners.get(term), decode_term),
+        read(table, owners.get(table), lambda data: decode_table(data, partitions)),
+        states,
+        read(names.wishes_key(key), wishes, lambda data: decode_wishes(data, partitions)) or Wishes(),
+        unreadable,
+    )

@@ -1,0 +1,86 @@
+"""``ringcast drain``, ``undrain``, ``pin``, ``unpin``, ``pins`` and ``topology`` of a store of exclusive ownership."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from ringcast_testkit import ManagedProcess
+
+from tests.integration.cli_process import Cli
+
+PARTITIONS = 8
+
+
+@pytest.fixture
+def store(cli: Cli, store_name: str) -> str:
+    options = ("--strategy", "sticky", "--lease-ttl", "2s", "--call-bound", "200ms", "--partitions", PARTITIONS)
+    cli.ok("store", "create", store_name, *options)
+    cli.ok("put", store_name, "list", "a", "1")
+    return store_name
+
+
+@pytest.fixture
+def workers(cli: Cli, store: str) -> Iterator[dict[str, ManagedProcess]]:
+    """Two workers, which have partitions."""
+    with ExitStack() as stack:
+        found = {}
+        for name in ("one", "two"):
+            found[name] = cli.start("watch", store, "list", "--worker-id", f"{store}-{name}")
+            stack.callback(found[name].kill)
+        for name, process in found.items():
+            process.wait_until(lambda process=process, name=name: f"{store}-{name} is ready\n" in process.log)
+        yield found
+
+
+def test_drain_and_undrain(cli: Cli, store: str, workers: dict[str, ManagedProcess]) -> None:
+    one, two = (f"{store}-{name}" for name in workers)
+    lines = cli.ok("drain", one, "--wait").out.splitlines()
+    assert lines[-1] == f"{one} is drained in {store}/list, and owns 0 partitions"
+    document = cli.ok("topology", store, "list", "--json").document
+    assert set(document["owners"]) == {two}
+    assert document["exclusive"]["drains"] == [one]
+    assert workers["one"].returncode is None, "a drained worker goes on"
+    shown = cli.ok("topology", store, "list", "--partitions").out
+    assert f"drained: {one}\n" in shown
+    assert f"{PARTITIONS} of {PARTITIONS} partitions owned" in shown
+    assert f"{one} leads" in shown or f"{two} leads" in shown
+    assert shown.count("held") == PARTITIONS
+    late = cli("drain", two, "--store", store, "--wait", "--patience", 1)
+    assert late.code == 1
+    assert f"no other worker of {store}/list takes partitions: {two} serves them until one does" in late.err
+    assert f"ringcast: {two} is drained, and after 1 s still owns {PARTITIONS} of {store}/list" in late.err
+    again = cli.ok("undrain", one, "--json").document
+    assert again == {"store": store, "key": "list", "worker": one}
+    documents = cli.ok("drain", two, "--store", store, "--key", "list", "--wait", "--json").documents
+    assert (documents[-1]["worker_id"], documents[-1]["partitions"]) == (two, 0)
+    assert cli.ok("undrain", two).out == f"{two} may have partitions of {store}/list again\n"
+    assert cli.refused("undrain", two) == f"worker '{two}' is not drained in any store"
+
+
+def test_pins(cli: Cli, store: str, workers: dict[str, ManagedProcess]) -> None:
+    one = f"{store}-one"
+    assert cli.ok("pins", store).out == f"nothing is pinned or drained in {store}\n"
+    assert cli.ok("pin", store, "list", 3, one).out == f"partition 3 of {store}/list is pinned to {one}\n"
+    cli.ok("drain", one, "--store", store)
+    assert "is drained: the pin counts once it is not" in cli.ok("pin", store, "list", 4, one).err
+    shown = cli.ok("pins", store).out
+    assert f"{store}/list" in shown
+    assert "3-4" in shown
+    assert cli.ok("pins", store, "list", "--json").document["pins"] == {"3": one, "4": one}
+    assert f"pinned: 3 to {one}, 4 to {one}" in cli.ok("topology", store, "list").out
+    assert cli.ok("unpin", store, "list", 3).out == f"partition 3 of {store}/list is not pinned to {one} any more\n"
+    assert cli.refused("unpin", store, "list", 3) == f"partition 3 of {store}/list is not pinned"
+
+
+def test_what_is_refused(cli: Cli, store: str) -> None:
+    place = f"any key of store '{store}'"
+    assert cli.refused("drain", "w", "--store", store) == f"no worker 'w' takes part in {place}"
+    assert cli.refused("drain", "w") == "no worker 'w' takes part in any store with the strategy sticky"
+    assert cli.refused("drain", "w", "--store", "nowhere") == "store 'nowhere' does not exist"
+    assert cli.refused("pin", store, "list", 0, "w") == f"no worker 'w' takes part in {store}/list"
+    assert f"store '{store}' has no config key 'other'" in cli.refused("pin", store, "other", 0, "w")
+    assert "partition 8 is out of range: the store has partitions 0 to 7" in cli.refused("pin", store, "list", 8, "w")
+    cli.ok("store", "create", f"{store}-jump", "--partitions", 2)
+    assert "which takes the strategy sticky" in cli.refused("pins", f"{store}-jump")

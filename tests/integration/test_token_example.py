@@ -1,0 +1,88 @@
+"""The example of docs/sticky.md, whose database refuses older tokens, and a call that outlives its fence."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import asyncpg
+import pytest
+from ringcast import Change, Worker
+from ringcast_client import ConfigServiceClient
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, TcpProxy
+from ringcast_wire import Strategy
+
+DOCUMENT = Path(__file__).parents[2] / "docs/sticky.md"
+
+
+@pytest.fixture(scope="module")
+def example() -> SimpleNamespace:
+    """What the example defines."""
+    (code,) = re.findall(r"^```python\n(.*?)^```", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+    names: dict[str, object] = {}
+    exec(compile(code, str(DOCUMENT), "exec"), names)
+    return SimpleNamespace(**names)
+
+
+async def test_a_call_that_outlives_its_fence_writes_nothing(
+    example: SimpleNamespace,
+    nats_server: NatsServer,
+    config_service: ConfigServiceProcess,
+    postgres_url: str,
+) -> None:
+    databases = {name: await asyncpg.connect(postgres_url) for name in "ab"}
+    await databases["a"].execute(example.TABLES)
+    begun, going_on, late = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop().create_future()
+    written: asyncio.Queue[Change] = asyncio.Queue()
+
+    async def slow(change: Change) -> None:
+        begun.set()
+        await going_on.wait()
+        late.set_result((change, await example.write(databases["a"], change)))
+
+    async def quick(change: Change) -> None:
+        assert await example.write(databases["b"], change)
+        written.put_nowait(change)
+
+    with TcpProxy(nats_server.port) as proxy:
+        place = {"store": "gateway", "keys": ["limits"]}
+        async with ConfigServiceClient(config_service.address) as client, asyncio.timeout(PATIENCE_S):
+            times = {"lease_ttl_ms": 2_000, "call_bound_ms": 200}
+            await client.create_store("gateway", partition_count=1, strategy=Strategy.STICKY, **times)
+            await client.put("gateway", "limits", "row", "1")
+            through = f"nats://127.0.0.1:{proxy.port}"
+            async with Worker(**place, worker_id="a", servers=through, handler=slow) as cut_off:
+                await begun.wait()
+                proxy.cut()
+                async with Worker(**place, worker_id="b", servers=nats_server.url, handler=quick):
+                    first = await written.get()
+                    await client.put("gateway", "limits", "row", "2")
+                    second = await written.get()
+                    going_on.set()
+                    change, was_written = await late
+                    assert cut_off.stats("limits").calls_over_bound == 1
+                proxy.resume()
+    assert not was_written
+    assert (first.value, second.value, change.value) == ("1", "2", "1")
+    assert change.token < first.token == second.token
+    assert await databases["a"].fetchval("SELECT value FROM limits WHERE name = 'row'") == "2"
+    for database in databases.values():
+        await database.close()
+
+
+async def test_the_example_writes_and_deletes_in_order(example: SimpleNamespace, postgres_url: str) -> None:
+    database = await asyncpg.connect(postgres_url)
+    await database.execute(example.TABLES)
+
+    def change(token: int, value: str | None) -> SimpleNamespace:
+        return SimpleNamespace(partition=3, token=token, row_id="row", value=value, deleted=value is None)
+
+    assert await example.write(database, change(5, "1"))
+    assert await example.write(database, change(5, "2"))
+    assert await example.write(database, change(7, None))
+    assert not await example.write(database, change(5, "3")), "what the next owner deleted does not come back"
+    assert await database.fetchval("SELECT count(*) FROM limits") == 0
+    assert await database.fetchval("SELECT token FROM fences WHERE partition = 3") == 7
+    await database.close()

@@ -37,6 +37,7 @@ TIMES = StickyTimes(
     read_s=0.25,
     check_s=0.5,
 )
+_POISON = b'{"epoch":9000000000,"sessions":[],"owners":[-1,-1,-1,-1,-1,-1],"tokens":[0,0,0,0,0,0],"moves":[]}'
 LOG = worker_log(logging.getLogger("ringcast"))
 
 
@@ -222,6 +223,7 @@ class Fleet:
             bus, config, PARTITIONS, record=record, participant=application, log=LOG, times=self.times
         )
         application.coordinator = coordinator
+        _: Coordinator = coordinator
         _: Coordinator = coordinator
         task = asyncio.create_task(coordinator.run())
         self.stack.push_async_callback(_ended, task)
@@ -420,14 +422,14 @@ async def _write_over(bucket: Bucket, name: str, value: bytes | None) -> int:
     raise AssertionError(f"{name} was never written over")
 
 
-async def test_tokens_rise_over_a_table_that_is_lost(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("wreck", [None, b"{", _POISON])
+async def test_tokens_outlive_their_table(fleet: Fleet, wreck: bytes | None, caplog: pytest.LogCaptureFixture) -> None:
     nodes = [await fleet.start(name) for name in "ab"]
     await fleet.until_shared(a=3, b=3)
     before = dict(fleet.court.owner)
-    bucket = Bucket(nodes[0].bus, names.owners_bucket(fleet.store))
-    table = await bucket.get(names.table_key(KEY))
-    assert table is not None
-    await bucket.delete(names.table_key(KEY), last=table.revision)
+    bucket, name = Bucket(nodes[0].bus, names.owners_bucket(fleet.store)), names.table_key(KEY)
+    last = nodes[0].coordinator._records.revision(name)
+    await (bucket.delete(name, last=last) if wreck is None else bucket.put(name, wreck, last=last))
     await fleet.court.until(lambda: all(fleet.court.owner[n][0] > before[n][0] for n in range(PARTITIONS)))
     await fleet.until_shared(a=3, b=3)
     assert "event=owners.table_lost" in caplog.text

@@ -22,6 +22,7 @@ from ringcast._protocol.sticky.records import (
     State,
     Table,
     Term,
+    check_numbers,
     decode_state,
     decode_table,
     decode_term,
@@ -153,3 +154,23 @@ def test_others_take_them_for_no_member_and_no_claim() -> None:
     assert membership.records_of("list") == ({}, {})
     assert membership.named(["list"]) == frozenset()
     assert membership.nodes.unreadable == 0
+
+
+_OWN = Session("w", "w", 7)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Table(7, (Entry(_OWN, 5), Entry(_OWN, 5, Phase.PREPARE, _OWN, 7))),
+        State(lease="w", session=7, first=6, ended=6, seen=7),
+        State(lease="w", session=0, ended=7),
+        Term(leader="w"),
+    ],
+)
+def test_no_number_of_a_record_is_above_its_revision(record: Table | State | Term) -> None:
+    """Otherwise one write of a hostile worker would leave no epoch, or no token, for the others."""
+    check_numbers(record, 7)
+    if not isinstance(record, Term):
+        with pytest.raises(ProtocolError, match=r"of revision 6 has the number 7: none is higher"):
+            check_numbers(record, 6)

@@ -51,5 +51,5 @@ class Users:
 def _shipped(worker: str, store: str, keys: Sequence[str], partitions: int) -> list[str]:
     """What the printed accounts let a worker publish; here the streams are in its own account."""
     who = permissions.Worker(worker, {store: list(keys)})
-    subjects = permissions.worker_subjects(who, prefix="ringcast", partitions=partitions)
+    subjects = permissions.worker_user(who, prefix="ringcast", partitions=partitions).publish
     return [subject.replace(permissions.WORKER_API, permissions.API) for subject in subjects]

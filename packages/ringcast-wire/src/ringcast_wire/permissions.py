@@ -74,6 +74,9 @@ def service_user() -> User:
         *(f"$JS.API.CONSUMER.{verb}" for verb in ("CREATE.*", "CREATE.*.>", "INFO.*.*", "MSG.NEXT.*.*", "DELETE.*.*")),
         *(f"$JS.API.DIRECT.GET.*.$KV.*.{setting}" for setting in settings),
         *(f"$KV.*.{setting}" for setting in settings),
+        # The purge of a key ends what operators want of it.
+        f"$JS.API.DIRECT.GET.*.$KV.*.{names.wishes_key('*')}",
+        f"$KV.*.{names.wishes_key('*')}",
         "config.notify.*.*.*",
         "config.replay.*.*",
     ]
@@ -93,22 +96,27 @@ def callout_user() -> User:
 
 def tools_user(stores: Sequence[str]) -> User:
     """`ringcast topology` and `groups`: reads the buckets of the stores, with requests alone, and writes the seals of
-    groups: `ringcast groups reset`. It can make nothing else on the server."""
-    of_stores = [
-        make(store) for make in (names.meta_bucket, names.nodes_bucket, names.groups_bucket) for store in stores
-    ]
+    groups (`ringcast groups reset`) and what operators want of keys of exclusive ownership. It can make nothing else on
+    the server."""
+    kinds = (names.meta_bucket, names.nodes_bucket, names.groups_bucket, names.owners_bucket, names.wishes_bucket)
+    of_stores = [make(store) for make in kinds for store in stores]
     buckets = [names.LEASES_BUCKET, *of_stores]
     publish = [f"{WORKER_API}.{verb}.KV_{bucket}" for bucket in buckets for verb in ("STREAM.INFO", "DIRECT.GET")]
     publish += [names.fetch_subject(store, "*", names.FETCH_HEADS) for store in stores]
     publish += [f"$KV.{names.groups_bucket(store)}.{names.seal_key('*', '*', '*')}" for store in stores]
-    why = "For `ringcast topology` and `groups`: reads who takes part, resets groups."
+    for store in stores:
+        wishes = f"$KV.{names.wishes_bucket(store)}.{names.wishes_key('*')}"
+        publish += [wishes, f"{WORKER_API}.DIRECT.GET.KV_{names.wishes_bucket(store)}.{wishes}"]
+    why = "For `ringcast topology` and `groups`: reads who takes part, resets groups, writes pins and drains."
     return User(TOOLS, publish, [f"{names.TOOLS_INBOX_PREFIX}.>"], why)
 
 
 def worker_user(worker: Worker, *, prefix: str, partitions: int) -> User:
-    """A worker: its own lease, records, consumers and inbox; slots and fetches of its keys."""
+    """A worker: its own lease, session, records, consumers and inbox; slots, tables and fetches of its keys."""
     inbox = f"{names.inbox_prefix(worker.worker_id)}.>"
     publish = worker_subjects(worker, prefix=prefix, partitions=partitions)
+    for store, keys in worker.stores.items():
+        publish += owner_subjects(worker.worker_id, store, keys)
     listen = [inbox, *replays_of(worker)]
     return User(worker.worker_id, publish, listen, f"A worker of {worker.told}.")
 
@@ -198,6 +206,25 @@ def store_subjects(worker_id: str, store: str, keys: Sequence[str], *, prefix: s
         for verb in ("CREATE", "DELETE", "MSG.NEXT"):
             yield f"{WORKER_API}.CONSUMER.{verb}.{stream}.{consumer}"
         yield f"$JS.ACK.{stream}.{consumer}.>"
+
+
+def owner_subjects(worker_id: str, store: str, keys: Sequence[str]) -> Iterator[str]:
+    """What a worker publishes for exclusive ownership, where the store has it: a permission does not know that.
+
+    Any worker may become the leader of a key, so each may write the term and the table of its keys; ``docs/sticky.md``
+    says what harm that can do.
+    """
+    owners, wishes = names.owners_bucket(store), names.wishes_bucket(store)
+    yield f"{WORKER_API}.DIRECT.GET.KV_{owners}"
+    for bucket in (owners, wishes):
+        for verb in ("CREATE", "DELETE"):
+            yield f"{WORKER_API}.CONSUMER.{verb}.KV_{bucket}.{names.watch_name(store, worker_id)}"
+    own = [names.session_key(worker_id)]
+    for key in keys:
+        own += [names.state_key(key, worker_id), names.term_key(key), names.table_key(key)]
+    for name in own:
+        yield f"$KV.{owners}.{name}"
+        yield f"{WORKER_API}.DIRECT.GET.KV_{owners}.$KV.{owners}.{name}"
 
 
 def parse_workers(specs: Sequence[str]) -> list[Worker]:

@@ -15,9 +15,17 @@ from ringcast._coordination.sticky_wishes import WishRecords
 from ringcast._protocol.kv_mirror import Entry, KvMirror
 from ringcast._protocol.sticky.leader import TOUCH_S
 from ringcast._protocol.sticky.plan import Wishes
-from ringcast._protocol.sticky.records import State, Table, Term, decode_state, decode_table, decode_term
+from ringcast._protocol.sticky.records import (
+    State,
+    Table,
+    Term,
+    check_numbers,
+    decode_state,
+    decode_table,
+    decode_term,
+)
 
-T = TypeVar("T")
+T = TypeVar("T", Term, Table, State)
 
 MISSES: Final = 3
 """After so many readings in a row that do not find a table it counts as lost: one may come from a server that lags."""
@@ -129,11 +137,14 @@ class OwnerRecords:
         return True
 
     async def lost_tables(self) -> list[str]:
-        """Reads the table of each key beside the watch; returns the keys where there has been none for a while."""
+        """Reads the table of each key beside the watch; returns the keys that have had none for a while.
+
+        One that can't be read is none: no worker could lead by it, and the ends of workers would go unnoticed.
+        """
         lost = []
         for key in self._keys:
-            entry = await self._look(names.table_key(key))
-            self._misses[key] = self._misses[key] + 1 if entry is None or entry.value is None else 0
+            await self._look(names.table_key(key))
+            self._misses[key] = self._misses[key] + 1 if self.table(key) is None else 0
             if self._misses[key] >= MISSES:
                 lost.append(key)
         return lost
@@ -160,6 +171,7 @@ class OwnerRecords:
         if revision != entry.revision:
             try:
                 record = decode(entry.value)
+                check_numbers(record, entry.revision)
             except ProtocolError as error:
                 record = None
                 self._unreadable += 1

@@ -175,6 +175,27 @@ def decode_term(data: bytes) -> Term:
     return _decode(data, Term, MAX_STATE_BYTES)
 
 
+def check_numbers(record: Term | Table | State, revision: int) -> None:
+    """Compares the numbers of a record that stands at ``revision`` with it.
+
+    Sessions are revisions of the same bucket, and an epoch is at most the revision of its write. So a higher number was
+    not written by a worker that keeps to the rules, and would leave none for those that do.
+
+    Raises:
+        ProtocolError: there is a higher one.
+    """
+    match record:
+        case Table():
+            named = (session.number for entry in record.entries for session in (entry.owner, entry.next) if session)
+            highest = max(record.epoch, *named, 0)
+        case State():
+            highest = max(record.session, record.first, record.ended, record.seen)
+        case Term():
+            return
+    if highest > revision:
+        raise ProtocolError(f"{type(record).__name__} of revision {revision} has the number {highest}: none is higher")
+
+
 def _within(data: bytes, what: str, most: int) -> bytes:
     if len(data) > most:
         raise LimitExceededError(f"{what} takes {len(data)} bytes: at most {most} are allowed")

@@ -1,0 +1,192 @@
+"""Exclusive ownership with the accounts of infra/nats: they are enough for it, and what a worker is kept from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from nats.js import api
+from nats.js.errors import BadRequestError, NotFoundError
+from ringcast import Worker
+from ringcast_client import ConfigServiceClient
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, until_workers
+from ringcast_wire import Strategy, names
+
+from tests.integration.infra_nats import WORKER_API, Bus, InfraNats, connected
+
+PARTITIONS, ROWS = 4, 40
+OWNERS, WISHES = names.owners_bucket("gateway"), names.wishes_bucket("gateway")
+ME, OTHER = "worker-0", "worker-1"
+TABLE, TERM = names.table_key("blocklist"), names.term_key("blocklist")
+WATCH, THEIR_WATCH = (names.watch_name("gateway", worker) for worker in (ME, OTHER))
+MINE = (names.session_key(ME), names.state_key("blocklist", ME), TERM, TABLE)
+
+
+@pytest.fixture(scope="module")
+def service(server: InfraNats, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConfigServiceProcess]:
+    with server.service(tmp_path_factory.mktemp("service")) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+async def made(service: ConfigServiceProcess) -> AsyncIterator[ConfigServiceClient]:
+    """The store `gateway` with exclusive ownership and short times."""
+    async with ConfigServiceClient(service.address) as client:
+        if not await client.list_stores():
+            await client.create_store(
+                "gateway",
+                partition_count=PARTITIONS,
+                strategy=Strategy.STICKY,
+                lease_ttl_ms=2_000,
+                call_bound_ms=200,
+            )
+        yield client
+
+
+@pytest.fixture
+async def worker(server: InfraNats) -> AsyncIterator[Bus]:
+    async with connected(server, ME) as bus:
+        yield bus
+
+
+def serves(workers: tuple[Worker, ...], *, each: int) -> bool:
+    rows = sum(worker.row_count("blocklist") for worker in workers)
+    return rows == ROWS and all(len(worker.owned("blocklist")) == each for worker in workers)
+
+
+async def test_workers_start_and_hand_over_and_a_purge_ends_what_is_wanted_of_a_key(
+    server: InfraNats, made: ConfigServiceClient
+) -> None:
+    for number in range(ROWS):
+        await made.put("gateway", "blocklist", f"row{number}", "1")
+    async with connected(server, "tools") as tools:
+        wished = await tools.nc.request(
+            f"$KV.{WISHES}.blocklist.wishes", b'{"drains": ["worker-2"]}', timeout=PATIENCE_S
+        )
+        assert b"error" not in wished.data
+        async with server.worker("worker-0") as first:
+            async with server.worker("worker-1") as second:
+                both = (first, second)
+                await until_workers(both, "blocklist", lambda: serves(both, each=PARTITIONS // 2))
+                async with server.worker("worker-2") as drained:
+                    put = await made.put("gateway", "blocklist", "row7", "2")
+                    (owner,) = [one for one in both if put.partition in one.owned("blocklist")]
+                    await owner.wait_for("blocklist", put.partition, put.version, timeout_s=PATIENCE_S)
+                    assert not drained.owned("blocklist")
+            await until_workers((first,), "blocklist", lambda: serves((first,), each=PARTITIONS))
+        asked = json.dumps({"last_by_subj": f"$KV.{OWNERS}.{TABLE}"}).encode()
+        read = await tools.nc.request(f"{WORKER_API}.DIRECT.GET.KV_{OWNERS}", asked, timeout=PATIENCE_S)
+        assert json.loads(read.data)["epoch"] > 1
+        await made.delete_key("gateway", "blocklist", purge=True)
+        wishes = f"$KV.{WISHES}.{names.wishes_key('blocklist')}"
+        gone = await tools.nc.request(f"{WORKER_API}.DIRECT.GET.KV_{WISHES}.{wishes}", timeout=PATIENCE_S)
+        assert (gone.headers or {})["KV-Operation"] == "DEL"
+        assert await tools.refused() == []
+    assert [line for line in server.violations() if "nobody.may" not in line] == []
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        f"$KV.{OWNERS}.{names.session_key(OTHER)}",
+        f"$KV.{OWNERS}.{names.state_key('blocklist', OTHER)}",
+        f"$KV.{OWNERS}.{names.state_key('elsewhere', ME)}",
+        f"$KV.{OWNERS}.{names.term_key('elsewhere')}",
+        f"$KV.{OWNERS}.{names.table_key('elsewhere')}",
+        f"$KV.{WISHES}.{names.wishes_key('blocklist')}",
+        f"$KV.{names.owners_bucket('other')}.{TABLE}",
+        f"{WORKER_API}.DIRECT.GET.KV_{WISHES}",
+        f"{WORKER_API}.STREAM.PURGE.KV_{OWNERS}",
+        f"{WORKER_API}.STREAM.DELETE.KV_{OWNERS}",
+        f"{WORKER_API}.STREAM.MSG.DELETE.KV_{OWNERS}",
+        f"{WORKER_API}.CONSUMER.CREATE.KV_{OWNERS}",
+        f"{WORKER_API}.CONSUMER.CREATE.KV_{OWNERS}.{THEIR_WATCH}",
+        f"{WORKER_API}.CONSUMER.DELETE.KV_{OWNERS}.{THEIR_WATCH}",
+        f"{WORKER_API}.CONSUMER.CREATE.KV_{WISHES}.{THEIR_WATCH}",
+        f"{WORKER_API}.CONSUMER.DELETE.KV_{WISHES}.{THEIR_WATCH}",
+    ],
+)
+async def test_a_worker_may_not_publish(worker: Bus, subject: str) -> None:
+    await worker.nc.publish(subject, b"x", reply=worker.nc.new_inbox())
+    (reason,) = await worker.refused()
+    assert "permissions violation for publish" in reason
+
+
+@pytest.mark.parametrize("name", [TERM, TABLE, names.session_key(ME), names.state_key("blocklist", ME)])
+async def test_tools_and_the_service_may_not_write_what_workers_write(
+    server: InfraNats, operator: Bus, name: str
+) -> None:
+    async with connected(server, "tools") as tools:
+        for bus in (tools, operator):
+            await bus.nc.publish(f"$KV.{OWNERS}.{name}", b"x")
+            (reason,) = await bus.refused()
+            assert "permissions violation for publish" in reason
+
+
+@pytest.mark.parametrize("rollup", ["all", "sub"])
+@pytest.mark.parametrize("name", MINE)
+async def test_a_worker_can_not_empty_the_bucket_of_owners(worker: Bus, operator: Bus, name: str, rollup: str) -> None:
+    before = await sequences(operator)
+    headers = {"Nats-Rollup": rollup}
+    reply = await worker.nc.request(f"$KV.{OWNERS}.{name}", b"{}", timeout=PATIENCE_S, headers=headers)
+    assert b"rollup not permitted" in reply.data
+    assert await sequences(operator) == before
+
+
+async def test_a_worker_can_have_no_answer_and_no_watch_put_into_the_buckets(worker: Bus, operator: Bus) -> None:
+    """NATS sends an answer wherever the request says: it would be another's session, or what an operator wants."""
+    await worker.nc.request(f"$KV.{OWNERS}.{names.state_key('blocklist', ME)}", b"forged", timeout=PATIENCE_S)
+    before = await sequences(operator)
+    prefix, own = f"$KV.{OWNERS}.", names.state_key("blocklist", ME)
+    requests = {
+        f"{WORKER_API}.DIRECT.GET.KV_{OWNERS}.{prefix}{own}": b"",
+        f"{WORKER_API}.DIRECT.GET.KV_{OWNERS}": json.dumps({"multi_last": [prefix + own]}).encode(),
+    }
+    targets = [
+        f"{prefix}{names.session_key(OTHER)}",
+        f"{prefix}{names.state_key('blocklist', OTHER)}",
+        f"$KV.{WISHES}.{names.wishes_key('blocklist')}",
+    ]
+    for subject, payload in requests.items():
+        for target in targets:
+            await worker.nc.publish(subject, payload, reply=target)
+    inbox = worker.nc.new_inbox()
+    heard = await worker.nc.subscribe(f"{inbox}.*")
+    for number, (subject, payload) in enumerate(requests.items()):
+        await worker.nc.publish(subject, payload, reply=f"{inbox}.{number}")
+        await heard.next_msg(timeout=PATIENCE_S)
+    js = worker.nc.jetstream(prefix=WORKER_API)
+    with suppress(NotFoundError):
+        await js.delete_consumer(f"KV_{OWNERS}", WATCH)  # of a worker before
+    for target in targets[:2]:  # in the same stream
+        with pytest.raises(BadRequestError, match="forms a cycle"):
+            await watch(worker, target)
+    await watch(worker, targets[2])
+    await worker.nc.request(f"{prefix}{own}", b"forged again", timeout=PATIENCE_S)
+    await js.delete_consumer(f"KV_{OWNERS}", WATCH)
+    await watch(worker, f"{inbox}.watch")
+    await heard.next_msg(timeout=PATIENCE_S)
+    assert await worker.refused() == []
+    after = await sequences(operator)
+    assert after[f"KV_{WISHES}"] == before[f"KV_{WISHES}"]
+    assert after[f"KV_{OWNERS}"] == before[f"KV_{OWNERS}"] + 1  # what it wrote itself
+
+
+async def watch(worker: Bus, deliver_to: str) -> None:
+    config = api.ConsumerConfig(
+        name=WATCH,
+        deliver_subject=deliver_to,
+        deliver_policy=api.DeliverPolicy.LAST_PER_SUBJECT,
+        ack_policy=api.AckPolicy.NONE,
+        filter_subjects=[f"$KV.{OWNERS}.>"],
+        idle_heartbeat=0.1,
+    )
+    await worker.nc.jetstream(prefix=WORKER_API).add_consumer(f"KV_{OWNERS}", config)
+
+
+async def sequences(operator: Bus) -> dict[str, Any]:
+    js = operator.nc.jetstream()
+    return {stream: (await js.stream_info(stream)).state.last_seq for stream in (f"KV_{OWNERS}", f"KV_{WISHES}")}

@@ -46,7 +46,7 @@ def test_the_public_names_are_frozen() -> None:
 
 
 def test_the_public_names_of_its_modules_are_frozen() -> None:
-    assert blocking.__all__ == ["BlockingBulkWrite", "BlockingFetchClient", "CallRetries", "retried"]
+    assert blocking.__all__ == ["AnsweredBatch", "BlockingBulkWrite", "BlockingFetchClient", "CallRetries", "retried"]
     assert fetches.__all__ == [
         "BlockingFetchClient",
         "FetchClient",

@@ -11,6 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pyspark_ringcast._batch.counted import write
+    from pyspark_ringcast._batch.counts import Counts
     from pyspark_ringcast._batch.lookup import lookup
     from pyspark_ringcast._batch.prepare import partition_count, prepare, with_reasons
     from pyspark_ringcast._batch.read import version_now
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark_ringcast._source import DefaultSource
 
 __all__ = [
+    "Counts",
     "DefaultSource",
     "lookup",
     "partition_count",
@@ -27,9 +30,11 @@ __all__ = [
     "revisions_of",
     "version_now",
     "with_reasons",
+    "write",
 ]
 
 _HOMES = {
+    "Counts": "_batch.counts",
     "DefaultSource": "_source",
     "lookup": "_batch.lookup",
     "partition_count": "_batch.prepare",
@@ -38,6 +43,7 @@ _HOMES = {
     "revisions_of": "_common.since",
     "version_now": "_batch.read",
     "with_reasons": "_batch.prepare",
+    "write": "_batch.counted",
 }
 
 

@@ -86,7 +86,7 @@ def write(service: BusyService, timeout_s: float = 10.0) -> int:
     batches = (pb.WriteBatch(sequence=number, row_ids=["a"], values=["1"]) for number in range(3))
     with grpc.insecure_channel(service.address) as channel:  # type: ignore[attr-defined]
         return sum(
-            result.written for _, result in BlockingBulkWrite(ConfigServiceStub(channel), timeout_s).results(batches)
+            one.result.written for one in BlockingBulkWrite(ConfigServiceStub(channel), timeout_s).results(batches)
         )
 
 

@@ -47,6 +47,7 @@ def test_the_public_names_are_frozen() -> None:
 
 def test_the_public_names_of_its_modules_are_frozen() -> None:
     assert blocking.__all__ == [
+        "AnsweredBatch",
         "BlockingBulkWrite",
         "BlockingFetchClient",
         "BlockingStoreCalls",

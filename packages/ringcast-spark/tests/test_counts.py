@@ -10,12 +10,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as sql
-from pyspark_ringcast import with_reasons
+from pyspark_ringcast import Counts, with_reasons, write
+from pyspark_ringcast._batch.write import RingcastWriter
 from pyspark_ringcast._client.sink_notes import LEDGER_KEY
+from pyspark_ringcast._common.guards import OverwriteRefusedError
+from pyspark_ringcast._common.options import parse_options
+from ringcast_testkit import ConfigServiceProcess, TcpProxy
+from ringcast_wire import InvalidInputError
 
 Store = Any  # of conftest.py
 
@@ -64,6 +70,25 @@ def test_counts_of_a_job(store: Store, tmp_path: Path, logged: Callable[[str], l
     assert {"written": 0, "deleted": 1, "unchanged": 2, "rejected": 0} in counts
 
 
+def test_a_write_that_returns_its_counts(store: Store) -> None:
+    begin(store)
+    frame = store.frame(ROWS, SCHEMA).repartition(2)
+    for wanted in (COUNTS, AGAIN):
+        assert write(frame, **store.options, maxRejected=1).by_name() == wanted
+    whole = store.frame({"same": "1", "changed": "2"})
+    assert write(whole, mode="overwrite", **store.options) == Counts(deleted=1, unchanged=2)
+    assert store.rows() == {"same": "1", "changed": "2"}
+    with pytest.raises(OverwriteRefusedError, match="without a row: allow_empty permits that"):
+        write(whole.limit(0), mode="overwrite", **store.options)
+    with pytest.raises(InvalidInputError, match="mode is 'ignore': append or overwrite is allowed"):
+        write(frame, mode="ignore", **store.options)
+    with pytest.raises(InvalidInputError, match="column row_id is missing: a write takes"):
+        write(frame.drop("row_id"), **store.options)
+    assert store.rows() == {"same": "1", "changed": "2"}
+    with pytest.raises(InvalidInputError, match="1 rows were rejected, and option max_rejected allows 0"):
+        write(frame, **store.options)
+
+
 def test_a_job_that_fails_tells_what_it_has_done(
     store: Store, tmp_path: Path, logged: Callable[[str], list[dict[str, str]]]
 ) -> None:
@@ -73,6 +98,26 @@ def test_a_job_that_fails_tells_what_it_has_done(
         store.save(frame.repartition(2, "deleted", "row_id"), maxRejected="1", countsPath=str(tmp_path / "counts"))
     assert not list((tmp_path / "counts").iterdir())
     assert [line for line in logged("write.aborted") if line["store"] == store.name]
+
+
+def test_batches_that_were_written_and_whose_answers_were_lost(store: Store, service: ConfigServiceProcess) -> None:
+    """They are sent again, and change nothing then: what they have written counts as written."""
+    store.write_rows({"same-1": "1", "same-2": "1"})
+    rows = {f"new-{number}": "1" for number in range(998)} | {"same-1": "1", "same-2": "1"}
+    with TcpProxy(int(service.address.rpartition(":")[2])) as proxy:
+        options = parse_options({**store.options, "service": f"127.0.0.1:{proxy.port}"})
+
+        def one_batch() -> Iterator[pa.RecordBatch]:
+            proxy.mute()
+            yield pa.record_batch({"row_id": list(rows), "value": list(rows.values())})
+            service.process.wait_until(lambda: sum(store.heads()) == len(rows))
+            proxy.sever()
+            proxy.resume()
+
+        done = RingcastWriter(options, store.frame({"a": "1"}).schema, overwrite=False).write(one_batch())
+    assert done.counts == Counts(written=998, unchanged=2)
+    assert store.rows() == rows
+    assert sum(store.heads()) == len(rows), "a row was written twice"
 
 
 def test_counts_of_batches(store: Store, tmp_path: Path) -> None:

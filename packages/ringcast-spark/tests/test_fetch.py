@@ -60,7 +60,7 @@ def frames(count: int, size: int = 100) -> Iterator[pa.RecordBatch]:
 
 def write(options: Options, count: int) -> int:
     bulk = BlockingBulkWrite(shared_stub(options.service), options.timeout_s)
-    return sum(result.written for _, result in bulk.results(BatchMaker(options).batches(frames(count))))
+    return sum(one.result.written for one in bulk.results(BatchMaker(options).batches(frames(count))))
 
 
 def test_fetches(options: Options, client: BlockingFetchClient) -> None:

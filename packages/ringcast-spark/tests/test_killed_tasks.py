@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark import TaskContext
-from pyspark_ringcast import prepare
+from pyspark_ringcast import Counts, prepare, write
 from pyspark_ringcast._batch.repeated import RowsBefore
 from pyspark_ringcast._batch.write import RingcastWriter, Written
 from pyspark_ringcast._client.sink_notes import LEDGER_KEY
@@ -79,14 +79,19 @@ def test_a_read_whose_worker_is_killed(store: Store, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_a_write_whose_worker_is_killed(store: Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize("returned", [False, True], ids=["save", "write"])
+def test_a_write_whose_worker_is_killed(store: Store, tmp_path: Path, *, returned: bool) -> None:
     """Rows that the first attempt wrote are left alone by the second: each row has one revision."""
     numbers = store.spark.range(len(ROWS), numPartitions=1)
     rows = numbers.selectExpr("concat('row-', id) AS row_id", "rpad(concat('value ', id), 5000, '.') AS value")
     store.write_rows({"old": "1"})
-    step = killing(tmp_path, len(ROWS) // 2)
+    frame = rows.mapInArrow(killing(tmp_path, len(ROWS) // 2), store.frame({}).schema)
     counts = str(tmp_path / "counts")
-    store.save(rows.mapInArrow(step, store.frame({}).schema), "overwrite", maxDeleteShare="1", countsPath=counts)
+    options = {"maxDeleteShare": "1", "countsPath": counts}
+    if returned:
+        assert write(frame, mode="overwrite", **store.options, **options) == Counts(len(ROWS), 1, 0)
+    else:
+        store.save(frame, "overwrite", **options)
     assert (tmp_path / "attempt-1").exists(), "the task was not tried again"
     assert store.rows() == ROWS
     assert sum(store.heads()) == 1 + len(ROWS) + 1, "a row was written twice"

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
-from pyspark_ringcast import prepare, register
+from pyspark_ringcast import Counts, lookup, prepare, register, write
 from pyspark_ringcast._common.batches import Rejected
 from pyspark_ringcast._common.mapping import WriteColumns
 from pyspark_ringcast._common.options import parse_options
@@ -190,6 +190,10 @@ def test_defaults_of_the_session(spark: SparkSession, store: Store) -> None:
     assert own.read.format("ringcast").load(f"{store.name}/list").count() == 1
     with pytest.raises(PySparkException, match="other"):
         own.read.format("ringcast").load(f"{store.name}/other").count()
+    ids = own.createDataFrame([("a",)], "row_id STRING")
+    assert [row.value for row in lookup(ids).collect()] == ["1"]
+    assert write(own.createDataFrame([("a", "2")], "row_id STRING, value STRING")) == Counts(written=1)
+    assert write(ids, operation="delete") == Counts(deleted=1)
     own.conf.set("spark.ringcast.tabel", "x")
     with pytest.raises(InvalidInputError, match=r"spark\.ringcast\.tabel in the configuration: option 'tabel'"):
         register(own)

@@ -11,6 +11,7 @@ import pytest
 
 def test_the_exported_names_are_frozen() -> None:
     assert pyspark_ringcast.__all__ == [
+        "Counts",
         "DefaultSource",
         "delete_key",
         "delete_store",
@@ -24,6 +25,7 @@ def test_the_exported_names_are_frozen() -> None:
         "update_store",
         "version_now",
         "with_reasons",
+        "write",
     ]
     assert all(hasattr(pyspark_ringcast, name) for name in pyspark_ringcast.__all__)
     with pytest.raises(AttributeError, match="'pyspark_ringcast' has no attribute 'nothing'"):

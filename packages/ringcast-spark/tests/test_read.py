@@ -169,6 +169,51 @@ def test_since_is_what_a_read_a_stream_or_an_export_gives(filled: Store, stream:
     assert ids(filled.load(since=later)) == {"one more"}
 
 
+@pytest.mark.parametrize("on_change", ["snapshot", "latest"])
+def test_deletes_since_whose_tombstones_were_compacted_come_from_the_history(
+    compacted_store: Store, on_change: str
+) -> None:
+    """Of all partitions, and of rows by their ids; what was written after the snapshot is not among them."""
+    compacted, half = compacted_store, compacted_store.partition_count // 2
+    one = {str(partition): 1 for partition in range(compacted.partition_count)}
+    before = {row.row.row_id: row.row.version for row in compacted.revisions() if not row.row.deleted}
+    gone = {row.row.row_id: row.row.version for row in compacted.revisions() if row.row.deleted}
+    assert gone, "nothing was compacted"
+    assert {partition_of(compacted, row_id) for row_id in gone} == set(range(half))
+    live = {row_id for row_id, version in before.items() if version > 1} - gone.keys()
+    options = {"since": json.dumps(one), "includeDeleted": "true", "onChange": on_change}
+    frame, some = compacted.load(**options), compacted.load(**options, rowIds="gone-none,row-1," + ",".join(gone))
+    if on_change == "snapshot":
+        compacted.put("row-2", "later")
+        compacted.put(next(iter(gone)), "back")
+    found = {row.row_id: row for row in frame.collect()}
+    assert {row_id: row.version for row_id, row in found.items() if row.deleted} == gone
+    assert all(found[row_id].value is None for row_id in gone)
+    assert {row_id for row_id, row in found.items() if not row.deleted} == live
+    assert {row.value for row in found.values()} == {None, "1"}
+    assert ids(some) == {*gone, *({"row-1"} & live)}
+    without = compacted.load(since=json.dumps(one), onChange=on_change).filter("value = '1'")
+    assert ids(without) <= live, "and without includeDeleted the rows that are there"
+
+
+@pytest.mark.parametrize("more", [{}, {"rowIds": "a"}, {"onChange": "latest"}], ids=str)
+def test_deletes_since_that_are_forgotten_are_an_error(forgetful_store: Store, more: dict[str, str]) -> None:
+    """Neither tombstones nor revisions are left: no read says what was deleted, and none leaves it out silently."""
+    store = forgetful_store
+    store.write_rows({"a": "1", "b": "1"})
+    seen = revisions_of(store.load())
+    store.put("a", "2")
+    store.delete("a")
+    store.wait_for_compaction()
+    store.wait_for_history()
+    with pytest.raises(
+        Exception, match=r"which rows of partition .* were deleted since revision .* is not known any more"
+    ):
+        store.load(since=seen, includeDeleted="true", **more).collect()
+    assert store.load(since=seen).count() == 0
+    assert ids(store.load()) == {"b"}
+
+
 @pytest.mark.parametrize(
     ("since", "sentence"),
     [

@@ -6,8 +6,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, Row
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sql
+from pyspark_ringcast import register
 from pyspark_ringcast._common.columns import FEED_SCHEMA
 from pyspark_ringcast._common.offsets import ChangesLostError, Range
 from pyspark_ringcast._common.options import parse_options
@@ -178,7 +180,33 @@ def test_words_for_the_same() -> None:
     }
 
 
-def test_a_feed_is_no_batch_read(store: Store) -> None:
+@pytest.mark.parametrize(
+    "option",
+    [
+        "changes=every",
+        "startingOffsets=latest",
+        "startingTimestamp=2026-01-01",
+        "readChangeFeed=true",
+        "maxRowsPerTrigger=10",
+        "onGap=skip",
+        "fail_on_data_loss=false",
+    ],
+)
+def test_options_of_streams_are_none_of_a_batch_read(store: Store, option: str) -> None:
+    """A read that left them out without a word would give other rows than were asked for."""
     store.put("a", "1")
-    with pytest.raises(Exception, match="option read_change_feed goes with streams, not with a batch read"):
-        store.load(**FEED).collect()
+    name, _, text = option.partition("=")
+    with pytest.raises(PySparkException, match=r"option [a-z_]+ goes with streams, not with a batch read"):
+        store.load(**{name: text}).collect()
+
+
+def test_defaults_for_streams_do_not_refuse_batch_reads(spark: SparkSession, store: Store) -> None:
+    own = spark.newSession()
+    own.conf.set("spark.ringcast.maxRowsPerTrigger", "10")
+    register(own)
+    store.put("a", "1")
+    assert own.read.format("ringcast").options(**store.options).load().count() == 1
+    own.conf.set("spark.ringcast.readChangeFeed", "true")
+    register(own)
+    with pytest.raises(PySparkException, match="option read_change_feed goes with streams, not with a batch read"):
+        own.read.format("ringcast").options(**store.options).load().count()

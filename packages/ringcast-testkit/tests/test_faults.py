@@ -87,6 +87,32 @@ async def test_silence_keeps_connections_and_holds_what_was_sent(echo: TcpProxy)
         assert await stream[0].readexactly(4) == b"held"
 
 
+async def test_a_mute_server_hears_what_it_is_told() -> None:
+    heard = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(4)
+        heard.set()
+        writer.write(b"answer")
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        with TcpProxy(server.sockets[0].getsockname()[1]) as proxy:
+            reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+            proxy.mute()
+            writer.write(b"told")
+            async with asyncio.timeout(PATIENCE_S):
+                await heard.wait()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await reader.read(6)
+            proxy.resume()
+            async with asyncio.timeout(PATIENCE_S):
+                assert await reader.readexactly(6) == b"answer"
+            writer.close()
+
+
 async def test_a_delay_counts_in_both_directions(echo: TcpProxy) -> None:
     stream = await asyncio.open_connection("127.0.0.1", echo.port)
     echo.delay(0.1)

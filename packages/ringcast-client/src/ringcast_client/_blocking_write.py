@@ -6,7 +6,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import grpc
 from ringcast_wire import UnavailableError
@@ -18,11 +18,19 @@ WINDOW: Final = 16
 """Batches sent and not answered yet: as many as the config service reads ahead, two transactions of eight."""
 
 
+class AnsweredBatch(NamedTuple):
+    """A batch and its answer. ``sent_again``: over another stream, so that it may have been written before as well."""
+
+    batch: pb.WriteBatch
+    result: pb.WriteResult
+    sent_again: bool = False
+
+
 class BlockingBulkWrite:
     """One bulk write: batches go out over a stream, a bounded number of them unanswered.
 
     When the connection breaks, what was not answered is sent again over another: a batch may be written twice, which
-    changes nothing since rows that are as they should be are left alone.
+    changes nothing since rows that are as they should be are left alone. Its answer then counts them as unchanged.
     """
 
     def __init__(
@@ -38,9 +46,11 @@ class BlockingBulkWrite:
         self._timeout_s = timeout_s
         self._retries = retries
         self._unanswered: deque[pb.WriteBatch] = deque()
+        self._again = 0
+        """How many of these, from the first on, were sent over more than one stream."""
         self._stream: _Stream | None = None
 
-    def results(self, batches: Iterable[pb.WriteBatch]) -> Iterator[tuple[pb.WriteBatch, pb.WriteResult]]:
+    def results(self, batches: Iterable[pb.WriteBatch]) -> Iterator[AnsweredBatch]:
         """Each batch with its answer, in order, once it is committed.
 
         Raises:
@@ -61,16 +71,18 @@ class BlockingBulkWrite:
         finally:
             self._drop()
 
-    def _receive(self) -> tuple[pb.WriteBatch, pb.WriteResult]:
+    def _receive(self) -> AnsweredBatch:
         result = self._retried_receive()
         batch = self._unanswered.popleft()
         if result.sequence != batch.sequence:
             raise UnavailableError(f"the config service answered batch {result.sequence}, not {batch.sequence}")
-        return batch, result
+        again, self._again = self._again > 0, max(0, self._again - 1)
+        return AnsweredBatch(batch, result, again)
 
     def _retried_receive(self) -> pb.WriteResult:
         def receive(left_s: float) -> pb.WriteResult:
             if self._stream is None:
+                self._again = len(self._unanswered)
                 self._stream = _Stream(self._stub, self._unanswered)
             try:
                 return self._stream.receive(left_s)

@@ -8,6 +8,6 @@ from __future__ import annotations
 from ringcast_client._blocking_calls import CallRetries, retried
 from ringcast_client._blocking_fetch import BlockingFetchClient
 from ringcast_client._blocking_stores import BlockingStoreCalls
-from ringcast_client._blocking_write import BlockingBulkWrite
+from ringcast_client._blocking_write import AnsweredBatch, BlockingBulkWrite
 
-__all__ = ["BlockingBulkWrite", "BlockingFetchClient", "BlockingStoreCalls", "CallRetries", "retried"]
+__all__ = ["AnsweredBatch", "BlockingBulkWrite", "BlockingFetchClient", "BlockingStoreCalls", "CallRetries", "retried"]

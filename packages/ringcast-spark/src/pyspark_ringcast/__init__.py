@@ -11,6 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pyspark_ringcast._batch.counted import write
+    from pyspark_ringcast._batch.counts import Counts
     from pyspark_ringcast._batch.lookup import lookup
     from pyspark_ringcast._batch.prepare import partition_count, prepare, with_reasons
     from pyspark_ringcast._batch.read import version_now
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark_ringcast._source import DefaultSource
 
 __all__ = [
+    "Counts",
     "DefaultSource",
     "delete_key",
     "delete_store",
@@ -39,9 +42,11 @@ __all__ = [
     "update_store",
     "version_now",
     "with_reasons",
+    "write",
 ]
 
 _HOMES = {
+    "Counts": "_batch.counts",
     "DefaultSource": "_source",
     "delete_key": "_client.lifecycle",
     "delete_store": "_client.lifecycle",
@@ -55,6 +60,7 @@ _HOMES = {
     "update_store": "_client.lifecycle",
     "version_now": "_batch.read",
     "with_reasons": "_batch.prepare",
+    "write": "_batch.counted",
 }
 
 

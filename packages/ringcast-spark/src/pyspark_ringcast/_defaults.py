@@ -6,35 +6,13 @@ registered once more, with what the configuration says.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from ringcast_wire import InvalidInputError
-
-from pyspark_ringcast._common.options import check_option
+from pyspark_ringcast._common.session_options import session_defaults
 from pyspark_ringcast._source import DefaultSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-PREFIX: Final = "spark.ringcast."
-
-
-def session_defaults(spark: SparkSession) -> dict[str, str]:
-    """What ``spark.ringcast.<option>`` says in the configuration of a session.
-
-    Raises:
-        InvalidInputError: there is no such option.
-    """
-    found = {}
-    for name, text in spark.conf.getAll.items():
-        if name.startswith(PREFIX):
-            option = name.removeprefix(PREFIX)
-            try:
-                check_option(option)
-            except InvalidInputError as error:
-                raise InvalidInputError(f"{name} in the configuration: {error}", field=name) from None
-            found[option] = text
-    return found
 
 
 def register(spark: SparkSession) -> None:

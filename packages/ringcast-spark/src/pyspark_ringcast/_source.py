@@ -33,6 +33,7 @@ class DefaultSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         """Only keeps them."""
+        self._given = frozenset(options)
         if self.defaults:
             from pyspark_ringcast._common.options import with_defaults
 
@@ -53,15 +54,13 @@ class DefaultSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of the snapshot that was taken with the schema, or of one taken now."""
-        from ringcast_wire import InvalidInputError
-
         from pyspark_ringcast._batch.read import RingcastReader
+        from pyspark_ringcast._common.options import refuse_options_of_streams
 
         snapshot = self._pinned()
-        if snapshot.options.read_change_feed:
-            raise InvalidInputError(
-                "option read_change_feed goes with streams, not with a batch read", field="read_change_feed"
-            )
+        # Of the defaults, which are for streams too, only the feed changes what a batch read would have to give.
+        feed = ["read_change_feed"] if snapshot.options.read_change_feed else []
+        refuse_options_of_streams([*feed, *self._given])
         return RingcastReader(snapshot, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

@@ -58,6 +58,7 @@ class _Condition:
 
     cut: bool = False
     silent: bool = False
+    mute: bool = False
     delay_s: float = 0.0
     bytes_per_s: float = 0.0
 
@@ -108,6 +109,10 @@ class TcpProxy:
     def silence(self) -> None:
         """Connections stay open and nothing gets through, as behind a firewall that drops, until :meth:`resume`."""
         self._set(_Condition(silent=True))
+
+    def mute(self) -> None:
+        """What the server says is kept back until :meth:`resume`; what it is told gets through."""
+        self._set(_Condition(mute=True))
 
     def delay(self, seconds: float) -> None:
         """Everything arrives later by so much, in each direction."""
@@ -205,7 +210,10 @@ class TcpProxy:
         try:
             if self._network.condition.cut:
                 return
-            ways = (_Direction(self._network, reader, back), _Direction(self._network, there, writer))
+            ways = (
+                _Direction(self._network, reader, back, answers=False),
+                _Direction(self._network, there, writer, answers=True),
+            )
             pumps = [asyncio.create_task(way.run()) for way in ways]
             try:
                 await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
@@ -221,8 +229,11 @@ class TcpProxy:
 class _Direction:
     """One direction of one connection: a bounded queue between a task that reads and this one, which passes on."""
 
-    def __init__(self, network: _Network, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, network: _Network, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool
+    ) -> None:
         self._network = network
+        self._answers = answers
         self._reader = reader
         self._writer = writer
 
@@ -253,8 +264,9 @@ class _Direction:
         while data:
             condition, changed = self._network.condition, self._network.changed
             rest_s = arrived_at + condition.delay_s - loop.time()
-            if condition.silent or rest_s > 0:
-                await _changed_within(changed, None if condition.silent else rest_s)
+            held = condition.silent or (condition.mute and self._answers)
+            if held or rest_s > 0:
+                await _changed_within(changed, None if held else rest_s)
                 continue
             size = max(1, int(condition.bytes_per_s / _SLICES_PER_S)) if condition.bytes_per_s else len(data)
             self._writer.write(data[:size])

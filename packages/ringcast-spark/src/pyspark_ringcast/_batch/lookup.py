@@ -16,7 +16,8 @@ from pyspark_ringcast._batch.read import ReadTask, Snapshot, read_task, take_sna
 from pyspark_ringcast._common.batches import column_of
 from pyspark_ringcast._common.column_options import read_schema
 from pyspark_ringcast._common.mapping import ReadColumns
-from pyspark_ringcast._common.options import Options, parse_options
+from pyspark_ringcast._common.options import Options
+from pyspark_ringcast._common.session_options import session_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,7 +27,7 @@ _NOT_ADDED: Final = frozenset({"partition", "deleted"})
 _HOWS: Final = ("left", "inner")
 
 
-def lookup(frame: DataFrame, *, how: str = "left", **options: str) -> DataFrame:
+def lookup(frame: DataFrame, *, how: str = "left", **options: object) -> DataFrame:
     """The DataFrame with the columns of the row that each of its ids has: ``value``, ``version`` and ``metadata``.
 
     It is shuffled so that the ids of one partition of the store are in one task; a task asks for 1,000 ids at once, and
@@ -36,15 +37,16 @@ def lookup(frame: DataFrame, *, how: str = "left", **options: str) -> DataFrame:
         frame: Has a column ``row_id``, or that of the option ``idColumn``. Nulls, ids that are not there and ids of
             deleted rows find nothing.
         how: ``left`` gives nulls where nothing is found, ``inner`` leaves such rows out.
-        options: What a read takes, but those that say which rows. ``columns`` names what is added, in place of
-            the above; ``tasks`` how many tasks do it.
+        options: What a read takes, but those that say which rows; of others the configuration of the session has the
+            defaults (``spark.ringcast.<option>``). ``columns`` names what is added, in place of the above; ``tasks``
+            how many tasks do it.
 
     Raises:
         InvalidInputError: an option is wrong or does not go with it, or a column is missing or stands there already.
         UnknownStoreError, UnknownKeyError: nothing of that name is there.
         UnavailableError: there was no reply in time.
     """
-    asked = _checked(frame, how, parse_options(options))
+    asked = _checked(frame, how, session_options(frame.sparkSession, options))
     there = next(field.name for field in frame.schema.fields if field.name.lower() == asked.id_column.lower())
     snapshot = take_snapshot(asked)
     schema = frame.sparkSession.createDataFrame([], read_schema(asked)).schema

@@ -22,9 +22,10 @@ from ringcast_wire import (
 )
 
 from pyspark_ringcast._client.fetch import shared_client
+from pyspark_ringcast._client.history import History, to_batch
 from pyspark_ringcast._common.columns import Entry, Reply, read_reply
 from pyspark_ringcast._common.mapping import ReadColumns
-from pyspark_ringcast._common.offsets import ChangesLostError
+from pyspark_ringcast._common.offsets import ChangesLostError, Range
 from pyspark_ringcast._common.options import OnChange, Options, parse_options
 from pyspark_ringcast._common.since import vector_text
 from pyspark_ringcast._common.told import told_again
@@ -233,12 +234,21 @@ class _TaskRead:
                     if batch.num_rows:
                         yield batch
 
-    def _requests(self) -> Iterable[FetchRequest]:
+    @property
+    def _by_id(self) -> bool:
+        """Whether rows are fetched by their ids.
+
+        With ``since`` and tombstones they are sought among what changed: a fetch by id does not say whether a row that
+        it does not find was deleted since.
+        """
         options = self._options
-        if self._task.row_ids is not None:
-            for start in range(0, len(self._task.row_ids), limits.MAX_BATCH_ROWS):
-                chunk = self._task.row_ids[start : start + limits.MAX_BATCH_ROWS]
-                yield batch_request(options.store, options.key, chunk)
+        return self._task.row_ids is not None and not (options.since and options.include_deleted)
+
+    def _requests(self) -> Iterable[FetchRequest]:
+        options, row_ids = self._options, self._task.row_ids
+        if self._by_id and row_ids is not None:
+            for start in range(0, len(row_ids), limits.MAX_BATCH_ROWS):
+                yield batch_request(options.store, options.key, row_ids[start : start + limits.MAX_BATCH_ROWS])
             return
         for partition in self._task.partitions:
             after = options.since.of(partition)
@@ -255,6 +265,8 @@ class _TaskRead:
     def _wanted(self, reply: Reply) -> pa.RecordBatch:
         """The rows that were asked for, of those of the snapshot."""
         options, batch = self._options, reply.batch
+        if self._task.row_ids is not None and not self._by_id:
+            batch = _with_ids(batch, self._task.row_ids)
         if not options.include_deleted and batch.column("deleted").true_count:
             batch = batch.filter(pc.invert(batch.column("deleted")))
         # What changed since a revision needs no second look.
@@ -264,31 +276,53 @@ class _TaskRead:
         return batch
 
     def _check(self, entry: Entry) -> None:
-        options, place = self._options, self._options.place
         if not 0 <= entry.partition < len(self._heads):
-            raise ProtocolError(f"fetch reply of {place} names partition {entry.partition} of {len(self._heads)}")
-        after = options.since.of(entry.partition)
-        if after and options.include_deleted and entry.whole:
-            raise ChangesLostError(
-                f"which rows of partition {entry.partition} of {place} were deleted since revision {after} "
-                f"is no longer known: read without since, and compare"
+            raise ProtocolError(
+                f"fetch reply of {self._options.place} names partition {entry.partition} of {len(self._heads)}"
             )
+
+    def _with_deletes(self, reply: Reply) -> Reply:
+        """What changed since, also where the service has sent the whole partition: the history has the deletes then.
+
+        Raises:
+            ChangesLostError: it has not all of them any more.
+        """
+        if not (self._options.since and self._options.include_deleted):
+            return reply
+        found = [self._changed(entry) for entry in reply.entries if self._lacks_deletes(entry)]
+        rest = _without(reply, [entry.partition for entry in reply.entries if self._lacks_deletes(entry)])
+        return rest._replace(batch=pa.concat_batches([rest.batch, *found])) if found else reply
+
+    def _lacks_deletes(self, entry: Entry) -> bool:
+        return entry.whole and self._options.since.of(entry.partition) > 0
+
+    def _changed(self, entry: Entry) -> pa.RecordBatch:
+        options, place = self._options, self._options.place
+        after = options.since.of(entry.partition)
+        wanted = Range(entry.partition, after, entry.revision, loading=False, head=entry.revision)
+        try:
+            return to_batch(History(options, wanted).newest())
+        except ChangesLostError:
+            raise ChangesLostError(
+                f"which rows of partition {entry.partition} of {place} were deleted since revision {after} is not "
+                f"known any more: the service keeps that for a time only; read without since, and compare"
+            ) from None
 
     def _of_snapshot(self, reply: Reply) -> Iterator[Reply]:
         """The reply, with rows that were written to after the snapshot as they were before."""
         for entry in reply.entries:
             self._check(entry)
         if self._options.on_change is OnChange.LATEST:
-            yield reply
+            yield self._with_deletes(reply)
             return
         moved = [entry for entry in reply.entries if entry.revision != self._heads[entry.partition]]
-        if self._task.row_ids is None:
+        if not self._by_id:
             for entry in moved:
                 raise MismatchError(
                     f"partition {entry.partition} of {self._options.place} came as of revision {entry.revision}, and "
                     f"{self._heads[entry.partition]} was asked for: the config service is older than this package"
                 )
-            yield reply
+            yield self._with_deletes(reply)
             return
         written = [entry.partition for entry in moved if self._was_written(entry.partition)]
         yield _without(reply, written)

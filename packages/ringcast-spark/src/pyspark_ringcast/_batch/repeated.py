@@ -1,7 +1,8 @@
 """What a further attempt of a task has still to write: rows that nobody wrote since the job began.
 
-Rows that were written since as they are to be are of an attempt before it, and the job's: they count as written. A
-delete by an attempt before it leaves nothing to tell it by, and counts as unchanged when it is done again.
+Rows that were written since as they are to be are of an attempt before it, and the job's: they count as written. So do
+those of a batch that was sent twice because its connection broke. A delete that was done before leaves nothing to tell
+it by, and counts as unchanged when it is done again.
 """
 
 from __future__ import annotations
@@ -58,6 +59,21 @@ class RowsBefore:
                 done.unchanged += _leave_out(batch, later.keys() - same)
             if batch.rows or batch.row_ids:
                 yield batch
+
+    def written_already(self, batch: pb.WriteBatch, result: pb.WriteResult) -> int:
+        """How many of the unchanged rows of a batch that was sent again were written when it was sent before.
+
+        They are as the batch has them, and were written since the job began.
+
+        Raises:
+            RingcastError: the service refused, or did not answer in time.
+        """
+        wanted = dict(_contents(batch))
+        if not result.unchanged or not wanted:
+            return 0
+        later = self._written_since(list(wanted))
+        written = sum(later.get(row_id) == content for row_id, content in wanted.items())
+        return min(result.unchanged, max(0, written - result.written))
 
     def _written_since(self, row_ids: Sequence[str]) -> dict[str, _Content]:
         found = self._read(list(dict.fromkeys(row_ids)))

@@ -19,7 +19,7 @@ import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
-from ringcast_client.blocking import BlockingBulkWrite
+from ringcast_client.blocking import AnsweredBatch, BlockingBulkWrite
 from ringcast_core import row_partitions
 from ringcast_wire import (
     InvalidInputError,
@@ -129,12 +129,14 @@ class RingcastWriter(DataSourceArrowWriter):
         options = self._options
         columns = WriteColumns(options)
         batches = maker.batches(columns.rows(frame, maker.rejected) for frame in iterator)
+        before = RowsBefore(options, self._heads, overwrite=self._overwrite)
         if _was_tried_before():
-            batches = RowsBefore(options, self._heads, overwrite=self._overwrite).only(batches, done)
-        for result in _results(options, batches, throttle):
-            done.written += result.written
+            batches = before.only(batches, done)
+        for batch, result, sent_again in _answered(options, batches, throttle):
+            already = before.written_already(batch, result) if sent_again else 0
+            done.written += result.written + already
             done.deleted += result.deleted
-            done.unchanged += result.unchanged
+            done.unchanged += result.unchanged - already
             maker.rejected += map(_rejected, result.rejected)
             self._check_rejected(maker.rejected)
         self._check_rejected(maker.rejected)
@@ -190,7 +192,9 @@ class RingcastWriter(DataSourceArrowWriter):
         throttle = self._throttle()
         maker = BatchMaker(options, max_rows=_batch_rows(throttle))
         frames = (pa.record_batch({"row_id": pa.array(ids, pa.string())}) for ids in others)
-        return sum(result.deleted for result in _results(options, maker.batches(frames), throttle))
+        answered = _answered(options, maker.batches(frames), throttle)
+        # They were live when they were listed: what is unchanged in a batch that was sent again, it has deleted before.
+        return sum(one.result.deleted + one.sent_again * one.result.unchanged for one in answered)
 
     def _check_deletes(self, deletes: int, done: Sequence[Written]) -> None:
         """Holds what is to be deleted against the rows that there were when the job began."""
@@ -233,14 +237,14 @@ def _batch_rows(throttle: Throttle | None) -> int:
     return throttle.batch_rows if throttle else limits.MAX_BATCH_ROWS
 
 
-def _results(options: Options, batches: Iterator[pb.WriteBatch], throttle: Throttle | None) -> Iterator[pb.WriteResult]:
+def _answered(options: Options, batches: Iterator[pb.WriteBatch], throttle: Throttle | None) -> Iterator[AnsweredBatch]:
     """Writes batches; with a throttle each at its time, and so few at once that sending them again is no burst."""
     stub = shared_stub(options.service)
     if throttle is None:
         bulk = BlockingBulkWrite(stub, options.timeout_s)
     else:
         bulk, batches = BlockingBulkWrite(stub, options.timeout_s, window=_THROTTLED_WINDOW), throttle.paced(batches)
-    return (result for _, result in bulk.results(batches))
+    return bulk.results(batches)
 
 
 def _summed(done: Sequence[Written]) -> Counts:

@@ -6,7 +6,7 @@ Names are Spark's: case does not count, and neither do underscores, so ``rowIds`
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -191,6 +191,13 @@ def with_defaults(given: Mapping[str, str], defaults: Mapping[str, str]) -> dict
 def check_option(name: str) -> None:
     """Raises ``InvalidInputError`` if there is no option of that name."""
     _field(name)
+
+
+def refuse_options_of_streams(given: Iterable[str]) -> None:
+    """Raises ``InvalidInputError`` if one of the names is that of an option that only streams have."""
+    for name in given:
+        if (option := _BY_PLAIN_NAME.get(_plain(name))) in _OF_STREAMS:
+            raise InvalidInputError(f"option {option} goes with streams, not with a batch read", field=option)
 
 
 def _settle_streams(values: dict[str, str]) -> None:
@@ -439,6 +446,17 @@ _FAIL_ON_DATA_LOSS: Final = "fail_on_data_loss"
 SERVICE_FILES: Final = ("service_tls_ca_file", "service_tls_cert_file", "service_tls_key_file", "service_token_file")
 """Options whose values are paths; a process that lacks one looks at its environment."""
 _BY_PLAIN_NAME: Final = {_plain(name): name for name in (*_PARSERS, _FAIL_ON_DATA_LOSS, *_LOGIN, *SERVICE_FILES)}
+_OF_STREAMS: Final = frozenset(
+    {
+        "changes",
+        "starting_offsets",
+        "starting_timestamp",
+        "read_change_feed",
+        "max_rows_per_trigger",
+        "on_gap",
+        _FAIL_ON_DATA_LOSS,
+    }
+)
 _WHAT: Final = {"store": "store it is about", "key": "config key of the store"}
 _EXAMPLE: Final = {"store": "gateway", "key": "blocklist"}
 _NO_OPTIONS: Final = (

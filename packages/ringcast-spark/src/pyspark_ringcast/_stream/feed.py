@@ -12,10 +12,10 @@ from typing import NamedTuple
 import pyarrow as pa
 from ringcast_wire.grpc import pb
 
+from pyspark_ringcast._client.history import lose, row_columns
 from pyspark_ringcast._common.columns import FEED_SCHEMA
 from pyspark_ringcast._common.offsets import Range
 from pyspark_ringcast._common.options import Options
-from pyspark_ringcast._stream.history import lose, row_columns
 
 
 class ChangeType(StrEnum):

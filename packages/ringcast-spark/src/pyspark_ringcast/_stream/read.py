@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from ringcast_client.fetches import BlockingFetchClient, FetchRequest, partition_request
 
+from pyspark_ringcast._client.history import History, lose, to_batch
 from pyspark_ringcast._common.columns import Reply, read_reply
 from pyspark_ringcast._common.offsets import ChangesLostError, Range
 from pyspark_ringcast._common.options import Changes, OnGap, Options
 from pyspark_ringcast._stream.feed import feed_batch
-from pyspark_ringcast._stream.history import History, lose, to_batch
 
 _FETCH_AHEAD: Final = 8
 """A fetch gives all that changed to this day, many times faster a row than the revisions: it may be this much more."""

@@ -14,12 +14,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from ringcast_wire import InvalidInputError, names
 
 from pyspark_ringcast._client.fetch import shared_client
+from pyspark_ringcast._client.history import check_first, revisions_before
 from pyspark_ringcast._client.service import find_store
 from pyspark_ringcast._common.mapping import ReadColumns
 from pyspark_ringcast._common.offsets import Offset, Range, first_offset, next_offset, ranges, shared_out
 from pyspark_ringcast._common.options import Changes, OnChange, OnGap, Options, parse_options
 from pyspark_ringcast._common.told import told_again
-from pyspark_ringcast._stream.history import check_first, revisions_before
 from pyspark_ringcast._stream.read import read_ranges
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 from ringcast_testkit import ManagedProcess
@@ -11,6 +12,10 @@ from ringcast_testkit import ManagedProcess
 from tests.integration.cli_process import Cli
 
 PARTITIONS = 8
+
+
+def has_said(process: ManagedProcess, words: str) -> bool:
+    return words in process.log
 
 
 @pytest.fixture
@@ -30,7 +35,7 @@ def workers(cli: Cli, store: str) -> Iterator[dict[str, ManagedProcess]]:
             found[name] = cli.start("watch", store, "list", "--worker-id", f"{store}-{name}")
             stack.callback(found[name].kill)
         for name, process in found.items():
-            process.wait_until(lambda process=process, name=name: f"{store}-{name} is ready\n" in process.log)
+            process.wait_until(partial(has_said, process, f"{store}-{name} is ready\n"))
         yield found
 
 

@@ -193,7 +193,7 @@ async def both(first: Worker, second: Worker) -> None:
 async def slots(server: InfraNats) -> dict[str, int]:
     """The slot of each member, read as the tools do."""
     topology = await read_topology(server.url, "gateway", "blocklist")
-    return {member.worker_id: member.slot for member in topology.members if member.alive}
+    return {member.worker_id: member.slot for member in topology.members if member.alive and member.slot is not None}
 
 
 async def claimed_again(bus: Bus, worker_id: str, slot: int) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import asyncpg
 import pytest
@@ -47,10 +48,11 @@ async def test_a_call_that_outlives_its_fence_writes_nothing(
         written.put_nowait(change)
 
     with TcpProxy(nats_server.port) as proxy:
-        place = {"store": "gateway", "keys": ["limits"]}
+        place: dict[str, Any] = {"store": "gateway", "keys": ["limits"]}
         async with ConfigServiceClient(config_service.address) as client, asyncio.timeout(PATIENCE_S):
-            times = {"lease_ttl_ms": 2_000, "call_bound_ms": 200}
-            await client.create_store("gateway", partition_count=1, strategy=Strategy.STICKY, **times)
+            await client.create_store(
+                "gateway", partition_count=1, strategy=Strategy.STICKY, lease_ttl_ms=2_000, call_bound_ms=200
+            )
             await client.put("gateway", "limits", "row", "1")
             through = f"nats://127.0.0.1:{proxy.port}"
             async with Worker(**place, worker_id="a", servers=through, handler=slow) as cut_off:

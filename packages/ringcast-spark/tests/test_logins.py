@@ -62,7 +62,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     }
     for name, text in files.items():
         (directory / name).write_text(text)
-    words = ("--nats-user", "service", "--nats-password", "the-service-s-own")
+    words: tuple[str, ...] = ("--nats-user", "service", "--nats-password", "the-service-s-own")
     for option, name in {"--tls-cert": "cert", "--tls-key": "private", "--tokens": "tokens"}.items():
         words = (*words, option, str(directory / name))
     users = [{"user": "service", "password": "the-service-s-own"}, {"user": "spark", "password": PASSWORD}]

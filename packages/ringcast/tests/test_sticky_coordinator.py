@@ -28,8 +28,7 @@ from ringcast._protocol.sticky.records import decode_state
 from ringcast_testkit import PATIENCE_S, NatsServer, TcpProxy
 from ringcast_wire import InUseError, LeaseRecord, MismatchError, encode_record, names
 
-PARTITIONS = 6
-KEY = "list"
+PARTITIONS, KEY = 6, "list"
 TIMES = StickyTimes(
     fence=FenceTimes(3_000, 500),
     leader=LeaderTimes(quiet_s=0.2, quiet_most_s=1.0, prepare_s=5.0, stagger_s=0.1),
@@ -223,7 +222,6 @@ class Fleet:
             bus, config, PARTITIONS, record=record, participant=application, log=LOG, times=self.times
         )
         application.coordinator = coordinator
-        _: Coordinator = coordinator
         _: Coordinator = coordinator
         task = asyncio.create_task(coordinator.run())
         self.stack.push_async_callback(_ended, task)

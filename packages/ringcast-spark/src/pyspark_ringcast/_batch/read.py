@@ -329,7 +329,7 @@ class _TaskRead:
         for partition in written:
             # With since, tombstones come too, as they do by id.
             before = self._client.fetch(self._request(partition, since=0), self._options.timeout_s, read_reply)
-            yield before._replace(batch=_with_ids(before.batch, self._task.row_ids))
+            yield before._replace(batch=_with_ids(before.batch, self._task.row_ids or ()))
 
     def _was_written(self, partition: int) -> bool:
         """Whether rows that this task reads by id were written to after the snapshot, or may have been."""

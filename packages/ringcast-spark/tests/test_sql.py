@@ -62,6 +62,32 @@ def test_a_temporary_view_is_one_snapshot(spark: SparkSession, store: Store, nam
     assert dict(spark.sql(f"SELECT row_id, value FROM {view}").collect()) == store.rows()
 
 
+def test_an_overwrite_by_sql_has_the_guards_of_an_overwrite(
+    spark: SparkSession, store: Store, names: tuple[str, str]
+) -> None:
+    view, _ = names
+    store.write_rows({f"r{number}": "old" for number in range(4)})
+    spark.sql(f"CREATE TEMPORARY VIEW {view} USING ringcast OPTIONS ({options_of(store)})")
+    overwrite = f"INSERT OVERWRITE TABLE {view} SELECT concat('r', id), 'new', 0, 0, false, null FROM"
+    spark.sql(f"{overwrite} range(1, 4)")
+    rows = {"r1": "new", "r2": "new", "r3": "new"}
+    assert store.rows() == rows
+    for range_, sentence in (
+        ("3, 4", "it deletes 2 of 3 rows, 66.7%"),
+        ("0", "without a row: allow_empty permits that"),
+    ):
+        with pytest.raises(PySparkException) as caught:
+            spark.sql(f"{overwrite} range({range_})")
+        assert sentence in str(clear_error(caught.value))
+        assert store.rows() == rows
+    spark.sql(
+        f"INSERT INTO {view} BY NAME SELECT *, 0 AS partition FROM VALUES (false, 'x', 0L, 'r9') AS"
+        " v(deleted, value, version, row_id) CROSS JOIN (SELECT map('by', 'me') AS metadata)"
+    )
+    assert store.rows() == {**rows, "r9": "x"}
+    assert store.metadata("r9") == {"by": "me"}
+
+
 def test_a_table_of_the_catalog(spark: SparkSession, store: Store, names: tuple[str, str]) -> None:
     """Spark 4.3 drops its options: that is said, and they may be given again."""
     _, table = names
@@ -75,6 +101,18 @@ def test_a_table_of_the_catalog(spark: SparkSession, store: Store, names: tuple[
     assert "Spark 4.3 drops those of a table" in str(clear_error(caught.value))
     given = ", ".join(f"`{name}` = '{text}'" for name, text in store.options.items())
     assert spark.sql(f"SELECT VALUE FROM {table} WITH ({given}) WHERE row_id = 'b'").collect() == [("2",)]
+
+
+def test_save_as_table_writes_with_its_options_and_the_table_has_none(
+    spark: SparkSession, store: Store, names: tuple[str, str]
+) -> None:
+    _, table = names
+    writer = store.frame({"a": "1"}).write.format("ringcast").mode("append").options(**store.options)
+    writer.saveAsTable(table)
+    assert store.rows() == {"a": "1"}
+    with pytest.raises(PySparkException) as caught:
+        spark.table(table).collect()
+    assert "Spark 4.3 drops those of a table" in str(clear_error(caught.value))
 
 
 def test_store_and_key_as_a_path(spark: SparkSession, store: Store) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import secrets
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,15 +11,16 @@ from ringcast_testkit import ConfigServiceProcess
 from ringcast_wire.tokens import make_token
 from ringcast_wire.worker_tokens import worker_token_line
 
-from tests.integration.infra_nats import NATS, InfraNats
+from tests.integration.infra_nats import InfraNats, make_accounts
 
 SCOPE = "gateway/blocklist,suffixes"
 
 
-def make_accounts(*words: str) -> str:
+def accounts(*words: str) -> str:
     """What make_accounts.py prints."""
-    command = [sys.executable, str(NATS / "make_accounts.py"), *words]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    made = make_accounts(*words)
+    made.check_returncode()
+    return made.stdout
 
 
 class CalloutNats(InfraNats):
@@ -52,7 +51,7 @@ class CalloutNats(InfraNats):
             self.token_file = directory / "worker-tokens"
             self.token_file.touch()
             self.tokens: dict[str, str] = {}
-            self.options = make_accounts("--new-keys", str(self.keys)).split()
+            self.options = accounts("--new-keys", str(self.keys)).split()
         else:
             self.keys, self.token_file = shared.keys, shared.token_file
             self.tokens, self.options = shared.tokens, shared.options

@@ -6,6 +6,8 @@ import asyncio
 import re
 import secrets
 import shutil
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -29,6 +31,12 @@ INFRA = ROOT / "infra"
 NATS = INFRA / "nats"
 WORKER_API = "JS.ringcast.API"
 _LISTENING = re.compile(r"Listening for client connections on 127\.0\.0\.1:(\d+)")
+
+
+def make_accounts(*words: str) -> subprocess.CompletedProcess[str]:
+    """Runs make_accounts.py to its end, whether it refuses the words or prints the accounts."""
+    command = [sys.executable, str(NATS / "make_accounts.py"), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def example_variables() -> set[str]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 
@@ -17,14 +15,9 @@ from ringcast_testkit import PATIENCE_S, AgentProcess, History, WorkerProcess
 from ringcast_testkit.dispatch import following, status_until
 from ringcast_wire import names
 
-from tests.integration.infra_nats import NATS, WORKER_API, InfraNats
+from tests.integration.infra_nats import WORKER_API, InfraNats, make_accounts
 
 PASSWORD = "for-this-test"
-
-
-def make_accounts(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(NATS / "make_accounts.py"), *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def with_agent(directory: Path) -> InfraNats:

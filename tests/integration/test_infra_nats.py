@@ -6,7 +6,6 @@ import asyncio
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,15 @@ from ringcast_client import ConfigServiceClient, ReplayOutcome
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, nats_server_binary, until_workers
 from ringcast_wire import limits, names
 
-from tests.integration.infra_nats import NATS, WORKER_API, InfraNats, cluster_of_three, environment, example_variables
+from tests.integration.infra_nats import (
+    NATS,
+    WORKER_API,
+    InfraNats,
+    cluster_of_three,
+    environment,
+    example_variables,
+    make_accounts,
+)
 
 PARTITIONS = 4
 
@@ -115,11 +122,6 @@ def test_a_request_that_makes_no_sense_is_refused(words: list[str], sentence: st
     result = make_accounts(*words)
     assert (result.returncode, result.stdout) == (2, "")
     assert sentence in result.stderr
-
-
-def make_accounts(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(NATS / "make_accounts.py"), *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def check(file: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:

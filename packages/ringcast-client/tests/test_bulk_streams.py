@@ -10,18 +10,10 @@ from ringcast_client import BulkWrite, ConfigServiceClient, OnInvalid, PutResult
 from ringcast_testkit import ConfigServiceProcess
 from ringcast_wire import InvalidInputError
 
-PARTITIONS = 8
 
-
-@pytest.fixture
-async def client(brief_service: ConfigServiceProcess) -> AsyncIterator[ConfigServiceClient]:
-    async with ConfigServiceClient(brief_service.address) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def store(client: ConfigServiceClient, store_name: str) -> str:
-    return (await client.create_store(store_name, partition_count=PARTITIONS)).name
+@pytest.fixture(scope="module")
+def service(brief_service: ConfigServiceProcess) -> ConfigServiceProcess:
+    return brief_service
 
 
 async def to_the_end(writing: BulkWrite) -> None:

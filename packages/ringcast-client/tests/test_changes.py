@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -15,15 +14,9 @@ from ringcast_wire import InvalidInputError, UnavailableError, UnknownKeyError, 
 PARTITIONS = 8
 
 
-@pytest.fixture
-async def client(brief_service: ConfigServiceProcess) -> AsyncIterator[ConfigServiceClient]:
-    async with ConfigServiceClient(brief_service.address) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def store(client: ConfigServiceClient, store_name: str) -> str:
-    return (await client.create_store(store_name, partition_count=PARTITIONS)).name
+@pytest.fixture(scope="module")
+def service(brief_service: ConfigServiceProcess) -> ConfigServiceProcess:
+    return brief_service
 
 
 async def test_puts_and_deletes(client: ConfigServiceClient, store: str) -> None:

@@ -32,26 +32,6 @@ from ringcast_wire import (
 PARTITIONS = 8
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    directory = tmp_path_factory.mktemp("client")
-    with NatsServer(directory / "nats") as nats:
-        database = f"sqlite:{directory / 'ringcast.db'}"
-        with ConfigServiceProcess(directory, nats_url=nats.url, database=database) as service:
-            yield service.address
-
-
-@pytest.fixture
-async def client(address: str) -> AsyncIterator[ConfigServiceClient]:
-    async with ConfigServiceClient(address) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def store(client: ConfigServiceClient, store_name: str) -> str:
-    return (await client.create_store(store_name, partition_count=PARTITIONS)).name
-
-
 async def _write(
     client: ConfigServiceClient, store: str, rows: list[RowWrite], on_invalid: OnInvalid = OnInvalid.REJECT_BATCH
 ) -> list[BatchResult]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -16,12 +15,6 @@ from ringcast_wire import (
     UnknownStoreError,
     limits,
 )
-
-
-@pytest.fixture
-async def client(shared_service: ConfigServiceProcess) -> AsyncIterator[ConfigServiceClient]:
-    async with ConfigServiceClient(shared_service.address) as opened:
-        yield opened
 
 
 async def values(client: ConfigServiceClient, store: str, key: str = "k") -> dict[str, str]:

@@ -13,12 +13,6 @@ from ringcast_wire.audit import Link
 ME = "host:127.0.0.1"
 
 
-@pytest.fixture
-async def client(shared_service: ConfigServiceProcess) -> AsyncIterator[ConfigServiceClient]:
-    async with ConfigServiceClient(shared_service.address) as opened:
-        yield opened
-
-
 async def test_who_am_i(client: ConfigServiceClient) -> None:
     assert (await client.who_am_i()).principal == ME
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -90,10 +91,7 @@ class Court:
 
     def owners(self) -> dict[str, int]:
         """How many partitions each worker was the last to be called for."""
-        found: dict[str, int] = {}
-        for _, worker_id in self.owner.values():
-            found[worker_id] = found.get(worker_id, 0) + 1
-        return found
+        return dict(Counter(worker_id for _, worker_id in self.owner.values()))
 
 
 class Application:

@@ -6,11 +6,11 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import grpc
 import msgspec
 import pytest
 from ringcast_core import row_partition
 from ringcast_testkit import PATIENCE_S, NatsServer
+from ringcast_testkit.refusals import refused
 from ringcast_wire import (
     DeadLetter,
     ErrorCode,
@@ -21,7 +21,7 @@ from ringcast_wire import (
     encode_replay,
     names,
 )
-from ringcast_wire.grpc import STATUS, error_from_rpc, pb
+from ringcast_wire.grpc import pb
 
 Running = Any  # of conftest.py
 PARTITIONS = 4
@@ -73,14 +73,6 @@ async def replayed(service: Running, store: str, *numbers: int, patience_ms: int
     request = pb.ReplayDeadLettersRequest(store=store, numbers=numbers, patience_ms=patience_ms)
     found = [each async for reply in service.stub.ReplayDeadLetters(request) for each in reply.replayed]
     return sorted(found, key=lambda each: each.number)
-
-
-async def refused(call: Any) -> tuple[ErrorCode, str | None, str]:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call
-    error = error_from_rpc(caught.value)
-    assert caught.value.code() is STATUS[error.code]
-    return error.code, error.field, str(error)
 
 
 async def test_a_dead_letter_is_listed_with_all_that_is_known(service: Running, store_name: str) -> None:

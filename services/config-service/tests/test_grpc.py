@@ -14,23 +14,15 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from ringcast_config_service.grpc.transport import _KINDS, _Servicer
 from ringcast_config_service.repository import mapping
 from ringcast_core import HASH_NAME, row_partition
+from ringcast_testkit.refusals import refused
 from ringcast_wire import ErrorCode, StoreSettings, limits, names
-from ringcast_wire.grpc import SERVICE_NAME, STATUS, ConfigServiceServicer, error_from_rpc, pb
+from ringcast_wire.grpc import SERVICE_NAME, ConfigServiceServicer, pb
 
 Running = Any  # of conftest.py
 
 
 def rows(count: int, value: str = "v") -> list[pb.RowWrite]:
     return [pb.RowWrite(row_id=f"r{number}", value=value) for number in range(count)]
-
-
-async def refused(call: Any) -> tuple[ErrorCode, str | None, str]:
-    """Code, field and sentence of a refusal, with the status that belongs to the code."""
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call
-    error = error_from_rpc(caught.value)
-    assert caught.value.code() is STATUS[error.code]
-    return error.code, error.field, str(error)
 
 
 # --- Stores -----------------------------------------------------------------------------------------------------------

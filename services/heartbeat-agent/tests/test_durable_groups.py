@@ -18,14 +18,10 @@ from ringcast_heartbeat_agent.dispatch.key_shared import KeySharedGroup
 from ringcast_heartbeat_agent.dispatch.positions import Away, Position, Positions
 from ringcast_heartbeat_agent.dispatch.progress import History
 from ringcast_testkit import PATIENCE_S, AgentProcess, NatsServer
-from ringcast_testkit.dispatch import Followed, OwnsAll, following, status_until
+from ringcast_testkit.dispatch import OwnsAll, following, status_until
 from ringcast_wire import WIRE_VERSION, PartitionRows, ReplayAnswer, ReplayOutcome, ReplayRequest, Row
 
 OPTIONS = ("--id", "durable", "--linger", "5")
-
-
-def told(followed: Followed, after: int = 0) -> list[tuple[str, str | None]]:
-    return sorted((delivery.row_id, delivery.value) for delivery in followed.deliveries[after:])
 
 
 def noted(agent: AgentProcess, cache: Path, store: str, writes: int) -> None:
@@ -68,7 +64,7 @@ async def test_an_agent_that_was_killed_tells_what_changed_meanwhile(
             await asyncio.to_thread(agent.start)
             await one.until(lambda deliveries: len(deliveries) >= before + 5)
             await status_until(agent, store_name, lambda group: group["last"] == 5)
-            assert told(one, before) == [("held", "1"), ("new", None), ("r10", None), ("r7", "3"), ("r8", "3")]
+            assert one.delivered(before) == [("held", "1"), ("new", None), ("r10", None), ("r7", "3"), ("r8", "3")]
 
 
 async def test_a_group_that_was_forgotten_is_told_what_changed_since(

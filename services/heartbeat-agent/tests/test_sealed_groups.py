@@ -13,7 +13,7 @@ import pytest
 from ringcast.dispatch import Delivery
 from ringcast.groups import HeldPartition, read_groups, reset_group
 from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, NatsServer
-from ringcast_testkit.dispatch import Followed, following, hold, status_until
+from ringcast_testkit.dispatch import following, hold, status_until
 from ringcast_wire import InUseError, UnavailableError, names
 
 PARTITIONS = 16
@@ -50,10 +50,6 @@ async def shared_out(first: AgentProcess, second: AgentProcess, store: str) -> N
                 return
 
 
-def told(followed: Followed, after: int = 0) -> list[tuple[str, str | None]]:
-    return sorted((delivery.row_id, delivery.value) for delivery in followed.deliveries[after:])
-
-
 def answers_but(*row_ids: str) -> Callable[[Delivery], None]:
     """Answers every delivery but those of some rows."""
 
@@ -80,7 +76,7 @@ async def test_the_successor_of_a_killed_agent_repeats_what_was_not_answered(
             expected = [("r1", "1"), ("r2", "2"), ("r7", None), ("r8", "2")]
             await one.until(lambda deliveries: len(deliveries) >= before + len(expected))
             await sealed(shared_nats.url, store_name, unsettled(2))
-            assert told(one, before) == expected
+            assert one.delivered(before) == expected
             assert (await status_until(agent, store_name, lambda group: not group["partitions_awaited"]))["durable"]
 
 

@@ -37,6 +37,10 @@ class Followed:
         """The newest value of each row that was delivered."""
         return {delivery.row_id: delivery.value for delivery in self.deliveries}
 
+    def delivered(self, after: int = 0) -> list[tuple[str, str | None]]:
+        """Row ids and values of all deliveries but the first ``after``, sorted."""
+        return sorted((delivery.row_id, delivery.value) for delivery in self.deliveries[after:])
+
     async def run(self) -> None:
         """Takes deliveries until the consumer ends."""
         try:

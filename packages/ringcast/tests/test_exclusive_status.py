@@ -9,6 +9,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from ringcast import Change, Worker
 from ringcast._coordination.sticky_measures import LeaderMeasures, by_phase
+from ringcast._protocol.sticky.leader import LeaderTimes
 from ringcast._protocol.sticky.records import Entry, Phase, Session, Table
 from ringcast.metrics import PrometheusMetrics
 from ringcast.wishes import drain_worker, undrain_worker
@@ -53,6 +54,21 @@ async def test_a_drained_worker_that_is_started_again_is_ready_and_gets_nothing(
             assert not again.owned("list")
             await undrain_worker(store.nats_url, store.name, f"{store.name}-b")
             await owns(again, 2)
+
+
+async def test_a_stop_does_not_wait_for_drained_workers_to_take_over(store: Any) -> None:
+    """They get nothing: a worker that is stopped would wait for them until its time is up."""
+    await store.create(partition_count=4, **TIMES)
+    await store.put("row", "1")
+    async with store.worker("a", handler=_take) as one, store.worker("b", handler=_take) as two:
+        await owns(two, 2)
+        await drain_worker(store.nats_url, store.name, f"{store.name}-b")
+        await owns(one, 4)
+        async with asyncio.timeout(LeaderTimes().prepare_s):  # the time that it gives others is twice that
+            await one.stop()
+        assert not two.owned("list")
+        await undrain_worker(store.nats_url, store.name, f"{store.name}-b")
+        await owns(two, 4)
 
 
 async def test_a_worker_that_comes_back_with_its_cache_serves_what_it_has_restored(store: Any, tmp_path: Path) -> None:

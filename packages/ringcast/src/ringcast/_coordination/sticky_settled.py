@@ -51,6 +51,8 @@ class SettledShare:
         self._wake = asyncio.Event()
         self._told = 0
         """The session that has been told of."""
+        self._last: _Situation | None = None
+        self._since = 0.0
 
     def changed(self) -> None:
         """Records or the session may be others."""
@@ -58,22 +60,26 @@ class SettledShare:
 
     async def run(self) -> None:
         """Tells, until cancelled."""
-        last, since = None, 0.0
         while True:
             self._wake.clear()
-            session, table = self._session(), self._records.table(self._key)
-            situation = None
-            if session is not None and table is not None and session.number != self._told:
-                situation = self._situation(session, table)
-            now = self._clock()
-            if situation != last:
-                last, since = situation, now
-            due = since + self._quiet_s if situation is not None else None
-            if due is not None and now >= due and session is not None and table is not None:
-                self._told = session.number
-                self._settled(frozenset(n for n, entry in enumerate(table.entries) if entry.owner == session))
-                continue
-            await event_before(self._wake, loop_time(due, self._clock))
+            await event_before(self._wake, loop_time(self.look(self._clock()), self._clock))
+
+    def look(self, now: float) -> float | None:
+        """Tells if it is time to; returns when to look again if nothing changes before."""
+        session, table = self._session(), self._records.table(self._key)
+        if session is None or table is None or session.number == self._told:
+            self._last = None
+            return None
+        situation = self._situation(session, table)
+        if situation != self._last:
+            self._last, self._since = situation, now
+        if situation is None:
+            return None
+        if now < (due := self._since + self._quiet_s):
+            return due
+        self._told = session.number
+        self._settled(frozenset(number for number, entry in enumerate(table.entries) if entry.owner == session))
+        return None
 
     def _situation(self, session: Session, table: Table) -> _Situation | None:
         """``None``: something is still to come of it."""

@@ -32,7 +32,7 @@ MAY_IMPORT = (
         _TESTKIT,
         (_CORE, _WIRE, _SQLITE, _GROUPSTORE, _META, _CLIENT, _SDK, _CLI, _SPARK, _SERVICE, _CONFIG, _AGENT),
     ),
-    (_CONFIG, (_CORE, _WIRE, _SQLITE, _SERVICE)),
+    (_CONFIG, (_CORE, _WIRE, _SQLITE, _SERVICE, _META)),
     (_AGENT, (_SDK, _CLIENT, _CORE, _WIRE, _SERVICE)),
 )
 
@@ -134,6 +134,7 @@ ROOMS = (
         _CONFIG,
         (
             ("caller", ()),
+            ("cluster", ()),
             ("permits", ()),
             ("refusals", ("caller",)),
             ("watched_file", ()),

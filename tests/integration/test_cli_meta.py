@@ -14,7 +14,7 @@ import grpc.aio
 import pytest
 from aetcd import rpc
 from ringcast_meta import MetadataStore, open_store
-from ringcast_testkit import EtcdServer, ManagedProcess, NatsServer, ReservedPort
+from ringcast_testkit import ConfigServiceProcess, EtcdServer, ManagedProcess, NatsServer, ReservedPort
 from ringcast_wire import NatsLogin
 
 from tests.integration.cli_process import Cli
@@ -197,3 +197,20 @@ def test_a_user_of_etcd(cli: Cli, etcd_server: EtcdServer, tmp_path: Path) -> No
         assert cli.refused("meta", *words, *login[:3], tmp_path / "none") == (
             f"etcd_password_file '{tmp_path / 'none'}' can't be read: No such file or directory"
         )
+
+
+def test_the_instances_of_the_config_service(cli: Cli, place: tuple[str, Any], nats_url: str, tmp_path: Path) -> None:
+    address, _ = place
+    address = address.replace("/cluster", "/config_cluster")
+    options = ("--cluster-store", address)
+    database = f"sqlite:{tmp_path / 'ringcast.db'}"
+    with ConfigServiceProcess(tmp_path, nats_url=nats_url, database=database, options=options) as service:
+        service.process.wait_until(lambda: any("event=cluster.registered" in line for line in service.process.log))
+        (entry,) = cli.ok("meta", "watch", address, "services.", "--once", "--json").documents
+        assert json.loads(entry["value"])["grpc"] == service.address
+        with watching(cli, address, "services.", "--json") as watch:
+            watch.wait_until(lambda: len(printed(watch)) == 1)
+            service.process.signal(signal.SIGTERM)
+            watch.wait_until(lambda: len(printed(watch)) == 2)
+            assert printed(watch)[1]["key"] == entry["key"]
+            assert printed(watch)[1]["deleted"]

@@ -23,6 +23,7 @@ def test_the_public_names_are_frozen() -> None:
         "StoreOptions",
         "Watch",
         "WatchEvent",
+        "check_address",
         "limits",
         "open_store",
     ]

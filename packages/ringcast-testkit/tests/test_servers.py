@@ -89,11 +89,13 @@ def test_a_server_that_ends_early_shows_its_output() -> None:
 
 
 def test_pause_and_resume(nats_server: NatsServer) -> None:
-    nats_server.pause()
-    os.waitid(os.P_PID, nats_server.process.pid, os.WSTOPPED)
-    assert psutil.Process(nats_server.process.pid).status() == psutil.STATUS_STOPPED
-    nats_server.resume()
-    os.waitid(os.P_PID, nats_server.process.pid, os.WCONTINUED)
+    for _ in range(2):
+        nats_server.pause()
+        threads = psutil.Process(nats_server.process.pid).threads()
+        assert {psutil.Process(thread.id).status() for thread in threads} == {psutil.STATUS_STOPPED}
+        nats_server.pause()  # it is paused already
+        nats_server.resume()
+        os.waitid(os.P_PID, nats_server.process.pid, os.WCONTINUED)
     assert nats_server.terminate() in (0, 1)
 
 

@@ -10,7 +10,7 @@ from ringcast_meta import _limits as limits
 from ringcast_meta._cache import LocalCache
 from ringcast_meta._lease import Lease
 from ringcast_meta._memory import MemoryServer, MemoryStore
-from ringcast_meta._open import open_store
+from ringcast_meta._open import check_address, open_store
 from ringcast_meta._options import StoreOptions
 from ringcast_meta._store import MetadataStore
 from ringcast_meta._types import Change, Entry, Progress, Snapshot, WatchEvent
@@ -29,6 +29,7 @@ __all__ = [
     "StoreOptions",
     "Watch",
     "WatchEvent",
+    "check_address",
     "limits",
     "open_store",
 ]

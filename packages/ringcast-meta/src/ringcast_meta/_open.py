@@ -26,6 +26,7 @@ async def open_store(
     login: NatsLogin | EtcdLogin | None = None,
     options: StoreOptions | None = None,
     create: bool = False,
+    replicas: int = 1,
     jetstream_api: str = "$JS.API",
     inbox_prefix: str = "_INBOX",
 ) -> AsyncIterator[MetadataStore]:
@@ -33,7 +34,8 @@ async def open_store(
 
     ``address`` is one of
 
-    - ``nats://host:4222,host:4222/bucket`` (``tls://`` likewise): a bucket of NATS KV. ``create``: make it if need be;
+    - ``nats://host:4222,host:4222/bucket`` (``tls://`` likewise): a bucket of NATS KV. ``create``: make it if need be,
+      with so many ``replicas``;
     - ``etcd://host:2379,host:2379/namespace`` (``etcd+tls://`` likewise): the keys of etcd that begin with
       ``namespace/``;
     - ``memory:``: a new one in the memory of this process.
@@ -51,11 +53,24 @@ async def open_store(
         return
     scheme, hosts, name = _parts(address)
     if scheme in _NATS:
-        async with _open_nats(scheme, hosts, name, login, options, create, jetstream_api, inbox_prefix) as nats_store:
+        async with _open_nats(
+            scheme, hosts, name, login, options, create, replicas, jetstream_api, inbox_prefix
+        ) as nats_store:
             yield nats_store
     else:
         async with _open_etcd(scheme, hosts, name, login, options) as etcd_store:
             yield etcd_store
+
+
+def check_address(address: str) -> str:
+    """Returns ``address`` if :func:`open_store` can take it; looks at nothing but the text.
+
+    Raises:
+        InvalidInputError: it is none.
+    """
+    if address != "memory:":
+        _parts(address)
+    return address
 
 
 def _parts(address: str) -> tuple[str, list[str], str]:
@@ -79,6 +94,7 @@ async def _open_nats(
     login: Any,
     options: StoreOptions,
     create: bool,
+    replicas: int,
     jetstream_api: str,
     inbox_prefix: str,
 ) -> AsyncIterator[MetadataStore]:
@@ -106,7 +122,7 @@ async def _open_nats(
     try:
         store = NatsKvStore(connection, bucket, options, jetstream_api=jetstream_api)
         if create:
-            await store.create_bucket()
+            await store.create_bucket(replicas=replicas)
         yield store
     finally:
         await connection.close()

@@ -86,6 +86,12 @@ class ManagedProcess:
         """Sends a signal to this process."""
         self._popen.send_signal(number)
 
+    def stop(self) -> None:
+        """SIGSTOP, and waits until it is in force: a busy machine takes a while to stop every thread."""
+        self.signal(signal.SIGSTOP)
+        with contextlib.suppress(ChildProcessError):  # it has ended, and that is known
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
     def tell(self, line: str) -> None:
         """Writes a line to its standard input; one that is gone is told nothing."""
         assert self._popen.stdin is not None, f"{self.name} reads nothing"
@@ -198,8 +204,8 @@ class ManagedServer:
         self.start()
 
     def pause(self) -> None:
-        """SIGSTOP: the process hangs with its connections open."""
-        self.process.signal(signal.SIGSTOP)
+        """SIGSTOP: the process hangs with its connections open. None of its threads runs any more on return."""
+        self.process.stop()
 
     def resume(self) -> None:
         """SIGCONT."""

@@ -13,6 +13,8 @@ from ringcast_wire._limits import MAX_NAME_LENGTH, MAX_PARTITIONS, MAX_SOCKET_PA
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
 LEASES_BUCKET: Final = "config_leases"
+CLUSTER_BUCKET: Final = "config_cluster"
+"""KV bucket where instances of the config service register: ``services.<instance>``."""
 FETCH_QUEUE_GROUP: Final = "config-service"
 FETCH_SUBJECTS: Final = "config.fetch.*.*.*"
 """What a config service subscribes to: the fetches of every store and key."""

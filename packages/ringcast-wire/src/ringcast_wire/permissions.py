@@ -77,6 +77,8 @@ def service_user() -> User:
         # The purge of a key ends what operators want of it.
         f"$JS.API.DIRECT.GET.*.$KV.*.{names.wishes_key('*')}",
         f"$KV.*.{names.wishes_key('*')}",
+        f"$JS.API.STREAM.MSG.GET.KV_{names.CLUSTER_BUCKET}",
+        f"$KV.{names.CLUSTER_BUCKET}.services.*",
         "config.notify.*.*.*",
         "config.replay.*.*",
     ]

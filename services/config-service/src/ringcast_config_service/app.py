@@ -22,6 +22,7 @@ from ringcast_wire.tracing import make_tracing
 
 from ringcast_config_service.audit import AuditTrail
 from ringcast_config_service.callout.parts import callout_login, callout_work
+from ringcast_config_service.cluster.registration import Registration
 from ringcast_config_service.config import Config
 from ringcast_config_service.core import Core
 from ringcast_config_service.grpc.dead_letter_calls import DeadLetterCalls
@@ -91,6 +92,9 @@ class App(Lifetime):
         await core.access.load()
         if core.access.unrestricted and (config.security.token_file or config.security.client_ca_file):
             log.warning("roles.none")
+        registration = None
+        if config.cluster.on:
+            registration = Registration(config.cluster, config.nats_login, config.nats_replicas)
         async with self._metrics_server(), self._callout(core, deadline) as callout, asyncio.TaskGroup() as tasks:
             work = (
                 callout
@@ -101,6 +105,8 @@ class App(Lifetime):
                     "roles": core.access.run(),
                 }
             )
+            if registration is not None:
+                work["registration"] = registration.run(self.ready, self._addresses)
             running = [tasks.create_task(each, name=name) for name, each in work.items()]
             try:
                 await replays.start()
@@ -109,7 +115,7 @@ class App(Lifetime):
                     self.ready.set()
                     await self._stopping.wait()
             finally:
-                await self._shut(core, server, nc)
+                await self._shut(core, server, nc, registration)
                 await end_tasks(running)
 
     async def _start(self, fetches: FetchServer, server: GrpcServer, readiness: Readiness) -> None:
@@ -129,12 +135,14 @@ class App(Lifetime):
             pid=os.getpid(),
         )
 
-    async def _shut(self, core: Core, server: GrpcServer, nc: Client) -> None:
-        """Intake first, then what is in flight, then the outbox; each phase has a bound."""
+    async def _shut(self, core: Core, server: GrpcServer, nc: Client, registration: Registration | None) -> None:
+        """The registration and the intake first, then what is in flight, then the outbox; each phase has a bound."""
         log.info("service.stopping")
         bound_s = self._config.stop_timeout_s
         if self._readiness is not None:
             self._readiness.stop()
+        if registration is not None:
+            await bounded("registration", registration.stop(), bound_s)
         if nc.is_connected:
             await bounded("intake of fetches", core.fetches.stop(), bound_s)
         await bounded("gRPC calls", server.stop(bound_s), bound_s + 1)

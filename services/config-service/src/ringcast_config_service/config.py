@@ -23,6 +23,7 @@ from ringcast_wire import InvalidInputError, NatsLogin
 from ringcast_wire.prometheus import OFF, parse_listen
 
 from ringcast_config_service.callout.settings import CalloutSettings
+from ringcast_config_service.cluster.settings import ClusterSettings
 from ringcast_config_service.grpc.connections import ConnectionSettings
 from ringcast_config_service.nats.streams import StreamSizes
 from ringcast_config_service.repository.base import DEFAULT_LOCK_TIMEOUT_MS, DEFAULT_WRITE_CONNECTIONS
@@ -95,6 +96,7 @@ class Config:
     )
     security: Security = field(default_factory=Security)
     callout: CalloutSettings = field(default_factory=CalloutSettings)
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
     nats_replicas: int = setting(1, "Copies of each stream and bucket in a NATS cluster.", allowed=between(1, 5))
     streams: StreamSizes = field(default_factory=StreamSizes)
     nats_login: NatsLogin = field(default_factory=NatsLogin)
@@ -119,3 +121,4 @@ class Config:
             raise ConfigError(f"nats: {error}") from error
         self.security.check()
         self.callout.check()
+        self.cluster.check()

@@ -1,0 +1,1 @@
+"""Registers this instance in a metadata store, over NATS KV or etcd."""

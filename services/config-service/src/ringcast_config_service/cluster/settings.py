@@ -1,0 +1,85 @@
+"""The settings of the registration in the cluster."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ringcast_meta import MetadataStore, check_address, open_store
+from ringcast_service import ConfigError, setting
+from ringcast_wire import InvalidInputError, NatsLogin, names
+
+if TYPE_CHECKING:
+    from ringcast_meta.etcd import EtcdLogin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSettings:
+    """The registration is on where a store is named."""
+
+    store: str = setting(
+        "",
+        "Metadata store where this instance says that it is there: nats://host:4222/config_cluster, or"
+        " etcd://host:2379/ringcast (extra etcd); none: nowhere.",
+        flag="cluster-store",
+        metavar="ADDRESS",
+    )
+    etcd_user: str = setting("", "User at etcd; needs a password.", flag="cluster-etcd-user")
+    etcd_password: str = setting(
+        "",
+        "Its password; best given by the environment, where no process list shows it.",
+        flag="cluster-etcd-password",
+        secret=True,
+    )
+    etcd_tls_ca_file: str = setting(
+        "", "Certificates that sign etcd's, with etcd+tls://.", flag="cluster-etcd-tls-ca-file", metavar="FILE"
+    )
+    etcd_tls_cert_file: str = setting(
+        "", "Certificate to show to etcd.", flag="cluster-etcd-tls-cert-file", metavar="FILE"
+    )
+    etcd_tls_key_file: str = setting("", "Its key.", flag="cluster-etcd-tls-key-file", metavar="FILE")
+
+    @property
+    def on(self) -> bool:
+        """Whether this instance registers."""
+        return bool(self.store)
+
+    def check(self) -> None:
+        """Looks whether the settings make sense together.
+
+        Raises:
+            ConfigError: they don't; the message names the setting.
+        """
+        if not self.on:
+            return
+        try:
+            if check_address(self.store) == "memory:":
+                raise ConfigError("cluster_store memory: is of one process: nobody else would see this instance")
+            if self.store.startswith("etcd"):
+                self._etcd_login().check_login()
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"cluster_store at etcd needs the package {error.name}: pip install 'ringcast-config-service[etcd]'"
+            ) from error
+        except InvalidInputError as error:
+            raise ConfigError(f"cluster_store: {error}") from error
+
+    def open(self, nats_login: NatsLogin, replicas: int) -> AbstractAsyncContextManager[MetadataStore]:
+        """Opens the store, and makes its bucket with so many copies if need be."""
+        if self.store.startswith("etcd"):
+            return open_store(self.store, login=self._etcd_login())
+        return open_store(
+            self.store, login=nats_login, create=True, replicas=replicas, inbox_prefix=names.SERVICE_INBOX_PREFIX
+        )
+
+    def _etcd_login(self) -> EtcdLogin:
+        from ringcast_meta.etcd import EtcdLogin
+
+        return EtcdLogin(
+            user=self.etcd_user,
+            password=self.etcd_password,
+            tls_ca_file=self.etcd_tls_ca_file,
+            tls_cert_file=self.etcd_tls_cert_file,
+            tls_key_file=self.etcd_tls_key_file,
+        )

@@ -1,0 +1,92 @@
+"""An instance says in a metadata store that it is there, whatever keeps that."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+from ringcast_config_service.cluster.registration import PREFIX
+from ringcast_config_service.cluster.settings import ClusterSettings
+from ringcast_meta import LocalCache, open_store
+from ringcast_service import ConfigError
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, EtcdServer, NatsServer, ReservedPort
+from ringcast_wire.grpc import ConfigServiceStub, pb
+
+
+@pytest.fixture(params=["nats", "etcd"])
+def cluster(request: pytest.FixtureRequest) -> tuple[str, Any]:
+    """The address of a metadata store, and its server, which is not the one of the service."""
+    if request.param == "nats":
+        nats: NatsServer = request.getfixturevalue("nats_server")
+        return f"{nats.url}/config_cluster", nats
+    etcd: EtcdServer = request.getfixturevalue("etcd_server")
+    return f"etcd://{etcd.address}/ringcast", etcd
+
+
+def instance(directory: Path, nats_url: str, store: str) -> ConfigServiceProcess:
+    database = f"sqlite:{directory / 'ringcast.db'}"
+    return ConfigServiceProcess(directory, nats_url=nats_url, database=database, options=("--cluster-store", store))
+
+
+async def test_instances_come_and_go(tmp_path: Path, nats_url: str, cluster: tuple[str, Any]) -> None:
+    address, server = cluster
+    one, two = instance(tmp_path / "one", nats_url, address), instance(tmp_path / "two", nats_url, address)
+    async with open_store(address, create=True) as store, LocalCache(store, PREFIX) as cache:
+
+        def there() -> dict[str, str]:
+            """Key of each instance by its address."""
+            return {json.loads(entry.value)["grpc"]: key for key, entry in cache.entries().items()}
+
+        with one:
+            with two:
+                await cache.wait_until(lambda: set(there()) == {one.address, two.address}, PATIENCE_S)
+                entry = cache.entries()[there()[one.address]]
+                record = json.loads(entry.value)
+                assert entry.leased
+                assert record["pid"] == one.process.pid
+                assert one.metrics_url == f"http://{record['metrics']}/metrics"
+                assert {"host", "version", "started_at_ms"} < set(record)
+                # One that stops takes its entry away.
+                two.process.signal(signal.SIGTERM)
+                await cache.wait_until(lambda: set(there()) == {one.address}, PATIENCE_S)
+                assert two.process.wait() == 0
+            # The store comes back without what it had: the instance registers again.
+            key = there()[one.address]
+            server.pause()
+            one.process.wait_until(
+                lambda: any(f"event=cluster.registration_lost key={key}" in x for x in one.process.log)
+            )
+            async with grpc.aio.insecure_channel(one.address) as channel:
+                await ConfigServiceStub(channel).ListStores(pb.ListStoresRequest(), timeout=PATIENCE_S)
+            server.resume()
+            one.process.wait_until(lambda: sum("event=cluster.registered" in line for line in one.process.log) == 2)
+            await cache.wait_until(lambda: there() == {one.address: key} and cache.fresh, PATIENCE_S)
+        # It was killed: its lease ends.
+        await cache.wait_until(lambda: there() == {}, PATIENCE_S)
+
+
+def test_a_store_that_is_away_keeps_no_instance_from_serving(tmp_path: Path, nats_url: str) -> None:
+    with instance(tmp_path, nats_url, f"nats://{ReservedPort().address}/config_cluster") as service:
+        sentence = "can't be reached: connection refused"
+        service.process.wait_until(
+            lambda: any("event=cluster.registration_failed" in x and sentence in x for x in service.process.log)
+        )
+        service.process.signal(signal.SIGTERM)
+        assert service.process.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (ClusterSettings(store="redis://here/x"), "cluster_store: address 'redis://here/x' is not a metadata store"),
+        (ClusterSettings(store="memory:"), "cluster_store memory: is of one process"),
+        (ClusterSettings(store="etcd://h:1/x", etcd_user="u"), "cluster_store: user is given without password"),
+    ],
+)
+def test_settings_that_make_no_sense(settings: ClusterSettings, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        settings.check()

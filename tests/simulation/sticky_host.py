@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from random import Random
 from typing import Protocol
 
@@ -25,6 +26,8 @@ class Worker(Protocol):
     is_alive: bool
     paused: bool
 
+    def __hash__(self) -> int: ...
+
 
 class Surroundings(Protocol):
     """The world, as far as a host needs it."""
@@ -33,17 +36,13 @@ class Surroundings(Protocol):
     machines: Machines
     now: float
     store: Store
-    hosts: dict[str, Host]
     faulty: bool
 
-    def after(self, delay_s: float, what: object, /) -> None:
+    def after(self, delay_s: float, what: Callable[[], None]) -> None:
         """Does something later."""
 
-    def changed(self, name: str, entry: tuple[int, bytes], /) -> None:
+    def changed(self, name: str, entry: tuple[int, bytes]) -> None:
         """A record was written."""
-
-    def log(self, text: str, /) -> None:
-        """For people."""
 
 
 class Host:

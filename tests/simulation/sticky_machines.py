@@ -10,9 +10,10 @@ from ringcast._protocol.sticky.fence import Fence
 from ringcast._protocol.sticky.leader import Leader
 from ringcast._protocol.sticky.ownership import Ownership
 from ringcast._protocol.sticky.records import decode_state
-from ringcast._protocol.sticky.witness import Witness
+from ringcast._protocol.sticky.witness import Witness, decode_gone
 
 state_of = lru_cache(1024)(decode_state)
+gone_of = lru_cache(1024)(decode_gone)
 """The same bytes are read again and again."""
 
 

@@ -20,12 +20,12 @@ from ringcast._protocol.sticky.leader import LeaderTimes, TakeTerm, View, WriteT
 from ringcast._protocol.sticky.ownership import Deed, OwnedState
 from ringcast._protocol.sticky.plan import Wishes
 from ringcast._protocol.sticky.records import decode_table, decode_term, encode_state, encode_table, encode_term
-from ringcast._protocol.sticky.witness import believed, decode_gone
+from ringcast._protocol.sticky.witness import believed
 from ringcast_wire import names
 
 from tests.simulation.sticky_host import Host
 from tests.simulation.sticky_judge import Call, Judge, Violation
-from tests.simulation.sticky_machines import Machines, state_of
+from tests.simulation.sticky_machines import Machines, gone_of, state_of
 from tests.simulation.sticky_store import Lease, Store
 
 KEY = "list"
@@ -40,6 +40,7 @@ _MISSES = 3
 """After so many readings without a table it counts as lost, as in the coordinator."""
 _APART_S = 60.0
 """Between the loss of a table and that of a state. A worker of which neither is known is not waited for."""
+_GONE = {host: names.gone_key(KEY, host) for host in ("h0", "h1")}
 # The same bytes are read again and again.
 _table_of = lru_cache(1024)(partial(decode_table, partitions=PARTITIONS))
 
@@ -216,7 +217,8 @@ class Process:
         }
 
     def view(self) -> View:
-        gone = {host: self.nodes.get(names.gone_key(KEY, host), (0, b'{"gone":[]}')) for host in self.world.hosts}
+        states = self.states()
+        gone = {host: self.nodes[name] for host, name in _GONE.items() if name in self.nodes}
         term_revision, term = self.nodes.get(names.term_key(KEY), (0, b""))
         table_revision, table = self.nodes.get(names.table_key(KEY), (0, b""))
         return View(
@@ -224,9 +226,9 @@ class Process:
             term_revision=term_revision,
             table=_table_of(table) if table else None,
             table_revision=table_revision,
-            states=self.states(),
+            states=states,
             live=self.live,
-            gone=believed({host: decode_gone(value, at) for host, (at, value) in gone.items()}, self.states()),
+            gone=believed({host: gone_of(value, at) for host, (at, value) in gone.items()}, states) if gone else {},
             wishes=self.world.wishes,
         )
 
@@ -327,7 +329,7 @@ class World:
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.store = Store(3 * TIMES.ttl_s * (1.0 + self.draw.uniform(-CLOCK_SKEW, CLOCK_SKEW)))
         self.store.is_compared = self.machines.is_compared
-        self.hosts = {name: Host(self, name, KEY) for name in ("h0", "h1")}
+        self.hosts: dict[str, Host] = {name: Host(self, name, KEY) for name in _GONE}
         self.judge = Judge(PARTITIONS)
         self.wishes = Wishes()
         self.processes: list[Process] = []

@@ -123,7 +123,7 @@ async def test_an_agent_that_can_not_be_reached_changes_nothing(listed: Any, cou
 
 async def test_a_group_of_an_agent_refuses_a_store_with_exclusive_ownership(listed: Any) -> None:
     worker = listed.worker("a")
-    take_replays(worker, lambda request, row, answer: None)
+    take_replays(worker, lambda request, row, answer: lambda: None)
     with pytest.raises(MismatchError, match="has the strategy sticky, which no groups of an agent serve"):
         await worker.start()
 

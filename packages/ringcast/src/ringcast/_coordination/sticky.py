@@ -28,7 +28,7 @@ class StickyCoordinator:
     """Each partition of each key has one owner at every moment: at most one worker is let start calls of it.
 
     The participant calls :meth:`ready`, :meth:`begin_call` and :meth:`end_last_call`, from the loop of the coordinator;
-    its calls of before go on counting when :meth:`run` has ended, until the fence. ``report`` is called with a key and
+    its calls of before go on counting when :meth:`run` has ended, until the fence. ``report_sessions`` is called with a key and
     the first and the last session of this process, for an agent that sees the process end.
     """
 
@@ -44,7 +44,7 @@ class StickyCoordinator:
         times: StickyTimes | None = None,
         clock: Clock = steady_clock,
         capacity: int = 1,
-        report: Callable[[str, int, int], None] | None = None,
+        report_sessions: Callable[[str, int, int], None] | None = None,
     ) -> None:
         self._bus = bus
         self._worker_id = worker_id = config.worker_id
@@ -66,7 +66,7 @@ class StickyCoordinator:
                 log,
                 capacity=capacity,
                 refresh_now=self._refresh_now,
-                report=report,
+                report_sessions=report_sessions,
             )
             for key in config.keys
         }

@@ -71,7 +71,7 @@ class ExclusiveCall:
 class KeyOwnership:
     """One key in one worker. All of its calls but the ``async`` ones return at once.
 
-    ``refresh_now`` is called when a session is over, and the next one can begin; ``report`` with the key, and the first
+    ``refresh_now`` is called when a session is over, and the next one can begin; ``report_sessions`` with the key, and the first
     and the last session of this process, when one begins.
     """
 
@@ -88,7 +88,7 @@ class KeyOwnership:
         *,
         capacity: int = 1,
         refresh_now: Callable[[], None],
-        report: Callable[[str, int, int], None] | None = None,
+        report_sessions: Callable[[str, int, int], None] | None = None,
     ) -> None:
         self._key = key
         self._worker_id = worker_id
@@ -106,7 +106,7 @@ class KeyOwnership:
         self._session: Session | None = None
         self._lacks_session = False
         self._refresh_now = refresh_now
-        self._report = report
+        self._report_to = report_sessions
         self._agent = ""
         self._is_closed = self._comes_back = False
         self._ownership = self._new()
@@ -298,8 +298,8 @@ class KeyOwnership:
             self._participant.session_changed(self._key, session is not None)
 
     def _report_sessions(self) -> None:
-        if self._report is not None:
-            self._report(self._key, *self._ownership.sessions)
+        if self._report_to is not None:
+            self._report_to(self._key, *self._ownership.sessions)
 
     async def watch_fence(self) -> None:
         """Ends each session when its fence has passed, until cancelled. No call needs it: each looks for itself."""

@@ -88,7 +88,7 @@ class JoinedWorker:
                 participant=self._exclusive,
                 log=context.log,
                 times=times,
-                report=self.lease.report_sessions if isinstance(self.lease, AgentLease) else None,
+                report_sessions=self.lease.report_sessions if isinstance(self.lease, AgentLease) else None,
             )
             self._exclusive.follow(coordinator, times.fence.call_s)
             if isinstance(self.lease, AgentLease):

@@ -17,7 +17,7 @@ from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, His
 from ringcast_wire import Strategy, names
 
 PARTITIONS, ROWS = 12, 60
-TIMES = FenceTimes(ttl_s=6.0, call_s=0.5)
+TIMES = FenceTimes(lease_ttl_ms=6_000, call_bound_ms=500)
 REFRESH_S = TIMES.ttl_s / 4
 AT_ONCE_S = 2.0
 """Far below the 6.56 s that a death takes which no agent sees, also on a machine that has much to do."""
@@ -150,8 +150,8 @@ async def fleet(tmp_path: Path, nats_server: NatsServer, config_service: ConfigS
             "s",
             partition_count=PARTITIONS,
             strategy=Strategy.STICKY,
-            lease_ttl_ms=int(TIMES.ttl_s * 1000),
-            call_bound_ms=int(TIMES.call_s * 1000),
+            lease_ttl_ms=TIMES.lease_ttl_ms,
+            call_bound_ms=TIMES.call_bound_ms,
         )
         async for _ in client.bulk_write("s", "k", [RowWrite(f"row{number}", "1") for number in range(ROWS)]):
             pass

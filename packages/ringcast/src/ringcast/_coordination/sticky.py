@@ -28,8 +28,8 @@ class StickyCoordinator:
     """Each partition of each key has one owner at every moment: at most one worker is let start calls of it.
 
     The participant calls :meth:`ready`, :meth:`begin_call` and :meth:`end_last_call`, from the loop of the coordinator;
-    its calls of before go on counting when :meth:`run` has ended, until the fence. ``report_sessions`` is called with a key and
-    the first and the last session of this process, for an agent that sees the process end.
+    its calls of before go on counting when :meth:`run` has ended, until the fence. ``report_sessions`` is called with a
+    key and the first and the last session of this process, for an agent that sees the process end.
     """
 
     def __init__(

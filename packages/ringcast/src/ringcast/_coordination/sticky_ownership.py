@@ -71,8 +71,8 @@ class ExclusiveCall:
 class KeyOwnership:
     """One key in one worker. All of its calls but the ``async`` ones return at once.
 
-    ``refresh_now`` is called when a session is over, and the next one can begin; ``report_sessions`` with the key, and the first
-    and the last session of this process, when one begins.
+    ``refresh_now`` is called when a session is over, and the next one can begin; ``report_sessions`` with the key, and
+    the first and the last session of this process, when one begins.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from ringcast.dispatch import Delivery
 from ringcast_client import ConfigServiceClient, ReplayOutcome
 from ringcast_testkit import PATIENCE_S, AgentProcess, History, WorkerProcess
 from ringcast_testkit.dispatch import following, status_until
-from ringcast_wire import names
+from ringcast_wire import Strategy, names
 
 from tests.integration.infra_nats import WORKER_API, InfraNats, make_accounts
 
@@ -181,3 +181,62 @@ async def test_an_agent_can_empty_no_bucket(tmp_path: Path) -> None:
                 reply = await bus.request(subject, b"{}", timeout=PATIENCE_S, headers={"Nats-Rollup": rollup})
                 assert b"rollup not permitted" in reply.data, subject
         await bus.close()
+
+
+OWNERS = names.owners_bucket("gateway")
+
+
+async def test_they_are_enough_to_say_which_processes_have_ended_and_for_nothing_else(tmp_path: Path) -> None:
+    socket = tmp_path / "leases.sock"
+    made = make_accounts("--partitions", "4", "--agent", "host-1=gateway/blocklist", "worker-0=gateway/blocklist")
+    passwords = {"NATS_AGENT_HOST_1_PASSWORD": PASSWORD, "NATS_WORKER_WORKER_0_PASSWORD": PASSWORD}
+    server = InfraNats(tmp_path, env=passwords)
+    (server.configuration / "accounts.conf").write_text(made.stdout)
+    login = ("--nats-user", "host-1", "--nats-password", PASSWORD)
+    options = ("--id", "host-1", "--jetstream-api", WORKER_API, "--lease-socket", str(socket), *login)
+    with server, server.service(tmp_path) as service:
+        async with ConfigServiceClient(service.address) as client:
+            await client.create_store("gateway", partition_count=4, strategy=Strategy.STICKY)
+        worker = WorkerProcess(
+            "worker-0",
+            servers=server.url,
+            store="gateway",
+            keys=("blocklist",),
+            history=History(),
+            agent=str(socket),
+            user="worker-0",
+            password=PASSWORD,
+            jetstream_api=WORKER_API,
+        )
+        with AgentProcess(tmp_path / "agent", nats_url=server.url, options=options) as agent:
+            worker.start()
+            try:
+                await asyncio.to_thread(
+                    agent.process.wait_until, lambda: agent.status()["leases"]["sessions_reported"] == 1
+                )
+            finally:
+                worker.kill()
+            await asyncio.to_thread(
+                agent.process.wait_until,
+                lambda: any("event=owners.gone key=blocklist" in line for line in list(agent.process.log)),
+            )
+        assert server.violations() == []
+        refused: asyncio.Queue[str] = asyncio.Queue()
+
+        async def on_error(error: Exception) -> None:
+            refused.put_nowait(str(error))
+
+        bus = await nats.connect(server.url, user="host-1", password=PASSWORD, error_cb=on_error)
+        try:
+            for name in (
+                names.session_key("worker-0"),
+                names.state_key("blocklist", "worker-0"),
+                names.gone_key("blocklist", "host-2"),
+                names.gone_key("elsewhere", "host-1"),
+                names.table_key("blocklist"),
+            ):
+                await bus.publish(f"$KV.{OWNERS}.{name}", b"x")
+                async with asyncio.timeout(PATIENCE_S):
+                    assert name in await refused.get()
+        finally:
+            await bus.close()

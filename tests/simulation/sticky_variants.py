@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -12,8 +12,9 @@ from ringcast._protocol.sticky.fence import Fence
 from ringcast._protocol.sticky.leader import Leader, Step, View, WriteTable
 from ringcast._protocol.sticky.ownership import Aim, Deed, OwnedInput, OwnedPartition, Ownership
 from ringcast._protocol.sticky.records import Phase, Session, Table
+from ringcast._protocol.sticky.witness import Witness
 
-from tests.simulation.sticky_world import Machines
+from tests.simulation.sticky_machines import Machines
 
 
 class NoFence(Fence):
@@ -113,6 +114,13 @@ class FoundsAtOnce(Leader):
         return super()._found(replace(view, states=unaware), sessions, now)
 
 
+class TrustsAClosedSocket(Witness):
+    """Takes the end of a connection for the end of the process."""
+
+    def forget(self, process: Hashable) -> None:
+        self.ended(process)
+
+
 class Variant(NamedTuple):
     """Machines with one rule less, and what they do in a few words."""
 
@@ -145,6 +153,9 @@ VARIANTS: Final[Mapping[str, Variant]] = {
     ),
     "founds_at_once": Variant(
         Machines(leader=FoundsAtOnce), "writes a table in place of a lost one while workers act by that"
+    ),
+    "trusts_a_closed_socket": Variant(
+        Machines(witness=TrustsAClosedSocket), "takes a closed connection to an agent for the end of a process"
     ),
     "table_without_compare_and_set": Variant(Machines(is_compared=False), "writes the table whatever stands there"),
 }

@@ -15,22 +15,17 @@ from functools import lru_cache, partial
 from random import Random
 from typing import Any
 
-from ringcast._protocol.sticky.evidence import LeaseEvidence
-from ringcast._protocol.sticky.fence import CLOCK_SKEW, Fence, FenceTimes
-from ringcast._protocol.sticky.leader import Leader, LeaderTimes, TakeTerm, View, WriteTable
-from ringcast._protocol.sticky.ownership import Deed, OwnedState, Ownership
+from ringcast._protocol.sticky.fence import CLOCK_SKEW, FenceTimes
+from ringcast._protocol.sticky.leader import LeaderTimes, TakeTerm, View, WriteTable
+from ringcast._protocol.sticky.ownership import Deed, OwnedState
 from ringcast._protocol.sticky.plan import Wishes
-from ringcast._protocol.sticky.records import (
-    decode_state,
-    decode_table,
-    decode_term,
-    encode_state,
-    encode_table,
-    encode_term,
-)
+from ringcast._protocol.sticky.records import decode_table, decode_term, encode_state, encode_table, encode_term
+from ringcast._protocol.sticky.witness import believed
 from ringcast_wire import names
 
+from tests.simulation.sticky_host import Host
 from tests.simulation.sticky_judge import Call, Judge, Violation
+from tests.simulation.sticky_machines import Machines, gone_of, state_of
 from tests.simulation.sticky_store import Lease, Store
 
 KEY = "list"
@@ -45,20 +40,9 @@ _MISSES = 3
 """After so many readings without a table it counts as lost, as in the coordinator."""
 _APART_S = 60.0
 """Between the loss of a table and that of a state. A worker of which neither is known is not waited for."""
+_GONE = {host: names.gone_key(KEY, host) for host in ("h0", "h1")}
 # The same bytes are read again and again.
-_state_of = lru_cache(1024)(decode_state)
 _table_of = lru_cache(1024)(partial(decode_table, partitions=PARTITIONS))
-
-
-@dataclass
-class Machines:
-    """What a process is made of; a broken variant has others."""
-
-    fence: type[Fence] = Fence
-    evidence: type[LeaseEvidence] = LeaseEvidence
-    leader: type[Leader] = Leader
-    ownership: type[Ownership] = Ownership
-    is_compared: bool = True
 
 
 class Process:
@@ -74,6 +58,8 @@ class Process:
         self.inbox: list[Callable[[], None]] = []
         self.open_calls: list[Call] = []
         self.ownership = machines.ownership(worker_id, worker_id, PARTITIONS, machines.fence(TIMES))
+        self.host = world.hosts[f"h{int(worker_id[1:]) % len(world.hosts)}"]
+        self.ownership.agent = self.host.name
         self.evidence = machines.evidence(TIMES.give_away_s)
         self.leader = machines.leader(worker_id, PARTITIONS, self.evidence, TIMES.give_away_s, LEADER_TIMES)
         self.nodes: dict[str, tuple[int, bytes]] = {}
@@ -154,6 +140,7 @@ class Process:
             self.read_nodes()
         self.ownership.poll(now)
         self.act()
+        self.host.hears(self)
 
     def refresh(self, asked_at: float) -> None:
         store, last = self.world.store, self.lease_revision
@@ -224,12 +211,14 @@ class Process:
     def states(self) -> dict[str, Any]:
         prefix = names.state_key(KEY, "")
         return {
-            name.removeprefix(prefix): _state_of(value)
+            name.removeprefix(prefix): state_of(value)
             for name, (_, value) in self.nodes.items()
             if name.startswith(prefix)
         }
 
     def view(self) -> View:
+        states = self.states()
+        gone = {host: self.nodes[name] for host, name in _GONE.items() if name in self.nodes}
         term_revision, term = self.nodes.get(names.term_key(KEY), (0, b""))
         table_revision, table = self.nodes.get(names.table_key(KEY), (0, b""))
         return View(
@@ -237,8 +226,9 @@ class Process:
             term_revision=term_revision,
             table=_table_of(table) if table else None,
             table_revision=table_revision,
-            states=self.states(),
+            states=states,
             live=self.live,
+            gone=believed({host: gone_of(value, at) for host, (at, value) in gone.items()}, states) if gone else {},
             wishes=self.world.wishes,
         )
 
@@ -256,7 +246,7 @@ class Process:
         name = names.state_key(KEY, self.worker_id)
         record = self.ownership.record
         revision, value = self.nodes.get(name, (0, b""))
-        if not value or _state_of(value) != record:
+        if not value or state_of(value) != record:
             self.write("state", name, encode_state(record), revision)
         elif self.ownership.has_left and self.ownership.session is not None:
             self.ownership.close()
@@ -339,6 +329,7 @@ class World:
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.store = Store(3 * TIMES.ttl_s * (1.0 + self.draw.uniform(-CLOCK_SKEW, CLOCK_SKEW)))
         self.store.is_compared = self.machines.is_compared
+        self.hosts: dict[str, Host] = {name: Host(self, name, KEY) for name in _GONE}
         self.judge = Judge(PARTITIONS)
         self.wishes = Wishes()
         self.processes: list[Process] = []
@@ -389,6 +380,7 @@ class World:
         """The process is gone, and its calls with it."""
         self.log(f"stop {process}")
         process.is_alive = False
+        process.host.sees_end(process)
         self.processes.remove(process)
         for call in process.open_calls:
             self.judge.ends(call)
@@ -410,12 +402,16 @@ class World:
         process = self.draw.choice(running)
         if leader is not None and self.draw.random() < 0.35:
             process = next((one for one in running if one.worker_id == decode_term(leader[1]).leader), process)
-        kind = self.draw.choice(("pause", "pause", "cut", "stuck", "kill", "expire", "join", "leave", "drain", "lose"))
+        kinds = "pause pause cut stuck kill kill expire join leave drain lose agent"
+        kind = self.draw.choice(kinds.split())
         self.log(f"{kind} {process}")
         match kind:
             case "pause" if not process.open_calls:
                 process.paused = True
+                process.host.loses(process)
                 self.after(self.draw.choice((1.0, 9.0, 14.0, 25.0)) * self.draw.random() * 1.2, process.resume)
+            case "agent":
+                process.host.restarts() if self.draw.random() < 0.5 else process.host.cut(self.now + 5.0)
             case "cut":
                 process.cut_until = self.now + self.draw.choice((2.0, 10.0, 22.0)) * self.draw.random()
             case "stuck":
@@ -464,6 +460,7 @@ class World:
         """Another process takes the worker's id while the first is halted."""
         if not process.open_calls:
             process.paused = True
+            process.host.loses(process)
             self.after(self.draw.uniform(0.5, 12.0), process.resume)
             self.after(0.1, lambda: self.start(process.worker_id))
 

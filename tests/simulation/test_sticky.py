@@ -31,6 +31,10 @@ def test_workers_are_killed_in_every_state_of_a_partition() -> None:
     pytest.fail(f"no worker was killed with a partition in {set(OwnedState) - found}")
 
 
+def test_agents_see_processes_end() -> None:
+    assert sum(host.seen for seed in range(200, 204) for host in World(seed).run().hosts.values()) > 4
+
+
 def test_the_same_seed_gives_the_same_run() -> None:
     first, second = World(3).run(), World(3).run()
     assert first.trace == second.trace

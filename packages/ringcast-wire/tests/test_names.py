@@ -108,7 +108,13 @@ def test_no_config_key_has_a_session_among_its_records() -> None:
     assert not names.session_key("w").startswith(tuple("abcXYZ019_-"))
     with pytest.raises(InvalidInputError):
         names.check_name("key", names.session_key("w").partition(".")[0])
-    keys = (names.term_key("k"), names.table_key("k"), names.state_key("k", "lead"), names.session_key("k"))
+    keys = (
+        names.term_key("k"),
+        names.table_key("k"),
+        names.state_key("k", "lead"),
+        names.session_key("k"),
+        names.gone_key("k", "lead"),
+    )
     assert len(set(keys)) == len(keys)
     assert names.wishes_key("k").partition(".")[0] == "k", "a watch of the wishes is by config key, too"
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from ringcast import Change, Worker
+from ringcast import Change, MismatchError, Worker
+from ringcast.hosting import take_replays
 from ringcast_testkit import PATIENCE_S, History, WorkerProcess, until
 from ringcast_wire import Strategy
 
@@ -110,6 +111,21 @@ async def test_a_planned_move(listed: Any, court: Court) -> None:
         everything = {**{f"row{number}": "2" for number in range(40)}, "last": "3"}
         await court.until(lambda: court.rows["a"] == everything)
     court.check()
+
+
+async def test_an_agent_that_can_not_be_reached_changes_nothing(listed: Any, court: Court) -> None:
+    async with listed.worker("a", handler=court.handler("a"), agent="/nowhere.sock") as worker:
+        await owns(worker, PARTITIONS)
+        await listed.put("row", "1")
+        await court.until(lambda: court.rows["a"] == {"row": "1"})
+    court.check()
+
+
+async def test_a_group_of_an_agent_refuses_a_store_with_exclusive_ownership(listed: Any) -> None:
+    worker = listed.worker("a")
+    take_replays(worker, lambda request, row, answer: lambda: None)
+    with pytest.raises(MismatchError, match="has the strategy sticky, which no groups of an agent serve"):
+        await worker.start()
 
 
 @dataclass

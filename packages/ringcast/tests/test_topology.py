@@ -9,12 +9,10 @@ import nats
 import pytest
 from nats.js import JetStreamContext
 from nats.js.errors import NotFoundError
-from ringcast import Worker
 from ringcast.topology import read_topologies, read_topology
 from ringcast_core import assign_jump, assign_ring
 from ringcast_wire import (
     LeaseRecord,
-    MismatchError,
     Mode,
     NodeRecord,
     SlotClaim,
@@ -105,16 +103,6 @@ async def test_a_store_of_exclusive_ownership_without_its_buckets(nats_url: str,
             await read_topology(nats_url, store_name, "list")
         with pytest.raises(UnavailableError, match=sentence):
             await read_topologies(nats_url, store_name)
-
-
-async def test_a_worker_of_an_agent_refuses_a_store_with_exclusive_ownership(nats_url: str, store_name: str) -> None:
-    sentence = (
-        f"store '{store_name}' has the strategy sticky, whose workers keep their own leases: agent must not be set"
-    )
-    async with _store(nats_url, store_name, strategy=Strategy.STICKY, **TIMES):
-        worker = Worker(servers=nats_url, store=store_name, keys=["list"], worker_id="a", agent="/nowhere.sock")
-        with pytest.raises(MismatchError, match=sentence):
-            await worker.start()
 
 
 async def test_every_key_that_has_workers(nats_url: str, store_name: str, monkeypatch: pytest.MonkeyPatch) -> None:

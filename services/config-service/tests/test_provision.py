@@ -309,7 +309,13 @@ async def test_the_bucket_of_owners_takes_its_records_and_no_others(nats_url: st
         assert not differences(wanted, found)
         assert (found.max_age, found.max_msgs_per_subject, found.max_bytes) == (86_400, 1, 2 * limits.MIB)
         largest = b"x" * limits.MAX_TABLE_BYTES
-        keys = (names.term_key("k"), names.table_key("k"), names.state_key("k", "w"), names.session_key("w"))
+        keys = (
+            names.term_key("k"),
+            names.table_key("k"),
+            names.state_key("k", "w"),
+            names.session_key("w"),
+            names.gone_key("k", "a"),
+        )
         for key in keys:
             await js.publish(f"$KV.{bucket}.{key}", largest)
         with pytest.raises(APIError, match="message size exceeds maximum allowed"):

@@ -158,7 +158,8 @@ def parse_seal_key(name: str) -> tuple[str, str, int]:
 
 
 def owners_bucket(store: str) -> str:
-    """KV bucket of exclusive ownership: :func:`term_key`, :func:`table_key`, :func:`state_key`, :func:`session_key`."""
+    """KV bucket of exclusive ownership: :func:`term_key`, :func:`table_key`, :func:`state_key`, :func:`session_key`,
+    :func:`gone_key`."""
     return f"config_owners_{store}"
 
 
@@ -185,6 +186,11 @@ def wishes_key(config_key: str) -> str:
 def state_key(config_key: str, worker_id: str) -> str:
     """Key of how far a worker of a config key is, in the owners bucket."""
     return f"{config_key}.state.{worker_id}"
+
+
+def gone_key(config_key: str, agent_id: str) -> str:
+    """Key of the sessions whose processes an agent has seen end, in the owners bucket."""
+    return f"{config_key}.gone.{agent_id}"
 
 
 def session_key(worker_id: str) -> str:

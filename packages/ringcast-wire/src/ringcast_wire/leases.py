@@ -16,6 +16,9 @@ MAX_MESSAGE_BYTES: Final = 32 * limits.KIB
 HANDSHAKE_S: Final = 5.0
 """How long a new stream may wait with its registration."""
 
+MAX_SESSION: Final = 2**53 - 1
+"""The highest number of a session of exclusive ownership."""
+
 
 def target(path: str) -> str:
     """The gRPC address of a socket. Raises ``InvalidInputError`` if the path can't be one."""
@@ -25,6 +28,7 @@ def target(path: str) -> str:
 __all__ = [
     "HANDSHAKE_S",
     "MAX_MESSAGE_BYTES",
+    "MAX_SESSION",
     "VERSION",
     "LeasesServicer",
     "LeasesStub",

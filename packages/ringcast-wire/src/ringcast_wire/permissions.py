@@ -154,7 +154,10 @@ def agent_workers(agent: Worker) -> list[Worker]:
 
 
 def host_subjects(agent: Worker) -> Iterator[str]:
-    """What an agent publishes for the workers of its host, and for how far its groups have come."""
+    """What an agent publishes for the workers of its host, and for how far its groups have come.
+
+    Of exclusive ownership it writes in its own name which processes it has seen end, and nothing else.
+    """
     lease = f"$KV.{names.LEASES_BUCKET}.{agent.worker_id}.*"
     yield lease
     yield f"{WORKER_API}.DIRECT.GET.KV_{names.LEASES_BUCKET}.{lease}"
@@ -163,6 +166,10 @@ def host_subjects(agent: Worker) -> Iterator[str]:
         for verb in ("CREATE", "DELETE"):
             yield f"{WORKER_API}.CONSUMER.{verb}.KV_{nodes}.{names.watch_name(store, agent.worker_id)}"
         yield from (f"$KV.{nodes}.{names.node_key(key, '*')}" for key in keys)
+        owners = names.owners_bucket(store)
+        for gone in (f"$KV.{owners}.{names.gone_key(key, agent.worker_id)}" for key in keys):
+            yield gone
+            yield f"{WORKER_API}.DIRECT.GET.KV_{owners}.{gone}"
         groups = names.groups_bucket(store)
         yield from (f"{WORKER_API}.{verb}.KV_{groups}" for verb in ("STREAM.INFO", "DIRECT.GET"))
         yield from (f"$KV.{groups}.{names.seal_key(key, '*', '*')}" for key in keys)

@@ -37,6 +37,7 @@ from ringcast._common.log import worker_log
 from ringcast._common.process import this_process
 from ringcast._common.stats import Stats
 from ringcast._coordination.group_seals import GroupSeals, SealEntry
+from ringcast._coordination.host_witness import HostWitness
 from ringcast._coordination.lease import LeaseHolder
 from ringcast._dapr.items import (
     METADATA_DELETED,
@@ -146,6 +147,10 @@ class HostBus:
     def seals(self, store: str) -> GroupSeals:
         """How far the groups of a store have come."""
         return GroupSeals(self.bus, store, self.log)
+
+    def witness(self, store: str) -> HostWitness:
+        """What is said of the processes of a store's workers that have ended."""
+        return HostWitness(self.bus, store, self.agent_id, self.log)
 
     async def check_store(self, store: str) -> None:
         """Looks whether there is a store.
@@ -318,6 +323,7 @@ __all__ = [
     "HostBus",
     "HostLease",
     "HostRecords",
+    "HostWitness",
     "KeyReader",
     "KeySelector",
     "RefusedError",

@@ -7,16 +7,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class HoldRequest(_message.Message):
-    __slots__ = ("register", "pong", "doubt", "leave")
+    __slots__ = ("register", "pong", "doubt", "leave", "sessions")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     PONG_FIELD_NUMBER: _ClassVar[int]
     DOUBT_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
     register: Register
     pong: Pong
     doubt: Doubt
     leave: Leave
-    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., doubt: _Optional[_Union[Doubt, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
+    sessions: Sessions
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., doubt: _Optional[_Union[Doubt, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., sessions: _Optional[_Union[Sessions, _Mapping]] = ...) -> None: ...
 
 class HoldResponse(_message.Message):
     __slots__ = ("registered", "ping")
@@ -43,14 +45,16 @@ class Register(_message.Message):
     def __init__(self, version: _Optional[int] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., pid: _Optional[int] = ..., store: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Registered(_message.Message):
-    __slots__ = ("lease", "ping_interval_s", "patience_s")
+    __slots__ = ("lease", "ping_interval_s", "patience_s", "sees_end")
     LEASE_FIELD_NUMBER: _ClassVar[int]
     PING_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
     PATIENCE_S_FIELD_NUMBER: _ClassVar[int]
+    SEES_END_FIELD_NUMBER: _ClassVar[int]
     lease: str
     ping_interval_s: float
     patience_s: float
-    def __init__(self, lease: _Optional[str] = ..., ping_interval_s: _Optional[float] = ..., patience_s: _Optional[float] = ...) -> None: ...
+    sees_end: bool
+    def __init__(self, lease: _Optional[str] = ..., ping_interval_s: _Optional[float] = ..., patience_s: _Optional[float] = ..., sees_end: _Optional[bool] = ...) -> None: ...
 
 class Ping(_message.Message):
     __slots__ = ("number", "held", "losses", "failed_writes")
@@ -73,6 +77,16 @@ class Pong(_message.Message):
 class Doubt(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class Sessions(_message.Message):
+    __slots__ = ("key", "first", "last")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    first: int
+    last: int
+    def __init__(self, key: _Optional[str] = ..., first: _Optional[int] = ..., last: _Optional[int] = ...) -> None: ...
 
 class Leave(_message.Message):
     __slots__ = ()

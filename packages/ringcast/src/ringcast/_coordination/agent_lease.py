@@ -54,6 +54,8 @@ class AgentLease:
         self._streaming: asyncio.Task[None] | None = None
         self._reporting: asyncio.Future[None] | None = None
         self._changed: Callable[[], None] = lambda: None
+        self._witness = ""
+        self._witnessed: Callable[[str], None] = lambda agent: None
 
     @property
     def id(self) -> str:
@@ -97,6 +99,21 @@ class AgentLease:
     def on_change(self, callback: Callable[[], None]) -> None:
         """Calls back when the records are to name another lease."""
         self._changed = callback
+
+    def on_witnessed(self, callback: Callable[[str], None]) -> None:
+        """Calls back with the id of an agent that sees this process end, at once if there is one."""
+        self._witnessed = callback
+        if self._witness:
+            callback(self._witness)
+
+    def witnessed_by(self, agent: str) -> None:
+        """The agent of this id sees this process end."""
+        self._witness = agent
+        self._witnessed(agent)
+
+    def report_sessions(self, key: str, first: int, last: int) -> None:
+        """The sessions of exclusive ownership that this process has had: they are over at once when it has ended."""
+        self._stream.report_sessions(key, first, last)
 
     def recorded(self, lease: str) -> None:
         """All records name this lease now."""

@@ -26,6 +26,9 @@ class LeaseChanges(Protocol):
     def regranted(self) -> None:
         """Other workers may have taken over before the lease was granted: everything has to be verified."""
 
+    def witnessed_by(self, agent: str) -> None:
+        """The agent of this id sees this process end."""
+
 
 class AgentRegistration:
     """:class:`ringcast._coordination.agent_stream.AgentListener`: records in ``choice`` whether the agent answers."""
@@ -73,13 +76,15 @@ class AgentRegistration:
         if await event_within(self._event, _TICK_S):
             self._event.clear()
 
-    def registered(self, lease: str) -> None:
+    def registered(self, lease: str, *, sees_end: bool = False) -> None:
         """The agent has registered this worker, and keeps this lease for it."""
         self._lease, self._silent_ticks, self.held, self._losses = lease, 0, True, None
         self._reported_failures = None
         self.refusal = None
         self._answered()
         self._log.info("agent.lease_kept", agent=self._agent, lease=lease)
+        if sees_end:
+            self._changes.witnessed_by(lease.partition(".")[0])
 
     def pinged(self, ping: pb.Ping) -> None:
         """The agent has sent the state of the host's lease."""

@@ -41,8 +41,11 @@ OpenAgentCall: TypeAlias = Callable[[str], AbstractAsyncContextManager[AgentCall
 class AgentListener(Protocol):
     """What an :class:`AgentStream` reports to. Each method may be called often."""
 
-    def registered(self, lease: str) -> None:
-        """The agent has registered this worker, and keeps the lease of this id for it."""
+    def registered(self, lease: str, *, sees_end: bool = False) -> None:
+        """The agent has registered this worker, and keeps the lease of this id for it.
+
+        ``sees_end``: it will know from the kernel when this process has ended.
+        """
 
     def pinged(self, ping: pb.Ping) -> None:
         """The agent has sent a ping."""
@@ -76,6 +79,9 @@ class AgentStream:
         self._listener = listener
         self._log = log
         self._call: AgentCall | None = None
+        self._sessions: dict[str, pb.Sessions] = {}
+        self._sees_end = False
+        self._reports: set[asyncio.Task[None]] = set()
         self._writing = asyncio.Lock()
         self._ended = asyncio.Event()
         self._leaving = False
@@ -101,6 +107,13 @@ class AgentStream:
         """Reports to the agent that the host's lease was seen to be gone."""
         await self._write(pb.HoldRequest(doubt=pb.Doubt()))
 
+    def report_sessions(self, key: str, first: int, last: int) -> None:
+        """Reports the sessions of exclusive ownership that this process has had, now or once it is registered."""
+        self._sessions[key] = pb.Sessions(key=key, first=first, last=last)
+        if self._call is not None and self._sees_end:
+            self._reports.add(task := asyncio.ensure_future(self._write(pb.HoldRequest(sessions=self._sessions[key]))))
+            task.add_done_callback(self._reports.discard)
+
     async def leave(self) -> None:
         """Ends the registration, and waits for the agent to end the stream, for a second at most.
 
@@ -125,8 +138,10 @@ class AgentStream:
                 if first is None or first.WhichOneof("body") != "registered":
                     raise ProtocolError("the agent did not answer the registration")
                 backoff.reset()
-                self._call = call
-                self._listener.registered(first.registered.lease)
+                self._call, self._sees_end = call, first.registered.sees_end
+                for sessions in list(self._sessions.values()) if self._sees_end else ():
+                    await self._write(pb.HoldRequest(sessions=sessions))
+                self._listener.registered(first.registered.lease, sees_end=self._sees_end)
                 await self._answer_pings(call)
             except TimeoutError:
                 raise UnavailableError(f"the agent did not answer within {_HANDSHAKE_S:g} s") from None

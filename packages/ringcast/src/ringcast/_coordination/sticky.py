@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from ringcast_wire import EventLog, LeaseRecord, event_before
@@ -27,7 +28,8 @@ class StickyCoordinator:
     """Each partition of each key has one owner at every moment: at most one worker is let start calls of it.
 
     The participant calls :meth:`ready`, :meth:`begin_call` and :meth:`end_last_call`, from the loop of the coordinator;
-    its calls of before go on counting when :meth:`run` has ended, until the fence.
+    its calls of before go on counting when :meth:`run` has ended, until the fence. ``report_sessions`` is called with a
+    key and the first and the last session of this process, for an agent that sees the process end.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class StickyCoordinator:
         times: StickyTimes | None = None,
         clock: Clock = steady_clock,
         capacity: int = 1,
+        report_sessions: Callable[[str, int, int], None] | None = None,
     ) -> None:
         self._bus = bus
         self._worker_id = worker_id = config.worker_id
@@ -63,6 +66,7 @@ class StickyCoordinator:
                 log,
                 capacity=capacity,
                 refresh_now=self._refresh_now,
+                report_sessions=report_sessions,
             )
             for key in config.keys
         }
@@ -113,6 +117,11 @@ class StickyCoordinator:
     def come_back(self, key: str) -> None:
         """Takes part in a key again, with nothing at first."""
         self._owned[key].come_back()
+
+    def witnessed_by(self, agent: str) -> None:
+        """This agent sees the process end: what it then says of the sessions that were reported ends them at once."""
+        for owned in self._owned.values():
+            owned.witnessed_by(agent)
 
     def announce(self) -> None:
         """Nothing: no other worker gives away what is this one's because it presumes it dead."""

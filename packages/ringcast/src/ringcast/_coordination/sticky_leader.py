@@ -65,7 +65,7 @@ class KeyLeader:
     def follows(self) -> str | None:
         """The other worker that leads and is believed to live."""
         term = self._records.term(self._key)
-        is_other = term is not None and term.leader != self._worker_id and term.leader in self.live
+        is_other = term is not None and term.leader != self._worker_id and term.leader in self.live - self._gone()
         return term.leader if term is not None and is_other else None
 
     def report(self) -> KeyReport:
@@ -88,6 +88,11 @@ class KeyLeader:
             if state.session and not state.leaving and worker_id not in {self._worker_id, *drained}
         }
         return frozenset(others if self.follows is not None else others & self.live)
+
+    def _gone(self) -> frozenset[str]:
+        """Workers whose process has ended, though their leases live on for a while."""
+        gone, states = self._records.gone(self._key), self._records.states(self._key)
+        return frozenset(worker_id for worker_id, span in gone.items() if span.has(states[worker_id].session))
 
     def _known(self) -> frozenset[str]:
         """The leases that records of the key name."""
@@ -185,5 +190,6 @@ class KeyLeader:
             table_revision=self._records.revision(table),
             states=self._records.states(self._key),
             live=self.live,
+            gone=self._records.gone(self._key),
             wishes=self._records.wishes(self._key),
         )

@@ -71,7 +71,8 @@ class ExclusiveCall:
 class KeyOwnership:
     """One key in one worker. All of its calls but the ``async`` ones return at once.
 
-    ``refresh_now`` is called when a session is over, and the next one can begin.
+    ``refresh_now`` is called when a session is over, and the next one can begin; ``report_sessions`` with the key, and
+    the first and the last session of this process, when one begins.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class KeyOwnership:
         *,
         capacity: int = 1,
         refresh_now: Callable[[], None],
+        report_sessions: Callable[[str, int, int], None] | None = None,
     ) -> None:
         self._key = key
         self._worker_id = worker_id
@@ -104,6 +106,8 @@ class KeyOwnership:
         self._session: Session | None = None
         self._lacks_session = False
         self._refresh_now = refresh_now
+        self._report_to = report_sessions
+        self._agent = ""
         self._is_closed = self._comes_back = False
         self._ownership = self._new()
         self.state = StateWriter(
@@ -123,7 +127,9 @@ class KeyOwnership:
 
     def _new(self) -> Ownership:
         fence = Fence(self._times.fence)
-        return Ownership(self._worker_id, self._worker_id, self._partitions, fence, capacity=self._capacity)
+        made = Ownership(self._worker_id, self._worker_id, self._partitions, fence, capacity=self._capacity)
+        made.agent = self._agent
+        return made
 
     # ---- what happens
 
@@ -177,6 +183,13 @@ class KeyOwnership:
         ownership.end_call(partition, self._clock())
         if ownership.state_of(partition) is not OwnedState.ACTIVE:
             self.settle()
+
+    def witnessed_by(self, agent: str) -> None:
+        """This agent sees the process end, and is told of its sessions."""
+        self._agent = self._ownership.agent = agent
+        if self._ownership.session is not None:
+            self._report_sessions()
+        self.state.wake()
 
     # ---- what is wanted
 
@@ -278,10 +291,15 @@ class KeyOwnership:
             self._log.warning("session.ended", session=self._session.number)
         if session is not None:
             self._log.info("session.began", session=session.number)
+            self._report_sessions()
         self._session = session
         self._fence_moved.set()
         if session is not None or not self._is_closed:
             self._participant.session_changed(self._key, session is not None)
+
+    def _report_sessions(self) -> None:
+        if self._report_to is not None:
+            self._report_to(self._key, *self._ownership.sessions)
 
     async def watch_fence(self) -> None:
         """Ends each session when its fence has passed, until cancelled. No call needs it: each looks for itself."""

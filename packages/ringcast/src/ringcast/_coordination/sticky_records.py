@@ -24,8 +24,9 @@ from ringcast._protocol.sticky.records import (
     decode_table,
     decode_term,
 )
+from ringcast._protocol.sticky.witness import Span, believed, decode_gone
 
-T = TypeVar("T", Term, Table, State)
+T = TypeVar("T")
 
 MISSES: Final = 3
 """After so many readings in a row that do not find a table it counts as lost: one may come from a server that lags."""
@@ -92,11 +93,11 @@ class OwnerRecords:
 
     def term(self, key: str) -> Term | None:
         """The leader of a key, if one is named."""
-        return self._read(names.term_key(key), decode_term)
+        return self._read(names.term_key(key), lambda data, _: decode_term(data))
 
     def table(self, key: str) -> Table | None:
         """The table of a key, if there is one that can be read."""
-        return self._read(names.table_key(key), lambda data: decode_table(data, self._partitions))
+        return self._read(names.table_key(key), self._decode_table)
 
     def wishes(self, key: str) -> Wishes:
         """What an operator wants of a key: nothing where there is no record, the last that could be read otherwise."""
@@ -108,10 +109,18 @@ class OwnerRecords:
         found = {}
         for name in self._mirror.group(key):
             worker_id = name.removeprefix(prefix)
-            state = self._read(name, decode_state) if name.startswith(prefix) else None
+            state = self._read(name, _decode_state) if name.startswith(prefix) else None
             if state is not None and state.lease == worker_id:
                 found[worker_id] = state
         return found
+
+    def gone(self, key: str) -> dict[str, Span]:
+        """The sessions of a key whose processes have ended, by worker, as the agent says that the worker names."""
+        states = self.states(key)
+        said = {}
+        for agent in {state.agent for state in states.values() if state.agent}:
+            said[agent] = self._read(names.gone_key(key, agent), decode_gone) or {}
+        return believed(said, states)
 
     def value(self, name: str) -> bytes | None:
         """What stands under a name."""
@@ -158,20 +167,25 @@ class OwnerRecords:
             self._changed(name.partition(".")[0])
         return entry
 
+    def _decode_table(self, data: bytes, revision: int) -> Table:
+        table = decode_table(data, self._partitions)
+        check_numbers(table, revision)
+        return table
+
     def _snapshot(self) -> None:
         self._decoded = {name: found for name, found in self._decoded.items() if name in self._mirror.entries}
         for key in self._keys:
             self._changed(key)
 
-    def _read(self, name: str, decode: Callable[[bytes], T]) -> T | None:
+    def _read(self, name: str, decode: Callable[[bytes, int], T]) -> T | None:
+        """What stands under a name, by a function of its value and its revision."""
         entry = self._mirror.entries.get(name)
         if entry is None or entry.value is None:
             return None
         revision, record = self._decoded.get(name, (0, None))
         if revision != entry.revision:
             try:
-                record = decode(entry.value)
-                check_numbers(record, entry.revision)
+                record = decode(entry.value, entry.revision)
             except ProtocolError as error:
                 record = None
                 self._unreadable += 1
@@ -179,3 +193,9 @@ class OwnerRecords:
             self._decoded[name] = entry.revision, record
         found: T | None = record
         return found
+
+
+def _decode_state(data: bytes, revision: int) -> State:
+    state = decode_state(data)
+    check_numbers(state, revision)
+    return state

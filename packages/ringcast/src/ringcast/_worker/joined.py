@@ -15,6 +15,7 @@ from ringcast._bus.requests import FetchClient
 from ringcast._common.config import WorkerConfig
 from ringcast._common.process import Process
 from ringcast._common.stats import Stats
+from ringcast._coordination.agent_lease import AgentLease
 from ringcast._coordination.lease import LeaseSource
 from ringcast._coordination.peer import Coordinator, PeerCoordinator
 from ringcast._coordination.sticky import StickyCoordinator
@@ -87,8 +88,11 @@ class JoinedWorker:
                 participant=self._exclusive,
                 log=context.log,
                 times=times,
+                report_sessions=self.lease.report_sessions if isinstance(self.lease, AgentLease) else None,
             )
             self._exclusive.follow(coordinator, times.fence.call_s)
+            if isinstance(self.lease, AgentLease):
+                self.lease.on_witnessed(coordinator.witnessed_by)
             return coordinator
         return PeerCoordinator(
             bus,

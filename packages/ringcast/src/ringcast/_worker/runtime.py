@@ -182,12 +182,6 @@ class Runtime:
     def _check_exclusive(self, settings: StoreSettings) -> None:
         if settings.strategy is not Strategy.STICKY or settings.mode is not Mode.PARTITIONED or self._config.observe:
             return
-        if self._config.agent:
-            raise MismatchError(
-                f"store {self._config.store!r} has the strategy sticky, whose workers keep their own leases: "
-                f"agent must not be set",
-                field="agent",
-            )
         if self.replay_taker is not None:
             raise MismatchError(
                 f"store {self._config.store!r} has the strategy sticky, which no groups of an agent serve",

@@ -105,7 +105,8 @@ def groups(store: str, sizes: StreamSizes) -> StreamConfig:
 def owners(store: str, sizes: StreamSizes) -> StreamConfig:
     """The bucket of exclusive ownership, which only a store of strategy ``sticky`` has."""
     bucket = names.owners_bucket(store)
-    keys = (names.term_key("*"), names.table_key("*"), names.state_key("*", "*"), names.session_key("*"))
+    of_key = (names.term_key("*"), names.table_key("*"), names.state_key("*", "*"), names.gone_key("*", "*"))
+    keys = (*of_key, names.session_key("*"))
     record_bytes = limits.MAX_TABLE_BYTES + limits.CHUNK_HEADROOM_BYTES
     subjects = [f"$KV.{bucket}.{key}" for key in keys]
     return _bucket(bucket, subjects, record_bytes, OWNERS_TTL_S, sizes.members_max_bytes, sizes.lease_tags)

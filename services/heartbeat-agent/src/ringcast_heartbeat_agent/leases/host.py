@@ -14,10 +14,12 @@ from ringcast import UnavailableError
 from ringcast.hosting import HostBus
 from ringcast_wire import EventLog
 
+from ringcast_heartbeat_agent.leases.exits import ProcessEnd
 from ringcast_heartbeat_agent.leases.lease import KeptLease
 from ringcast_heartbeat_agent.leases.records import StoreRecords
 from ringcast_heartbeat_agent.leases.registry import TICK_S, RegisteredWorker, Registration, WorkerRegistry
 from ringcast_heartbeat_agent.leases.state import SocketPlace
+from ringcast_heartbeat_agent.leases.witnesses import Witnesses
 
 log = EventLog(logging.getLogger(__name__))
 
@@ -46,6 +48,7 @@ class HostLeases:
         self._place = place
         self._tasks = tasks
         self._records = StoreRecords(bus, self.registry, tasks)
+        self.witnesses = Witnesses(bus, most, tasks)
         self._watching: list[asyncio.Task[None]] = []
         self._news: dict[RegisteredWorker, asyncio.Event] = {}
         self._seen_at: dict[RegisteredWorker, float] = {}
@@ -88,8 +91,12 @@ class HostLeases:
         for news in self._news.values():
             news.set()
 
-    async def register(self, registration: Registration) -> tuple[RegisteredWorker, asyncio.Event]:
+    async def register(
+        self, registration: Registration, end: ProcessEnd | None = None
+    ) -> tuple[RegisteredWorker, asyncio.Event, bool]:
         """Takes a worker in; the event is set when there is something to send to it.
+
+        ``end``: that of its process, which is closed in any case; the last of the answer is whether it will be known.
 
         Raises:
             InUseError: another process has the worker id.
@@ -97,6 +104,15 @@ class HostLeases:
             UnknownStoreError: there is no such store.
             UnavailableError: the agent stops, or has no lease now, or is still deleting records of the store.
         """
+        try:
+            worker, news = await self._register(registration)
+        except BaseException:
+            if end is not None:
+                end.close()
+            raise
+        return worker, news, self.witnesses.watch(registration, end)
+
+    async def _register(self, registration: Registration) -> tuple[RegisteredWorker, asyncio.Event]:
         if self._stopping or not self.lease.held:
             raise UnavailableError("the agent stops" if self._stopping else "the agent has no lease at the moment")
         if registration.store not in self._records:
@@ -125,6 +141,7 @@ class HostLeases:
     def left(self, worker: RegisteredWorker) -> None:
         """The worker has given up what it had, or holds it by its own lease."""
         self.registry.left(worker)
+        self.witnesses.left(worker.registration)
         self._changed()
         log.info("worker.left", **_facts(worker.registration))
 
@@ -133,6 +150,7 @@ class HostLeases:
         self._news.pop(worker, None)
         self._seen_at.pop(worker, None)
         self._gone.discard(worker)
+        self.witnesses.stream_ended(worker.registration)
         if not self._stopping and self.registry.closed(worker):
             log.warning("worker.dead", **_facts(worker.registration))
             self._changed()
@@ -154,6 +172,8 @@ class HostLeases:
             "losses": self.lease.losses,
             "socket": str(self._place.path),
             "deleted_records": self.deleted,
+            "exits_seen": self.witnesses.ended,
+            "sessions_reported": self.witnesses.reports,
             "workers": [
                 {
                     "worker_id": worker.registration.worker_id,
@@ -175,6 +195,7 @@ class HostLeases:
         for task in self._watching:
             task.cancel()
         self._records.stop()
+        self.witnesses.stop()
 
     async def _tick(self) -> None:
         while True:

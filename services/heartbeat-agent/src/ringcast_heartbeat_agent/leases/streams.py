@@ -6,11 +6,13 @@ import asyncio
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from ringcast import InvalidInputError, LimitExceededError, RingcastError, UnavailableError
 from ringcast_wire import EventLog, event_within, leases, limits, names
 
+from ringcast_heartbeat_agent.leases.exits import ProcessEnd
 from ringcast_heartbeat_agent.leases.host import HostLeases
 from ringcast_heartbeat_agent.leases.registry import SILENCE_S, RegisteredWorker, Registration
 
@@ -45,8 +47,12 @@ class WorkerStreams:
         self._hosted = hosted
         self._silent: Counter[int] = Counter()
 
-    async def serve(self, stream: WorkerStream, uid: int) -> None:
+    async def serve(
+        self, stream: WorkerStream, uid: int, end_of: Callable[[int], ProcessEnd | None] = lambda pid: None
+    ) -> None:
         """One worker, from its registration to the end of its stream; ``uid``: the user whose process it is.
+
+        ``end_of`` returns the end of that process, of which it is given the number that the process itself claims.
 
         Cancelled, it takes the worker for dead, as its process is.
 
@@ -55,13 +61,16 @@ class WorkerStreams:
             RingcastError: the registration is refused.
         """
         try:
-            worker, news = await self._hosted.register(await self._registration(stream, uid))
+            registration = await self._registration(stream, uid)
+            worker, news, sees_end = await self._hosted.register(registration, end_of(registration.pid))
         except RingcastError as error:
             self.refused(error)
             raise
         reading: asyncio.Task[None] | None = None
         try:
-            answer = pb.Registered(lease=self._hosted.lease.id, ping_interval_s=PING_S, patience_s=SILENCE_S)
+            answer = pb.Registered(
+                lease=self._hosted.lease.id, ping_interval_s=PING_S, patience_s=SILENCE_S, sees_end=sees_end
+            )
             await stream.write(pb.HoldResponse(registered=answer))
             reading = asyncio.create_task(self._read(stream, worker))
             await self._ping(stream, news, reading)
@@ -112,12 +121,20 @@ class WorkerStreams:
                     self._hosted.seen(worker)
                 case "doubt":
                     self._hosted.lease.check()
+                case "sessions" if _makes_sense(request.sessions, worker.registration):
+                    sessions = request.sessions
+                    registration = worker.registration
+                    self._hosted.witnesses.reported(registration, sessions.key, sessions.first, sessions.last)
                 case "leave":
                     self._hosted.left(worker)
                     return
                 case _:
                     log.warning("worker.protocol_error", worker_id=worker.registration.worker_id)
                     return
+
+
+def _makes_sense(sessions: pb.Sessions, registration: Registration) -> bool:
+    return sessions.key in registration.keys and 1 <= sessions.first <= sessions.last <= leases.MAX_SESSION
 
 
 async def _registration(stream: WorkerStream, uid: int) -> Registration:

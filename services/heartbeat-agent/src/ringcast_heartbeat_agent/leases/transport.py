@@ -8,6 +8,7 @@ import logging
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final
 
 import grpc
@@ -18,6 +19,7 @@ from ringcast_service import ConfigError, Context, end_call, refuse
 from ringcast_wire import leases
 
 from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.leases.exits import PidFd
 from ringcast_heartbeat_agent.leases.host import HostLeases
 from ringcast_heartbeat_agent.leases.socket_front import SocketFront
 from ringcast_heartbeat_agent.leases.state import SocketPlace
@@ -46,7 +48,8 @@ class LeasesServicer(leases.LeasesServicer):
                 gone = UnavailableError("the connection has ended")
                 self._streams.refused(gone)
                 raise gone
-            await self._streams.serve(GrpcWorkerStream(context), peer.uid)
+            end_of = partial(PidFd.open, peer.pid)
+            await self._streams.serve(GrpcWorkerStream(context), peer.uid, end_of)
         except GivenUpError as error:
             await end_call(context, grpc.StatusCode.ABORTED, str(error))
         except RingcastError as error:

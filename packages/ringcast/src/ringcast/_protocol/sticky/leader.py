@@ -14,6 +14,7 @@ from typing import Final
 from ringcast._protocol.sticky.evidence import LeaseEvidence
 from ringcast._protocol.sticky.plan import Wishes, planned
 from ringcast._protocol.sticky.records import MAX_MOVING, Entry, Phase, Session, State, Table, Term
+from ringcast._protocol.sticky.witness import Span
 
 TOUCH_S: Final = 6 * 3600.0
 """How often the term and the table are written again: the bucket deletes what was not written for a day."""
@@ -50,6 +51,8 @@ class View:
     """By worker."""
     live: frozenset[str] = frozenset()
     """Workers whose leases are believed to live: a hint, by which the leader plans and gives nothing away."""
+    gone: Mapping[str, Span] = field(default_factory=dict)
+    """By worker, sessions whose process has ended, as its own agent says."""
     wishes: Wishes = field(default_factory=Wishes)
 
 
@@ -165,7 +168,7 @@ class Leader:
 
     def _candidacy(self, view: View, sessions: Mapping[str, Session], now: float) -> TakeTerm | None:
         """Takes the term of a leader that is gone, if the candidates before this one do not."""
-        if self._worker_id not in sessions or (view.term is not None and view.term.leader in view.live):
+        if self._worker_id not in sessions or (view.term is not None and _lives(view, view.term.leader)):
             self._records.keep(set())
             return None
         place = min(sorted(sessions).index(self._worker_id), _STAGGER_MOST)
@@ -233,7 +236,7 @@ class Leader:
                     return Entry(entry.owner, entry.token)
                 if target != entry.next:
                     return entry._replace(next=target, next_token=epoch)
-                is_ready = _is_prepared(view, number, entry) and entry.owner.worker_id in view.live
+                is_ready = _is_prepared(view, number, entry) and _lives(view, entry.owner.worker_id)
                 return entry._replace(phase=Phase.DRAIN) if is_ready else entry
             case Phase.DRAIN:  # no way back: the owner may have let go already
                 return entry if target == entry.next else entry._replace(next=target, next_token=epoch)
@@ -241,7 +244,7 @@ class Leader:
     def _has_let_go(self, view: View, number: int, entry: Entry, now: float) -> bool:
         """Whether no call with the entry's token runs, and none can start. Once true, it stays true."""
         owner = entry.owner
-        if owner is None:
+        if owner is None or _is_gone(view, owner.worker_id, owner.number):
             return True
         state = view.states.get(owner.worker_id)
         if state is not None and state.lease == owner.lease:
@@ -286,8 +289,20 @@ def _sessions(view: View) -> dict[str, Session]:
     return {
         name: Session(name, state.lease, state.session)
         for name, state in view.states.items()
-        if state.session and name in view.live
+        if state.session and _lives(view, name)
     }
+
+
+def _lives(view: View, worker_id: str) -> bool:
+    """Whether a worker is believed to live. Its lease does for a while after its process has ended."""
+    state = view.states.get(worker_id)
+    return worker_id in view.live and not (state is not None and _is_gone(view, worker_id, state.session))
+
+
+def _is_gone(view: View, worker_id: str, number: int) -> bool:
+    """Whether the process of a session is known to have ended."""
+    span = view.gone.get(worker_id)
+    return span is not None and span.has(number)
 
 
 def _is_current(session: Session | None, sessions: Mapping[str, Session]) -> bool:

@@ -145,6 +145,13 @@ class Ownership:
         self._leaving = self._closed = self._is_broken = False
         self._last_until = -math.inf
         self._actions: list[Action] = []
+        self.agent = ""
+        """The agent that sees this process end, if there is one."""
+
+    @property
+    def sessions(self) -> tuple[int, int]:
+        """The first and the last session of this process, of those of which it is sure; 0 before there was one."""
+        return self._first, self._last
 
     @property
     def session(self) -> Session | None:
@@ -169,6 +176,7 @@ class Ownership:
             released=tuple(listed[OwnedState.RELEASED][:MAX_MOVING]),
             leaving=self._leaving,
             capacity=self._capacity,
+            agent=self.agent,
         )
 
     @property

@@ -69,7 +69,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
     ``session`` is 0 while it has none. No call of a session from ``first`` up to ``ended`` runs, or will: all of these
     are of this process. ``seen``: the epoch of the table that it acts by, 0 for none. ``prepared`` and ``released``
-    name partitions with their token.
+    name partitions with their token. ``agent``: the one that sees this process end, if there is one.
     """
 
     lease: _LeaseId
@@ -81,6 +81,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     released: _Listed = ()
     leaving: bool = False
     capacity: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 1
+    agent: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z")] = ""
 
 
 class _TableRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,7 +176,7 @@ def decode_term(data: bytes) -> Term:
     return _decode(data, Term, MAX_STATE_BYTES)
 
 
-def check_numbers(record: Term | Table | State, revision: int) -> None:
+def check_numbers(record: Table | State, revision: int) -> None:
     """Compares the numbers of a record that stands at ``revision`` with it.
 
     Sessions are revisions of the same bucket, and an epoch is at most the revision of its write. So a higher number was
@@ -190,8 +191,6 @@ def check_numbers(record: Term | Table | State, revision: int) -> None:
             highest = max(record.epoch, *named, 0)
         case State():
             highest = max(record.session, record.first, record.ended, record.seen)
-        case Term():
-            return
     if highest > revision:
         raise ProtocolError(f"{type(record).__name__} of revision {revision} has the number {highest}: none is higher")
 

@@ -58,7 +58,7 @@ class CalloutNats(InfraNats):
         self._encrypted = encrypted
         options = self.options if encrypted else self.options[:2]
         words = ("--partitions", "256", "--tools-store", "gateway", *options, *static)
-        (self.configuration / "accounts.conf").write_text(make_accounts(*words))
+        (self.configuration / "accounts.conf").write_text(accounts(*words))
         if workers is None:
             workers = {f"worker-{number}": SCOPE for number in range(3)}
         for worker_id, scope in workers.items():

@@ -30,6 +30,9 @@ class Changes:
     def regranted(self) -> None:
         self.found.append("regranted")
 
+    def witnessed_by(self, agent: str) -> None:
+        self.found.append(f"witnessed by {agent}")
+
 
 class Registered:
     """A registration with an agent that keeps the lease ``host.1``."""

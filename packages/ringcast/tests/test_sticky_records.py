@@ -71,13 +71,8 @@ def test_the_largest_records_fit() -> None:
     assert decode_table(encode_table(table), 4096) == table
     pairs = tuple((4095, MAX_NUMBER) for _ in range(MAX_MOVING))
     lease = f"{'a' * 64}.{'b' * 64}"
-    numbers = {
-        "session": MAX_NUMBER,
-        "first": MAX_NUMBER,
-        "ended": MAX_NUMBER,
-        "seen": MAX_NUMBER,
-        "capacity": 1_000_000,
-    }
+    most = MAX_NUMBER
+    numbers: dict[str, Any] = {"session": most, "first": most, "ended": most, "seen": most, "capacity": 1_000_000}
     state = State(lease=lease, prepared=pairs, released=pairs, leaving=True, **numbers)
     assert decode_state(encode_state(state)) == state
 

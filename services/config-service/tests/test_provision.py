@@ -224,7 +224,7 @@ async def test_leases_and_members_are_on_servers_of_their_own(
 
     with NatsCluster(tmp_path, of_one=tagged) as cluster:
         sizes = StreamSizes(lease_tags=("kind:leases",))
-        async with provisioning(sqlite_bench, cluster.urls[0], sizes) as (provisioner, js, telemetry):
+        async with provisioning(sqlite_bench, cluster.urls[0], sizes) as (provisioner, js, _, telemetry):
             await provisioner.ensure(store)
             assert await places(js) == {"n1"}
             await provisioner.ensure(store)

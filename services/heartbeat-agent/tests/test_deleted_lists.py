@@ -68,7 +68,7 @@ async def test_a_consumer_ends_with_the_reason(
     shared_agent: AgentProcess, client: ConfigServiceClient, write: Any, store_name: str, what: str
 ) -> None:
     await write(a="1", b="2")
-    place = {"store": store_name, "key": "list", "group": "g", "name": "one"}
+    place: dict[str, Any] = {"store": store_name, "key": "list", "group": "g", "name": "one"}
     seen: list[Delivery] = []
 
     async def consume(until: str, reached: asyncio.Event) -> None:

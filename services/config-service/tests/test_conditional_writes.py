@@ -257,6 +257,33 @@ async def test_a_store_created_again_knows_nothing_of_the_old_ones_keys(bench: B
     assert (await one(bench, once(bench.request({"a": "other"}), "j"))).versions == [1]
 
 
+async def test_a_config_key_made_anew_knows_nothing_of_the_old_ones_keys(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An import that is repeated by its job would say that everything is written, and write nothing."""
+    for module in ("postgres", "sqlite"):
+        monkeypatch.setattr(f"ringcast_config_service.repository.{module}.deletions.PURGE_ROWS", 2)
+    mine = [once(bench.request({"a": str(number)}), f"j{number}") for number in range(5)]
+    kept = once(bench.request({"a": "1"}, key="kk"), "other")
+    for request in (*mine, kept):
+        await one(bench, request)
+    both = (("k", "b", "1", None), ("kk", "b", "1", None))
+    await bench.group(commit(bench, *both, key="both"))
+    await bench.repo.deletions.delete_key("s", "k", Deletion(1, 2))
+    await bench.repo.deletions.expire_deleted(3)
+    while await bench.repo.deletions.purge_rows("s", "k"):
+        pass
+    await bench.repo.deletions.drop_key("s", "k")
+    assert [(await one(bench, request)).versions for request in mine] == [[1], [2], [3], [4], [5]]
+    assert await bench.live("k") == {"a": "4"}
+    outcomes = await bench.group(commit(bench, *both, key="both"))
+    assert [outcome.written for outcome in outcomes] == [1, 1]
+    assert set(await bench.live("k")) == {"a", "b"}
+    revision = (await bench.repo.reader.heads("s", "kk")).heads
+    await one(bench, kept)
+    assert (await bench.repo.reader.heads("s", "kk")).heads == revision, "another key's are remembered"
+
+
 # --- Several keys
 
 

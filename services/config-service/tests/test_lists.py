@@ -8,6 +8,7 @@ import logging
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -15,8 +16,9 @@ import grpc
 import pytest
 from ringcast_config_service.grpc import lists
 from ringcast_config_service.grpc.lists import parts
+from ringcast_config_service.security import Security
 from ringcast_testkit import PATIENCE_S
-from ringcast_wire.grpc import ConfigServiceStub, pb
+from ringcast_wire.grpc import ConfigServiceStub, ServiceLogin, pb
 
 Running = Any  # of conftest.py
 ROWS = 320
@@ -145,6 +147,51 @@ async def until_nothing_is_held(database: str) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while await is_held(database):  # noqa: ASYNC110  # the databases don't say when one ends
             await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("withdrawn", ["token", "role"])
+async def test_a_list_ends_when_its_token_or_role_is_withdrawn(
+    withdrawn: str, start: Any, nats_url: str, tmp_path: Path, keys: Any, token: str, store_name: str
+) -> None:
+    """A client that reads slowly would go on for as long as its connection lives."""
+    security = Security(tls_cert_file=keys.cert, tls_key_file=keys.key, token_file=keys.tokens)
+    database = f"sqlite:{tmp_path / 'ringcast.db'}"
+    async with AsyncExitStack() as stack:
+        service = await stack.enter_async_context(
+            start(nats_url, database, security=security, list_snapshot_s=0.000_001)
+        )
+
+        async def stub_of(secret: str) -> ConfigServiceStub:
+            login = ServiceLogin(tls_ca_file=keys.ca, token_file=keys.write(f"of-{secret}", secret.encode()))
+            channel = login.aio_channel(service.app.grpc_address, (("grpc.use_local_subchannel_pool", 1),))
+            return ConfigServiceStub(await stack.enter_async_context(channel))
+
+        reader, admin = await stub_of(token), await stub_of(f"{token}-2")
+        await admin.CreateStore(pb.CreateStoreRequest(name=store_name, partition_count=8))
+        for first in range(0, ROWS, 40):
+            rows = [pb.RowWrite(row_id=f"r{n:03}", value=VALUE) for n in range(first, first + 40)]
+            batch = pb.WriteBatch(store=store_name, key="k", rows=rows)
+            assert [result.written async for result in admin.Write(iter([batch]))] == [40]
+        of = {stub: (await stub.WhoAmI(pb.WhoAmIRequest())).principal for stub in (reader, admin)}
+        await admin.GrantRole(pb.GrantRoleRequest(principal=of[admin], store="*", role=pb.ROLE_ADMIN))
+        await admin.GrantRole(pb.GrantRoleRequest(principal=of[reader], store=store_name, role=pb.ROLE_READER))
+        where: dict[str, Any] = {"store": store_name, "key": "k"}
+        for call in (reader.List(pb.ListRequest(**where)), reader.History(pb.HistoryRequest(**where))):
+            assert await call.read()
+            if withdrawn == "token":
+                (tmp_path / "next").write_text(f"{token}-2\n")
+                (tmp_path / "next").replace(keys.tokens)
+            else:
+                request = pb.RevokeRoleRequest(principal=of[reader], store=store_name, role=pb.ROLE_READER)
+                await admin.RevokeRole(request)
+            async with asyncio.timeout(PATIENCE_S):
+                with pytest.raises(grpc.aio.AioRpcError):
+                    await rest(call)
+            expected = grpc.StatusCode.UNAUTHENTICATED if withdrawn == "token" else grpc.StatusCode.PERMISSION_DENIED
+            assert await call.code() is expected
+            (tmp_path / "next").write_text(f"{token}\n{token}-2\n")
+            (tmp_path / "next").replace(keys.tokens)
+            await admin.GrantRole(pb.GrantRoleRequest(principal=of[reader], store=store_name, role=pb.ROLE_READER))
 
 
 async def test_a_snapshot_is_not_kept_for_longer_than_its_time(

@@ -22,7 +22,7 @@ from ringcast_config_service.nats.provisioner import Provisioner
 from ringcast_config_service.nats.relay import Relay
 from ringcast_config_service.nats.streams import StreamSizes, differences, groups, leases, of_store, owners, wishes
 from ringcast_config_service.telemetry import Telemetry
-from ringcast_testkit import PATIENCE_S, NatsServer
+from ringcast_testkit import PATIENCE_S, NatsCluster, NatsServer
 from ringcast_wire import Strategy, UnavailableError, limits, names
 
 Bench = Any  # of conftest.py
@@ -207,6 +207,42 @@ async def test_leases_go_on_when_events_have_filled_the_broker(
             assert not any(telemetry.measures.publish_failures.values())
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_leases_and_members_are_on_servers_of_their_own(
+    sqlite_bench: Bench, store: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a cluster: whatever fills the disks of the others leaves theirs alone."""
+    caplog.set_level(logging.INFO)
+    tagged = {"n1": {"server_tags": ["kind:leases"]}, "n2": {"server_tags": ["kind:other"]}}
+    buckets = [f"KV_{bucket}" for bucket in (names.LEASES_BUCKET, names.nodes_bucket(store.name))]
+
+    async def places(js: Any) -> set[str]:
+        """Where both are; a stream that is being moved is in two places."""
+        found = [(await js.stream_info(bucket)).cluster for bucket in buckets]
+        return {one.leader for one in found} | {peer.name for one in found for peer in one.replicas or ()}
+
+    with NatsCluster(tmp_path, of_one=tagged) as cluster:
+        sizes = StreamSizes(lease_tags=("kind:leases",))
+        async with provisioning(sqlite_bench, cluster.urls[0], sizes) as (provisioner, js, _, telemetry):
+            await provisioner.ensure(store)
+            assert await places(js) == {"n1"}
+            await provisioner.ensure(store)
+            assert "event=provision.changed" not in caplog.text, "nothing is to be changed the second time"
+            await js.publish(f"$KV.{names.LEASES_BUCKET}.w", b"{}")
+
+            def other(*tags: str) -> Provisioner:
+                sizes = StreamSizes(lease_tags=tags)
+                stores = sqlite_bench.repo.stores
+                return Provisioner(js, stores, replicas=1, interval_s=30, sizes=sizes, telemetry=telemetry)
+
+            with pytest.raises(UnavailableError, match=r"NATS can't prepare it for workers now.*no suitable peers"):
+                await other("kind:none").ensure(store)
+            await other("kind:other").ensure(store)
+            async with asyncio.timeout(PATIENCE_S):
+                while await places(js) != {"n2"}:  # noqa: ASYNC110  # the server tells nobody
+                    await asyncio.sleep(0.05)
+            assert (await (await js.key_value(names.LEASES_BUCKET)).get("w")).value == b"{}"
 
 
 async def test_events_resume_when_a_full_broker_has_room_again(sqlite_bench: Bench, store: Any, tmp_path: Path) -> None:

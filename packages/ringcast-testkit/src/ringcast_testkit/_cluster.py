@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -23,10 +24,13 @@ class NatsCluster:
     """Three servers on free ports of 127.0.0.1.
 
     Clients are not told of the other servers: who should use all of them names all of them, and who reaches one over a
-    proxy goes on doing so. ``settings`` is added to the configuration of each.
+    proxy goes on doing so. ``settings`` is added to the configuration of each, and ``of_one`` to that of the server of
+    that name.
     """
 
-    def __init__(self, directory: Path, **settings: Any) -> None:
+    def __init__(
+        self, directory: Path, *, of_one: Mapping[str, Mapping[str, Any]] | None = None, **settings: Any
+    ) -> None:
         self._routes = [ReservedPort() for _ in range(_SERVERS)]
         routes = [port.number for port in self._routes]
         urls = [f"nats-route://127.0.0.1:{port}" for port in routes]
@@ -41,6 +45,7 @@ class NatsCluster:
                     "no_advertise": True,
                 },
                 **settings,
+                **(of_one or {}).get(f"n{number}", {}),
             )
             for number, port in enumerate(routes)
         }

@@ -28,6 +28,12 @@ class StoppedError(Exception):
     status = grpc.StatusCode.UNAVAILABLE
 
 
+class ListDeletedError(StoppedError):
+    """The store or the config key is deleted: to register again is of no use, as long as it is not restored."""
+
+    status = grpc.StatusCode.FAILED_PRECONDITION
+
+
 class StoppingError(StoppedError):
     """The agent itself stops."""
 

@@ -112,6 +112,14 @@ class Admission:
         callers.admitted(caller)
         return caller
 
+    def check_login(self, context: Context, kind: CallKind) -> None:
+        """Refuses a call that is open for a while already, if its token counts no more.
+
+        Raises:
+            UnauthenticatedError: it does not.
+        """
+        self._identify(context, kind)
+
     def leave(self, kind: CallKind, caller: Caller) -> None:
         """A call that was let in has ended."""
         counts = self._open

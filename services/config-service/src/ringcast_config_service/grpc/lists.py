@@ -39,10 +39,13 @@ class Lists:
     A list that takes longer, or whose client is slow, goes on behind its last row in another snapshot. So a row that is
     there all the time is listed once, whatever happens; what was listed before shows what was there then. Callers take
     turns for the snapshots, so that one with many lists holds up no other.
+
+    ``check_login`` raises for a call whose token was withdrawn meanwhile. It is asked before each further snapshot.
     """
 
-    def __init__(self, snapshot_s: float) -> None:
+    def __init__(self, snapshot_s: float, check_login: Callable[[Context], None]) -> None:
         self._snapshot_s = snapshot_s
+        self._check_login = check_login
         self._all = asyncio.Semaphore(_SNAPSHOTS)
         self._of_principal = Turns(_SNAPSHOTS_OF_PRINCIPAL)
         self._of_connection = Turns(_SNAPSHOTS_OF_CONNECTION)
@@ -67,6 +70,8 @@ class Lists:
         sending: asyncio.Task[None] | None = None
         try:
             while True:
+                if after is not None:
+                    self._check_login(context)
                 async with self._turn(caller_of(context)):
                     ends_s = asyncio.get_running_loop().time() + self._snapshot_s
                     async with aclosing(await open_pages(after, left)) as pages:

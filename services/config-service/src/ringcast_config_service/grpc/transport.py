@@ -95,7 +95,7 @@ class GrpcServer:
         admission = Admission(tokens, telemetry.measures.refusals)
         guarded: Any = GuardedServer(self._server, admission, access, _KINDS)
         self._lives = StreamLives(change_stream_s)
-        lists = Lists(list_snapshot_s)
+        lists = Lists(list_snapshot_s, lambda context: admission.check_login(context, CallKind.LIST))
         add_ConfigServiceServicer_to_server(
             _Servicer(handlers, lifecycle, access, dead_letters, writer, self._lives, lists, telemetry, audit), guarded
         )
@@ -198,6 +198,8 @@ class _Servicer(StoreCalls, RoleCalls, AuditCalls):
         query = ListFilter(_partition(request), request.include_deleted, request.limit)
 
         async def pages(after: tuple[int, str] | None, limit: int) -> AsyncGenerator[list[ListedRow], None]:
+            if after is not None:  # in a further snapshot: the role may be gone
+                self._access.check("List", caller_of(context), request)
             return await self._handlers.list_rows(request.store, request.key, replace(query, after=after, limit=limit))
 
         await answer(
@@ -217,6 +219,8 @@ class _Servicer(StoreCalls, RoleCalls, AuditCalls):
         query = HistoryFilter(*words, previous=request.with_previous)
 
         async def pages(after: tuple[int, int] | None, limit: int) -> AsyncGenerator[list[Revision], None]:
+            if after is not None:
+                self._access.check("History", caller_of(context), request)
             return await self._handlers.history(request.store, request.key, replace(query, after=after, limit=limit))
 
         await answer(

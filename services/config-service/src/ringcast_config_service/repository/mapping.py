@@ -203,6 +203,11 @@ def event_subjects(store: str, key: str) -> str:
     return names.notify_subject(store, key, 0).removesuffix("0")
 
 
+def mark_of(key: str) -> str:
+    """What the digests of idempotency keys for a config key have in them, and no others."""
+    return f"/{key}/"
+
+
 def store_event_subjects(store: str) -> str:
     """What the subjects of the events of all keys of a store begin with."""
     return names.notify_stream_subjects(store).removesuffix("*.*")

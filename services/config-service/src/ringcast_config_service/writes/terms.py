@@ -45,6 +45,8 @@ class KeyedRow(NamedTuple):
 def make_mark(idempotency_key: str, writes: Iterable[tuple[str, Sequence[RowWrite]]]) -> IdempotencyMark | None:
     """The key and what it stands for, or ``None`` without a key.
 
+    The digest ends in the names of the config keys, so that those of a config key that is purged can be found.
+
     Raises:
         InvalidInputError: it can't be a key.
     """
@@ -55,7 +57,7 @@ def make_mark(idempotency_key: str, writes: Iterable[tuple[str, Sequence[RowWrit
         for key, rows in writes
     ]
     digest = hashlib.blake2b(msgspec.msgpack.encode(content), digest_size=16).hexdigest()
-    return IdempotencyMark(check_idempotency_key(idempotency_key), digest)
+    return IdempotencyMark(check_idempotency_key(idempotency_key), "/".join([digest, *(key for key, _ in content), ""]))
 
 
 def bundle(

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
-from ringcast import Change, UnavailableError, Worker
+from ringcast import Change, KeyDeletedError, StoreDeletedError, UnavailableError, Worker
 from ringcast.hosting import WorkerLease, row_ids_of, take_replays
 from ringcast.metrics import PrometheusMetrics
 from ringcast_core import row_partition
@@ -19,7 +19,7 @@ from ringcast_wire import Mode, ReplayAnswer, ReplayOutcome, ReplayRequest, Row,
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dispatch.group import Group
 from ringcast_heartbeat_agent.dispatch.replays import nothing, tell
-from ringcast_heartbeat_agent.errors import StoppedError
+from ringcast_heartbeat_agent.errors import ListDeletedError, StoppedError
 from ringcast_heartbeat_agent.followers import Follower, Followers
 
 log = logging.getLogger(__name__)
@@ -79,6 +79,9 @@ class KeyFollower(Follower):
         why = "the agent no longer follows it"
         try:
             await self._worker.wait_closed()
+        except (StoreDeletedError, KeyDeletedError) as error:
+            self._end(str(error), ListDeletedError)
+            return
         except Exception as error:  # noqa: BLE001  # whatever it is, the consumers get it
             why = str(error)
         self.end(why)
@@ -140,8 +143,11 @@ class KeyFollower(Follower):
         }
 
     def end(self, why: str) -> None:
+        self._end(why, StoppedError)
+
+    def _end(self, why: str, kind: type[StoppedError]) -> None:
         self._fail(UnavailableError(why))
-        error = StoppedError(f"updates of {self.store}/{self.key} have stopped: {why}")
+        error = kind(f"updates of {self.store}/{self.key} have stopped: {why}")
         for group in self.groups.values():
             group.close(error)
 

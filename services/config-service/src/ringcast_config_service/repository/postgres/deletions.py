@@ -121,6 +121,8 @@ class PostgresDeletions:
                 for first, purge in ((Sql.FIRST_ROW, Sql.PURGE_ROWS), (Sql.FIRST_REVISION, Sql.PURGE_HISTORY)):
                     if (partition := await db.fetchval(first, key_id)) is not None:
                         return count(await db.execute(purge, key_id, partition, PURGE_ROWS))
+                if key is not None:  # those of a store go with its record
+                    return count(await db.execute(Sql.PURGE_MARKS, store, mapping.mark_of(key), PURGE_ROWS))
             return 0
 
         return await self._sessions.transact(work)

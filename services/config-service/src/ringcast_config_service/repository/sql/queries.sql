@@ -253,6 +253,12 @@ DELETE FROM stores WHERE name = $1 AND expires_at_ms = 0
 -- Removes the idempotency keys of the store $1.
 DELETE FROM idempotency_keys WHERE store = $1
 
+-- PURGE_MARKS --
+-- Removes up to $3 idempotency keys of the store $1 whose digests have $2, the name of a config key between slashes.
+DELETE FROM idempotency_keys WHERE store = $1 AND idempotency_key IN (
+    SELECT idempotency_key FROM idempotency_keys WHERE store = $1 AND replace(digest, $2::TEXT, '') <> digest LIMIT $3
+)
+
 -- DROP_EVENTS --
 -- Removes the events whose subjects begin with $1.
 DELETE FROM outbox WHERE substr(subject, 1, length($1::TEXT)) = $1

@@ -94,6 +94,8 @@ class SqliteDeletions:
                 for first, purge in ((Sql.FIRST_ROW, Sql.PURGE_ROWS), (Sql.FIRST_REVISION, Sql.PURGE_HISTORY)):
                     if found := db.execute(first, (key_id,)).fetchall():
                         return db.execute(purge, (key_id, found[0][0], PURGE_ROWS)).rowcount
+                if key is not None:  # those of a store go with its record
+                    return db.execute(Sql.PURGE_MARKS, (store, mapping.mark_of(key), PURGE_ROWS)).rowcount
             return 0
 
         return await self._sessions.write(work)

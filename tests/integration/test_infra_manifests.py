@@ -369,7 +369,7 @@ def needs(name: str, extras: frozenset[str] = frozenset()) -> set[str]:
 
 
 def test_the_image_installs_exactly_what_the_service_needs() -> None:
-    ours = {"ringcast-core", "ringcast-wire", "ringcast-sqlite", "ringcast-service"}
+    ours = {"ringcast-core", "ringcast-wire", "ringcast-sqlite", "ringcast-service", "ringcast-meta"}
     everything = needs("ringcast-config-service")
     assert ours < everything
     assert picked("SERVICE") == everything - ours

@@ -16,6 +16,7 @@ from ringcast_meta.nats_kv import NatsKvStore
 from ringcast_testkit import PATIENCE_S, NatsServer, ReservedPort, until
 from ringcast_wire import (
     InvalidInputError,
+    LimitExceededError,
     NatsLogin,
     OutcomeUnknownError,
     PermissionDeniedError,
@@ -127,6 +128,17 @@ async def test_a_lost_consumer_is_found(nats_server: NatsServer) -> None:
 
 async def _no_consumers(management: Any) -> bool:
     return not await management.consumers_info("KV_cluster")
+
+
+async def test_a_bucket_that_is_full(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ringcast_meta._nats.bucket.MAX_BUCKET_BYTES", 8192)
+    async with open_store(f"{nats_server.url}/cluster", create=True) as store:
+        revision = await store.create("a", b"v" * 2000)
+        for number in range(3):
+            await store.create(f"b.{number}", b"v" * 1800)
+        with pytest.raises(LimitExceededError, match="bucket 'cluster': NATS answers 'maximum bytes exceeded'"):
+            await store.create("c", b"v" * 2000)
+        assert await store.get("a") == ("a", b"v" * 2000, revision, False)
 
 
 # ---- permissions

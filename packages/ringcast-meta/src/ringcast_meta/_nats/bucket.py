@@ -38,6 +38,8 @@ _FULL: Final = frozenset({10023, 10047, 10054, 10077})
 _MARKER_TTL_S: Final = 3600
 """How long a bucket keeps the message that says that a key was deleted: watches have heard of it long before."""
 _NS: Final = 1_000_000_000
+MAX_BUCKET_BYTES: Final = 128 * 1024 * 1024
+"""Of a bucket that is made here: twice what a watch takes. Servers may require a limit of each stream."""
 
 
 class WrongSequenceError(Exception):
@@ -171,6 +173,7 @@ class Bucket:
             "name": self.stream,
             "subjects": [f"{self._prefix}>"],
             "max_msgs_per_subject": 1,
+            "max_bytes": MAX_BUCKET_BYTES,
             "discard": "new",
             # What was removed so, no watch would hear of.
             "deny_delete": True,

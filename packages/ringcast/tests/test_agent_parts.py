@@ -54,6 +54,12 @@ async def test_a_registration_names_the_hosts_lease() -> None:
     assert (made.choice.id, made.changes.found, made.registration.held) == ("host.1", ["renamed"], True)
 
 
+async def test_an_agent_that_sees_the_process_end_is_named() -> None:
+    made = Registered()
+    made.registration.registered("host.1", sees_end=True)
+    assert made.changes.found == ["renamed", "witnessed by host"]
+
+
 async def test_an_agent_that_can_not_be_reached_is_an_answer_and_one_that_refuses_is_tried_until_the_deadline() -> None:
     made = Registered()
     made.registration.failed(UnavailableError("no such socket"))

@@ -71,9 +71,18 @@ def test_the_largest_records_fit() -> None:
     assert decode_table(encode_table(table), 4096) == table
     pairs = tuple((4095, MAX_NUMBER) for _ in range(MAX_MOVING))
     lease = f"{'a' * 64}.{'b' * 64}"
-    most = MAX_NUMBER
-    numbers: dict[str, Any] = {"session": most, "first": most, "ended": most, "seen": most, "capacity": 1_000_000}
-    state = State(lease=lease, prepared=pairs, released=pairs, leaving=True, **numbers)
+    state = State(
+        lease=lease,
+        session=MAX_NUMBER,
+        first=MAX_NUMBER,
+        ended=MAX_NUMBER,
+        seen=MAX_NUMBER,
+        prepared=pairs,
+        released=pairs,
+        leaving=True,
+        capacity=1_000_000,
+        agent="c" * 64,
+    )
     assert decode_state(encode_state(state)) == state
 
 

@@ -180,6 +180,8 @@ class Consumers:
         for index, filters in sorted(due, key=lambda one: self._failures(one[0])):
             if now < self._retry_at.get(index, now):
                 continue
+            if not filters:  # before the consumer goes: its loop would report it missing
+                self._pull(tasks, index, wanted=False)
             try:
                 await self._update_one(index, filters)
             except (RefusedError, RejectedError) as error:
@@ -191,7 +193,7 @@ class Consumers:
             else:
                 self._pauses.pop(index, None)
                 self._retry_at.pop(index, None)
-                self._pull(tasks, index, bool(filters))
+                self._pull(tasks, index, wanted=bool(filters))
                 self._observer.filters_confirmed(self._plan.confirmed)
                 confirmed = True
         if not confirmed:
@@ -221,7 +223,7 @@ class Consumers:
             reason = f"consumer {self._name(index)}: {field_text(error)}"
             self._observer.undelivered(filters - self._plan.confirmed, reason)
 
-    def _pull(self, tasks: asyncio.TaskGroup, index: int, wanted: bool) -> None:
+    def _pull(self, tasks: asyncio.TaskGroup, index: int, *, wanted: bool) -> None:
         found = self._loops.get(index)
         running = found is not None and not found[1].done()
         if found is not None and running:

@@ -218,7 +218,7 @@ async def test_they_are_enough_to_say_which_processes_have_ended_and_for_nothing
                 worker.kill()
             await asyncio.to_thread(
                 agent.process.wait_until,
-                lambda: any("event=owners.gone store=gateway key=blocklist" in line for line in list(agent.process.log)),
+                lambda: any("event=owners.gone store=gateway key=blocklist" in x for x in list(agent.process.log)),
             )
         assert server.violations() == []
         refused: asyncio.Queue[str] = asyncio.Queue()

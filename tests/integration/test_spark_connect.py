@@ -1,4 +1,4 @@
-"""The connector behind a Spark Connect server, which is a process of its own: the client needs nothing of ours."""
+"""The connector behind a Spark Connect server, which is a process of its own: clients with and without our package."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, ManagedProcess, NatsServer, ReservedPort
 from ringcast_wire.grpc import ConfigServiceStub, pb
 
-from tests.integration import spark_connect_client
+from tests.integration import spark_connect_calls, spark_connect_client
 
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -23,7 +24,7 @@ SETTINGS = {
 
 
 @pytest.mark.timeout(480)  # a JVM starts in it, and a stream
-def test_a_client_of_a_connect_server(
+def test_clients_of_a_connect_server(
     tmp_path: Path, nats_server: NatsServer, config_service: ConfigServiceProcess, store_name: str, spark_home: Path
 ) -> None:
     options = {"servers": nats_server.url, "service": config_service.address, "store": store_name, "key": "list"}
@@ -33,16 +34,28 @@ def test_a_client_of_a_connect_server(
     server = connect_server(spark_home, tmp_path, port)
     try:
         server.wait_until(lambda: any("Spark Connect server started" in line for line in server.log))
-        words: list[str | Path] = [str(spark_connect_client.__file__), port.address, json.dumps(options), tmp_path]
-        client = ManagedProcess("spark-connect-client", [sys.executable, *words])
-        try:
-            assert client.wait(4 * PATIENCE_S) == 0, "\n".join(client.log)
-        finally:
-            client.terminate()
+        first = run_client(spark_connect_client.__file__, port.address, json.dumps(options), tmp_path)
+        second = run_client(spark_connect_calls.__file__, port.address, json.dumps({**options, "key": "calls"}))
     finally:
         print(*server.log, sep="\n")  # pytest shows it if the test fails
         server.terminate()
-    report = json.loads(client.log[-1])
+    check_sources(first)
+    check_calls(second)
+
+
+def run_client(script: str, *words: str | Path) -> dict[str, Any]:
+    """Runs it to its end, and returns its report."""
+    client = ManagedProcess(Path(script).stem, [sys.executable, script, *words])
+    try:
+        assert client.wait(4 * PATIENCE_S) == 0, "\n".join(client.log)
+    finally:
+        client.terminate()
+    found: dict[str, Any] = json.loads(client.log[-1])
+    return found
+
+
+def check_sources(report: dict[str, Any]) -> None:
+    """What a client without our package found."""
     rows = spark_connect_client.ROWS
     assert (report["rows"], report["wrong"]) == (rows, 0)
     assert report["later"] == [0, 0, 1], "a version that is named is one snapshot, and another read another one"
@@ -52,6 +65,24 @@ def test_a_client_of_a_connect_server(
     assert "option 'tabel' is unknown" in option
     assert "1 rows were rejected, and option max_rejected allows 0" in refused
     assert report["imported"] == []
+
+
+def check_calls(report: dict[str, Any]) -> None:
+    """What a client with our package found."""
+    rows = spark_connect_calls.ROWS
+    assert report["written"] == {"written": rows}
+    assert report["again"] == {"written": 1, "unchanged": rows}
+    assert report["rejected"] == {"written": 1, "rejected": 1}
+    assert report["reasons"] == [["good", None], ["bad", "NULL"]]
+    assert (report["asked"], report["found"], report["wrong"]) == (rows // 2, rows // 4, 0)
+    assert (report["later"], report["inner"], report["by default"]) == (0, 1, 3)
+    unknown, refused, unreachable = report["errors"]
+    assert unknown.startswith("UnknownStoreError: ")
+    assert "nowhere" in unknown
+    assert refused.startswith("OverwriteRefusedError: ")
+    assert "max_delete_share" in refused
+    assert unreachable.startswith("UnavailableError: ")
+    assert "127.0.0.1:1:" in unreachable
 
 
 def connect_server(home: Path, directory: Path, port: ReservedPort) -> ManagedProcess:

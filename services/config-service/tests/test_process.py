@@ -8,6 +8,7 @@ import json
 import re
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -406,3 +407,9 @@ async def test_the_database_connection_is_named(start: Any, nats_url: str, postg
         )
         await connection.close()
     assert found >= 2
+
+
+def test_a_start_imports_no_libraries_of_what_is_off() -> None:
+    """Of the auth callout, and of certificates of callers: they would take a fifth of it."""
+    code = "import sys, ringcast_config_service.__main__; sys.exit(len({'nacl', 'cryptography'} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

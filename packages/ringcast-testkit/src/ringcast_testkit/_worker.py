@@ -7,10 +7,15 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
+from ringcast_testkit._alone import alone
 from ringcast_testkit._history import History, Report
 from ringcast_testkit._process import PATIENCE_S, ManagedProcess, ManagedServer, ServerFailedError
+
+_MAIN: Final = Path(__file__).with_name("_worker_main.py")
+"""Run as a file: as a module of this package it would import all of it, which takes as long as the SDK."""
 
 
 class WorkerProcess(ManagedServer):
@@ -19,7 +24,7 @@ class WorkerProcess(ManagedServer):
     ``settings`` are further arguments of :class:`ringcast.Worker`, such as ``heads_s``. With ``handler_delay_s`` the
     handler waits about so long for each change, and with ``handler_fails`` it raises with that probability, but never
     as often in a row as a worker tries. ``prefix`` is a command that runs the process, for a :class:`SmallDisk`, and
-    ``words`` the command itself, with the same arguments, for a test that breaks something in it. Each start is another
+    ``words`` what Python runs, with the same arguments, for a test that breaks something in it. Each start is another
     life.
     :meth:`start` does not wait for the worker: see :meth:`wait_ready`.
     """
@@ -35,7 +40,7 @@ class WorkerProcess(ManagedServer):
         handler_delay_s: float = 0.0,
         handler_fails: float = 0.0,
         prefix: tuple[str, ...] = (),
-        words: tuple[str, ...] = ("-m", "ringcast_testkit._worker_main"),
+        words: tuple[str, ...] = (),
         **settings: Any,
     ) -> None:
         self.worker_id = worker_id
@@ -45,7 +50,7 @@ class WorkerProcess(ManagedServer):
         self._ready: set[int] = set()
         self._joined: set[int] = set()
         worker = {"worker_id": worker_id, "servers": servers, "store": store, "keys": list(keys), **settings}
-        self._command = [*prefix, sys.executable, *words]
+        self._command = [*prefix, *([sys.executable, *words] if words else alone(str(_MAIN)))]
         self._words = [json.dumps(worker), str(handler_delay_s), str(handler_fails)]
 
     @property

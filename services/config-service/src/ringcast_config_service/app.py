@@ -21,7 +21,6 @@ from ringcast_wire.prometheus import OFF, TableCollector, process_registry
 from ringcast_wire.tracing import make_tracing
 
 from ringcast_config_service.audit import AuditTrail
-from ringcast_config_service.callout.parts import callout_login, callout_work
 from ringcast_config_service.cluster.registration import Registration
 from ringcast_config_service.config import Config
 from ringcast_config_service.core import Core
@@ -236,6 +235,8 @@ class App(Lifetime):
         if not settings.on:
             yield {}
             return
+        from ringcast_config_service.callout.parts import callout_login, callout_work  # its cryptography takes time
+
         async with self._nats_connection(
             BusClient(),
             self._config.nats,

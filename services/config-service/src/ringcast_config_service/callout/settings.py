@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ringcast_service import ConfigError, between, duration_s, setting
 from ringcast_wire import InvalidInputError, limits, names
 from ringcast_wire.grpc import read_login_file
 from ringcast_wire.worker_tokens import read_worker_tokens
 
-from ringcast_config_service.callout.keys import Sealer, Signer
+if TYPE_CHECKING:
+    from ringcast_config_service.callout.keys import Sealer, Signer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,8 @@ class CalloutSettings:
         Raises:
             ConfigError: the file holds none.
         """
+        from ringcast_config_service.callout.keys import Signer  # its libraries take time, and the callout may be off
+
         try:
             return Signer(_seed("callout_issuer", self.issuer_seed_file))
         except InvalidInputError as error:
@@ -108,6 +112,8 @@ class CalloutSettings:
         """
         if not self.xkey_seed_file:
             return None
+        from ringcast_config_service.callout.keys import Sealer
+
         try:
             return Sealer(_seed("callout_xkey", self.xkey_seed_file))
         except InvalidInputError as error:

@@ -401,8 +401,8 @@ async def test_other_inputs_that_are_refused(bench: Any) -> None:
 
 
 async def test_how_many_watches_and_leases(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ringcast_meta._watch.MAX_WATCHES", 2)
-    monkeypatch.setattr("ringcast_meta._lease.MAX_LEASES", 2)
+    monkeypatch.setattr("ringcast_meta._limits.MAX_WATCHES", 2)
+    monkeypatch.setattr("ringcast_meta._limits.MAX_LEASES", 2)
     monkeypatch.setattr("ringcast_meta._lease.MAX_LEASED_ENTRIES", 2)
     store = await bench.store()
     async with store.watch(), store.watch():

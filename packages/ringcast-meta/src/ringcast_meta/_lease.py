@@ -10,7 +10,7 @@ from typing import Final, Protocol, Self
 
 from ringcast_wire import EventLog, LimitExceededError, RingcastError, UnavailableError, event_before
 
-from ringcast_meta._limits import MAX_LEASED_ENTRIES, MAX_LEASES, check_ttl
+from ringcast_meta._limits import MAX_LEASED_ENTRIES, OpenCount, check_ttl
 
 _REFRESHES: Final = 3
 """Refreshes in the life of a lease: two may fail."""
@@ -31,21 +31,6 @@ class LeaseKeeper(Protocol):
         """Ends it, with its entries. One that has ended already is no error."""
 
 
-class Leases:
-    """The open leases of one store: no more than 64."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def __enter__(self) -> None:
-        if self._count >= MAX_LEASES:
-            raise LimitExceededError(f"{self._count + 1} leases: {MAX_LEASES} are allowed", field="lease")
-        self._count += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._count -= 1
-
-
 class Lease:
     """Kept alive in the background while it is entered. One that is lost stays lost: take another.
 
@@ -54,7 +39,7 @@ class Lease:
     clocks show.
     """
 
-    def __init__(self, keeper: LeaseKeeper, ttl_s: int, call_timeout_s: float, leases: Leases) -> None:
+    def __init__(self, keeper: LeaseKeeper, ttl_s: int, call_timeout_s: float, leases: OpenCount) -> None:
         self.ttl_s = check_ttl(ttl_s)
         self.id = ""
         """Its name at the server, from entering on."""

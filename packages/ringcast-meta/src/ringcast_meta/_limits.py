@@ -28,6 +28,34 @@ _KEY: Final = re.compile(rf"{_WORD}(\.{_WORD})*", re.ASCII)
 _PREFIX: Final = re.compile(rf"({_WORD}\.)*", re.ASCII)
 
 
+class OpenCount:
+    """How many watches, or leases, of one store are open: entered by each of them."""
+
+    def __init__(self, one: str, many: str, most: int) -> None:
+        self._one = one
+        self._many = many
+        self._most = most
+        self._count = 0
+
+    def __enter__(self) -> None:
+        if self._count >= self._most:
+            raise LimitExceededError(f"{self._count + 1} {self._many}: {self._most} are allowed", field=self._one)
+        self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._count -= 1
+
+
+def no_watches() -> OpenCount:
+    """The count of a store that has no watch yet: it may have 64."""
+    return OpenCount("watch", "watches", MAX_WATCHES)
+
+
+def no_leases() -> OpenCount:
+    """The count of a store that has no lease yet: it may have 64."""
+    return OpenCount("lease", "leases", MAX_LEASES)
+
+
 def check_key(key: object) -> str:
     """Returns ``key`` if it may be one.
 

@@ -10,11 +10,20 @@ from typing import Final
 from ringcast_wire import LimitExceededError, OutcomeUnknownError, UnavailableError, event_within
 
 from ringcast_meta._conflict import conflict
-from ringcast_meta._lease import Lease, Leases
-from ringcast_meta._limits import check_key, check_last, check_prefix, check_snapshot, check_ttl, check_value
+from ringcast_meta._lease import Lease
+from ringcast_meta._limits import (
+    check_key,
+    check_last,
+    check_prefix,
+    check_snapshot,
+    check_ttl,
+    check_value,
+    no_leases,
+    no_watches,
+)
 from ringcast_meta._options import StoreOptions
 from ringcast_meta._types import Change, Entry
-from ringcast_meta._watch import Deliver, Watch, WatchBrokenError, Watches
+from ringcast_meta._watch import Deliver, Watch, WatchBrokenError
 
 _MAX_BYTES: Final = 256 * 1024 * 1024
 _MAX_QUEUED: Final = 4096
@@ -230,8 +239,8 @@ class MemoryStore:
     def __init__(self, server: MemoryServer | None = None, options: StoreOptions | None = None) -> None:
         self._server = server or MemoryServer()
         self._options = options or StoreOptions()
-        self._watches = Watches()
-        self._leases = Leases()
+        self._watches = no_watches()
+        self._leases = no_leases()
 
     async def get(self, key: str) -> Entry | None:
         """See :class:`~ringcast_meta.MetadataStore`."""

@@ -23,7 +23,7 @@ from ringcast_wire import (
     event_within,
 )
 
-from ringcast_meta._limits import MAX_WATCHES
+from ringcast_meta._limits import OpenCount
 from ringcast_meta._options import StoreOptions
 from ringcast_meta._types import Change, Entry, Progress, Snapshot, WatchEvent
 
@@ -111,21 +111,6 @@ class _Outlet:
         return self._events.popleft()
 
 
-class Watches:
-    """The open watches of one store: no more than 64."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def __enter__(self) -> None:
-        if self._count >= MAX_WATCHES:
-            raise LimitExceededError(f"{self._count + 1} watches: {MAX_WATCHES} are allowed", field="watch")
-        self._count += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._count -= 1
-
-
 class Watch:
     """Tells what is below a prefix: first a :class:`Snapshot`, then each :class:`Change`.
 
@@ -140,7 +125,7 @@ class Watch:
     ``PermissionDeniedError``, ``UnauthenticatedError``.
     """
 
-    def __init__(self, prefix: str, open_session: OpenSession, options: StoreOptions, watches: Watches) -> None:
+    def __init__(self, prefix: str, open_session: OpenSession, options: StoreOptions, watches: OpenCount) -> None:
         self.prefix = prefix
         self._open_session = open_session
         self._options = options

@@ -15,11 +15,11 @@ from ringcast_meta._conflict import conflict
 from ringcast_meta._etcd.connection import EtcdConnection, LeaseNotFoundError
 from ringcast_meta._etcd.login import EtcdLogin
 from ringcast_meta._etcd.session import EtcdSession, entry_of
-from ringcast_meta._lease import Lease, Leases
-from ringcast_meta._limits import check_key, check_last, check_prefix, check_ttl, check_value
+from ringcast_meta._lease import Lease
+from ringcast_meta._limits import check_key, check_last, check_prefix, check_ttl, check_value, no_leases, no_watches
 from ringcast_meta._options import StoreOptions
 from ringcast_meta._types import Entry
-from ringcast_meta._watch import Deliver, Watch, Watches
+from ringcast_meta._watch import Deliver, Watch
 
 __all__ = ["EtcdLogin", "EtcdStore"]
 
@@ -52,8 +52,8 @@ class EtcdStore:
         self._options = options or StoreOptions()
         self._connection = EtcdConnection(list(endpoints), login or EtcdLogin(), self._options.call_timeout_s)
         self._keeper = _EtcdKeeper(self._connection)
-        self._watches = Watches()
-        self._leases = Leases()
+        self._watches = no_watches()
+        self._leases = no_leases()
 
     async def __aenter__(self) -> Self:
         return self

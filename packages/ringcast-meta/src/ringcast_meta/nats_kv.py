@@ -10,14 +10,14 @@ from nats.aio.client import Client
 from ringcast_wire import InvalidInputError, UnavailableError, names
 
 from ringcast_meta._conflict import conflict
-from ringcast_meta._lease import Lease, Leases
-from ringcast_meta._limits import check_key, check_last, check_prefix, check_ttl, check_value
+from ringcast_meta._lease import Lease
+from ringcast_meta._limits import check_key, check_last, check_prefix, check_ttl, check_value, no_leases, no_watches
 from ringcast_meta._nats.bucket import Bucket, Stored, WrongSequenceError
 from ringcast_meta._nats.leases import BucketLeases
 from ringcast_meta._nats.session import BucketSession
 from ringcast_meta._options import StoreOptions
 from ringcast_meta._types import Entry
-from ringcast_meta._watch import Deliver, Watch, Watches
+from ringcast_meta._watch import Deliver, Watch
 
 __all__ = ["NatsKvStore"]
 
@@ -50,8 +50,8 @@ class NatsKvStore:
         names.check_name("bucket", bucket)
         self._bucket = Bucket(connection, bucket, self._options.call_timeout_s, jetstream_api)
         self._kept = BucketLeases(self._bucket)
-        self._watches = Watches()
-        self._leases = Leases()
+        self._watches = no_watches()
+        self._leases = no_leases()
 
     def take_error(self, error: Exception) -> None:
         """For the ``error_cb`` of the connection, by which a server says what it refuses.

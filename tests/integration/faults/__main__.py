@@ -2,7 +2,8 @@
 
 The faults are shared out between a system with one NATS server on a small disk, one with a cluster of three, and one
 whose only service has a file for its database and where all log in with a token; with `--systems dispatch` they are
-done to one with an agent and the consumers of a group. The schedule comes from the seed; what happens in between is
+done to one with an agent and the consumers of a group. With ``--strategy sticky`` each partition has one owner at every
+moment, and the calls of all processes are judged for that. The schedule comes from the seed; what happens in between is
 real, so a seed does not replay a run to the millisecond.
 """
 
@@ -17,6 +18,13 @@ import time
 from pathlib import Path
 
 from ringcast_testkit import SmallDisk
+from ringcast_wire import (
+    DEFAULT_CALL_BOUND_MS,
+    DEFAULT_LEASE_TTL_MS,
+    InvalidInputError,
+    Strategy,
+    check_ownership_times,
+)
 
 from tests.integration.faults.arena import Shape
 from tests.integration.faults.dispatch_run import dispatch_chaos
@@ -43,6 +51,15 @@ def options() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--services", type=int, default=2)
     parser.add_argument("--partitions", type=int, default=32)
+    parser.add_argument(
+        "--strategy", choices=[*Strategy], type=Strategy, default=Strategy.JUMP, help="of the store (default: jump)"
+    )
+    parser.add_argument(
+        "--lease-ttl-ms", type=int, help=f"of the strategy sticky: how long a lease lasts ({DEFAULT_LEASE_TTL_MS})"
+    )
+    parser.add_argument(
+        "--call-bound-ms", type=int, help=f"of the strategy sticky: the bound on a call ({DEFAULT_CALL_BOUND_MS})"
+    )
     parser.add_argument("--out", type=Path, default=Path("build/chaos.json"))
     chosen = parser.parse_args()
     chosen.kinds = [name for name in chosen.kinds.split(",") if name] or sorted(KINDS)
@@ -51,7 +68,23 @@ def options() -> argparse.Namespace:
     chosen.systems = chosen.systems.split(",")
     if unknown := set(chosen.systems) - set(SYSTEMS):
         parser.error(f"no such systems: {', '.join(sorted(unknown))}; there are {', '.join(SYSTEMS)}")
+    check_strategy(parser, chosen)
     return chosen
+
+
+def check_strategy(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
+    """Ends with a sentence where the options do not go together."""
+    is_sticky = chosen.strategy is Strategy.STICKY
+    if not is_sticky and (chosen.lease_ttl_ms is not None or chosen.call_bound_ms is not None):
+        parser.error("--lease-ttl-ms and --call-bound-ms are times of --strategy sticky alone")
+    if is_sticky and "dispatch" in chosen.systems:
+        parser.error("--strategy sticky does not go with --systems dispatch: no group of an agent serves such a store")
+    chosen.lease_ttl_ms = chosen.lease_ttl_ms or DEFAULT_LEASE_TTL_MS
+    chosen.call_bound_ms = chosen.call_bound_ms or DEFAULT_CALL_BOUND_MS
+    try:
+        check_ownership_times(chosen.lease_ttl_ms, chosen.call_bound_ms)
+    except InvalidInputError as error:
+        parser.error(str(error))
 
 
 def say(text: str) -> None:
@@ -74,7 +107,18 @@ def shape_of(system: str, chosen: argparse.Namespace) -> Shape:
         small_disk=system == "server" and SmallDisk.supported(),
         service_options=SERVICE_OPTIONS,
         hold=chosen.hold,
+        strategy=chosen.strategy,
+        lease_ttl_ms=chosen.lease_ttl_ms,
+        call_bound_ms=chosen.call_bound_ms,
     )
+
+
+def say_what_is_left_out(chosen: argparse.Namespace) -> None:
+    """Which kinds of those chosen the strategy has no use for."""
+    is_sticky = chosen.strategy is Strategy.STICKY
+    if out := [name for name in chosen.kinds if KINDS[name].strategy == ("peer" if is_sticky else "sticky")]:
+        why = "what they break is not there, or may not be lost" if is_sticky else "they are made for --strategy sticky"
+        say(f"left out, since {why}: {', '.join(out)}")
 
 
 async def main() -> int:
@@ -82,6 +126,7 @@ async def main() -> int:
     chosen = options()
     outcome = Outcome()
     say(f"seed {chosen.seed}")
+    say_what_is_left_out(chosen)
     systems = chosen.systems
     failure = ""
     for number, system in enumerate(systems):

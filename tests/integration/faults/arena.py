@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
@@ -36,7 +37,7 @@ from ringcast_testkit import (
     TcpProxy,
     WorkerProcess,
 )
-from ringcast_wire import Mode, UnavailableError, names
+from ringcast_wire import DEFAULT_CALL_BOUND_MS, DEFAULT_LEASE_TTL_MS, Mode, Strategy, UnavailableError, names
 
 from tests.integration.faults.mirror import Mirror
 from tests.integration.faults.record import Revision
@@ -54,6 +55,9 @@ _ROOM = (
 )
 """What the services ask of a broker for a store; the events fill their part of it."""
 STORE = "gateway"
+WITNESSES = "witnesses"
+PYTHONPATH = os.pathsep.join([str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])])
+"""For a process that runs a module of these tests."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +84,17 @@ class Shape:
     """Everybody logs in to NATS with one token, in place of the workers with passwords."""
     slow_workers: tuple[str, ...] = ()
     """Workers whose handler takes some milliseconds, and fails now and then."""
-    worker_words: tuple[str, ...] = ()
-    """Of the command of a worker, where it is not the usual one."""
+    broken: str = ""
+    """What the workers lack, of :mod:`tests.integration.faults.broken_worker`."""
+    strategy: Strategy = Strategy.JUMP
+    lease_ttl_ms: int = DEFAULT_LEASE_TTL_MS
+    call_bound_ms: int = DEFAULT_CALL_BOUND_MS
+    """Both of the strategy sticky alone."""
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether each partition has one owner at every moment."""
+        return self.strategy is Strategy.STICKY
 
     @property
     def users(self) -> Users:
@@ -183,7 +196,7 @@ class Arena:
             history=self.history,
             handler_delay_s=0.003 if slow else 0.0,
             handler_fails=0.02 if slow else 0.0,
-            **({"words": self.shape.worker_words} if self.shape.worker_words else {}),
+            **_worker_command(self.shape, self.directory),
             **self.users.login(worker_id),
             **self._worker_settings(),
         )
@@ -221,11 +234,14 @@ class Arena:
 
     async def create_store(self) -> None:
         """Creates the store of the load, in a database that has none."""
-        mode = Mode.FULL if self.shape.full else Mode.PARTITIONED
+        mode, shape = Mode.FULL if self.shape.full else Mode.PARTITIONED, self.shape
+        times = {"lease_ttl_ms": shape.lease_ttl_ms, "call_bound_ms": shape.call_bound_ms} if shape.exclusive else {}
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 try:
-                    await self.clients["service0"].create_store(STORE, partition_count=self.shape.partitions, mode=mode)
+                    await self.clients["service0"].create_store(
+                        STORE, partition_count=shape.partitions, mode=mode, strategy=shape.strategy, **times
+                    )
                     return
                 except UnavailableError:
                     await asyncio.sleep(0.05)  # it has just come back, or a fault of another group is done to it
@@ -304,6 +320,18 @@ class Arena:
         socket, database = located(self.database)
         link = self.database_links[name] = self.stack.enter_context(TcpProxy(socket))
         return f"postgresql://postgres@127.0.0.1:{link.port}/{database}?sslmode=disable"
+
+
+def _worker_command(shape: Shape, directory: Path) -> dict[str, Any]:
+    """What a worker is run with, where it is not the usual command."""
+    module = "tests.integration.faults"
+    if shape.exclusive:
+        words = ("-m", f"{module}.witness_worker", str(directory / WITNESSES), shape.broken or "-")
+    elif shape.broken:
+        words = ("-m", f"{module}.broken_worker", shape.broken)
+    else:
+        return {}
+    return {"words": words, "prefix": ("env", f"PYTHONPATH={PYTHONPATH}")}
 
 
 def located(url: str) -> tuple[Path, str]:

@@ -17,9 +17,14 @@ from ringcast import Change
 from ringcast._bus.consumers import Consumers
 from ringcast._bus.nats_client import WorkerClient
 from ringcast._common.process import Process
+from ringcast._coordination import sticky_ownership
+from ringcast._coordination.sticky_ownership import KeyOwnership
 from ringcast._delivery.handler import Applier
+from ringcast._protocol.sticky.fence import Fence
 from ringcast._worker.anti_entropy import AntiEntropy
 from ringcast_testkit._worker_main import main
+
+from tests.simulation.sticky_variants import ActivatesEarly, ResumesItsToken
 
 
 def loses_cancelled_calls() -> None:
@@ -64,9 +69,41 @@ def makes_no_consumer_again() -> None:
     AntiEntropy.run = nothing  # type: ignore[method-assign,assignment]
 
 
+def starts_calls_past_its_fence() -> None:
+    """Goes on for as long as nobody tells it to stop."""
+    Fence.passed = lambda *_: False  # type: ignore[method-assign]
+    _watch_no_fence()
+
+
+def activates_before_released() -> None:
+    """Takes a partition up as soon as its owner was told to stop."""
+    sticky_ownership.Ownership = ActivatesEarly  # type: ignore[misc]
+
+
+def resumes_its_token() -> None:
+    """Starts no call past its fence, and goes on with what it had once a refresh succeeds."""
+    sticky_ownership.Ownership = ResumesItsToken  # type: ignore[misc]
+    _watch_no_fence()
+
+
+def _watch_no_fence() -> None:
+    async def nothing(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    KeyOwnership.watch_fence = nothing  # type: ignore[method-assign,assignment]
+
+
 BROKEN: dict[str, Callable[[], None]] = {
     each.__name__: each
-    for each in (loses_cancelled_calls, knows_no_forks, ends_with_its_connection, makes_no_consumer_again)
+    for each in (
+        loses_cancelled_calls,
+        knows_no_forks,
+        ends_with_its_connection,
+        makes_no_consumer_again,
+        starts_calls_past_its_fence,
+        activates_before_released,
+        resumes_its_token,
+    )
 }
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ async def stream_deleted(arena: Arena, chance: random.Random) -> None:
     await on_jetstream(arena, lambda js: js.delete_stream(names.notify_stream(STORE)))
 
 
-@kind("bus")
+@kind("bus", strategy="peer")
 async def lease_deleted(arena: Arena, chance: random.Random) -> None:
     """The lease of a live worker disappears."""
     worker = a_worker(arena, chance)

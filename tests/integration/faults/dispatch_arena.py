@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -14,12 +13,11 @@ from typing import Any
 from ringcast_testkit import PATIENCE_S, AgentProcess, History, ManagedProcess, ManagedServer, Report
 from ringcast_testkit.dispatch import status_until
 
-from tests.integration.faults.arena import STORE, Arena, Shape, off
+from tests.integration.faults.arena import PYTHONPATH, STORE, Arena, Shape, off
 from tests.integration.faults.deliveries import Answers
 
 CONSUMERS = ("consumer0", "consumer1", "consumer2")
 GROUP = "faults"
-_ROOT = Path(__file__).parents[3]
 _OPTIONS = (
     # Another life has the name of the one before it, and so its partitions.
     *("--id", "host"),
@@ -43,11 +41,10 @@ class ConsumerProcess(ManagedServer):
         """Starts a life. It registers when it can."""
         self.life += 1
         life = self.life
-        path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         self._process = ManagedProcess(
             self.name,
             [sys.executable, "-m", "tests.integration.faults.consumer_main", self._words],
-            env={"PYTHONPATH": path},
+            env={"PYTHONPATH": PYTHONPATH},
             take_line=lambda line: self._take(life, line),
         )
 

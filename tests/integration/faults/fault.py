@@ -28,7 +28,7 @@ class Kind:
 
     ``only`` says which system it needs: "server", "cluster", or either; ``database`` which of those: "postgres",
     "sqlite", or either. ``login``: how processes log in to NATS where it can be done, "password", "token", or either.
-    ``alone``: nothing else is done meanwhile.
+    ``alone``: nothing else is done meanwhile. ``strategy``: "sticky" or "peer" (all the others), or either.
     """
 
     name: str
@@ -38,19 +38,20 @@ class Kind:
     database: str = ""
     login: str = ""
     alone: bool = False
+    strategy: str = ""
 
 
 KINDS: dict[str, Kind] = {}
 
 
 def kind(
-    group: str, only: str = "", *, database: str = "", login: str = "", alone: bool = False
+    group: str, only: str = "", *, database: str = "", login: str = "", alone: bool = False, strategy: str = ""
 ) -> Callable[[Action], Action]:
     """Registers a fault under the name of its function."""
 
     def register(action: Action) -> Action:
         name = action.__name__
-        KINDS[name] = Kind(name, group, action, only, database, login, alone)
+        KINDS[name] = Kind(name, group, action, only, database, login, alone, strategy)
         return action
 
     return register

@@ -15,6 +15,7 @@ from tests.integration.faults import (  # noqa: F401  # each registers its kinds
     process_faults,
     record_faults,
     server_faults,
+    sticky_faults,
     user_faults,
 )
 from tests.integration.faults.fault import KINDS, Kind

@@ -23,7 +23,7 @@ async def worker_killed(arena: Arena, chance: random.Random) -> After:
     worker = a_worker(arena, chance)
     arena.down.add(worker.worker_id)
     await off(worker.kill)
-    return _back(arena, worker)
+    return back(arena, worker)
 
 
 @kind("workers")
@@ -67,14 +67,14 @@ async def slot_taken(arena: Arena, chance: random.Random) -> After:
     return gone(arena, joined)
 
 
-@kind("workers")
+@kind("workers", strategy="peer")
 async def lease_lost_silently(arena: Arena, chance: random.Random) -> After:
     """SIGKILL, and the lease disappears, which nothing on the bus tells of."""
     worker = a_worker(arena, chance)
     arena.down.add(worker.worker_id)
     await off(worker.kill)
     await on_jetstream(arena, lambda js: _expire_silently(js, worker.worker_id))
-    return _back(arena, worker)
+    return back(arena, worker)
 
 
 async def _expire_silently(js: nats.js.JetStreamContext, lease: str) -> None:
@@ -115,7 +115,8 @@ async def gone(arena: Arena, worker: WorkerProcess) -> None:
     arena.down.discard(worker.worker_id)
 
 
-async def _back(arena: Arena, worker: WorkerProcess) -> None:
+async def back(arena: Arena, worker: WorkerProcess) -> None:
+    """Starts a worker that a fault has ended."""
     await off(worker.start)
     arena.down.discard(worker.worker_id)
     await arena.ready(worker)

@@ -15,7 +15,8 @@ from typing import Any, TypeAlias
 from ringcast_client import ConfigServiceClient
 from ringcast_testkit import Report
 
-from tests.integration.faults.arena import STORE, Arena, Shape, off
+from tests.integration.faults.arena import STORE, WITNESSES, Arena, Shape, off
+from tests.integration.faults.exclusive import Exclusive, Times, judge_exclusive
 from tests.integration.faults.histories import (
     Findings,
     covered,
@@ -29,6 +30,7 @@ from tests.integration.faults.histories import (
 from tests.integration.faults.kinds import KINDS, Kind
 from tests.integration.faults.load import Ledger, Load, Write
 from tests.integration.faults.record import Revision
+from tests.integration.faults.witness import read_witnesses
 
 DISPATCH_KINDS = frozenset(
     {
@@ -62,7 +64,11 @@ class Outcome:
     ended_by_itself: list[str] = field(default_factory=list)
     seconds: float = 0.0
     double_owned_ms: float = 0.0
-    """Time in which at least one partition had two owners that were running."""
+    """Time in which at least one partition had two owners that were running; with the strategy sticky, in which calls
+    of two of them ran, but for calls that are excepted."""
+    exclusive: Exclusive = field(default_factory=Exclusive)
+    met: Counter[str] = field(default_factory=Counter)
+    """What faults have seen of what they are made for."""
     double_owned_by: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """The most of it during one fault of each kind, in ms."""
 
@@ -98,6 +104,8 @@ class Outcome:
             "double_owned_most_ms_by_fault": {
                 kind: round(ms, 1) for kind, ms in sorted(self.double_owned_by.items()) if ms
             },
+            "exclusive": {**vars(self.exclusive), **{kind: counts[kind] for kind in _EXCLUSIVE}},
+            "met": dict(self.met),
             "recovery_s": {
                 kind: {"median": round(statistics.median(times), 2), "max": round(max(times), 2)}
                 for kind, times in sorted(self.recovery_s.items())
@@ -107,6 +115,7 @@ class Outcome:
         }
 
 
+_EXCLUSIVE = ("double_owned", "after_fence", "resumed_token", "fallen_token", "shared_token", "not_admitted")
 _OTHERS = ("invented_write", "invented_row", "misordered_write", "revision_gap", "refused")
 
 
@@ -225,12 +234,26 @@ class Run:
         for record in (*arena.former, revisions):
             judge_revisions(record, findings)
         judge_reports(reports, revisions, findings, arena.former)
-        overlaps = [] if arena.shape.full else double_ownership(reports, end_ns)
+        overlaps = self._judge_owners(reports, end_ns)
         outcome.double_owned_ms += covered(overlaps) / 1e6
+        outcome.met += arena.met
         for name, began, ended in self.spans:
             inside = [(max(a, began), min(b, ended)) for a, b in overlaps if a < ended and b > began]
             outcome.double_owned_by[name] = max(outcome.double_owned_by[name], covered(inside) / 1e6)
         outcome.count(ledger)
+
+    def _judge_owners(self, reports: Sequence[Report], end_ns: int) -> list[tuple[int, int]]:
+        """When a partition had two owners. Of exclusive ownership the calls decide, not when workers were told."""
+        arena, outcome = self.arena, self.outcome
+        if arena.shape.full:
+            return []
+        if not arena.shape.exclusive:
+            return double_ownership(reports, end_ns)
+        witnesses = read_witnesses(arena.directory / WITNESSES)
+        times = Times.of(arena.shape.lease_ttl_ms, arena.shape.call_bound_ms)
+        found, overlaps = judge_exclusive(witnesses, reports, times, end_ns, outcome.findings)
+        outcome.exclusive.add(found)
+        return overlaps
 
 
 def story(reports: Sequence[Report], key: str, row_id: str) -> list[tuple[str, int, str, int | None, int]]:
@@ -306,4 +329,5 @@ def possible(names: Sequence[str], shape: Shape) -> list[Kind]:
     found = [kind for kind in found if kind.login in ("", "token" if shape.token else "password")]
     if shape.dispatch:
         found = [kind for kind in found if kind.name in DISPATCH_KINDS]
+    found = [kind for kind in found if kind.strategy in ("", "sticky" if shape.exclusive else "peer")]
     return [kind for kind in found if kind.name != "disk_full" or shape.small_disk]

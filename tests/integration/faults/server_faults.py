@@ -37,7 +37,7 @@ async def nats_away_past_a_lease(arena: Arena, chance: random.Random) -> None:
     await off(server.start)
 
 
-@kind("nats", "server")
+@kind("nats", "server", strategy="peer")
 async def nats_lost_its_disk(arena: Arena, chance: random.Random) -> None:
     """SIGKILL, and a restart with an empty disk: streams, consumers, leases, members and settings are all gone."""
     server = _server(arena)
@@ -95,10 +95,16 @@ async def leader_killed(arena: Arena, chance: random.Random) -> None:
     await _lead_killed(arena, chance, names.notify_stream(STORE))
 
 
-@kind("nats", "cluster")
+@kind("nats", "cluster", strategy="peer")
 async def lease_leader_killed(arena: Arena, chance: random.Random) -> None:
     """SIGKILL to the server that leads the bucket of leases."""
     await _lead_killed(arena, chance, f"KV_{names.LEASES_BUCKET}")
+
+
+@kind("nats", "cluster", strategy="sticky")
+async def owners_leader_killed(arena: Arena, chance: random.Random) -> None:
+    """SIGKILL to the server that leads the bucket of owners."""
+    await _lead_killed(arena, chance, f"KV_{names.owners_bucket(STORE)}")
 
 
 @kind("nats", "cluster")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ringcast_wire import names
 
-from tests.integration.faults import broken_worker, fault, run
+from tests.integration.faults import fault, run
 from tests.integration.faults.arena import STORE, Arena, Shape
 from tests.integration.faults.kinds import KINDS
 from tests.integration.faults.load import Load
@@ -22,8 +22,7 @@ SEED = 3
 @asynccontextmanager
 async def system(directory: Path, broken: str = "") -> AsyncIterator[Run]:
     """A small one under load, of workers that lack something."""
-    words = (broken_worker.__file__, broken) if broken else ()
-    shape = Shape(sqlite=True, services=1, workers=2, partitions=8, hold=0.2, worker_words=words)
+    shape = Shape(sqlite=True, services=1, workers=2, partitions=8, hold=0.2, broken=broken)
     async with Arena(directory, shape) as arena, Load(arena, seed=SEED, pause_s=0.02) as load:
         yield Run(arena, load, Outcome(), seed=SEED, say=print)
 

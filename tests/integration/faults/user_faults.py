@@ -52,24 +52,24 @@ async def token_rotated(arena: Arena, chance: random.Random) -> None:
 async def consumer_refused(arena: Arena, chance: random.Random) -> None:
     """The consumer of a worker is gone, and it may make none until the others own what it owned."""
     user, stream = a_user(arena, chance), names.notify_stream(STORE)
-    async with _denied(arena, user, f"$JS.API.CONSUMER.CREATE.{stream}.>"):
+    async with denied(arena, user, f"$JS.API.CONSUMER.CREATE.{stream}.>"):
         await on_jetstream(arena, lambda js: js.delete_consumer(stream, names.consumer_name("ringcast", user, 0)))
         await taken_over(arena, user)
         await hold(arena, chance, 0, 3)
 
 
-@kind("users", login="password")
+@kind("users", login="password", strategy="peer")
 async def registration_refused(arena: Arena, chance: random.Random) -> None:
     """A worker's record as a member of a key is deleted, and it may not write it again until the others took over."""
     user, key = a_user(arena, chance), chance.choice(arena.shape.keys)
     record = f"$KV.{_NODES}.{names.node_key(key, user)}"
-    async with _denied(arena, user, record, f"$KV.{_NODES}.{key}.slot.*"):
+    async with denied(arena, user, record, f"$KV.{_NODES}.{key}.slot.*"):
         await on_jetstream(arena, lambda js: js.publish(record, headers=_DELETED))
         await hold(arena, chance, 4, 12)
 
 
 @contextlib.asynccontextmanager
-async def _denied(arena: Arena, user: str, *subjects: str) -> AsyncIterator[None]:
+async def denied(arena: Arena, user: str, *subjects: str) -> AsyncIterator[None]:
     """Inside, a worker may not publish to these subjects."""
     arena.users.denied[user] = list(subjects)
     await arena.reload_users()
@@ -113,7 +113,7 @@ async def buckets_rolled_up(arena: Arena, chance: random.Random) -> None:
     await on_jetstream(arena, roll_up, user)
 
 
-@kind("bus")
+@kind("bus", strategy="peer")
 async def slots_claimed(arena: Arena, chance: random.Random) -> None:
     """Every slot of a key is claimed for one worker, the slots of the others too."""
     (worker, user), key = _neighbour(arena, chance), chance.choice(arena.shape.keys)
@@ -126,7 +126,7 @@ async def slots_claimed(arena: Arena, chance: random.Random) -> None:
     await on_jetstream(arena, claim_all, user)
 
 
-@kind("bus")
+@kind("bus", strategy="peer")
 async def others_told_dead(arena: Arena, chance: random.Random) -> None:
     """A worker says again and again that the leases of all the others have ended, and of some that never were."""
     worker, user = _neighbour(arena, chance)
@@ -140,7 +140,7 @@ async def others_told_dead(arena: Arena, chance: random.Random) -> None:
     await on_jetstream(arena, tell, user)
 
 
-@kind("bus")
+@kind("bus", strategy="peer")
 async def records_that_are_none(arena: Arena, chance: random.Random) -> None:
     """A worker's records as a member, and the claims on all slots, are replaced by what no worker writes."""
     (worker, user), key = _neighbour(arena, chance), chance.choice(arena.shape.keys)

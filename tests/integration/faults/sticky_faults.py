@@ -1,0 +1,193 @@
+"""What is made for exclusive ownership: leaders that die in the middle of a move, sessions that end, a lost table."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Coroutine
+from contextlib import aclosing
+from typing import Any, Final, TypeVar
+
+from nats.js import JetStreamContext
+from nats.js.kv import KeyValue
+from ringcast._protocol.sticky.fence import FenceTimes
+from ringcast._protocol.sticky.records import Phase, Table, decode_table, decode_term
+from ringcast.wishes import drain_worker, follow_drain, undrain_worker
+from ringcast_testkit import WorkerProcess
+from ringcast_wire import UnavailableError, names
+
+from tests.integration.faults.arena import STORE, Arena, off
+from tests.integration.faults.fault import After, a_user, a_worker, hold, kind, on_jetstream, taken_over
+from tests.integration.faults.process_faults import back, gone, joiner
+from tests.integration.faults.user_faults import denied
+
+T = TypeVar("T")
+
+_MOVED_S: Final = 90.0
+"""How long a planned move may take to begin, or to end, beside other faults."""
+_LATE_S: Final = 0.15
+"""How much later everything arrives at the workers that do not lead, so that a phase lasts."""
+_OWNERS: Final = names.owners_bucket(STORE)
+
+# ---- the leader of a key
+
+
+@kind("workers", alone=True, strategy="sticky")
+async def key_leader_killed_in_prepare(arena: Arena, chance: random.Random) -> After:
+    """A worker joins; the one that leads the key is killed while another prepares what it is to take over."""
+    return await _leader_killed(arena, chance, Phase.PREPARE)
+
+
+@kind("workers", alone=True, strategy="sticky")
+async def key_leader_killed_in_drain(arena: Arena, chance: random.Random) -> After:
+    """The same, while an owner is about to stop."""
+    return await _leader_killed(arena, chance, Phase.DRAIN)
+
+
+@kind("workers", strategy="sticky")
+async def key_leader_paused(arena: Arena, chance: random.Random) -> None:
+    """SIGSTOP to the worker that leads a key, beyond its fence: another leads when it wakes up."""
+    key = chance.choice(arena.shape.keys)
+    worker = await _leader(arena, key) or a_worker(arena, chance)
+    await off(worker.pause)
+    await taken_over(arena, worker.worker_id)
+    await hold(arena, chance, 0, 3)
+    await off(worker.resume)
+
+
+async def _leader_killed(arena: Arena, chance: random.Random, phase: Phase) -> After:
+    key = chance.choice(arena.shape.keys)
+    leader = await _leader(arena, key)
+    if leader is None:
+        return None
+    joined = joiner(arena)
+    links = [link for name in arena.workers if name != leader.worker_id for link in arena.links[name]]
+    async with arena.bus() as client:
+        tables = Tables(await client.jetstream().key_value(_OWNERS), key, arena.shape.partitions)
+        for link in links:
+            await off(link.delay, _LATE_S)
+        try:
+            await off(joined.start)
+            async with asyncio.timeout(_MOVED_S):
+                await tables.until(lambda table: _moves(table, phase, leader.worker_id))
+            leader.kill()  # here, and not in a thread: each millisecond counts
+            arena.down.add(leader.worker_id)
+            arena.met[f"killed_in_{phase}"] += _moves(await tables.last(), phase, leader.worker_id)
+        finally:
+            for link in links:
+                await off(link.resume)
+
+    async def restore() -> None:
+        await back(arena, leader)
+        await gone(arena, joined)
+
+    return restore()
+
+
+class Tables:
+    """The tables of a key, as they are written."""
+
+    def __init__(self, bucket: KeyValue, key: str, partitions: int) -> None:
+        self._bucket = bucket
+        self._name = names.table_key(key)
+        self._partitions = partitions
+
+    async def until(self, condition: Callable[[Table], bool]) -> None:
+        """Waits for a table."""
+        watcher = await self._bucket.watch(self._name)
+        while True:
+            entry = await watcher.updates(timeout=None)
+            if entry is not None and entry.value and condition(decode_table(entry.value, self._partitions)):
+                return
+
+    async def last(self) -> Table:
+        """The one that stands there."""
+        entry = await self._bucket.get(self._name)
+        return decode_table(entry.value or b"", self._partitions)
+
+
+def _moves(table: Table, phase: Phase, leader: str) -> bool:
+    """Whether a partition of another than the leader is in a phase."""
+    owners = (entry.owner for entry in table.entries if entry.phase is phase)
+    return any(owner is not None and owner.worker_id != leader for owner in owners)
+
+
+async def _leader(arena: Arena, key: str) -> WorkerProcess | None:
+    """The worker that leads a key, if it is one of ours."""
+    found = ""
+
+    async def ask(js: JetStreamContext) -> None:
+        nonlocal found
+        bucket = await js.key_value(_OWNERS)
+        found = decode_term((await bucket.get(names.term_key(key))).value or b"").leader
+
+    await on_jetstream(arena, ask)
+    return arena.workers.get(found)
+
+
+# ---- sessions that end
+
+
+@kind("users", login="password", strategy="sticky")
+async def session_refused(arena: Arena, chance: random.Random) -> None:
+    """A worker may not refresh its session, and hears everything else, until the others own what it owned."""
+    user = a_user(arena, chance)
+    async with denied(arena, user, f"$KV.{_OWNERS}.{names.session_key(user)}"):
+        await taken_over(arena, user)
+        await hold(arena, chance, 0, 3)
+
+
+@kind("workers", alone=True, strategy="sticky")
+async def owners_deleted(arena: Arena, chance: random.Random) -> None:
+    """All workers are killed; when no call of theirs can run any more, all records of owners are deleted."""
+    workers = list(arena.workers.values())
+    arena.down.update(worker.worker_id for worker in workers)
+    await asyncio.gather(*(off(worker.kill) for worker in workers))
+    await asyncio.sleep(FenceTimes(arena.shape.lease_ttl_ms, arena.shape.call_bound_ms).give_away_s)
+    await on_jetstream(arena, _delete_owners)
+    await asyncio.gather(*(off(worker.start) for worker in workers))
+    arena.down.clear()
+    await asyncio.gather(*(arena.ready(worker) for worker in workers))
+
+
+async def _delete_owners(js: JetStreamContext) -> None:
+    bucket = await js.key_value(_OWNERS)
+    for name in await bucket.keys():
+        await bucket.delete(name)
+
+
+# ---- moves that are wished for
+
+
+@kind("workers", strategy="sticky")
+async def worker_drained(arena: Arena, chance: random.Random) -> None:
+    """An operator drains a worker, until it has nothing, and lets it have partitions again."""
+    worker = a_worker(arena, chance).worker_id
+    drains = await _wished(lambda: drain_worker(arena.url, STORE, worker))
+    try:
+        async with asyncio.timeout(_MOVED_S):
+            await _followed(arena, worker, [drain.key for drain in drains])
+        arena.met["drained"] += 1
+        await hold(arena, chance, 0, 2)
+    finally:
+        await _wished(lambda: undrain_worker(arena.url, STORE, worker))
+
+
+async def _followed(arena: Arena, worker: str, keys: list[str]) -> None:
+    while True:
+        with contextlib.suppress(UnavailableError):
+            async with aclosing(follow_drain(arena.url, STORE, worker, keys)) as following:
+                async for _ in following:
+                    pass
+            return
+
+
+async def _wished(wish: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Does it again while a fault of another group keeps NATS from answering."""
+    async with asyncio.timeout(_MOVED_S):
+        while True:
+            try:
+                return await wish()
+            except UnavailableError:
+                await asyncio.sleep(0.2)

@@ -325,6 +325,7 @@ class Arena:
 def _worker_command(shape: Shape, directory: Path) -> dict[str, Any]:
     """What a worker is run with, where it is not the usual command."""
     module = "tests.integration.faults"
+    words: tuple[str, ...]
     if shape.exclusive:
         words = ("-m", f"{module}.witness_worker", str(directory / WITNESSES), shape.broken or "-")
     elif shape.broken:

@@ -77,12 +77,12 @@ def starts_calls_past_its_fence() -> None:
 
 def activates_before_released() -> None:
     """Takes a partition up as soon as its owner was told to stop."""
-    sticky_ownership.Ownership = ActivatesEarly  # type: ignore[misc]
+    sticky_ownership.Ownership = ActivatesEarly  # type: ignore[attr-defined]
 
 
 def resumes_its_token() -> None:
     """Starts no call past its fence, and goes on with what it had once a refresh succeeds."""
-    sticky_ownership.Ownership = ResumesItsToken  # type: ignore[misc]
+    sticky_ownership.Ownership = ResumesItsToken  # type: ignore[attr-defined]
     _watch_no_fence()
 
 

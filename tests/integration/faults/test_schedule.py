@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+
+import pytest
+from ringcast_wire import Strategy
 
 from tests.integration.faults.arena import Shape
 from tests.integration.faults.kinds import KINDS
@@ -11,16 +15,17 @@ from tests.integration.faults.run import possible, schedule
 SHAPES = (Shape(small_disk=True), Shape(cluster=True), Shape(sqlite=True, services=1, token=True))
 
 
-def test_every_kind_is_done_before_any_is_done_again_where_a_system_allows_it() -> None:
+@pytest.mark.parametrize(("strategy", "others"), [(Strategy.JUMP, "sticky"), (Strategy.STICKY, "peer")])
+def test_every_kind_is_done_before_any_is_done_again_where_a_system_allows_it(strategy: Strategy, others: str) -> None:
     done: Counter[str] = Counter()
-    for seed, shape in enumerate(SHAPES):
+    for seed, shape in enumerate(replace(each, strategy=strategy) for each in SHAPES):
         kinds = possible(sorted(KINDS), shape)
         turns = schedule(seed, len(kinds), kinds, overlap=0.3, done=done)
         assert sum(map(len, turns)) == len(kinds)
         missing = {kind.name for kind in kinds} - set(done)
         done.update(kind.name for turn in turns for kind in turn)
         assert missing <= set(done)
-    assert set(done) == {name for name, kind in KINDS.items() if kind.only != "dispatch"}
+    assert set(done) == {name for name, kind in KINDS.items() if kind.only != "dispatch" and kind.strategy != others}
 
 
 def test_a_seed_gives_one_schedule_in_which_some_faults_are_alone() -> None:

@@ -62,8 +62,8 @@ class Witness:
 
 
 def read_witnesses(directory: Path) -> list[Witness]:
-    """All processes that have written there."""
-    return [read_witness(path.name, path.read_text().splitlines()) for path in sorted(directory.iterdir())]
+    """All processes that have written there, each up to the last line that is whole."""
+    return [read_witness(path.name, path.read_text().split("\n")[:-1]) for path in sorted(directory.iterdir())]
 
 
 def read_witness(process: str, lines: Iterable[str]) -> Witness:

@@ -32,10 +32,8 @@ _numbers = itertools.count()
 def witness(writer: Writer) -> None:
     """Has the worker of this process write down its refreshes and its calls."""
     _witness_refreshes(writer)
-    StickyCoordinator.begin_call = _witnessed(writer, StickyCoordinator.begin_call)  # type: ignore[method-assign]
-    StickyCoordinator.begin_last_call = _witnessed(  # type: ignore[method-assign]
-        writer, StickyCoordinator.begin_last_call
-    )
+    for name in ("begin_call", "begin_last_call"):
+        setattr(StickyCoordinator, name, _witnessed(writer, getattr(StickyCoordinator, name)))
     _witness_handlers(writer)
 
 

@@ -139,6 +139,8 @@ ROOMS = (
             ("refusals", ("caller",)),
             ("watched_file", ()),
             ("security", ("watched_file",)),
+            ("oidc", ("watched_file", "caller")),
+            ("logins", ("oidc", "security", "caller")),
             ("repository", ("permits",)),
             ("telemetry", ("repository", "refusals")),
             ("audit", ("repository", "caller")),
@@ -153,7 +155,7 @@ ROOMS = (
                 "grpc",
                 (
                     *("handlers", "lifecycle", "nats", "writes", "telemetry", "repository"),
-                    *("access", "audit", "security", "refusals", "permits", "caller"),
+                    *("access", "audit", "logins", "security", "refusals", "permits", "caller"),
                 ),
             ),
         ),

@@ -15,7 +15,7 @@ import pytest
 from nats.aio.client import Client
 from ringcast import UnavailableError, Worker
 from ringcast_client import ConfigServiceClient
-from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, until_workers
+from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, attempt, until_workers
 from ringcast_testkit.dispatch import following
 from ringcast_wire import Role, names
 from ringcast_wire.tokens import make_token
@@ -100,6 +100,11 @@ async def test_workers_with_tokens_share_the_rows(server: CalloutNats, tmp_path:
         ("", "of fleet-*", "worker '' is not a valid name"),
     ],
 )
+@attempt(
+    "a process that reaches NATS",
+    "log in as a worker with no token, a foreign token, or the token of another id; with wildcards in its id",
+    "NATS lets it not in; a log line names id and reason, and no log has the token",
+)
 async def test_who_has_no_token_for_an_id_is_not_let_in(
     server: CalloutNats, tmp_path: Path, user: str, secret: str, sentence: str
 ) -> None:
@@ -115,6 +120,11 @@ async def test_who_has_no_token_for_an_id_is_not_let_in(
             assert secret not in logs
 
 
+@attempt(
+    "a worker",
+    "have its token logged, by sending it as its id",
+    "the log of the service does not have it",
+)
 async def test_a_token_in_place_of_the_id_is_in_no_log_of_the_service(server: CalloutNats, tmp_path: Path) -> None:
     secret = server.tokens["fleet-*"]
     with server.service(tmp_path) as service:
@@ -124,6 +134,11 @@ async def test_a_token_in_place_of_the_id_is_in_no_log_of_the_service(server: Ca
         assert secret not in "\n".join(service.process.log)
 
 
+@attempt(
+    "a worker whose token was removed",
+    "go on",
+    "its connection is ended within seconds, and it is not let in again; others go on",
+)
 async def test_a_revoked_token_ends_its_workers_within_seconds(server: CalloutNats, tmp_path: Path) -> None:
     with server.service(tmp_path):
         async with watched(server, "fleet-1") as (_, ended), watched(server, "worker-0") as (other, other_ended):
@@ -135,6 +150,11 @@ async def test_a_revoked_token_ends_its_workers_within_seconds(server: CalloutNa
             assert not other_ended.is_set()
 
 
+@attempt(
+    "a worker whose principal has lost its role",
+    "go on",
+    "its connection is ended within seconds, and it is not let in again",
+)
 async def test_a_revoked_role_ends_its_workers_within_seconds(server: CalloutNats, tmp_path: Path) -> None:
     with server.service(tmp_path) as service:
         async with ConfigServiceClient(service.address) as client, watched(server, "fleet-1") as (_, ended):
@@ -150,6 +170,11 @@ async def test_a_revoked_role_ends_its_workers_within_seconds(server: CalloutNat
         assert any("has no role reader for store gateway" in each for each in server.refusals())
 
 
+@attempt(
+    "a worker whose token was removed while no config service ran",
+    "go on",
+    "its connection is ended once an instance runs",
+)
 async def test_a_revocation_while_no_instance_runs_is_made_up_for(server: CalloutNats, tmp_path: Path) -> None:
     service = server.service(tmp_path)
     with service:
@@ -201,6 +226,11 @@ async def test_of_two_instances_one_may_be_killed(server: CalloutNats, tmp_path:
             await (await connect(server, f"fleet-{number}", server.tokens["fleet-*"])).close()
 
 
+@attempt(
+    "a person who listens between NATS and the config service",
+    "read tokens",
+    "the requests are encrypted; where only one side is set up for it nobody is let in",
+)
 async def test_without_encryption_it_works_too_and_one_side_alone_does_not(tmp_path: Path) -> None:
     with CalloutNats(tmp_path, workers={"worker-0": SCOPE}, encrypted=False) as server:
         with server.service(tmp_path):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from nats.js import api
 from nats.js.errors import APIError, NotFoundError
-from ringcast_testkit import PATIENCE_S, ConfigServiceProcess
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, attempt
 from ringcast_wire import limits, names
 
 from tests.integration.infra_nats import WORKER_API, Bus, InfraNats, connected, prepared_service
@@ -84,6 +84,12 @@ async def worker(server: InfraNats, service: ConfigServiceProcess) -> AsyncItera
         "anything",
     ],
 )
+@attempt(
+    "a worker",
+    "write events, settings, leases, slots, group positions or dead letters of others; call JetStream beyond its own "
+    "consumer; ask for stores and keys that are not its own",
+    "NATS refuses each of 40 subjects: permissions violation",
+)
 async def test_a_worker_may_not_publish(worker: Bus, subject: str) -> None:
     await worker.nc.publish(subject, b"x", reply=worker.nc.new_inbox())
     (reason,) = await worker.refused()
@@ -111,6 +117,11 @@ async def test_a_worker_may_not_publish(worker: Bus, subject: str) -> None:
         ">",
     ],
 )
+@attempt(
+    "a worker",
+    "listen to fetches, replays, inboxes, acknowledgements or buckets of others, or to everything",
+    "NATS refuses each of 16 subjects: permissions violation",
+)
 async def test_a_worker_may_not_listen(worker: Bus, subject: str) -> None:
     await worker.nc.subscribe(subject)
     (reason,) = await worker.refused()
@@ -132,6 +143,11 @@ async def test_a_worker_may_not_listen(worker: Bus, subject: str) -> None:
         "$SYS.REQ.SERVER.PING",
     ],
 )
+@attempt(
+    "the config service (its user on NATS)",
+    "act as a worker, or read events and leases",
+    "NATS refuses: permissions violation",
+)
 async def test_the_service_may_not_publish(operator: Bus, subject: str) -> None:
     await operator.nc.publish(subject, b"x")
     (reason,) = await operator.refused()
@@ -139,6 +155,11 @@ async def test_the_service_may_not_publish(operator: Bus, subject: str) -> None:
 
 
 @pytest.mark.parametrize("subject", ["config.notify.>", f"{names.inbox_prefix(ME)}.>", names.FETCH_SUBJECTS, ">"])
+@attempt(
+    "the config service (its user on NATS)",
+    "listen to events, to inboxes of workers, or to fetches outside of its queue group",
+    "NATS refuses: permissions violation",
+)
 async def test_the_service_may_not_listen(operator: Bus, subject: str) -> None:
     await operator.nc.subscribe(subject)  # to fetches only as one of its group
     (reason,) = await operator.refused()
@@ -165,6 +186,11 @@ async def test_what_a_worker_needs_is_not_refused(worker: Bus) -> None:
         "config.dead.gateway.blocklist.0",
     ],
 )
+@attempt(
+    "a worker",
+    "empty a bucket or stream by a message that rolls it up",
+    "refused (rollup not permitted); nothing is stored",
+)
 async def test_a_worker_can_empty_no_bucket(worker: Bus, operator: Bus, subject: str, rollup: str) -> None:
     """One message that rolls a bucket up would take the leases of all others."""
     before = await sequences(operator)
@@ -176,12 +202,22 @@ async def test_a_worker_can_empty_no_bucket(worker: Bus, operator: Bus, subject:
 @pytest.mark.parametrize(
     "subject", [f"$KV.{LEASES}.{ME}", f"$KV.{NODES}.blocklist.{ME}", f"$KV.{NODES}.blocklist.slot.1"]
 )
+@attempt(
+    "a worker",
+    "fill the buckets with large records",
+    "refused (message size)",
+)
 async def test_a_worker_can_write_no_large_record(worker: Bus, subject: str) -> None:
     reply = await worker.nc.request(subject, b"x" * (limits.MAX_RECORD_BYTES + 1), timeout=PATIENCE_S)
     assert b"message size exceeds maximum allowed" in reply.data
 
 
 @pytest.mark.parametrize("bucket", [LEASES, NODES, META])
+@attempt(
+    "the config service (its user on NATS)",
+    "delete leases, members or settings by JetStream",
+    "refused (message delete not permitted)",
+)
 async def test_the_service_can_delete_no_message_of_a_bucket(operator: Bus, bucket: str) -> None:
     """It may delete dead letters, and NATS can't tell their streams from others by name."""
     js = operator.nc.jetstream()
@@ -189,12 +225,22 @@ async def test_the_service_can_delete_no_message_of_a_bucket(operator: Bus, buck
         await js.delete_msg(f"KV_{bucket}", 1)
 
 
+@attempt(
+    "the config service (its user on NATS)",
+    "make a stream without a limit, which could take the room of the leases",
+    "refused (max bytes)",
+)
 async def test_a_stream_without_a_limit_is_refused(operator: Bus) -> None:
     """It could take the room of the leases."""
     with pytest.raises(APIError, match="requires a stream config to have max bytes"):
         await operator.nc.jetstream().add_stream(api.StreamConfig(name="greedy", subjects=["greedy"]))
 
 
+@attempt(
+    "a worker",
+    "forge an event, lease or setting by having an answer of NATS sent to its subject",
+    "nothing is stored",
+)
 async def test_a_worker_can_have_no_answer_put_into_a_stream(worker: Bus, operator: Bus) -> None:
     """NATS sends an answer wherever the request says. Each of these would forge an event, a lease or a setting."""
     await worker.nc.publish(f"$KV.{LEASES}.{ME}", b"forged")
@@ -224,6 +270,11 @@ async def test_a_worker_can_have_no_answer_put_into_a_stream(worker: Bus, operat
     assert not leases.state.subjects
 
 
+@attempt(
+    "a worker",
+    "forge an event, lease, setting or dead letter by a consumer that pushes to its subject",
+    "nothing is stored",
+)
 async def test_a_watch_of_a_worker_can_feed_no_stream(worker: Bus, operator: Bus) -> None:
     """A consumer pushes wherever it was told to: its messages and heartbeats must not be stored there."""
     js = worker.nc.jetstream(prefix=WORKER_API)

@@ -12,7 +12,7 @@ from nats.js import api
 from nats.js.errors import BadRequestError, NotFoundError
 from ringcast import Worker
 from ringcast_client import ConfigServiceClient
-from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, until_workers
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, attempt, until_workers
 from ringcast_wire import Strategy, names
 
 from tests.integration.infra_nats import WORKER_API, Bus, InfraNats, connected
@@ -109,6 +109,12 @@ async def test_workers_start_and_hand_over_and_a_purge_ends_what_is_wanted_of_a_
         f"{WORKER_API}.CONSUMER.DELETE.KV_{WISHES}.{THEIR_WATCH}",
     ],
 )
+@attempt(
+    "a worker of a store of exclusive ownership",
+    "write sessions, states, terms or tables that are not its own, or what operators want; call JetStream beyond its "
+    "own watch",
+    "NATS refuses each of 16 subjects: permissions violation",
+)
 async def test_a_worker_may_not_publish(worker: Bus, subject: str) -> None:
     await worker.nc.publish(subject, b"x", reply=worker.nc.new_inbox())
     (reason,) = await worker.refused()
@@ -116,6 +122,11 @@ async def test_a_worker_may_not_publish(worker: Bus, subject: str) -> None:
 
 
 @pytest.mark.parametrize("name", [TERM, TABLE, names.session_key(ME), names.state_key("blocklist", ME)])
+@attempt(
+    "tools and the config service",
+    "write who owns what",
+    "NATS refuses: permissions violation",
+)
 async def test_tools_and_the_service_may_not_write_what_workers_write(
     server: InfraNats, operator: Bus, name: str
 ) -> None:
@@ -128,6 +139,11 @@ async def test_tools_and_the_service_may_not_write_what_workers_write(
 
 @pytest.mark.parametrize("rollup", ["all", "sub"])
 @pytest.mark.parametrize("name", MINE)
+@attempt(
+    "a worker of a store of exclusive ownership",
+    "empty the bucket of owners",
+    "refused (rollup not permitted); nothing is stored",
+)
 async def test_a_worker_can_not_empty_the_bucket_of_owners(worker: Bus, operator: Bus, name: str, rollup: str) -> None:
     before = await sequences(operator)
     headers = {"Nats-Rollup": rollup}
@@ -136,6 +152,11 @@ async def test_a_worker_can_not_empty_the_bucket_of_owners(worker: Bus, operator
     assert await sequences(operator) == before
 
 
+@attempt(
+    "a worker of a store of exclusive ownership",
+    "forge a session or a wish by an answer or a watch of NATS",
+    "nothing is stored; a watch into its own stream is refused (forms a cycle)",
+)
 async def test_a_worker_can_have_no_answer_and_no_watch_put_into_the_buckets(worker: Bus, operator: Bus) -> None:
     """NATS sends an answer wherever the request says: it would be another's session, or what an operator wants."""
     await worker.nc.request(f"$KV.{OWNERS}.{names.state_key('blocklist', ME)}", b"forged", timeout=PATIENCE_S)

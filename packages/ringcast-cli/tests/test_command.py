@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import click
@@ -273,5 +274,9 @@ def test_a_token_is_printed_once_with_its_line(capsys: pytest.CaptureFixture[str
     labels, values = zip(*(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()), strict=True)
     assert labels == ("token", "line")
     assert values[1] == token_line("deploy", values[0])
+    assert run(["token", "create", "deploy", "--expires", "24h", "--json"]) == 0
+    file.write_text(json.loads(capsys.readouterr().out)["line"])
+    (known,) = read_known_tokens(str(file))
+    assert 86_000 < (known.expires_at_s or 0) - time.time() <= 86_400
     assert run(["token", "create", "no name"]) == _exit_codes.FAILED
     assert "name 'no name' is not a valid name" in capsys.readouterr().err

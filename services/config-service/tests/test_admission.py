@@ -19,7 +19,7 @@ from ringcast_config_service.grpc import callers
 from ringcast_config_service.grpc.admission import LIMITS, MAX_REQUEST_BYTES, CallKind, Limit
 from ringcast_config_service.refusals import Refusals
 from ringcast_config_service.security import Security
-from ringcast_testkit import PATIENCE_S, ConfigServiceProcess
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, attempt
 from ringcast_wire import ErrorCode
 from ringcast_wire.grpc import SERVICE_NAME, ConfigServiceStub, ServiceLogin, error_from_rpc, pb
 
@@ -111,6 +111,11 @@ async def test_a_limit_in_all(service: Running, monkeypatch: pytest.MonkeyPatch)
     await again.wait_for_connection()
 
 
+@attempt(
+    "a principal",
+    "use up all calls of the service",
+    "refused beyond its share; others are served",
+)
 async def test_one_principal_leaves_room_for_another(
     start: Any, nats_url: str, tmp_path: Path, keys: Keys, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +135,11 @@ async def test_one_principal_leaves_room_for_another(
         assert refused_calls(service) == {("changes", "limit_principal"): 1, ("changes", "limit_host"): 1}
 
 
+@attempt(
+    "clients without a token",
+    "use up all calls of the service",
+    "refused before anything is read; clients with a token are served",
+)
 async def test_calls_without_a_token_take_nothing_from_those_with_one(
     start: Any, nats_url: str, tmp_path: Path, keys: Keys, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +158,11 @@ async def test_calls_without_a_token_take_nothing_from_those_with_one(
         assert refused_calls(service) == {("unary", "no_token"): 200, ("changes", "no_token"): 200}
 
 
+@attempt(
+    "a client without a token",
+    "have the service read large requests",
+    "refused before a message is read",
+)
 async def test_nothing_is_read_of_a_call_without_a_token(tmp_path: Path, nats_url: str, keys: Keys, token: str) -> None:
     """Sixty requests of the largest size at once: with a login they would take a gigabyte and more."""
     options = ("--tls-cert", keys.cert, "--tls-key", keys.key, "--tokens", keys.tokens)

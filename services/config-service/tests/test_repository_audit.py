@@ -143,9 +143,9 @@ async def test_the_life_of_stores_keys_and_roles(bench: Bench, new_store: Any) -
     await repo.deletions.drop_key("s", "k")
     await repo.roles.grant_role(RoleGrant("deploy", "*", Role.ADMIN, 0, "deploy"), "first")
     await repo.roles.grant_role(RoleGrant("desk", "s", Role.READER, 0, "deploy"))
-    await repo.roles.revoke_role("desk", "s", Role.READER, "deploy", "gone")
+    await repo.roles.revoke_role("desk", "s", Role.READER, Authorship("deploy", "gone"))
     with pytest.raises(InvalidInputError):
-        await repo.roles.revoke_role("deploy", "*", Role.ADMIN, "deploy")
+        await repo.roles.revoke_role("deploy", "*", Role.ADMIN, Authorship("deploy"))
     found = (await sealed(bench))[2:]
     assert [(entry.action, entry.store, entry.key) for entry in found] == [
         ("CreateStore", "t", ""),

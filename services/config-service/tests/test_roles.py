@@ -15,9 +15,9 @@ import pytest
 from ringcast_config_service.access import EACH, INCLUDED, RULES, Access, Rule
 from ringcast_config_service.caller import Caller
 from ringcast_config_service.refusals import Refusals
-from ringcast_config_service.repository import ALL, RoleGrant, make_repository, roles
+from ringcast_config_service.repository import ALL, Authorship, RoleGrant, make_repository, roles
 from ringcast_config_service.security import Security
-from ringcast_testkit import PATIENCE_S
+from ringcast_testkit import PATIENCE_S, attempt
 from ringcast_wire import InvalidInputError, LimitExceededError, PermissionDeniedError, Role
 from ringcast_wire.grpc import ROLES, STATUS, ConfigServiceStub, ServiceLogin, error_from_rpc, pb
 from ringcast_wire.tokens import token_line
@@ -133,6 +133,11 @@ def test_each_call_has_a_rule_and_a_request_here() -> None:
 
 
 @pytest.mark.parametrize("caller", ["nobody", *Role])
+@attempt(
+    "a principal of each role, and one without",
+    "make each of the calls, for its store and for another",
+    "what the table of roles does not allow: `PERMISSION_DENIED`, naming principal, role and store",
+)
 async def test_each_call_as_each_role(stubs: Stubs, caller: str) -> None:
     await grant_all(stubs)
     allowed = INCLUDED[Role(caller)] if caller in list(Role) else frozenset()
@@ -169,6 +174,11 @@ async def test_what_a_role_allows_succeeds(stubs: Stubs) -> None:
     assert (await outcome(stubs["root"], "Put", REQUESTS["Put"]))[0] is grpc.StatusCode.OK
 
 
+@attempt(
+    "a principal without a role for a store",
+    "see it in lists of stores or roles",
+    "the lists leave it out",
+)
 async def test_lists_have_what_the_caller_may_see(stubs: Stubs) -> None:
     await grant_all(stubs)
 
@@ -186,6 +196,11 @@ async def test_lists_have_what_the_caller_may_see(stubs: Stubs) -> None:
     assert one.roles[0].granted_at_ms > 1_700_000_000_000
 
 
+@attempt(
+    "a principal of one store",
+    "write to another in the middle of a stream; write on over a stream when its role is gone",
+    "the stream ends with `PERMISSION_DENIED`; nothing is written",
+)
 async def test_each_message_of_a_stream_is_looked_at(stubs: Stubs) -> None:
     await grant_all(stubs)
     batches = [pb.WriteBatch(store=store, key="k", sequence=number, rows=[ROW]) for number, store in enumerate("sx")]
@@ -243,7 +258,7 @@ async def test_a_role_may_be_everybodys(stubs: Stubs) -> None:
         (pb.GrantRoleRequest(principal="", store="s", role=NUMBER), "principal"),
         (pb.GrantRoleRequest(principal="a\n", store="s", role=NUMBER), "principal"),
         (pb.GrantRoleRequest(principal=" a", store="s", role=NUMBER), "principal"),
-        (pb.GrantRoleRequest(principal="x" * 161, store="s", role=NUMBER), "principal"),
+        (pb.GrantRoleRequest(principal="x" * 401, store="s", role=NUMBER), "principal"),
         (pb.GrantRoleRequest(principal="a", store="s"), "role"),
         (pb.GrantRoleRequest(principal="a", store="s", role=99), "role"),  # type: ignore[arg-type]
     ],
@@ -265,6 +280,11 @@ async def test_a_refusal_is_counted_and_logged_once(stubs: Stubs, caplog: pytest
     assert "principal=reader role=writer store=s method=Put" in lines[0]
 
 
+@attempt(
+    "many principals without a role",
+    "fill the log with refusals",
+    "20 lines a minute; all are counted",
+)
 def test_refusals_of_many_principals_are_logged_in_a_bounded_number(caplog: pytest.LogCaptureFixture) -> None:
     refusals = Refusals()
     for number in range(100):
@@ -302,11 +322,16 @@ async def test_roles_are_kept_in_the_database(bench: Bench, monkeypatch: pytest.
     monkeypatch.setattr(roles, "MAX_GRANTS", len(await repo.role_grants()))
     with pytest.raises(LimitExceededError, match="roles are granted, the limit is"):
         await repo.grant_role(RoleGrant("d", "s", Role.READER, 0, "root"))
-    assert [await repo.revoke_role("a", "s", Role.WRITER, "root") for _ in range(2)] == [True, False]
+    assert [await repo.revoke_role("a", "s", Role.WRITER, Authorship("root")) for _ in range(2)] == [True, False]
     with pytest.raises(InvalidInputError, match="is the last admin"):
-        await repo.revoke_role("root", "*", Role.ADMIN, "root")
+        await repo.revoke_role("root", "*", Role.ADMIN, Authorship("root"))
 
 
+@attempt(
+    "two admins",
+    "revoke each other at the same moment, so that nobody is left",
+    "one of them is refused",
+)
 async def test_two_admins_who_revoke_each_other_leave_one(bench: Bench) -> None:
     """At once, through two instances where the database has room for two."""
     repo = bench.repo.roles
@@ -319,8 +344,8 @@ async def test_two_admins_who_revoke_each_other_leave_one(bench: Bench) -> None:
         rival = "b" if found.principal == "a" else "a"
         await repo.grant_role(RoleGrant(rival, "*", Role.ADMIN, 0, found.principal))
         ended = await asyncio.gather(
-            repo.revoke_role("a", "*", Role.ADMIN, "b"),
-            other.roles.revoke_role("b", "*", Role.ADMIN, "a"),
+            repo.revoke_role("a", "*", Role.ADMIN, Authorship("b")),
+            other.roles.revoke_role("b", "*", Role.ADMIN, Authorship("a")),
             return_exceptions=True,
         )
         assert {type(end) for end in ended} == {bool, PermissionDeniedError}
@@ -329,6 +354,11 @@ async def test_two_admins_who_revoke_each_other_leave_one(bench: Bench) -> None:
 
 
 @pytest.mark.usefixtures("no_news")
+@attempt(
+    "an admin whose role was taken away through another instance",
+    "take it back before this instance knows",
+    "`PERMISSION_DENIED`: the database decides",
+)
 async def test_an_instance_that_does_not_know_yet_grants_nothing(stubs: Stubs, accesses: list[Access]) -> None:
     """Another instance has granted the first role, or taken one away, less than 2 s ago: what this one remembers does
     not let anybody grant himself one."""
@@ -341,7 +371,7 @@ async def test_an_instance_that_does_not_know_yet_grants_nothing(stubs: Stubs, a
     assert (code, details) == (DENIED, "principal 'nobody' has no role admin for store '*', or not any more")
     await grant(stubs["root"], "admin", "*", Role.ADMIN)
     stale = access._grants
-    await elsewhere.revoke_role("admin", "*", Role.ADMIN, "root")
+    await elsewhere.revoke_role("admin", "*", Role.ADMIN, Authorship("root"))
     assert access._grants is stale
     again = pb.RevokeRoleRequest(principal="root", store="*", role=pb.ROLE_ADMIN)
     assert (await outcome(stubs["admin"], "RevokeRole", again))[0] is DENIED

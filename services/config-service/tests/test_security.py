@@ -18,7 +18,7 @@ from ringcast_config_service.grpc.callers import certificate_name
 from ringcast_config_service.grpc.cut_names import has_cut_name
 from ringcast_config_service.security import Security, Tokens
 from ringcast_service import ConfigError
-from ringcast_testkit import ConfigServiceProcess
+from ringcast_testkit import ConfigServiceProcess, attempt
 from ringcast_wire import InvalidInputError, UnauthenticatedError
 from ringcast_wire.grpc import STATUS, ConfigServiceStub, ServiceLogin, error_from_rpc, pb
 from ringcast_wire.tokens import digest, token_line
@@ -26,6 +26,11 @@ from ringcast_wire.tokens import digest, token_line
 TOKEN = "a-token-of-more-than-sixteen-characters"  # of conftest.py
 Keys = Any  # of conftest.py
 TIMEOUT_S = 20.0
+
+
+def principal_in(tokens: Tokens, token: str) -> str | None:
+    found = tokens.find(token)
+    return found and found.principal
 
 
 def serving(directory: Path, nats_url: str, *options: str) -> ConfigServiceProcess:
@@ -113,6 +118,11 @@ async def test_tokens_and_certificates_may_be_replaced(tmp_path: Path, keys: Key
         assert await list_stores(service.address, ServiceLogin(tls_ca_file=replaced.ca, token_file=mine)) == []
 
 
+@attempt(
+    "a client without a certificate, where one is required",
+    "call",
+    "the TLS handshake fails",
+)
 async def test_only_who_has_a_certificate_gets_an_answer(tmp_path: Path, keys: Keys, nats_url: str) -> None:
     options = ("--tls-cert", keys.cert, "--tls-key", keys.key, "--client-ca", keys.ca)
     with serving(tmp_path, nats_url, *options) as service:
@@ -135,6 +145,11 @@ async def test_only_who_has_a_certificate_gets_an_answer(tmp_path: Path, keys: K
         ("ends in a space ", "certificate:ends%20in%20a%20space%20"),
         ("d\N{CYRILLIC SMALL LETTER IE}ploy", "certificate:d\N{CYRILLIC SMALL LETTER IE}ploy"),
     ],
+)
+@attempt(
+    "a client whose certificate has a NUL, a line end, spaces or a prefix of ours in its name",
+    "pass for another principal",
+    "it is another principal, or its host",
 )
 async def test_no_certificate_passes_for_another(
     start: Any, nats_url: str, tmp_path: Path, keys: Keys, name: str, expected: str
@@ -241,30 +256,40 @@ def test_a_file_of_tokens_that_changes_within_one_step_of_the_clock_is_read_agai
     lines = f"{token_line('first', TOKEN)}\n", f"{token_line('later', f'{TOKEN}-2')}\n"
     file.write_text(lines[0])
     tokens = Tokens(str(file))
-    assert (tokens.principal_of(TOKEN), tokens.principal_of(f"{TOKEN}-2")) == ("first", None)
+    assert (principal_in(tokens, TOKEN), principal_in(tokens, f"{TOKEN}-2")) == ("first", None)
     file.write_text("".join(lines))
-    assert (tokens.principal_of(TOKEN), tokens.principal_of(f"{TOKEN}-2")) == ("first", "later")
+    assert (principal_in(tokens, TOKEN), principal_in(tokens, f"{TOKEN}-2")) == ("first", "later")
     file.write_text(token_line("first", f"{TOKEN}-3") + "\n" + lines[1])
     now[0] += 1.0
-    assert (tokens.principal_of(TOKEN), tokens.principal_of(f"{TOKEN}-3")) == (None, "first")
+    assert (principal_in(tokens, TOKEN), principal_in(tokens, f"{TOKEN}-3")) == (None, "first")
 
 
 @pytest.mark.parametrize("spoil", [lambda file: file.write_text("deploy sha256:12"), Path.unlink])
+@attempt(
+    "a person who spoils the file of tokens",
+    "open the service, or fill its log",
+    "the tokens that were read before count, and one line a minute is logged",
+)
 def test_calls_while_the_tokens_cannot_be_read_log_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], object]
 ) -> None:
     file = tmp_path / "tokens"
     file.write_text(token_line("deploy", TOKEN))
     tokens = Tokens(str(file))
-    assert tokens.principal_of(TOKEN) == "deploy"
+    assert principal_in(tokens, TOKEN) == "deploy"
     spoil(file)
     for _ in range(100):
-        assert tokens.principal_of(TOKEN) == "deploy"
-    assert [record.getMessage().split()[0] for record in caplog.records] == ["event=tokens.unreadable"]
+        assert principal_in(tokens, TOKEN) == "deploy"
+    assert [record.getMessage().split()[0] for record in caplog.records] == ["event=login_file.unreadable"]
     file.write_text(token_line("other", TOKEN))
-    assert tokens.principal_of(TOKEN) == "other"
+    assert principal_in(tokens, TOKEN) == "other"
 
 
+@attempt(
+    "a client that has read the file of tokens",
+    "log in with the digests or names in it",
+    "`UNAUTHENTICATED`",
+)
 async def test_each_caller_has_a_name(tmp_path: Path, keys: Keys, nats_url: str) -> None:
     named, plain = f"{TOKEN}-named", f"{TOKEN}-plain"
     tokens = keys.write("tokens", f"{token_line('deploy', named)}\n{plain}\n".encode())
@@ -288,7 +313,7 @@ async def test_each_caller_has_a_name(tmp_path: Path, keys: Keys, nats_url: str)
 
 
 def test_a_token_without_text_that_is_utf_8_is_nobodys(keys: Keys) -> None:
-    assert Tokens(keys.tokens).principal_of("\udcff" * 16) is None
+    assert Tokens(keys.tokens).find("\udcff" * 16) is None
 
 
 @pytest.mark.parametrize(
@@ -332,6 +357,11 @@ def test_a_file_that_is_no_certificate_is_refused(keys: Keys) -> None:
         Security(tls_cert_file=keys.tokens, tls_key_file=keys.key).check()
 
 
+@attempt(
+    "a client that is set up without TLS",
+    "send its token in the clear",
+    "the client refuses to start",
+)
 def test_no_token_is_sent_in_the_clear(keys: Keys) -> None:
     with pytest.raises(InvalidInputError, match="would be sent in the clear"):
         ServiceLogin(token_file=keys.tokens).aio_channel("127.0.0.1:1", ())

@@ -26,7 +26,7 @@ from ringcast_heartbeat_agent.dapr.observers import Observers
 from ringcast_heartbeat_agent.dapr.subscription import Subscription
 from ringcast_heartbeat_agent.followers import Followers
 from ringcast_heartbeat_agent.telemetry import Measures
-from ringcast_testkit import PATIENCE_S, AgentProcess, NatsServer
+from ringcast_testkit import PATIENCE_S, AgentProcess, NatsServer, attempt
 
 PARTITIONS = 16
 
@@ -203,6 +203,11 @@ def test_callbacks(
         assert application.calls.qsize() == 0
 
 
+@attempt(
+    "an application of the host",
+    "have the agent call other hosts, or a metadata service of the cloud",
+    "refused: only listed addresses are called",
+)
 def test_where_callbacks_may_go(
     tmp_path: Path, shared_nats: NatsServer, application: Application, writer: Any, http_get: Any, store_name: str,
     shared_agent: AgentProcess,
@@ -242,6 +247,11 @@ def test_where_callbacks_may_go(
         assert application.next().path == f"/base/configuration/{store_name}/list"
 
 
+@attempt(
+    "a process without the token",
+    "read rows, or subscribe",
+    "401 or `UNAUTHENTICATED`",
+)
 def test_who_may_call(
     tmp_path: Path, shared_nats: NatsServer, sidecar: Any, writer: Any, http_get: Any, store_name: str
 ) -> None:
@@ -272,6 +282,11 @@ def test_who_may_call(
                     assert told.value.details() == said
 
 
+@attempt(
+    "a web page in a browser of the host",
+    "call the agent, by a name of its own or from its origin",
+    "403",
+)
 def test_requests_of_web_pages_are_refused(
     tmp_path: Path, shared_nats: NatsServer, writer: Any, http_get: Any, store_name: str
 ) -> None:

@@ -23,7 +23,7 @@ from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.leases.socket_front import BURST_BYTES, RATE_BYTES_S, Allowance, Peer, SocketFront
 from ringcast_heartbeat_agent.leases.state import SocketPlace, State
 from ringcast_service import ConfigError
-from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, NatsServer
+from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, NatsServer, attempt
 from ringcast_wire import leases, limits
 
 pb = leases.pb
@@ -120,6 +120,11 @@ async def test_who_does_not_register_is_not_waited_for(agent: AgentProcess, agen
         assert await call.details() == "no registration came within 5 s"
 
 
+@attempt(
+    "processes that only keep the lease socket busy",
+    "keep workers out",
+    "they are few and are ended; workers register",
+)
 async def test_streams_that_do_not_register_are_few_and_keep_nobody_out(
     agent: AgentProcess, agent_socket: Path
 ) -> None:
@@ -245,6 +250,11 @@ async def test_the_metrics_of_an_agent_with_a_socket(agent: AgentProcess, agent_
             pass
 
 
+@attempt(
+    "a second agent of the host",
+    "take the lease socket over",
+    "it does not start",
+)
 def test_a_second_agent_is_refused_and_told_of_the_first(
     agent: AgentProcess, agent_socket: Path, shared_nats: NatsServer
 ) -> None:

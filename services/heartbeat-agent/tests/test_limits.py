@@ -25,7 +25,7 @@ from ringcast_heartbeat_agent.dapr.subscription import Subscription
 from ringcast_heartbeat_agent.dispatch.groups import Registration
 from ringcast_heartbeat_agent.errors import DaprError
 from ringcast_heartbeat_agent.telemetry import Measures
-from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, NatsServer
+from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, NatsServer, attempt
 from ringcast_wire import limits, names
 
 SETTINGS, PING, GOAWAY = 4, 6, 7
@@ -181,6 +181,11 @@ def test_an_answer_that_is_too_large_does_not_come_into_memory(
         assert http_get(f"{at}?key=one/r2").status == 200
 
 
+@attempt(
+    "a user of the host",
+    "use up all that the agent can serve",
+    "refused beyond its share; others are served",
+)
 def test_one_user_has_a_share_of_everything(
     tmp_path: Path, shared_nats: NatsServer, writer: Any, store_name: str
 ) -> None:

@@ -21,7 +21,7 @@ from ringcast_heartbeat_agent.clients import Here, client_of, peer_of
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.token_file import with_token
 from ringcast_service import ConfigError
-from ringcast_testkit import PATIENCE_S, AgentProcess, NatsServer
+from ringcast_testkit import PATIENCE_S, AgentProcess, NatsServer, attempt
 from ringcast_wire import agent_token
 
 
@@ -44,6 +44,11 @@ def test_the_group_of_the_socket_may_read_it(tmp_path: Path) -> None:
     assert (stat.S_IMODE(path.stat().st_mode), path.stat().st_gid) == (0o640, os.getgid())
 
 
+@attempt(
+    "another user of the host",
+    "have the agent use a token file that others may write, or a link in its place",
+    "the agent does not start",
+)
 def test_a_file_that_is_of_no_use_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "agent.token"
 
@@ -81,6 +86,11 @@ def test_where_it_is_looked_for(tmp_path: Path) -> None:
     assert agent_token.find({**home, "RINGCAST_AGENT_TOKEN_FILE": "off"}) == ""
 
 
+@attempt(
+    "a process that does not know the token of the agent",
+    "read rows or the status, or take part in a group",
+    "401 or `UNAUTHENTICATED`; nobody had to turn that on",
+)
 async def test_without_being_told_anything_an_agent_wants_a_token(
     tmp_path: Path, shared_nats: NatsServer, http_get: Any, writer: Any, sidecar: Any, store_name: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -224,6 +234,11 @@ def test_a_connection_from_the_same_port_to_elsewhere_is_not_the_callers() -> No
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can take two users")
+@attempt(
+    "a process of another user of the host",
+    "pass for a trusted user by sharing its port",
+    "neither counts as trusted",
+)
 def test_of_two_users_on_one_port_neither_is_taken() -> None:
     call = (
         "import os, socket, sys; os.setuid(65534); one = socket.socket();"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Final
@@ -15,7 +16,7 @@ from ringcast_wire.tokens import make_token, token_line
 from ringcast_cli import _exit_codes as codes
 from ringcast_cli._client import service_client
 from ringcast_cli._config import CliConfig
-from ringcast_cli._options import settings_of, shared_options
+from ringcast_cli._options import Duration, settings_of, shared_options
 from ringcast_cli._output import note, print_json, print_table, visible
 from ringcast_cli._worker_token_command import agent, worker
 
@@ -40,6 +41,10 @@ def whoami(context: click.Context) -> None:
         print_json(found)
     else:
         click.echo(visible(found.principal))
+        for group in found.groups:
+            click.echo(f"group\t{visible(group)}")
+        if found.expires_at_ms:
+            click.echo(f"expires\t{_time(found.expires_at_ms)}")
         for grant in found.roles:
             click.echo(f"{grant.role}\tof {grant.store}")
         if found.unrestricted:
@@ -54,9 +59,15 @@ def token() -> None:
 
 @token.command()
 @click.argument("name")
+@click.option(
+    "--expires",
+    type=Duration(),
+    metavar="DURATION",
+    help="How long the token counts, such as 720h; without it, until its line is removed.",
+)
 @shared_options()
 @click.pass_context
-def create(context: click.Context, name: str) -> None:
+def create(context: click.Context, name: str, expires: int | None) -> None:
     """Make a token for the principal NAME, and print it once.
 
     Give the token to the client (--service-token-file), and add the line to the service's file of tokens (--tokens),
@@ -64,7 +75,7 @@ def create(context: click.Context, name: str) -> None:
     """
     config = settings_of(context)
     secret = make_token()
-    line = token_line(name, secret)
+    line = token_line(name, secret, None if expires is None else time.time() + expires / 1000)
     if config.json:
         print_json({"name": name, "token": secret, "line": line})
         return

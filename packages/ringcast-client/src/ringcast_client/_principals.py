@@ -17,7 +17,13 @@ class PrincipalCalls:
     async def who_am_i(self) -> WhoAmI:
         """The principal of this client, by its token, its certificate or its host, and its roles."""
         reply = await self._calls.unary(self._calls.rpc.WhoAmI, pb.WhoAmIRequest())
-        return WhoAmI(reply.principal, tuple(map(role_grant, reply.roles)), reply.unrestricted)
+        return WhoAmI(
+            reply.principal,
+            tuple(map(role_grant, reply.roles)),
+            reply.unrestricted,
+            tuple(reply.groups),
+            reply.expires_at_ms,
+        )
 
     async def grant_role(self, principal: str, store: str, role: Role) -> bool:
         """Gives a principal a role for a store; ``*`` means every principal, or every store. False: it had it.

@@ -99,15 +99,19 @@ class RoleGrant:
 
 @dataclass(frozen=True, slots=True)
 class WhoAmI:
-    """What the service takes a client for: the name of its token, ``certificate:`` and the name in its certificate, or
-    ``host:`` and its host where it has neither; and the roles that count for it.
+    """What the service takes a client for: the name of its token, ``oidc:`` with issuer and name of the token of an
+    issuer, ``certificate:`` and the name in its certificate, or ``host:`` and its host where it has none; and the roles
+    that count for it.
 
-    ``unrestricted``: no role is granted to anybody, and every client may do everything.
+    ``unrestricted``: no role is granted to anybody, and every client may do everything. ``groups``: names that the
+    token of an issuer gives it besides. ``expires_at_ms``: when its token expires; 0: it does not.
     """
 
     principal: str
     roles: tuple[RoleGrant, ...] = ()
     unrestricted: bool = False
+    groups: tuple[str, ...] = ()
+    expires_at_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ringcast_testkit._agent import AgentProcess
+from ringcast_testkit._attempts import attempt
 from ringcast_testkit._cluster import NatsCluster
 from ringcast_testkit._config_service import ConfigServiceProcess
 from ringcast_testkit._disk import SmallDisk
@@ -38,6 +39,7 @@ __all__ = [
     "SmallDisk",
     "TcpProxy",
     "WorkerProcess",
+    "attempt",
     "etcd_binary",
     "flags_table",
     "make_spark_home",

@@ -84,6 +84,14 @@ SERVICE: Final = (
         "seconds",
         "How long ago entries were last added to the chain of the audit log.",
     ),
+    _service(
+        "config_service_issuer_keys_age_seconds",
+        "gauge",
+        (),
+        "seconds",
+        "How long ago the keys of an issuer of tokens were read from its URL: of the issuer for which it is longest; 0"
+        " where none has a URL.",
+    ),
     _service("config_service_events_published_total", "counter", (), "events", "Events that the broker has stored."),
     _service(
         "config_service_provision_failures_total",
@@ -157,7 +165,7 @@ SERVICE: Final = (
         ("call", "reason"),
         "calls",
         "gRPC calls refused before anything was done, by kind of call and reason (no_token, unknown_token, "
-        "limit_total, limit_principal, limit_host, no_role).",
+        "expired_token, invalid_token, no_issuer_keys, limit_total, limit_principal, limit_host, no_role).",
     ),
     _service(
         "config_service_callouts_total",

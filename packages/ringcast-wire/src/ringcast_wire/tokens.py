@@ -1,9 +1,10 @@
 """The tokens of the config service: how one is made, and the file in which the service finds those it accepts.
 
 A line of the file is ``NAME sha256:DIGEST``. The name is the principal of each call that comes with the token, and the
-digest is the SHA-256 of the token in hexadecimal. So the file holds no secret. A name may have several lines, as while
-a token is replaced. A line that is only a token is accepted too: its principal is ``token-`` and the first 8 digits of
-the digest. Blank lines, and those that begin with ``#``, don't count.
+digest is the SHA-256 of the token in hexadecimal. So the file holds no secret. ``expires=2027-01-31T12:00:00Z`` may
+follow: from then on the token counts no more. A name may have several lines, as while a token is replaced. A line that
+is only a token is accepted too: its principal is ``token-`` and the first 8 digits of the digest. Blank lines, and
+those that begin with ``#``, don't count.
 
 A digest without salt is enough for a token of 16 characters that a machine has made: nobody can guess it. A password
 that a person has chosen is no token.
@@ -14,6 +15,8 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
+import time
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from ringcast_wire._errors import InvalidInputError, shown
@@ -24,15 +27,24 @@ MAX_PRINCIPAL_LENGTH: Final = 64
 
 _PRINCIPAL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", re.ASCII)
 _DIGEST: Final = re.compile(r"sha256:([0-9a-f]{64})", re.ASCII)
+_TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
+_EXPIRES: Final = re.compile(r"expires=(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)", re.ASCII)
 _RESERVED: Final = frozenset({"local", "anonymous"})
 """What the service calls itself, and a client without a name."""
 
 
 class KnownToken(NamedTuple):
-    """A token that the service accepts: the principal that has it, and its SHA-256 (32 bytes)."""
+    """A token that the service accepts: the principal that has it, its SHA-256 (32 bytes), and when it expires, in
+    seconds of the clock (``None``: never)."""
 
     principal: str
     digest: bytes
+    expires_at_s: float | None = None
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether it counts no more."""
+        return self.expires_at_s is not None and time.time() >= self.expires_at_s
 
 
 def make_token() -> str:
@@ -45,13 +57,16 @@ def digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
 
 
-def token_line(principal: str, token: str) -> str:
-    """The line of a token for the service's file, without an end of line.
+def token_line(principal: str, token: str, expires_at_s: float | None = None) -> str:
+    """The line of a token for the service's file, without an end of line. It expires at a full second.
 
     Raises:
         InvalidInputError: the name of the principal is not one.
     """
-    return f"{check_principal('name', principal)} sha256:{digest(token).hex()}"
+    line = f"{check_principal('name', principal)} sha256:{digest(token).hex()}"
+    if expires_at_s is None:
+        return line
+    return f"{line} expires={datetime.fromtimestamp(int(expires_at_s), UTC).strftime(_TIME)}"
 
 
 def check_principal(field: str, value: str) -> str:
@@ -97,16 +112,27 @@ def _known(where: str, line: str) -> KnownToken:
             )
         hashed = digest(line)
         return KnownToken(f"token-{hashed.hex()[:8]}", hashed)
-    if len(rest) != 1 or (hexadecimal := _DIGEST.fullmatch(rest[0])) is None:
+    if len(rest) > 2 or (hexadecimal := _DIGEST.fullmatch(rest[0])) is None:
         raise InvalidInputError(
             f"{where} is not NAME sha256:DIGEST with a digest of 64 hexadecimal digits in small letters",
             field="token_file",
         )
+    expires_at_s = _expiry(where, rest[1]) if len(rest) == 2 else None
     try:
-        return KnownToken(check_principal("name", name), bytes.fromhex(hexadecimal[1]))
+        return KnownToken(check_principal("name", name), bytes.fromhex(hexadecimal[1]), expires_at_s)
     except InvalidInputError:
         # The name is not shown: a token may stand there by mistake.
         raise InvalidInputError(
             f"{where} has a name that is not 1 to {MAX_PRINCIPAL_LENGTH} characters of A-Z a-z 0-9 . _ @ -",
             field="token_file",
+        ) from None
+
+
+def _expiry(where: str, text: str) -> float:
+    try:
+        found = _EXPIRES.fullmatch(text)
+        return datetime.strptime(found[1] if found else "", _TIME).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        raise InvalidInputError(
+            f"{where} ends in what is not expires= with a time as 2027-01-31T12:00:00Z", field="token_file"
         ) from None

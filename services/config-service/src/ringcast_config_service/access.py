@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 from ringcast_wire import EventLog, InvalidInputError, PermissionDeniedError, RingcastError, Role, limits, names, shown
 from ringcast_wire.tokens import KnownToken
@@ -80,9 +80,19 @@ RULES: Final[dict[str, Rule]] = {
 }
 """By the name of the RPC."""
 
-MAX_PRINCIPAL_LENGTH: Final = 160
+MAX_PRINCIPAL_LENGTH: Final = 400
 _RELOAD_S: Final = 2.0
 _DIGEST: Final = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
+
+
+class TokensOfCallers(Protocol):
+    """The tokens with which callers can log in, of this instance."""
+
+    def known_tokens(self) -> Sequence[KnownToken] | None:
+        """Those in its file; ``None``: it asks for none."""
+
+    def principals_of_issuers(self) -> Sequence[str]:
+        """How the principals begin whose tokens others make."""
 
 
 class Access:
@@ -95,8 +105,8 @@ class Access:
         self._repository = repository
         self._refusals = refusals
         self._audit = audit
-        self.known_tokens: Callable[[], Sequence[KnownToken]] | None = None
-        """The tokens in the file of this instance; ``None`` where it asks for none."""
+        self.logins: TokensOfCallers | None = None
+        """``None`` where it asks for no tokens."""
         self._revoked: frozenset[bytes] = frozenset()
         self._loading = asyncio.Lock()
         self._grants: list[RoleGrant] = []
@@ -153,10 +163,10 @@ class Access:
         if rule.store == EACH:
             return self._each(method, caller)
         store = (ALL if rule.store == ALL else str(getattr(request, rule.store))) or ALL
-        if self._has(caller.principal, rule.role, store):
+        if self._has(caller, rule.role, store):
             return None
         reason = caller.reason or str(getattr(request, "reason", ""))
-        has_glass = self._has(caller.principal, Role.BREAK_GLASS, store)
+        has_glass = self._has(caller, Role.BREAK_GLASS, store)
         if has_glass and reason:
             # A name or reason that is none is cut: the call is refused for it in a moment.
             place = cut(store), cut(key)
@@ -169,7 +179,7 @@ class Access:
                 f"which counts only in a call with a reason, and {method} came without one",
                 field="reason",
             )
-        has = sorted({grant.role for grant in self.roles_of(caller.principal) if grant.store in (ALL, store)})
+        has = sorted({grant.role for grant in self.roles_of(caller) if grant.store in (ALL, store)})
         raise PermissionDeniedError(
             f"principal {shown(caller.principal, 200)} has no role {rule.role} for store {shown(store)}, which "
             f"{method} needs: it has {', '.join(has) or 'none'}",
@@ -194,23 +204,24 @@ class Access:
 
     def may(self, caller: Caller, role: Role, store: str) -> bool:
         """Whether a caller may do what needs a role for a store."""
-        if not self._roles or self._has(caller.principal, role, store):
+        if not self._roles or self._has(caller, role, store):
             return True
-        return bool(caller.reason) and self._has(caller.principal, Role.BREAK_GLASS, store)
+        return bool(caller.reason) and self._has(caller, Role.BREAK_GLASS, store)
 
-    def _has(self, principal: str, role: Role, store: str) -> bool:
-        places = ((name, place) for name in (principal, ALL) for place in (store, ALL))
+    def _has(self, caller: Caller, role: Role, store: str) -> bool:
+        places = ((name, place) for name in (*caller.names, ALL) for place in (store, ALL))
         return any(role in self._roles.get(place, ()) for place in places)
 
     def _each(self, method: str, caller: Caller) -> AuditFact | None:
         """A call for several stores, some of which break-glass may show."""
-        if not caller.reason or not any(grant.role is Role.BREAK_GLASS for grant in self.roles_of(caller.principal)):
+        if not caller.reason or not any(grant.role is Role.BREAK_GLASS for grant in self.roles_of(caller)):
             return None
         return AuditFact(caller.principal, method, ALL, outcome="break-glass", reason=caller.reason)
 
-    def roles_of(self, principal: str) -> list[RoleGrant]:
-        """The roles that count for a principal."""
-        return [grant for grant in self._grants if grant.principal in (principal, ALL)]
+    def roles_of(self, caller: Caller) -> list[RoleGrant]:
+        """The roles that count for a caller: its own, those of its groups, and everybody's."""
+        names = {*caller.names, ALL}
+        return [grant for grant in self._grants if grant.principal in names]
 
     def list_roles(self, caller: Caller, store: str, principal: str) -> list[RoleGrant]:
         """Those of a store and of a principal, either of which may be empty for all, that the caller is admin of."""
@@ -231,7 +242,7 @@ class Access:
             LimitExceededError: as many as may be are granted.
         """
         grant = RoleGrant(_checked_principal(principal), _checked_store(store), role, 0, by.principal)
-        done = await self._repository.grant_role(grant, by.reason)
+        done = await self._repository.grant_role(grant, by.reason, by.groups)
         await self.load()
         if done:
             log.info("role.granted", principal=principal, store=store, role=role, by=by.principal)
@@ -245,7 +256,7 @@ class Access:
             InvalidInputError: a name is none, or it is the last ADMIN of all stores.
         """
         done = await self._repository.revoke_role(
-            _checked_principal(principal), _checked_store(store), role, by.principal, by.reason
+            _checked_principal(principal), _checked_store(store), role, Authorship(by.principal, by.reason), by.groups
         )
         await self.load()
         if done:
@@ -262,9 +273,13 @@ class Access:
                 log in any more.
             LimitExceededError: as many as may be are revoked.
         """
-        known = None if self.known_tokens is None else list(self.known_tokens())
+        known = None if self.logins is None else self.logins.known_tokens()
         tokens = _chosen_tokens(known or [], principal, digest)
-        done = await self._repository.revoke_tokens(tokens, known, Authorship(by.principal, by.reason))
+        counting = None if known is None else [token for token in known if not token.has_expired]
+        issuers = () if self.logins is None else self.logins.principals_of_issuers()
+        done = await self._repository.revoke_tokens(
+            tokens, counting, Authorship(by.principal, by.reason), by.groups, issuers
+        )
         await self.load()
         for token in tokens:
             log.warning("token.revoked", principal=token.principal, digest=token.digest.hex()[:16], by=by.principal)

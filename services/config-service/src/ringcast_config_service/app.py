@@ -26,6 +26,7 @@ from ringcast_config_service.config import Config
 from ringcast_config_service.core import Core
 from ringcast_config_service.grpc.dead_letter_calls import DeadLetterCalls
 from ringcast_config_service.grpc.transport import GrpcServer
+from ringcast_config_service.logins import Logins
 from ringcast_config_service.nats.bus_client import BusClient
 from ringcast_config_service.nats.dead_letters import DeadLetterBox
 from ringcast_config_service.nats.fetch_server import FetchServer
@@ -71,6 +72,7 @@ class App(Lifetime):
         box = DeadLetterBox(nc, js)
         replays = Replays(nc, repository.reader, box, telemetry)
         dead_letters = DeadLetterCalls(repository.stores, box, replays, telemetry, core.audit)
+        logins = Logins.of(config.security, config.oidc)
         server = GrpcServer(
             core.handlers,
             core.lifecycle,
@@ -81,15 +83,16 @@ class App(Lifetime):
             telemetry,
             core.audit,
             config.security,
+            logins,
             change_stream_s=config.change_stream_s,
             list_snapshot_s=config.list_snapshot_s,
             connections=config.connections,
         )
         readiness = Readiness(repository, lambda: nc.is_connected, server.health, telemetry.measures)
         self._readiness = readiness
-        self._measure(repository, nc, core)
+        self._measure(repository, nc, core, logins)
         await core.access.load()
-        if core.access.unrestricted and (config.security.token_file or config.security.client_ca_file):
+        if core.access.unrestricted and (logins.needed or config.security.client_ca_file):
             log.warning("roles.none")
         registration = None
         if config.cluster.on:
@@ -104,6 +107,9 @@ class App(Lifetime):
                     "roles": core.access.run(),
                 }
             )
+            if logins.verifier is not None:
+                await logins.verifier.start()
+                work["issuer_keys"] = logins.verifier.run()
             if registration is not None:
                 work["registration"] = registration.run(self.ready, self._addresses)
             running = [tasks.create_task(each, name=name) for name, each in work.items()]
@@ -153,7 +159,7 @@ class App(Lifetime):
         await bounded("claims on the outbox", core.relay.withdraw(), bound_s)
         log.info("service.stopped")
 
-    def _measure(self, repository: Repository, nc: Client, core: Core) -> None:
+    def _measure(self, repository: Repository, nc: Client, core: Core, logins: Logins) -> None:
         """Says where the gauges are read."""
         measures = self._telemetry.measures
         measures.retries = lambda: repository.retries
@@ -164,6 +170,7 @@ class App(Lifetime):
             "fetches_waiting": lambda: core.fetches.waiting,
             "audit_behind_seconds": lambda: core.audit.behind_s,
             "stores_not_provisioned": lambda: core.provisioner.failing,
+            "issuer_keys_age_seconds": lambda: 0.0 if logins.verifier is None else logins.verifier.keys_age_s,
             "connected:nats": lambda: nc.is_connected,
         }
 

@@ -26,6 +26,7 @@ from ringcast_config_service.callout.settings import CalloutSettings
 from ringcast_config_service.cluster.settings import ClusterSettings
 from ringcast_config_service.grpc.connections import ConnectionSettings
 from ringcast_config_service.nats.streams import StreamSizes
+from ringcast_config_service.oidc.settings import OidcSettings
 from ringcast_config_service.repository.base import DEFAULT_LOCK_TIMEOUT_MS, DEFAULT_WRITE_CONNECTIONS
 from ringcast_config_service.security import Security
 
@@ -95,6 +96,7 @@ class Config:
         "30s", "How often streams and buckets are compared with the stores, and repaired.", allowed=above(0)
     )
     security: Security = field(default_factory=Security)
+    oidc: OidcSettings = field(default_factory=OidcSettings)
     callout: CalloutSettings = field(default_factory=CalloutSettings)
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
     nats_replicas: int = setting(1, "Copies of each stream and bucket in a NATS cluster.", allowed=between(1, 5))
@@ -120,5 +122,6 @@ class Config:
         except InvalidInputError as error:
             raise ConfigError(f"nats: {error}") from error
         self.security.check()
+        self.oidc.check(uses_tls=self.security.uses_tls)
         self.callout.check()
         self.cluster.check()

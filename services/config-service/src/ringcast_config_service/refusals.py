@@ -13,7 +13,10 @@ from ringcast_config_service.caller import Caller
 
 log = EventLog(logging.getLogger(__name__))
 
-REASONS: Final = ("no_token", "unknown_token", "limit_total", "limit_principal", "limit_host", "no_role")
+REASONS: Final = (
+    *("no_token", "unknown_token", "expired_token", "invalid_token", "no_issuer_keys"),
+    *("limit_total", "limit_principal", "limit_host", "no_role"),
+)
 _QUIET_S: Final = 60.0
 """From one line about a host and reason to the next."""
 _MAX_QUIET: Final = 1_024

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import grpc
@@ -70,9 +69,10 @@ class Security:
             bool(self.client_ca_file),
         )
 
-    def tokens(self) -> Tokens | None:
-        """The tokens of which each call needs one; ``None`` where it needs none."""
-        return Tokens(self.token_file) if self.token_file else None
+    @property
+    def uses_tls(self) -> bool:
+        """Whether the port is opened with TLS."""
+        return bool(self.tls_cert_file)
 
     def _certificates(self) -> grpc.ServerCertificateConfiguration:
         cert = read_login_file("tls_cert", self.tls_cert_file)
@@ -96,17 +96,15 @@ class Tokens:
 
     def __init__(self, path: str) -> None:
         self._file: WatchedFile[list[KnownToken]] = WatchedFile(path, read_known_tokens, [])
-        self.is_revoked: Callable[[bytes], bool] = lambda _: False
-        """Whether a token with a digest is refused although it is in the file."""
 
-    def principal_of(self, token: str) -> str | None:
-        """The principal that has this token now; ``None``: nobody has it."""
+    def find(self, token: str) -> KnownToken | None:
+        """What the file says of this token now; ``None``: nothing."""
         sent, found = digest(token), None
         for known in self.known():  # all of them, so that the time reveals nothing
             if hmac.compare_digest(known.digest, sent):
-                found = known.principal
-        return None if found is not None and self.is_revoked(sent) else found
+                found = known
+        return found
 
     def known(self) -> list[KnownToken]:
-        """The tokens in the file now, revoked ones too."""
+        """The tokens in the file now, revoked and expired ones too."""
         return self._file.now()

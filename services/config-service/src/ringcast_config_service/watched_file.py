@@ -64,4 +64,4 @@ class WatchedFile(Generic[T]):
         """Each problem once a minute: every call of every client comes here."""
         if problem != self._problem or now >= self._quiet_until:
             self._problem, self._quiet_until = problem, now + _QUIET_S
-            log.error("tokens.unreadable", error=problem)
+            log.error("login_file.unreadable", error=problem)

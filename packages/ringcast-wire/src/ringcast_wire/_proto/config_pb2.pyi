@@ -69,14 +69,18 @@ class WhoAmIRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class WhoAmIResponse(_message.Message):
-    __slots__ = ("principal", "roles", "unrestricted")
+    __slots__ = ("principal", "roles", "unrestricted", "groups", "expires_at_ms")
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     ROLES_FIELD_NUMBER: _ClassVar[int]
     UNRESTRICTED_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_MS_FIELD_NUMBER: _ClassVar[int]
     principal: str
     roles: _containers.RepeatedCompositeFieldContainer[RoleGrant]
     unrestricted: bool
-    def __init__(self, principal: _Optional[str] = ..., roles: _Optional[_Iterable[_Union[RoleGrant, _Mapping]]] = ..., unrestricted: _Optional[bool] = ...) -> None: ...
+    groups: _containers.RepeatedScalarFieldContainer[str]
+    expires_at_ms: int
+    def __init__(self, principal: _Optional[str] = ..., roles: _Optional[_Iterable[_Union[RoleGrant, _Mapping]]] = ..., unrestricted: _Optional[bool] = ..., groups: _Optional[_Iterable[str]] = ..., expires_at_ms: _Optional[int] = ...) -> None: ...
 
 class RoleGrant(_message.Message):
     __slots__ = ("principal", "store", "role", "granted_at_ms", "granted_by")

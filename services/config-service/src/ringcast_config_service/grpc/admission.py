@@ -10,13 +10,13 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from ringcast_service import Context
-from ringcast_wire import LimitExceededError, UnauthenticatedError, limits
+from ringcast_wire import LimitExceededError, UnauthenticatedError, UnavailableError, limits
 
-from ringcast_config_service.caller import Caller
+from ringcast_config_service.caller import Caller, LoginRefusedError
 from ringcast_config_service.grpc import callers
 from ringcast_config_service.grpc.turns import Turns
+from ringcast_config_service.logins import Logins
 from ringcast_config_service.refusals import Refusals
-from ringcast_config_service.security import Tokens
 
 MAX_REQUEST_BYTES: Final = 2 * limits.MAX_BATCH_BYTES
 """Above every legal request, so that an oversized row is refused with a sentence and not by the transport."""
@@ -75,8 +75,8 @@ _RETRY_AFTER_S: Final = 1.0
 class Admission:
     """Counts the open calls of an instance, and refuses those above :data:`LIMITS` or without a valid token."""
 
-    def __init__(self, tokens: Tokens | None, refusals: Refusals) -> None:
-        self._tokens = tokens
+    def __init__(self, logins: Logins, refusals: Refusals) -> None:
+        self._logins = logins
         self._refusals = refusals
         self._open: Counter[tuple[CallKind, str]] = Counter()
         self._reads = asyncio.Semaphore(_MAX_READS)
@@ -87,6 +87,7 @@ class Admission:
 
         Raises:
             UnauthenticatedError: a token is needed, and the call has none that is valid.
+            UnavailableError: whether its token is valid can't be known now.
             LimitExceededError: there are too many.
             InvalidInputError: the reason that it came with is none.
         """
@@ -117,6 +118,7 @@ class Admission:
 
         Raises:
             UnauthenticatedError: it does not.
+            UnavailableError: that can't be known now.
         """
         self._identify(context, kind)
 
@@ -139,10 +141,14 @@ class Admission:
             yield
 
     def _identify(self, context: Context, kind: CallKind) -> Caller:
-        if self._tokens is None or kind in _NEED_NO_TOKEN:
+        if not self._logins.needed or kind in _NEED_NO_TOKEN:
             return callers.connection_of(context)
-        tokens = callers.bearer_tokens(context)
-        if len(tokens) == 1 and (principal := self._tokens.principal_of(tokens[0])) is not None:
-            return callers.token_caller(context, principal)
-        self._refusals.login(kind, "unknown_token" if tokens else "no_token", callers.host_of(str(context.peer())))
-        raise UnauthenticatedError("a token that the config service knows is needed: see token_file")
+        host = callers.host_of(str(context.peer()))
+        try:
+            return callers.token_caller(context, self._logins.login_of(callers.bearer_tokens(context)))
+        except LoginRefusedError as refused:
+            self._refusals.login(kind, refused.reason, host)
+            raise UnauthenticatedError(str(refused)) from None
+        except UnavailableError:
+            self._refusals.login(kind, "no_issuer_keys", host)
+            raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
 import urllib.parse
 from collections.abc import Iterable
@@ -13,7 +12,7 @@ from typing import Final
 from ringcast_service import Context
 from ringcast_wire import InvalidInputError, check_reason, names
 
-from ringcast_config_service.caller import Caller
+from ringcast_config_service.caller import Caller, Login, line_of
 
 MAX_CERTIFICATE_NAME: Final = 128
 _SCHEME: Final = "bearer "
@@ -58,25 +57,15 @@ def _any_cut(certificates: Iterable[bytes]) -> bool:
     return any(map(has_cut_name, certificates))
 
 
-def token_caller(context: Context, principal: str) -> Caller:
-    """The caller with a token that was found to be this principal's."""
+def token_caller(context: Context, login: Login) -> Caller:
+    """The caller with a token that was found to prove this."""
     connection = str(context.peer())
-    return Caller(principal, connection, host_of(connection))
+    return Caller(login.principal, connection, host_of(connection), "", login.groups, login.expires_at_s)
 
 
 def certificate_name(name: bytes) -> str:
-    """A name in a certificate as one line of text of at most 128 characters; different for different names.
-
-    What is not printable is escaped as in a URL, and so are spaces where one is last: no role could be granted to such
-    a name. A longer name ends in a digest of it all.
-    """
-    text = name.decode(errors="surrogateescape")
-    if not text.isprintable() or "%" in text or text.endswith(" "):
-        text = urllib.parse.quote(name, safe=("" if text.endswith(" ") else " ") + "!#$&'()*+,/:;=?@[]")
-    if len(text) <= MAX_CERTIFICATE_NAME:
-        return text
-    ending = "%%" + hashlib.sha256(name).hexdigest()[:32] + "%%"
-    return text[: MAX_CERTIFICATE_NAME - len(ending)] + ending
+    """A name in a certificate as one line of text of at most 128 characters; different for different names."""
+    return line_of(name, MAX_CERTIFICATE_NAME)
 
 
 def bearer_tokens(context: Context) -> list[str]:

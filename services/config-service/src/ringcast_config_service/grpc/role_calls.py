@@ -24,9 +24,14 @@ class RoleCalls(ConfigServiceServicer):
         self._access = access
 
     async def WhoAmI(self, _request: pb.WhoAmIRequest, context: Context) -> pb.WhoAmIResponse:
-        principal, access = caller_of(context).principal, self._access
-        roles = map(_message, access.roles_of(principal))
-        return pb.WhoAmIResponse(principal=principal, roles=roles, unrestricted=access.unrestricted)
+        caller, access = caller_of(context), self._access
+        return pb.WhoAmIResponse(
+            principal=caller.principal,
+            roles=map(_message, access.roles_of(caller)),
+            unrestricted=access.unrestricted,
+            groups=caller.groups,
+            expires_at_ms=int((caller.expires_at_s or 0) * 1000),
+        )
 
     async def GrantRole(self, request: pb.GrantRoleRequest, context: Context) -> pb.GrantRoleResponse:
         async def work() -> bool:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol
+
+from ringcast_config_service.caller import Caller
 
 GOODBYE_S: Final = 5.0
 """How long a client may go on sending after the answer that nothing more is read."""
@@ -21,7 +24,8 @@ class Ending(Protocol):
 
 class StreamLives:
     """The open streams of one kind. Each is ended after ``life_s`` at the latest: by then a token that was
-    withdrawn counts, a client finds another instance, and one that only keeps its place has lost it."""
+    withdrawn counts no more, a client finds another instance, and one that only keeps its place has lost it. One that
+    began with a token is ended when that expires."""
 
     def __init__(self, life_s: float) -> None:
         self._life_s = life_s
@@ -29,11 +33,13 @@ class StreamLives:
         self._stopping = False
 
     @contextmanager
-    def of(self, stream: Ending) -> Iterator[None]:
-        """The life of a stream, for as long as it is served."""
+    def of(self, stream: Ending, caller: Caller) -> Iterator[None]:
+        """The life of a caller's stream, for as long as it is served."""
         self._open.add(stream)
         # Not all at once: their clients come back at once.
         life_s = 0.0 if self._stopping else self._life_s * random.uniform(0.5, 1.0)  # noqa: S311
+        if caller.expires_at_s is not None:
+            life_s = max(0.0, min(life_s, caller.expires_at_s - time.time()))
         timer = asyncio.get_running_loop().call_later(life_s, stream.end)
         try:
             yield

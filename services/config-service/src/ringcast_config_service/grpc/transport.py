@@ -40,6 +40,7 @@ from ringcast_config_service.grpc.store_calls import StoreCalls
 from ringcast_config_service.grpc.stream_life import StreamLives
 from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.lifecycle import Lifecycle
+from ringcast_config_service.logins import Logins
 from ringcast_config_service.repository import HistoryFilter, ListedRow, ListFilter, Revision, WriteOutcome
 from ringcast_config_service.security import Security
 from ringcast_config_service.telemetry import Telemetry
@@ -77,22 +78,21 @@ class GrpcServer:
         listen: str,
         telemetry: Telemetry,
         audit: AuditTrail,
-        security: Security | None = None,
+        security: Security,
+        logins: Logins,
         *,
         change_stream_s: float,
         list_snapshot_s: float,
         connections: ConnectionSettings,
     ) -> None:
         self._listen = listen
-        self._security = security or Security()
+        self._security = security
         self.port = 0
         self.health = Health()
         # No maximum_concurrent_rpcs: it would count refused calls and health watches too.
         self._server = grpc.aio.server(options=channel_options(connections))
-        tokens = self._security.tokens()
-        if tokens is not None:
-            tokens.is_revoked, access.known_tokens = access.is_revoked, tokens.known
-        admission = Admission(tokens, telemetry.measures.refusals)
+        logins.is_revoked, access.logins = access.is_revoked, logins
+        admission = Admission(logins, telemetry.measures.refusals)
         guarded: Any = GuardedServer(self._server, admission, access, _KINDS)
         self._lives = StreamLives(change_stream_s)
         lists = Lists(list_snapshot_s, lambda context: admission.check_login(context, CallKind.LIST))
@@ -181,13 +181,13 @@ class _Servicer(StoreCalls, RoleCalls, AuditCalls):
 
     async def Change(self, _requests: AsyncIterator[pb.Changes], context: Context) -> None:
         stream = ChangeStream(self._handlers, self._writer, context)
-        with self._lives.of(stream):
+        with self._lives.of(stream, caller_of(context)):
             await answer(context, stream.run())
 
     async def Write(self, _requests: AsyncIterator[pb.WriteBatch], context: Context) -> None:
         with self._telemetry.call("config.service.write", context.invocation_metadata()) as traceparent:
             stream = BulkStream(self._handlers, self._writer, context, traceparent)
-            with self._lives.of(stream):
+            with self._lives.of(stream, caller_of(context)):
                 await answer(context, stream.run())
 
     async def Get(self, request: pb.GetRequest, context: Context) -> pb.GetResponse:

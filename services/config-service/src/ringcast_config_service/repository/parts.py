@@ -278,10 +278,11 @@ class RoleRepository(Protocol):
     async def role_grants(self) -> list[RoleGrant]:
         """All of them by store, principal and role."""
 
-    async def grant_role(self, grant: RoleGrant, reason: str = "") -> bool:
+    async def grant_role(self, grant: RoleGrant, reason: str = "", groups: Sequence[str] = ()) -> bool:
         """Grants a role at the time of the database's clock; false where it is granted already.
 
-        With a reason the role BREAK_GLASS counts as ADMIN.
+        With a reason the role BREAK_GLASS counts as ADMIN. The roles of ``groups`` count as those of
+        :attr:`RoleGrant.granted_by`.
 
         Raises:
             PermissionDeniedError: :attr:`RoleGrant.granted_by` is no ADMIN of the store now, and roles are granted.
@@ -289,11 +290,14 @@ class RoleRepository(Protocol):
             LimitExceededError: as many as may be are granted.
         """
 
-    async def revoke_role(self, principal: str, store: str, role: Role, by: str, reason: str = "") -> bool:
+    async def revoke_role(
+        self, principal: str, store: str, role: Role, by: Authorship, groups: Sequence[str] = ()
+    ) -> bool:
         """Takes a role away; false where there is none.
 
         Raises:
-            PermissionDeniedError: the principal ``by`` is no ADMIN of the store now, and roles are granted.
+            PermissionDeniedError: neither ``by`` nor one of its groups is ADMIN of the store now, and roles are
+                granted.
             InvalidInputError: it is the last ADMIN of all stores.
         """
 
@@ -301,11 +305,17 @@ class RoleRepository(Protocol):
         """The digests (SHA-256) of tokens that are refused."""
 
     async def revoke_tokens(
-        self, tokens: Sequence[KnownToken], known: Sequence[KnownToken] | None, by: Authorship
+        self,
+        tokens: Sequence[KnownToken],
+        known: Sequence[KnownToken] | None,
+        by: Authorship,
+        groups: Sequence[str] = (),
+        issuers: Sequence[str] = (),
     ) -> int:
         """Has tokens refused from now on; how many were not yet.
 
-        ``known``: the tokens that can log in; ``None``: callers need none.
+        ``known``: the tokens that can log in; ``None``: callers need none. ``issuers``: how
+        the principals begin whose tokens others make.
 
         Raises:
             PermissionDeniedError: the principal of ``by`` is no ADMIN of all stores now, and roles are granted.

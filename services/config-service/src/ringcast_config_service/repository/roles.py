@@ -26,15 +26,16 @@ def to_digests(records: Iterable[Record]) -> frozenset[bytes]:
     return frozenset(bytes.fromhex(record[0]) for record in records)
 
 
-def may_grant(granted: Sequence[RoleGrant], new: RoleGrant, reason: str = "") -> bool:
+def may_grant(granted: Sequence[RoleGrant], new: RoleGrant, reason: str = "", groups: Sequence[str] = ()) -> bool:
     """Whether the role is to be stored: false where it is there.
 
     Raises:
-        PermissionDeniedError: some are granted, and none lets :attr:`RoleGrant.granted_by` grant this one.
+        PermissionDeniedError: some are granted, and none lets :attr:`RoleGrant.granted_by`, or one of its groups, grant
+            this one.
         InvalidInputError: it is the first, and does not let its principal grant others.
         LimitExceededError: there are too many.
     """
-    check_admin(granted, new.granted_by, new.store, reason)
+    check_admin(granted, Authorship(new.granted_by, reason), new.store, groups)
     if any(grant[:3] == new[:3] for grant in granted):
         return False
     if not granted and not _is_admin_of_all(new):
@@ -46,14 +47,16 @@ def may_grant(granted: Sequence[RoleGrant], new: RoleGrant, reason: str = "") ->
     return True
 
 
-def may_revoke(granted: Sequence[RoleGrant], principal: str, store: str, role: Role, by: str, reason: str = "") -> bool:
+def may_revoke(
+    granted: Sequence[RoleGrant], principal: str, store: str, role: Role, by: Authorship, groups: Sequence[str] = ()
+) -> bool:
     """Whether there is such a role.
 
     Raises:
-        PermissionDeniedError: some are granted, and none lets ``by`` revoke this one.
+        PermissionDeniedError: some are granted, and none lets ``by``, or one of its groups, revoke this one.
         InvalidInputError: it is the last one that lets anybody grant others for all stores.
     """
-    check_admin(granted, by, store, reason)
+    check_admin(granted, by, store, groups)
     found = [grant for grant in granted if grant[:3] == (principal, store, role)]
     if found and [grant for grant in granted if _is_admin_of_all(grant)] == found:
         raise InvalidInputError(
@@ -63,14 +66,19 @@ def may_revoke(granted: Sequence[RoleGrant], principal: str, store: str, role: R
     return bool(found)
 
 
-def check_admin(granted: Sequence[RoleGrant], by: str, store: str, reason: str = "") -> None:
-    """An instance may not know yet that ``by`` is no admin any more, or that roles are granted at all."""
-    roles = (Role.ADMIN, Role.BREAK_GLASS) if reason else (Role.ADMIN,)
+def check_admin(granted: Sequence[RoleGrant], by: Authorship, store: str, groups: Sequence[str] = ()) -> None:
+    """An instance may not know yet that ``by`` is no admin any more, or that roles are granted at all.
+
+    Raises:
+        PermissionDeniedError: neither it nor one of its groups may.
+    """
+    roles = (Role.ADMIN, Role.BREAK_GLASS) if by.reason else (Role.ADMIN,)
+    names = {by.author, *groups, ALL}
     if granted and not any(
-        grant.role in roles and grant.principal in (by, ALL) and grant.store in (store, ALL) for grant in granted
+        grant.role in roles and grant.principal in names and grant.store in (store, ALL) for grant in granted
     ):
         raise PermissionDeniedError(
-            f"principal {shown(by, 200)} has no role {Role.ADMIN} for store {shown(store)}, or not any more",
+            f"principal {shown(by.author, 200)} has no role {Role.ADMIN} for store {shown(store)}, or not any more",
             field="store",
         )
 
@@ -81,23 +89,25 @@ def revocable(
     tokens: Sequence[KnownToken],
     known: Sequence[KnownToken] | None,
     by: Authorship,
+    groups: Sequence[str] = (),
+    issuers: Sequence[str] = (),
 ) -> list[KnownToken]:
     """Those of the tokens that are not revoked yet. ``known``: those in the service's file, ``None`` where it asks for
-    none.
+    none; ``issuers``: how the principals begin whose tokens are not in the file.
 
     Raises:
         PermissionDeniedError: roles are granted, and ``by`` has none for this.
         InvalidInputError: nobody could grant a role any more, or call at all.
         LimitExceededError: too many are revoked.
     """
-    check_admin(granted, by.author, ALL, by.reason)
+    check_admin(granted, by, ALL, groups)
     new = [token for token in dict.fromkeys(tokens) if token.digest not in revoked]
     if len(revoked) + len(new) > MAX_REVOKED_TOKENS:
         raise LimitExceededError(
             f"{len(revoked)} tokens are revoked, the limit is {MAX_REVOKED_TOKENS}: {len(new)} more can't be",
             field="digest",
         )
-    if new and not _somebody_is_left(granted, revoked | {token.digest for token in new}, known):
+    if new and not _somebody_is_left(granted, revoked | {token.digest for token in new}, known, issuers):
         raise InvalidInputError(
             f"no {Role.ADMIN} of the store {ALL!r} could log in without this token of {new[0].principal!r}: make "
             "another token or another admin before",
@@ -107,14 +117,19 @@ def revocable(
 
 
 def _somebody_is_left(
-    granted: Sequence[RoleGrant], revoked: frozenset[bytes], known: Sequence[KnownToken] | None
+    granted: Sequence[RoleGrant],
+    revoked: frozenset[bytes],
+    known: Sequence[KnownToken] | None,
+    issuers: Sequence[str],
 ) -> bool:
     """Whether a principal that may grant roles can log in."""
     if known is None:
         return True
     admins = {grant.principal for grant in granted if _is_admin_of_all(grant)} or {ALL}
     left = {token.principal for token in known if token.digest not in revoked}
-    return bool(left) if ALL in admins else not admins.isdisjoint(left)
+    if ALL in admins:
+        return bool(left or issuers)
+    return not admins.isdisjoint(left) or any(admin.startswith(tuple(issuers)) for admin in admins)
 
 
 def granted_fact(grant: RoleGrant, reason: str) -> AuditFact:

@@ -24,20 +24,22 @@ class PostgresRoles:
         async with self._sessions.use("fetches") as db:
             return roles.to_grants(await db.fetch(Sql.ROLE_GRANTS))
 
-    async def grant_role(self, grant: RoleGrant, reason: str = "") -> bool:
+    async def grant_role(self, grant: RoleGrant, reason: str = "", groups: Sequence[str] = ()) -> bool:
         async def work(db: Connection) -> bool:
-            if wanted := roles.may_grant(await _locked(db), grant, reason):
+            if wanted := roles.may_grant(await _locked(db), grant, reason, groups):
                 await db.execute(Sql.INSERT_ROLE, *grant[:3], grant.granted_by)
                 await add_facts(db, [roles.granted_fact(grant, reason)])
             return wanted
 
         return await self._sessions.transact(work)
 
-    async def revoke_role(self, principal: str, store: str, role: Role, by: str, reason: str = "") -> bool:
+    async def revoke_role(
+        self, principal: str, store: str, role: Role, by: Authorship, groups: Sequence[str] = ()
+    ) -> bool:
         async def work(db: Connection) -> bool:
-            if found := roles.may_revoke(await _locked(db), principal, store, role, by, reason):
+            if found := roles.may_revoke(await _locked(db), principal, store, role, by, groups):
                 await db.execute(Sql.DELETE_ROLE, principal, store, role)
-                await add_facts(db, [roles.revoked_fact(principal, store, role, Authorship(by, reason))])
+                await add_facts(db, [roles.revoked_fact(principal, store, role, by)])
             return found
 
         return await self._sessions.transact(work)
@@ -47,12 +49,17 @@ class PostgresRoles:
             return roles.to_digests(await db.fetch(Sql.REVOKED_TOKENS))
 
     async def revoke_tokens(
-        self, tokens: Sequence[KnownToken], known: Sequence[KnownToken] | None, by: Authorship
+        self,
+        tokens: Sequence[KnownToken],
+        known: Sequence[KnownToken] | None,
+        by: Authorship,
+        groups: Sequence[str] = (),
+        issuers: Sequence[str] = (),
     ) -> int:
         async def work(db: Connection) -> int:
             granted = await _locked(db)
             revoked = roles.to_digests(await db.fetch(Sql.REVOKED_TOKENS))
-            new = roles.revocable(granted, revoked, tokens, known, by)
+            new = roles.revocable(granted, revoked, tokens, known, by, groups, issuers)
             for token in new:
                 await db.execute(Sql.INSERT_REVOKED_TOKEN, token.digest.hex(), token.principal, by.author)
             if new:

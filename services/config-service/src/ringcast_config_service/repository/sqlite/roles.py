@@ -24,20 +24,22 @@ class SqliteRoles:
     async def role_grants(self) -> list[RoleGrant]:
         return await self._sessions.read(_grants)
 
-    async def grant_role(self, grant: RoleGrant, reason: str = "") -> bool:
+    async def grant_role(self, grant: RoleGrant, reason: str = "", groups: Sequence[str] = ()) -> bool:
         def work(db: sqlite3.Connection) -> bool:
-            if wanted := roles.may_grant(_grants(db), grant, reason):
+            if wanted := roles.may_grant(_grants(db), grant, reason, groups):
                 db.execute(Sql.INSERT_ROLE, (*grant[:3], grant.granted_by))
                 add_facts(db, [roles.granted_fact(grant, reason)])
             return wanted
 
         return await self._sessions.write(work)
 
-    async def revoke_role(self, principal: str, store: str, role: Role, by: str, reason: str = "") -> bool:
+    async def revoke_role(
+        self, principal: str, store: str, role: Role, by: Authorship, groups: Sequence[str] = ()
+    ) -> bool:
         def work(db: sqlite3.Connection) -> bool:
-            if found := roles.may_revoke(_grants(db), principal, store, role, by, reason):
+            if found := roles.may_revoke(_grants(db), principal, store, role, by, groups):
                 db.execute(Sql.DELETE_ROLE, (principal, store, role))
-                add_facts(db, [roles.revoked_fact(principal, store, role, Authorship(by, reason))])
+                add_facts(db, [roles.revoked_fact(principal, store, role, by)])
             return found
 
         return await self._sessions.write(work)
@@ -46,10 +48,15 @@ class SqliteRoles:
         return await self._sessions.read(_revoked)
 
     async def revoke_tokens(
-        self, tokens: Sequence[KnownToken], known: Sequence[KnownToken] | None, by: Authorship
+        self,
+        tokens: Sequence[KnownToken],
+        known: Sequence[KnownToken] | None,
+        by: Authorship,
+        groups: Sequence[str] = (),
+        issuers: Sequence[str] = (),
     ) -> int:
         def work(db: sqlite3.Connection) -> int:
-            new = roles.revocable(_grants(db), _revoked(db), tokens, known, by)
+            new = roles.revocable(_grants(db), _revoked(db), tokens, known, by, groups, issuers)
             db.executemany(
                 Sql.INSERT_REVOKED_TOKEN, [(token.digest.hex(), token.principal, by.author) for token in new]
             )

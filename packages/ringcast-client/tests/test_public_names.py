@@ -29,6 +29,7 @@ def test_the_public_names_are_frozen() -> None:
         "RejectedRow",
         "ReplayOutcome",
         "ReplayResult",
+        "ResealResult",
         "RevisionRecord",
         "RoleGrant",
         "RowRecord",

@@ -64,6 +64,7 @@ FROZEN = [
     "UnavailableError",
     "UnknownKeyError",
     "UnknownStoreError",
+    "ValueSealedError",
     "WIRE_VERSION",
     "assign",
     "check_condition",

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         StoreInfo,
         WhoAmI,
     )
+    from ringcast_client._reseal import ResealResult
     from ringcast_client._sync import (
         DEFAULT_FIRST_ROWS,
         DEFAULT_MAX_DELETE_SHARE,
@@ -66,6 +67,7 @@ __all__ = [
     "RejectedRow",
     "ReplayOutcome",
     "ReplayResult",
+    "ResealResult",
     "RevisionRecord",
     "RoleGrant",
     "RowRecord",
@@ -101,6 +103,7 @@ _HOMES = {
     "RejectedRow": "_records",
     "ReplayOutcome": "_dead_letters",
     "ReplayResult": "_dead_letters",
+    "ResealResult": "_reseal",
     "RevisionRecord": "_records",
     "RoleGrant": "_records",
     "RowRecord": "_records",

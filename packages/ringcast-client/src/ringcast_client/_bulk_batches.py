@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from ringcast_wire import InvalidInputError, check_condition, check_row, check_row_id
 from ringcast_wire.grpc import pb
+from ringcast_wire.key_ring import ListKeys
 
-from ringcast_client._records import OnInvalid, RejectedRow, RowWrite, row_message
+from ringcast_client._records import OnInvalid, RejectedRow, RowWrite, row_message, sealed_row
 
 _ON_INVALID = {
     OnInvalid.REJECT_BATCH: pb.ON_INVALID_REJECT_BATCH,
@@ -48,7 +49,10 @@ class Batch:
 
 
 class BatchBuilder:
-    """Collects rows; a batch is full at ``max_rows``, and when the next row would take it past ``max_bytes``."""
+    """Collects rows; a batch is full at ``max_rows``, and when the next row would take it past ``max_bytes``.
+
+    ``keys`` seal the rows.
+    """
 
     def __init__(
         self,
@@ -61,7 +65,9 @@ class BatchBuilder:
         skip_unchanged: bool = False,
         job_id: str = "",
         reason: str = "",
+        keys: ListKeys | None = None,
     ) -> None:
+        self._keys = keys
         self._store = store
         self._key = key
         self._on_invalid = on_invalid
@@ -88,6 +94,7 @@ class BatchBuilder:
             InvalidRowError: the row breaks a rule and ``on_invalid`` is ``REJECT_BATCH``.
         """
         try:
+            row = sealed_row(row, self._keys)
             size = _size(row)
         except InvalidInputError as error:
             return self._reject(row, error)

@@ -27,6 +27,7 @@ from ringcast_wire import (
     names,
 )
 from ringcast_wire.grpc import pb
+from ringcast_wire.key_ring import ListKeys
 from ringcast_wire.tracing import Tracing
 
 from ringcast_client._records import DeleteResult, PutResult
@@ -75,7 +76,9 @@ class ChangeWriter:
         silent: Callable[[], UnavailableError],
         unknown: Callable[[], UnavailableError],
         tracing: Tracing | None,
+        keys: ListKeys | None = None,
     ) -> None:
+        self._keys = keys
         self._open_call = open_call
         self._store = store
         self._key = key
@@ -138,6 +141,8 @@ class ChangeWriter:
                 is not known.
             UnavailableError: the service can't be reached; nothing was written.
         """
+        if self._keys is not None:
+            value, metadata = self._keys.seal(row_id, value, metadata)
         size = check_row(row_id, value, metadata)
         message = pb.RowChange(row_id=row_id, value=value, metadata=metadata)
         if if_absent or if_version is not None:

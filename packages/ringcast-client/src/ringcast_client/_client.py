@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from ringcast_wire import (
+    InvalidInputError,
     check_condition,
     check_row,
     check_row_id,
@@ -17,6 +20,7 @@ from ringcast_wire import (
     names,
 )
 from ringcast_wire.grpc import ServiceLogin, pb
+from ringcast_wire.key_ring import KEY_RING_VARIABLE, KeyRing, ListKeys
 
 from ringcast_client._audit import AuditCalls
 from ringcast_client._bulk_batches import BatchBuilder
@@ -47,6 +51,7 @@ from ringcast_client._records import (
     revision_record,
     row_record,
 )
+from ringcast_client._reseal import Reseal, ResealResult
 from ringcast_client._stores import StoreCalls
 from ringcast_client._sync import (
     DEFAULT_FIRST_ROWS,
@@ -82,6 +87,9 @@ class ConfigServiceClient(AuditCalls, DeadLetterCalls, PrincipalCalls, StoreCall
     ``reason``: why this client calls, one line of up to 512 bytes, for all that it does: the audit log has it, and the
     history where a write has no reason of its own. A principal with the role ``break-glass`` has to give one.
 
+    ``key_ring``: seals values of the lists that it encrypts, and opens all sealed ones; by default that of the file
+    that RINGCAST_KEY_RING names. Without one, sealed rows are as they are stored.
+
     Any number of calls may be made at once: 128 of them are under way, the others wait for their turn, with which their
     ``timeout_s`` begins.
 
@@ -96,8 +104,10 @@ class ConfigServiceClient(AuditCalls, DeadLetterCalls, PrincipalCalls, StoreCall
         login: ServiceLogin | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         reason: str | None = None,
+        key_ring: KeyRing | None = None,
         tracer_provider: TracerProvider | None = None,
     ) -> None:
+        self._key_ring = key_ring if key_ring is not None else KeyRing.from_environment()
         self._calls = Calls(
             check_address(address or os.environ.get("RINGCAST_SERVICE") or DEFAULT_SERVICE),
             login or ServiceLogin.from_environment(),
@@ -110,6 +120,16 @@ class ConfigServiceClient(AuditCalls, DeadLetterCalls, PrincipalCalls, StoreCall
     def address(self) -> str:
         """Where the service is."""
         return self._calls.address
+
+    @property
+    def as_stored(self) -> ConfigServiceClient:
+        """This client without its key ring, over the same connection: it reads and writes sealed rows as they are."""
+        twin = copy.copy(self)
+        twin._key_ring = None
+        return twin
+
+    def _keys(self, store: str, key: str) -> ListKeys | None:
+        return None if self._key_ring is None else self._key_ring.of(store, key)
 
     async def __aenter__(self) -> Self:
         self._calls.open()
@@ -146,6 +166,8 @@ class ConfigServiceClient(AuditCalls, DeadLetterCalls, PrincipalCalls, StoreCall
             ConditionFailedError: the condition does not hold; ``found_version`` says which version the row has.
             OutcomeUnknownError: the service did not answer in time, and may have written the row.
         """
+        if (keys := self._keys(store, key)) is not None:
+            value, metadata = keys.seal(row_id, value, metadata)
         check_row(row_id, value, metadata)
         check_condition(if_version, if_absent)
         request = pb.PutRequest(
@@ -214,6 +236,9 @@ class ConfigServiceClient(AuditCalls, DeadLetterCalls, PrincipalCalls, StoreCall
         check_range("writes", len(writes), 1, limits.MAX_BATCH_ROWS)
         total = 0
         for write in writes:
+            if not write.delete and (keys := self._keys(store, write.key)) is not None:
+                value, metadata = keys.seal(write.row_id, write.value, write.metadata)
+                write = replace(write, value=value, metadata=metadata or {})
             message, size = checked_row(write)
             request.writes.append(pb.KeyedWrite(key=names.check_name("key", write.key), row=message))
             total += size
@@ -230,12 +255,13 @@ class ConfigServiceClient(AuditCalls, DeadLetterCalls, PrincipalCalls, StoreCall
         Raises:
             UnknownStoreError: there is no such store.
             UnknownKeyError: nothing was ever written to the key.
+            ValueSealedError: a value can't be opened with the key ring of the client.
         """
         wanted = [check_row_id(row_id) for row_id in row_ids]
         rows: RowList = []
         for part in slices(wanted, limits.MAX_BATCH_ROWS):
             reply = await self._calls.unary(self._calls.rpc.Get, pb.GetRequest(**where(store, key), row_ids=part))
-            rows.extend(map(row_record, reply.rows))
+            rows.extend(row_record(row, self._keys(store, key)) for row in reply.rows)
         return rows
 
     async def list(
@@ -256,10 +282,11 @@ class ConfigServiceClient(AuditCalls, DeadLetterCalls, PrincipalCalls, StoreCall
         request = pb.ListRequest(**where(store, key), include_deleted=include_deleted, limit=check_limit(limit))
         if partition is not None:
             request.partition = names.check_partition(partition, limits.MAX_PARTITIONS)
+        keys = self._keys(store, key)
         async with aclosing(self._calls.stream(self._calls.rpc.List, request)) as replies:
             async for reply in replies:
                 for row in reply.rows:
-                    yield row_record(row)
+                    yield row_record(row, keys)
 
     async def history(
         self,
@@ -283,10 +310,11 @@ class ConfigServiceClient(AuditCalls, DeadLetterCalls, PrincipalCalls, StoreCall
             request.row_id = check_row_id(row_id)
         if partition is not None:
             request.partition = names.check_partition(partition, limits.MAX_PARTITIONS)
+        keys = self._keys(store, key)
         async with aclosing(self._calls.stream(self._calls.rpc.History, request)) as replies:
             async for reply in replies:
                 for revision in reply.revisions:
-                    yield revision_record(revision)
+                    yield revision_record(revision, keys)
 
     async def heads(self, store: str, key: str) -> tuple[int, ...]:
         """The revision of each partition, by partition number.
@@ -313,6 +341,7 @@ class ConfigServiceClient(AuditCalls, DeadLetterCalls, PrincipalCalls, StoreCall
             silent=self._calls.silent,
             unknown=self._calls.unknown,
             tracing=self._calls.tracing,
+            keys=self._keys(store, key),
         )
 
     def bulk_write(
@@ -351,6 +380,7 @@ class ConfigServiceClient(AuditCalls, DeadLetterCalls, PrincipalCalls, StoreCall
             skip_unchanged=skip_unchanged,
             job_id=check_job_id(job_id),
             reason=check_why(reason),
+            keys=self._keys(store, key),
         )
         return BulkWrite(
             partial(self._calls.rpc.Write, metadata=self._calls.trace_headers()),
@@ -371,6 +401,7 @@ class ConfigServiceClient(AuditCalls, DeadLetterCalls, PrincipalCalls, StoreCall
         max_delete_share: float = DEFAULT_MAX_DELETE_SHARE,
         allow_empty: bool = False,
         first_rows: int = DEFAULT_FIRST_ROWS,
+        reseal: bool = False,
         reason: str | None = None,
         on_progress: Callable[[SyncProgress], None] = lambda _: None,
     ) -> SyncResult:
@@ -385,6 +416,8 @@ class ConfigServiceClient(AuditCalls, DeadLetterCalls, PrincipalCalls, StoreCall
             max_delete_share: the share of the key's rows (0 to 1) that may be deleted.
             allow_empty: whether no rows at all may empty the key; ``max_delete_share`` does not count then.
             first_rows: how many row ids of each kind the result names.
+            reseal: whether rows that are sealed with another key than the active one are written again. Without, a row
+                counts as unchanged if its value is. A row of clear text in an encrypted list is always written again.
             reason: of all that is written, as for :meth:`put`.
 
         Raises:
@@ -392,5 +425,37 @@ class ConfigServiceClient(AuditCalls, DeadLetterCalls, PrincipalCalls, StoreCall
             SyncRefusedError: more would be deleted than is allowed; nothing is written.
             UnknownStoreError, LimitExceededError, UnavailableError: as for :meth:`put`.
         """
-        options = SyncOptions(dry_run, max_delete_share, allow_empty, first_rows, check_why(reason))
-        return await Sync(self, **where(store, key), options=options, on_progress=on_progress).run(rows)
+        options = SyncOptions(dry_run, max_delete_share, allow_empty, first_rows, check_why(reason), reseal)
+        sync = Sync(
+            self.as_stored,
+            **where(store, key),
+            options=options,
+            on_progress=on_progress,
+            keys=self._keys(store, key),
+        )
+        return await sync.run(rows)
+
+    async def reseal(
+        self,
+        store: str,
+        key: str,
+        *,
+        reason: str | None = None,
+        on_progress: Callable[[ResealResult], None] = lambda _: None,
+    ) -> ResealResult:
+        """Writes each row again that is not sealed with the active key of the key ring, as after a new one was made.
+
+        Rows of clear text are sealed where the key ring's ``accept_clear`` allows them. A row that another writer
+        changes meanwhile is left as it is. A pass that was broken off is finished by another one.
+
+        Raises:
+            InvalidInputError: the client has no key ring.
+            ValueSealedError: a row can't be opened; those before it are written.
+            UnknownStoreError, UnknownKeyError, UnavailableError: as for :meth:`put`.
+        """
+        if (keys := self._keys(**where(store, key))) is None:
+            raise InvalidInputError(
+                f"key_ring is missing: give one to the client, or name its file in {KEY_RING_VARIABLE}",
+                field="key_ring",
+            )
+        return await Reseal(self.as_stored, keys, store, key, check_why(reason), on_progress).run()

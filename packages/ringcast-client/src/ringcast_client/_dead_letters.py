@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from ringcast_wire import MAX_REPLAY_WAIT_MS, InvalidInputError, check_row_id, limits, names
+from ringcast_wire import MAX_REPLAY_WAIT_MS, InvalidInputError, ValueSealedError, check_row_id, limits, names
 from ringcast_wire.grpc import pb
+from ringcast_wire.key_ring import KeyRing
 
 from ringcast_client._calls import Calls
 from ringcast_client._input import check_range
@@ -86,6 +87,7 @@ class DeadLetterCalls:
     """A part of the client of the config service."""
 
     _calls: Calls
+    _key_ring: KeyRing | None
 
     async def dead_letters(
         self,
@@ -103,7 +105,8 @@ class DeadLetterCalls:
     ) -> AsyncGenerator[DeadLetterRecord, None]:
         """The dead letters of a store, newest first; those of a key, a row of it, a group or a worker.
 
-        ``since_ms``: only those that came at that time (Unix) or later. They are read page by page.
+        ``since_ms``: only those that came at that time (Unix) or later. They are read page by page. A value that
+        can't be opened with the key ring stays sealed: that may be why the change was given up.
 
         Raises:
             UnknownStoreError, StoreDeletedError: there is no such store.
@@ -129,11 +132,20 @@ class DeadLetterCalls:
             request.limit = min(left, limits.MAX_DEAD_LETTER_PAGE)
             reply = await self._calls.unary(self._calls.rpc.ListDeadLetters, request)
             for letter in reply.dead_letters:
-                yield _record(letter)
+                yield self._opened(store, _record(letter))
             left -= len(reply.dead_letters)
             request.after = reply.next
             if not reply.next:
                 return
+
+    def _opened(self, store: str, letter: DeadLetterRecord) -> DeadLetterRecord:
+        if self._key_ring is None or letter.value is None:
+            return letter
+        try:
+            value, metadata = self._key_ring.of(store, letter.key).open(letter.row_id, letter.value, letter.metadata)
+        except ValueSealedError:
+            return letter
+        return replace(letter, value=value, metadata=dict(metadata or {}))
 
     async def discard_dead_letters(self, store: str, numbers: Sequence[int]) -> int:
         """Removes dead letters for good; returns how many of them were still there.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from ringcast_wire import Mode, Role, Strategy, check_condition, check_row, check_row_id
 from ringcast_wire.grpc import MODES, ROLES, STRATEGIES, pb
+from ringcast_wire.key_ring import ListKeys
 
 _MODES = {number: mode for mode, number in MODES.items()}
 _ROLES = {number: role for role, number in ROLES.items()}
@@ -230,9 +231,17 @@ def _deletion_info(owner: pb.Store | pb.KeyInfo) -> DeletionInfo | None:
     return DeletionInfo(owner.deletion.deleted_at_ms, owner.deletion.restorable_until_ms)
 
 
-def row_record(row: pb.Row) -> RowRecord:
-    """From the protobuf message."""
-    return RowRecord(row.row_id, row.value, row.version, row.partition, row.deleted, dict(row.metadata))
+def row_record(row: pb.Row, keys: ListKeys | None = None) -> RowRecord:
+    """From the protobuf message; opened with ``keys``.
+
+    Raises:
+        ValueSealedError: it can't be opened.
+    """
+    value, metadata = row.value, dict(row.metadata)
+    if keys is not None and not row.deleted:
+        value, opened = keys.open(row.row_id, value, metadata)
+        metadata = dict(opened or {})
+    return RowRecord(row.row_id, value, row.version, row.partition, row.deleted, metadata)
 
 
 def role_grant(grant: pb.RoleGrant) -> RoleGrant:
@@ -241,9 +250,21 @@ def role_grant(grant: pb.RoleGrant) -> RoleGrant:
     return RoleGrant(grant.principal, grant.store, role, grant.granted_at_ms, grant.granted_by)
 
 
-def revision_record(revision: pb.Revision) -> RevisionRecord:
-    """From the protobuf message."""
-    return RevisionRecord(row_record(revision.row), revision.written_at_ms, revision.author, revision.reason)
+def revision_record(revision: pb.Revision, keys: ListKeys | None = None) -> RevisionRecord:
+    """As :func:`row_record`."""
+    return RevisionRecord(row_record(revision.row, keys), revision.written_at_ms, revision.author, revision.reason)
+
+
+def sealed_row(row: RowWrite, keys: ListKeys | None) -> RowWrite:
+    """The row as it is to be written: sealed, unless there is nothing to seal.
+
+    Raises:
+        InvalidInputError: it breaks a rule.
+    """
+    if keys is None or row.delete:
+        return row
+    value, metadata = keys.seal(row.row_id, row.value, row.metadata)
+    return replace(row, value=value, metadata=metadata or {})
 
 
 def checked_row(row: RowWrite | KeyedWrite) -> tuple[pb.RowWrite, int]:

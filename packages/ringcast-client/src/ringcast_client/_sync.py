@@ -9,11 +9,20 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from ringcast_wire import InvalidInputError, LimitExceededError, UnknownKeyError, check_row, check_row_id, shown
+from ringcast_wire import (
+    InvalidInputError,
+    LimitExceededError,
+    UnknownKeyError,
+    ValueSealedError,
+    check_row,
+    check_row_id,
+    shown,
+)
+from ringcast_wire.key_ring import KEY_ID_FIELD, ListKeys
 
 from ringcast_client._bulk_batches import InvalidRowError
 from ringcast_client._from_thread import from_thread
-from ringcast_client._records import RowRecord, RowWrite
+from ringcast_client._records import RowRecord, RowWrite, sealed_row
 from ringcast_client._sync_spool import Difference, Spool
 from ringcast_client._sync_write import SyncWrite
 
@@ -86,6 +95,7 @@ class SyncOptions:
     allow_empty: bool = False
     first_rows: int = DEFAULT_FIRST_ROWS
     reason: str = ""
+    reseal: bool = False
 
     def __post_init__(self) -> None:
         share: object = self.max_delete_share
@@ -100,7 +110,7 @@ class SyncOptions:
 
 
 class Sync:
-    """One sync of one key."""
+    """One sync of one key. Rows are compared as they are stored: ``keys`` seal the input, and ``client`` has none."""
 
     def __init__(
         self,
@@ -109,7 +119,9 @@ class Sync:
         key: str,
         options: SyncOptions,
         on_progress: Callable[[SyncProgress], None],
+        keys: ListKeys | None = None,
     ) -> None:
+        self._keys = keys
         self._client = client
         self._store = store
         self._key = key
@@ -142,7 +154,7 @@ class Sync:
             spool.close()
 
     async def _read(self, spool: Spool, rows: Rows) -> None:
-        async with aclosing(_Input(spool).take(rows)) as counts:
+        async with aclosing(_Input(spool, self._keys).take(rows)) as counts:
             async for done in counts:
                 self._on_progress(SyncProgress(SyncPhase.READING, done, None))
 
@@ -155,13 +167,18 @@ class Sync:
                     page.append(row)
                     size += len(row.value)
                     if len(page) >= _PAGE_ROWS or size >= _PAGE_CHARS:
-                        await asyncio.to_thread(spool.add_current, page)
+                        await asyncio.to_thread(self._add_current, spool, page)
                         done += len(page)
                         page, size = [], 0
                         self._on_progress(SyncProgress(SyncPhase.COMPARING, done, max(done, stored)))
         except UnknownKeyError:
             return  # nothing was ever written to it: the first row creates it
-        await asyncio.to_thread(spool.add_current, page)
+        await asyncio.to_thread(self._add_current, spool, page)
+
+    def _add_current(self, spool: Spool, page: list[RowRecord]) -> None:
+        if (keys := self._keys) is not None and not self._options.reseal:
+            page = [_with_active_key(row, keys) for row in page]
+        spool.add_current(page)
 
     async def _write(self, spool: Spool, difference: Difference) -> tuple[int, list[str]]:
         """Returns how many rows other writers have changed meanwhile, and the first of them."""
@@ -215,6 +232,17 @@ class Sync:
         )
 
 
+def _with_active_key(row: RowRecord, keys: ListKeys) -> RowRecord:
+    """A sealed row as it would be with the active key, so that one of another key is the same if its value is."""
+    if KEY_ID_FIELD not in row.metadata or keys.is_current(row.metadata):
+        return row
+    try:
+        value, metadata = keys.seal(row.row_id, *keys.open(row.row_id, row.value, row.metadata))
+    except (ValueSealedError, InvalidInputError):
+        return row  # it differs from the input, which takes its place
+    return replace(row, value=value, metadata=dict(metadata or {}))
+
+
 def _check_no_condition(row: RowWrite) -> None:
     if row.if_absent or row.if_version is not None:
         field = "if_absent" if row.if_absent else "if_version"
@@ -226,8 +254,9 @@ def _check_no_condition(row: RowWrite) -> None:
 class _Input:
     """Checks the rows of the input one by one and puts them into the spool page by page."""
 
-    def __init__(self, spool: Spool) -> None:
+    def __init__(self, spool: Spool, keys: ListKeys | None) -> None:
         self._spool = spool
+        self._keys = keys
         self._page: list[RowWrite] = []
         self._chars = 0
         self.rows = 0
@@ -246,6 +275,7 @@ class _Input:
             if row.delete:
                 check_row_id(row.row_id)
             else:
+                row = sealed_row(row, self._keys)
                 check_row(row.row_id, row.value, row.metadata)
             _check_no_condition(row)
         except InvalidInputError as error:

@@ -1,7 +1,8 @@
 """Compares the rows that a key should have with those it has, on disk: memory stays bounded however many there are.
 
 Both sides go into a private temporary database of SQLite, in the directory for temporary files (TMPDIR), which is gone
-when the process ends, however it ends. It takes about twice the size of the input.
+when the process ends, however it ends. It takes about twice the size of the input. Encrypted
+values are sealed there too.
 """
 
 from __future__ import annotations

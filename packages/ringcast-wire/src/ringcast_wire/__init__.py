@@ -33,6 +33,7 @@ from ringcast_wire._errors import (
     UnavailableError,
     UnknownKeyError,
     UnknownStoreError,
+    ValueSealedError,
     error_from_code,
     shown,
 )
@@ -154,6 +155,7 @@ __all__ = [
     "StoreDeletedError",
     "KeyDeletedError",
     "UnknownStoreError",
+    "ValueSealedError",
     "WIRE_VERSION",
     "assign",
     "check_condition",

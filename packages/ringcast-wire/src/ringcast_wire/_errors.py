@@ -29,6 +29,7 @@ class ErrorCode(StrEnum):
     PROTOCOL = "PROTOCOL"
     UNAUTHENTICATED = "UNAUTHENTICATED"
     PERMISSION_DENIED = "PERMISSION_DENIED"
+    VALUE_SEALED = "VALUE_SEALED"
     INTERNAL = "INTERNAL"
 
 
@@ -171,6 +172,13 @@ class PermissionDeniedError(RingcastError, PermissionError):
     code = ErrorCode.PERMISSION_DENIED
 
 
+class ValueSealedError(RingcastError, ValueError):
+    """An encrypted value can't be opened, or a value that must be encrypted is clear text; the message names row and
+    key id, and nothing of the value."""
+
+    code = ErrorCode.VALUE_SEALED
+
+
 class InternalError(RingcastError):
     """The service failed in a way that it did not foresee."""
 
@@ -196,6 +204,7 @@ _BY_CODE: dict[ErrorCode, type[RingcastError]] = {
         ProtocolError,
         UnauthenticatedError,
         PermissionDeniedError,
+        ValueSealedError,
         InternalError,
     )
 }

@@ -224,6 +224,13 @@ WORKER: Final = (
         "config_poisoned_changes_total", "counter", _KEY, "rows", "Rows given up after their handler failed every time."
     ),
     _worker(
+        "config_unopened_values_total",
+        "counter",
+        _KEY,
+        "rows",
+        "Encrypted values that could not be opened for the handler; each counts as a failure too.",
+    ),
+    _worker(
         "config_dead_letters_total",
         "counter",
         _KEY,

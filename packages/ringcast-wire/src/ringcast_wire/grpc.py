@@ -49,6 +49,7 @@ STATUS: Final[dict[ErrorCode, grpc.StatusCode]] = {
     ErrorCode.PROTOCOL: grpc.StatusCode.INVALID_ARGUMENT,
     ErrorCode.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
     ErrorCode.PERMISSION_DENIED: grpc.StatusCode.PERMISSION_DENIED,
+    ErrorCode.VALUE_SEALED: grpc.StatusCode.FAILED_PRECONDITION,
     ErrorCode.INTERNAL: grpc.StatusCode.INTERNAL,
 }
 """The gRPC status of each error code."""

@@ -20,6 +20,7 @@ from ringcast._bus.bus import Delivery
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import worker_log
 from ringcast._common.measures import KeyMeasures, Metrics, NoMetrics
+from ringcast._common.opening import Openings
 from ringcast._common.stats import Stats
 from ringcast._worker.routes import Routes
 from ringcast._worker.session import KeySession
@@ -148,6 +149,7 @@ async def measure(variant: Variant, events: int, at_once: int) -> float:
             measures=KeyMeasures(variant.metrics(), PARTITIONS),
             tracing=variant.tracing(),
             log=log,
+            openings=Openings(None),
         )
         session.attach(handler)
         routes = Routes(connection, config, {"k": session}, PARTITIONS, Stats(), log)

@@ -29,6 +29,7 @@ FROZEN = [
     "StoreSettings",
     "UnavailableError",
     "UnknownStoreError",
+    "ValueSealedError",
     "Worker",
     "WorkerConfig",
 ]

@@ -19,6 +19,7 @@ from ringcast_wire import (
     StoreSettings,
     UnavailableError,
     UnknownStoreError,
+    ValueSealedError,
 )
 
 from ringcast._common.change import Change, PoisonPolicy
@@ -69,6 +70,7 @@ __all__ = [
     "StoreSettings",
     "UnavailableError",
     "UnknownStoreError",
+    "ValueSealedError",
     "Worker",
     "WorkerConfig",
 ]

@@ -34,6 +34,7 @@ from ringcast._bus.nats_client import WorkerClient
 from ringcast._bus.refusals import RefusedError
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import worker_log
+from ringcast._common.opening import Openings
 from ringcast._common.process import this_process
 from ringcast._common.stats import Stats
 from ringcast._coordination.group_seals import GroupSeals, SealEntry
@@ -55,6 +56,11 @@ from ringcast._worker.worker import Worker
 HOST_REFRESH_S: Final = 2.5
 """How often a host's lease is refreshed: when the agent dies, 7.5 s of it are left for the workers to go over."""
 _DELETES_AT_ONCE: Final = 32
+
+
+def leave_sealed(worker: Worker) -> None:
+    """Has a worker that is not started yet hand over encrypted values as they are: the caller opens them."""
+    worker._openings = Openings(None, as_stored=True)
 
 
 def take_replays(worker: Worker, taker: ReplayTaker) -> None:
@@ -326,6 +332,7 @@ __all__ = [
     "HostWitness",
     "KeyReader",
     "KeySelector",
+    "Openings",
     "RefusedError",
     "RejectedError",
     "ReplayTaker",
@@ -333,6 +340,7 @@ __all__ = [
     "WorkerClient",
     "WorkerLease",
     "make_item",
+    "leave_sealed",
     "row_ids_of",
     "take_replays",
 ]

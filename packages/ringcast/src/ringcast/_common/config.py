@@ -72,6 +72,7 @@ class WorkerSettings(TypedDict, total=False):
     max_ack_pending: int | None
     max_delete_share: float | None
     cache_dir: str | os.PathLike[str] | None
+    key_ring: str | os.PathLike[str] | None
     nats_parser: NatsParser | str | None
     metrics_listen: str | None
     user: str | None
@@ -161,6 +162,9 @@ class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=T
     more are missing, it keeps its rows, is not ready, and logs why."""
     cache_dir: str = ""
     """Directory of the worker's last known rows, with which it starts; empty: none. Needs a ``worker_id``."""
+    key_ring: str = ""
+    """File of the key ring that opens encrypted values; empty: a row with such a value fails as if its handler did.
+    Needs the extra ``ringcast[encryption]``."""
     nats_parser: NatsParser = NatsParser.BURSTS
     """The parser of NATS messages. ``library`` is slower, and works with every version of nats-py."""
     metrics_listen: str = "off"
@@ -242,7 +246,7 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
 
 def _checked_config(raw: dict[str, Any], given: Mapping[str, object]) -> WorkerConfig:
     raw.update((field, value) for field, value in given.items() if value is not None)
-    for field in ("cache_dir", "agent"):
+    for field in ("cache_dir", "agent", "key_ring"):
         if isinstance(raw.get(field), os.PathLike):
             raw[field] = os.fspath(raw[field])
     for field in ("keys", "servers"):

@@ -58,6 +58,8 @@ class Stats:
     """Calls of ``on_assigned`` or ``on_revoked`` that raised."""
     poisoned: int = 0
     """Changes given up after the handler failed every time."""
+    unopened: int = 0
+    """Times an encrypted value could not be opened for the handler, each of them a failure of it."""
     dead_letters: int = 0
     """Those of them that went to the dead letters."""
     dead_letter_failures: int = 0

@@ -24,12 +24,14 @@ from ringcast_wire import (
     limits,
     names,
 )
+from ringcast_wire.key_ring import KeyRing
 
 from ringcast._bus.bus import Bus, OpenBus, connected
 from ringcast._bus.nats_bus import NatsBus
 from ringcast._bus.requests import FetchClient, UnfinishedFetchError
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import worker_log
+from ringcast._common.opening import Openings
 
 _FETCHES_AT_ONCE: Final = 8
 _FIRST_ROWS: Final = 8
@@ -64,7 +66,7 @@ class KeyReader:
     """Reads keys over a connection of its own: opened when it is first needed, and again when it was lost for good.
 
     Every method raises ``UnavailableError`` when NATS or the config service does not answer, and what the service
-    refused with.
+    refused with. :meth:`key` and :meth:`rows` open encrypted values, and raise ``ValueSealedError`` where one can't be.
     """
 
     def __init__(
@@ -74,24 +76,34 @@ class KeyReader:
         worker_id: str | None = None,
         timeout_s: float | None = None,
         login: NatsLogin | None = None,
+        key_ring: str | None = None,
         open_bus: OpenBus = NatsBus.prepared,
     ) -> None:
         self._open_bus = open_bus
-        self._given: dict[str, Any] = {"servers": servers, "worker_id": worker_id, **login_settings(login)}
+        self._given: dict[str, Any] = {"servers": servers, "worker_id": worker_id, "key_ring": key_ring}
+        self._given |= login_settings(login)
         if timeout_s is not None:
             self._given.update(connect_timeout_s=timeout_s, fetch_timeout_s=timeout_s)
         self._opening = asyncio.Lock()
         self._stack: AsyncExitStack | None = None
         self._bus: Bus | None = None
+        self._openings = Openings(None)
         self._fetches: FetchClient | None = None
 
     async def key(self, store: str, key: str) -> list[PartitionRows]:
         """Every live row of a key; see :func:`read_key`."""
-        return await read_key(await self._client(store, key), store, key)
+        found = await read_key(await self._client(store, key), store, key)
+        return [self._opened(store, key, part) for part in found]
 
     async def rows(self, store: str, key: str, row_ids: Sequence[str]) -> list[PartitionRows]:
         """The named rows of a key, tombstones among them; see :func:`read_rows`."""
-        return await read_rows(await self._client(store, key), store, key, row_ids)
+        found = await read_rows(await self._client(store, key), store, key, row_ids)
+        return [self._opened(store, key, part) for part in found]
+
+    def _opened(self, store: str, key: str, part: PartitionRows) -> PartitionRows:
+        opening = self._openings.of(store, key)
+        rows = [row if row.deleted else opening.row(row) for row in part.rows]
+        return msgspec.structs.replace(part, rows=rows)
 
     async def key_within(self, store: str, key: str, budget: Budget) -> list[PartitionRows]:
         """As :meth:`key`, if that has no more bytes than the budget.
@@ -177,6 +189,7 @@ class KeyReader:
     async def _connect(self, store: str, key: str) -> None:
         given = {"store": store, "keys": [key], "name": "ringcast-dapr-client", "cache_dir": "", **self._given}
         config = WorkerConfig.resolve(given)
+        self._openings = Openings(KeyRing.from_file(config.key_ring) if config.key_ring else None)
         async with AsyncExitStack() as stack:
             log = worker_log(logging.getLogger("ringcast.dapr"))
             self._bus = await stack.enter_async_context(connected(self._open_bus, config, log))

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeAlias
 
-from ringcast_wire import Backoff, EventLog
+from ringcast_wire import Backoff, EventLog, ValueSealedError
 
 from ringcast._common.cancellation import ENDS_THE_PROCESS, Stopping
 from ringcast._common.change import Change
@@ -75,7 +75,7 @@ class Attempts:
                 return None
             begun = None
             if tries_left:
-                if call.lost:
+                if call.lost or isinstance(last, ValueSealedError):  # the same bytes will not open a moment later
                     break
                 facts = {"partition": change.partition, "version": change.version, "error": repr(last)}
                 self._log.warning("handler.failed", **facts, tries_left=tries_left)

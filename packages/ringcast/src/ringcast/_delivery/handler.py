@@ -12,12 +12,13 @@ from itertools import islice
 from operator import length_hint
 from typing import Final, TypeAlias
 
-from ringcast_wire import EventLog, ReplayAnswer, ReplayOutcome
+from ringcast_wire import EventLog, ReplayAnswer, ReplayOutcome, ValueSealedError
 
 from ringcast._common.cancellation import ENDS_THE_PROCESS, Stopping
 from ringcast._common.change import Change
 from ringcast._common.config import WorkerConfig
 from ringcast._common.measures import KeyMeasures
+from ringcast._common.opening import Opening
 from ringcast._common.stats import Stats
 from ringcast._delivery.attempts import Attempts, Handler
 from ringcast._delivery.callbacks import Listener, OwnershipCallbacks
@@ -48,7 +49,9 @@ class Applier:
         owned: Callable[[int], bool],
         dead_letters: DeadLetters,
         measures: KeyMeasures,
+        opening: Opening,
     ) -> None:
+        self.opening = opening
         self._handler: Handler | None = None
         self._waits = False
         self._after = 0
@@ -85,7 +88,7 @@ class Applier:
         """
         self._is_gated = gated
         self._attempts.gate = self._gate if gated else None
-        self._handler = handler
+        self._handler = None if handler is None else self.opening.handler(handler)
         self._attempts.timeout_s = (self._config.handler_timeout_s or None) if timed else None
         self._waits = inspect.iscoroutinefunction(handler)
         self._after = after
@@ -228,6 +231,18 @@ class Applier:
             done(change.partition)
             if count % _BREATHE == 0:
                 await self.stopping.through(_breathe)
+
+    async def refuse(self, change: Change, error: ValueSealedError) -> None:
+        """Has the poison policy decide on a change that can't be opened, and so does not get as far as the handler."""
+        self._stats.handler_failures += 1
+        if not self.poison.hold(change):
+            await self._finish_refused(self.calls.begin(change), error)
+
+    async def _finish_refused(self, call: HandlerCall, error: ValueSealedError) -> None:
+        try:
+            await self.poison.give_up(call, error)
+        finally:
+            self.calls.end(call)
 
     async def unblock(self, partition: int, row_id: str) -> bool:
         """Tries the newest change of a blocked row again; returns whether the row is free now."""

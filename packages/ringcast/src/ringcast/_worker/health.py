@@ -46,6 +46,9 @@ class KeyHealth:
     """How long ``on_assigned`` or ``on_revoked`` has been running."""
     call_over_bound_s: float = 0.0
     """In a store of exclusive ownership, how long a call has been running that is over the store's bound on calls."""
+    unopened_values: int = 0
+    """How often an encrypted value could not be opened since the start: its change went the way of one whose handler
+    fails."""
     handler_stalled: bool = False
     """Whether either is longer than ``handler_stall_s``: changes wait behind it."""
 
@@ -132,6 +135,7 @@ def key_health(session: KeySession) -> KeyHealth:
         handler_running_s=session.staleness.handler_running_s,
         callback_running_s=session.applier.callback_running_s,
         call_over_bound_s=session.applier.gate.over_bound_s if session.applier.gate is not None else 0.0,
+        unopened_values=session.machine.stats.unopened,
         handler_stalled=session.staleness.stalled_for_s > 0,
     )
 

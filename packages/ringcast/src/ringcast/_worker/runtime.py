@@ -16,6 +16,7 @@ from ringcast._cache.file import Identity
 from ringcast._common.config import WorkerConfig
 from ringcast._common.lasting import first_error
 from ringcast._common.measures import KeyMeasures, Metrics, NoMetrics
+from ringcast._common.opening import Openings
 from ringcast._common.process import Process, this_process
 from ringcast._common.stats import Stats
 from ringcast._coordination.agent_lease import AgentLease
@@ -49,6 +50,7 @@ class Runtime:
         on_revoked: Listener | None,
         metrics: Metrics | None = None,
         tracing: Tracing | None = None,
+        openings: Openings | None = None,
         open_bus: OpenBus = NatsBus.prepared,
         open_agent_call: OpenAgentCall | None = None,
         process: Process = this_process,
@@ -70,6 +72,7 @@ class Runtime:
         self._given_metrics = metrics
         self._metrics: Metrics = NoMetrics()
         self._tracing = tracing
+        self._openings = openings or Openings(None)
         self._open_bus = open_bus
         self._opener = open_agent_call
         self._process = process
@@ -267,6 +270,7 @@ class Runtime:
             measures=KeyMeasures(self._metrics, settings.partition_count),
             tracing=self._tracing,
             log=self._log,
+            openings=self._openings,
         )
         session.attach(self._handler)
         return session

@@ -31,6 +31,7 @@ _COUNTERS: Final = {
     "config_handler_timeouts_total": "handler_timeouts",
     "config_callback_failures_total": "callback_failures",
     "config_poisoned_changes_total": "poisoned",
+    "config_unopened_values_total": "unopened",
     "config_dead_letters_total": "dead_letters",
     "config_dead_letter_failures_total": "dead_letter_failures",
     "config_blocked_changes_total": "blocked",

@@ -16,6 +16,7 @@ from ringcast._cache.cache import Cache
 from ringcast._cache.file import StoredPartition
 from ringcast._common.config import WorkerConfig
 from ringcast._common.measures import KeyMeasures
+from ringcast._common.opening import Openings
 from ringcast._common.waiters import Waiters
 from ringcast._delivery.attempts import Handler
 from ringcast._delivery.callbacks import Listener
@@ -72,6 +73,7 @@ class KeySession:
         measures: KeyMeasures,
         tracing: Tracing | None,
         log: EventLog,
+        openings: Openings,
     ) -> None:
         self.key = key
         self.measures = measures
@@ -112,6 +114,7 @@ class KeySession:
             owned=machine.owns,
             dead_letters=DeadLetterPublisher(bus),
             measures=measures,
+            opening=openings.of(config.store, key, machine.stats),
         )
         self.deliveries = Deliveries(key, self.applier, self.traces, observer=self)
         self._timer = WakeTimer(self.pump)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Self, TypeAlias, Unpack
 
 from ringcast_core import row_partition
-from ringcast_wire import Row, StoreSettings, names
+from ringcast_wire import Row, StoreSettings, ValueSealedError, names
+from ringcast_wire.key_ring import KeyRing
 from ringcast_wire.tracing import make_tracing
 
 from ringcast._common.change import Change
 from ringcast._common.config import WorkerConfig, WorkerSettings
 from ringcast._common.log import worker_log
 from ringcast._common.measures import Metrics
+from ringcast._common.opening import Openings
 from ringcast._common.stats import Stats
 from ringcast._delivery.attempts import Handler
 from ringcast._delivery.callbacks import Listener
@@ -26,6 +28,7 @@ from ringcast._worker.health import Health, cache_health, key_health, staleness_
 from ringcast._worker.life import WorkerLife
 from ringcast._worker.replays import ReplayTaker
 from ringcast._worker.runtime import Runtime
+from ringcast._worker.session import KeySession
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -75,6 +78,7 @@ class Worker:
         self._log = worker_log(
             logger or logging.getLogger("ringcast"), store=self.config.store, worker_id=self.config.worker_id
         )
+        self._openings = Openings(KeyRing.from_file(self.config.key_ring) if self.config.key_ring else None)
         self._handler = handler
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
@@ -125,6 +129,7 @@ class Worker:
             on_revoked=self._on_revoked,
             metrics=self._metrics,
             tracing=make_tracing("ringcast", self._tracer_provider),
+            openings=self._openings,
         )
         runtime.replay_taker = self._replay_taker
         await self._life.start(runtime)
@@ -205,18 +210,29 @@ class Worker:
         return self._life.session(key).machine.history.current
 
     def rows(self, key: str) -> Iterator[Row]:
-        """The live rows of a key that this worker holds, in no order; go through them without waiting in between."""
-        return self._life.session(key).machine.rows()
+        """The live rows of a key that this worker holds, in no order; go through them without waiting in between.
+
+        Raises:
+            ValueSealedError: while iterating: an encrypted value can't be opened.
+        """
+        session = self._life.session(key)
+        return map(session.applier.opening.row, session.machine.rows())
 
     def row_count(self, key: str) -> int:
         """How many live rows of a key this worker holds."""
         return sum(len(part.rows) for part in self._life.session(key).machine.partitions.values())
 
     def get(self, key: str, row_id: str) -> Row | None:
-        """A live row that this worker holds, or ``None``: another worker may hold it."""
+        """A live row that this worker holds, or ``None``: another worker may hold it.
+
+        Raises:
+            ValueSealedError: its value is encrypted, and can't be opened.
+        """
         number = row_partition(row_id, self.settings.partition_count)
-        part = self._life.session(key).machine.partitions.get(number)
-        return part.rows.get(row_id) if part is not None else None
+        session = self._life.session(key)
+        part = session.machine.partitions.get(number)
+        row = part.rows.get(row_id) if part is not None else None
+        return None if row is None else session.applier.opening.row(row)
 
     def stats(self, key: str | None = None) -> Stats:
         """Counters of one key, or of all together and what is no single key's."""
@@ -286,14 +302,10 @@ class Worker:
         """
         if self._handler is not None or self._life.stream is not None:
             raise RuntimeError("changes() needs a worker without a handler, and works only once")
-        sessions, now = self._life.sessions(), asyncio.get_running_loop().time()
+        sessions = self._life.sessions()
+        first, refused = _first_changes(sessions.values(), asyncio.get_running_loop().time())
         self._life.stream = stream = ChangeStream(
-            (
-                change
-                for session in sessions.values()
-                if not session.machine.exclusive
-                for change in session.machine.row_changes(now)
-            ),
+            first,
             begin=lambda change: sessions[change.key].applier.admit(change),
         )
         for session in sessions.values():
@@ -303,13 +315,38 @@ class Worker:
                 session.pump()
         if not self._life.is_running:
             stream.close(self._life.fatal)
+        refusing = asyncio.create_task(_refuse(refused))  # it may wait for room among the blocked rows
         try:
             async for change in stream:
                 yield change
         finally:
+            refusing.cancel()
             for session in sessions.values():
                 session.attach(None)
             stream.release()
+
+
+_Refused: TypeAlias = list[tuple[KeySession, Change, ValueSealedError]]
+
+
+async def _refuse(refused: _Refused) -> None:
+    for session, change, error in refused:
+        await session.applier.refuse(change, error)
+
+
+def _first_changes(sessions: Iterable[KeySession], now: float) -> tuple[list[Change], _Refused]:
+    """The rows held now as changes, opened; and those that can't be."""
+    first: list[Change] = []
+    refused: _Refused = []
+    for session in sessions:
+        if session.machine.exclusive:
+            continue
+        for change in session.machine.row_changes(now):
+            try:
+                first.append(session.applier.opening.change(change))
+            except ValueSealedError as error:
+                refused.append((session, change, error))
+    return first, refused
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""The console examples of the command's README, run as they stand there against ``ringcast up``."""
+"""The console examples of the command's README and of docs, run as they stand there against ``ringcast up``."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from ringcast_testkit import PATIENCE_S, ManagedProcess
 
 from tests.integration.cli_process import Cli
 
-README = Path(__file__).parents[2] / "packages/ringcast-cli/README.md"
-_BLOCK = re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE)
+ROOT = Path(__file__).parents[2]
+README = ROOT / "packages/ringcast-cli/README.md"
+ENCRYPTION = ROOT / "docs/encryption.md"
+_BLOCK = re.compile(r"^```(console|python)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture
@@ -43,10 +45,13 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
         process.kill()
 
 
-def _examples() -> list[tuple[str, str]]:
-    """Each command and what it prints, standard error included."""
+def _examples(page: Path) -> list[tuple[str, str]]:
+    """Each command and what it prints, standard error included. Python runs as a program of its own."""
     examples: list[tuple[str, str]] = []
-    for block in _BLOCK.findall(README.read_text()):
+    for language, block in _BLOCK.findall(page.read_text()):
+        if language == "python":
+            examples.append((f"python -c {shlex.quote(block)}", ""))
+            continue
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, _, output = part.partition("\n")
             examples.append((command, output))
@@ -59,9 +64,10 @@ def _matches(wanted: str, got: str) -> bool:
     return re.fullmatch(pattern, got) is not None
 
 
-def test_every_console_example(environment: dict[str, str], tmp_path: Path) -> None:
-    examples = _examples()
-    assert len(examples) >= 12, "the README has lost its examples"
+@pytest.mark.parametrize(("page", "least"), [(README, 12), (ENCRYPTION, 16)], ids=["readme", "encryption"])
+def test_every_console_example(page: Path, least: int, environment: dict[str, str], tmp_path: Path) -> None:
+    examples = _examples(page)
+    assert len(examples) >= least, "the page has lost its examples"
     for command, wanted in examples:
         done = subprocess.run(
             command,

@@ -69,6 +69,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
         "whoami",
         "role",
         "token",
+        "keyring",
         "audit",
         "completion",
     ):

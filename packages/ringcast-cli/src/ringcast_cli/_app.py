@@ -48,6 +48,7 @@ _COMMANDS: Final = {
     "whoami": ("ringcast_cli._principal_commands", "Print the principal and the roles of this client."),
     "role": ("ringcast_cli._principal_commands", "Grant, revoke and list roles: who may do what."),
     "token": ("ringcast_cli._principal_commands", "Make and revoke tokens for clients of the config service."),
+    "keyring": ("ringcast_cli._keyring_commands", "Make key rings, which encrypt values, and change keys."),
     "audit": ("ringcast_cli._audit_commands", "List, export and verify the audit log."),
     "completion": ("ringcast_cli._completion_command", "Print a shell completion script."),
 }
@@ -100,7 +101,7 @@ def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Print the version."
 )
-@shared_options("servers", "service", "timeout")
+@shared_options("servers", "service", "key_ring", "timeout")
 def cli() -> None:
     """Run, fill, read and watch Ringcast stores."""
 

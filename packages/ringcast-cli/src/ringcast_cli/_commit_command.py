@@ -35,7 +35,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
 @click.argument("store")
 @click.argument("file", type=click.File("rb"))
 @click.option("--idempotency-key", metavar="TEXT", help="A repetition with the same key changes nothing.")
-@shared_options("service", "timeout")
+@shared_options("service", "key_ring", "timeout")
 @click.pass_context
 def commit(context: click.Context, store: str, file: BinaryIO, idempotency_key: str | None) -> None:
     """Write the rows of FILE (-: standard input) to their keys in STORE in one transaction.

@@ -31,6 +31,7 @@ class CliConfig:
     service_tls_key_file: str
     service_token_file: str
     reason: str
+    key_ring: str
     agent_url: str
     agent_token_file: str
     etcd_user: str
@@ -212,6 +213,7 @@ _SETTINGS: Final = {
     "service_tls_key_file": _Setting(_file, lambda _: ""),
     "service_token_file": _Setting(_file, lambda _: ""),
     "reason": _Setting(_reason, lambda _: ""),
+    "key_ring": _Setting(_file, lambda _: ""),
     "agent_url": _Setting(_agent_url, lambda _: "http://127.0.0.1:3500"),
     "agent_token_file": _Setting(_file, lambda _: ""),
     "etcd_user": _Setting(_user, lambda _: ""),

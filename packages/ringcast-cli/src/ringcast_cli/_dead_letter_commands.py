@@ -43,8 +43,8 @@ def dead_letters() -> None:
 @filter_options
 @click.option("--oldest", is_flag=True, help="The oldest first, instead of the newest.")
 @click.option("--limit", type=_NUMBER, default=100, show_default=True, metavar="N", help="Most dead letters.")
-@click.option("--values", is_flag=True, help="With --json: values and metadata too.")
-@shared_options("service", "timeout")
+@click.option("--values", is_flag=True, help="With --json: values and metadata too; --key-ring opens encrypted ones.")
+@shared_options("service", "key_ring", "timeout")
 @click.pass_context
 def list_letters(
     context: click.Context,

@@ -37,7 +37,7 @@ from ringcast_cli._reading import Input, input_of, open_input, reading_options
 )
 @click.option("--job-id", metavar="TEXT", help="A repetition with the same id writes no batch twice.")
 @reading_options
-@shared_options("service", "timeout")
+@shared_options("service", "key_ring", "timeout")
 @click.pass_context
 def import_rows(
     context: click.Context,

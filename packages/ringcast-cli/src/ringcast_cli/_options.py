@@ -80,6 +80,13 @@ _SHARED: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
             "help": "Why, in one line of up to 512 bytes, for history and audit log [env: RINGCAST_REASON].",
         },
     ),
+    "key_ring": (
+        ("--key-ring",),
+        {
+            "metavar": "FILE",
+            "help": "Key ring that encrypts values and opens them [env: RINGCAST_KEY_RING].",
+        },
+    ),
     "timeout": (
         ("--timeout", "timeout_s"),
         {"metavar": "SECONDS", "help": "How long to wait for an answer [env: RINGCAST_TIMEOUT_S]."},
@@ -114,7 +121,7 @@ _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 
 
 def shared_options(*which: str) -> Callable[[F], F]:
-    """Adds the named ones of ``servers``, ``service``, ``agent``, ``etcd``, ``timeout``.
+    """Adds the named ones of ``servers``, ``service``, ``agent``, ``etcd``, ``key_ring``, ``timeout``.
 
     Always ``config_file`` and ``json``.
     """

@@ -35,7 +35,7 @@ _IDEMPOTENCY_KEY: Final = click.option(
 @_IF_VERSION
 @click.option("--if-absent", is_flag=True, help="Only if the row does not exist.")
 @_IDEMPOTENCY_KEY
-@shared_options("service", "timeout")
+@shared_options("service", "key_ring", "timeout")
 @click.pass_context
 def put(
     context: click.Context,
@@ -80,7 +80,7 @@ def put(
 @click.argument("store")
 @click.argument("key")
 @click.argument("row_ids", nargs=-1, required=True, metavar="ROW_ID...")
-@shared_options("service", "timeout")
+@shared_options("service", "key_ring", "timeout")
 @click.pass_context
 def get(context: click.Context, store: str, key: str, row_ids: tuple[str, ...]) -> int:
     """Print the value of one row, or id and value of several.
@@ -147,7 +147,7 @@ def delete(
 @click.option("--deleted", is_flag=True, help="Tombstones too.")
 @click.option("--limit", type=_LIMIT, metavar="N", help="Most rows to print.")
 @click.option("--long", "details", is_flag=True, help="Partition, version and metadata too.")
-@shared_options("service", "timeout")
+@shared_options("service", "key_ring", "timeout")
 @click.pass_context
 def list_rows(
     context: click.Context,
@@ -181,7 +181,7 @@ def list_rows(
 @click.option("--partition", type=int, metavar="N", help="Only writes to this partition.")
 @click.option("--since", type=click.IntRange(min=0), default=0, metavar="REVISION", help="Only later revisions.")
 @click.option("--limit", type=_LIMIT, metavar="N", help="Most writes to print.")
-@shared_options("service", "timeout")
+@shared_options("service", "key_ring", "timeout")
 @click.pass_context
 def history(
     context: click.Context,

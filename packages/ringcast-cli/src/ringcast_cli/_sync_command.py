@@ -54,8 +54,9 @@ from ringcast_cli._source import BadLineError, InputError
     metavar="N",
     help="How many rows of each kind a dry run (and --json) names.",
 )
+@click.option("--reseal", is_flag=True, help="Write rows again that another key than the active one encrypts.")
 @reading_options
-@shared_options("service", "timeout")
+@shared_options("service", "key_ring", "timeout")
 @click.pass_context
 def sync(
     context: click.Context,
@@ -67,6 +68,7 @@ def sync(
     max_delete_share: float,
     allow_empty: bool,
     first_rows: int,
+    reseal: bool,
     **reading: Any,
 ) -> int:
     """Make KEY in STORE equal to FILE (-: standard input): add, change and delete what differs.
@@ -82,6 +84,7 @@ def sync(
         "max_delete_share": max_delete_share,
         "allow_empty": allow_empty,
         "first_rows": first_rows,
+        "reseal": reseal,
     }
     return asyncio.run(_run(settings_of(context), store, key, input_of(context, file, reading), options))
 

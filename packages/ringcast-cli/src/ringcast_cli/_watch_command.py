@@ -25,7 +25,7 @@ from ringcast_cli._output import note, print_json, visible
 @click.option("--worker-id", metavar="NAME", help="Id of this worker [env: RINGCAST_WORKER_ID; default: a new one].")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after this many changes.")
 @click.option("--skip-initial", is_flag=True, help="Leave out the rows that exist at the beginning.")
-@shared_options("servers", "timeout")
+@shared_options("servers", "key_ring", "timeout")
 @click.pass_context
 def watch(
     context: click.Context,
@@ -55,6 +55,7 @@ async def _watch(config: CliConfig, store: str, keys: tuple[str, ...], limit: in
             keys=keys,
             worker_id=worker_id,
             connect_timeout_s=config.timeout_s,
+            key_ring=config.key_ring,
             cache_dir="",  # what is on disk is for the applications
         ) as worker:
             printing = asyncio.create_task(_print_changes(worker, config, limit, skip_initial))

@@ -167,12 +167,16 @@ ROOMS = (
             ("errors", ()),
             ("clients", ()),
             ("config", ()),
+            ("opening", ()),
             ("followers", ("clients", "config")),
             ("leases", ("config",)),
             ("telemetry", ("leases",)),
-            ("dispatch", ("telemetry", "followers", "config", "clients", "errors", "_proto")),
+            ("dispatch", ("telemetry", "followers", "opening", "config", "clients", "errors", "_proto")),
             ("status", ("dispatch", "leases", "followers", "config")),
-            ("dapr", ("status", "dispatch", "telemetry", "followers", "config", "clients", "errors", "_proto")),
+            (
+                "dapr",
+                ("status", "dispatch", "telemetry", "followers", "opening", "config", "clients", "errors", "_proto"),
+            ),
         ),
     ),
 )

@@ -138,6 +138,9 @@ class Source:
             return row_ids
         return [row_id for row_id in row_ids if row_partition(row_id, self._partitions) in partitions]
 
+    def opened(self, change: Change) -> Change:
+        return change
+
     def change_of(self, row_id: str) -> Change | None:
         """A live row as it is now, as a change."""
         number = row_partition(row_id, self._partitions)

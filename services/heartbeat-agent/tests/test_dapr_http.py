@@ -25,6 +25,7 @@ from ringcast_heartbeat_agent.dapr.items import KeySelection, item_of
 from ringcast_heartbeat_agent.dapr.observers import Observers
 from ringcast_heartbeat_agent.dapr.subscription import Subscription
 from ringcast_heartbeat_agent.followers import Followers
+from ringcast_heartbeat_agent.opening import Opener
 from ringcast_heartbeat_agent.telemetry import Measures
 from ringcast_testkit import PATIENCE_S, AgentProcess, NatsServer, attempt
 
@@ -359,8 +360,8 @@ async def test_an_address_that_can_not_be_called_ends_its_subscription_alone() -
     """Whatever is thrown for it: else it would end everything that the agent does."""
     config, measures, unused = Config(callback_patience_s=0.01), Measures(), cast(Any, None)
     async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
-        observers = Observers(config, Followers(config, tasks), unused, None)
-        handlers = Handlers(config, unused, unused, observers, unused, tasks, measures)
+        observers = Observers(config, Followers(config, tasks), unused, None, Opener(""))
+        handlers = Handlers(config, unused, unused, Opener(""), observers, unused, tasks, measures)
         sender = CallbackSender(config, tasks, handlers, measures)
         sender.start()
         subscription = Subscription(

@@ -29,6 +29,9 @@ class RegisteredWorker(OwnsAll):
     def row_ids(self, partitions: Collection[int] | None = None) -> list[str]:
         return list(self.changes)
 
+    def opened(self, change: Change) -> Change:
+        return change
+
     def change_of(self, row_id: str) -> Change | None:
         return self.changes.get(row_id)
 

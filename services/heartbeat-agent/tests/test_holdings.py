@@ -155,6 +155,9 @@ class HostWithRows(Host):
     def row_ids(self, partitions: Collection[int] | None = None) -> list[str]:
         return list(self._record.rows)
 
+    def opened(self, change: Change) -> Change:
+        return change
+
     def change_of(self, row_id: str) -> Change | None:
         row = self._record.rows.get(row_id)
         return Change("s", "list", 0, row_id, row.value, row.version, row.deleted) if row is not None else None

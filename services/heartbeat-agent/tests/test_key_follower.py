@@ -17,6 +17,7 @@ from ringcast_heartbeat_agent.dapr.subscription import Subscription
 from ringcast_heartbeat_agent.dispatch.key_follower import KeyFollower
 from ringcast_heartbeat_agent.errors import StoppedError
 from ringcast_heartbeat_agent.followers import Followers
+from ringcast_heartbeat_agent.opening import Opener
 from ringcast_testkit import PATIENCE_S, NatsServer
 from ringcast_wire import names
 
@@ -29,7 +30,7 @@ async def test_who_comes_while_a_key_is_being_left_follows_it_anew(
         config = Config(nats=(shared_nats.url,), agent_id="here")
         reader = KeyReader(config.nats, worker_id="here")
         followers = Followers(config, tasks)
-        observers = Observers(config, followers, reader, None)
+        observers = Observers(config, followers, reader, None, Opener(""))
 
         def subscription() -> Subscription:
             wanted = KeySelection(["list"])
@@ -60,7 +61,7 @@ async def test_who_comes_while_a_key_is_refused_for_good_is_told_as_well(
     async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
         config = Config(nats=(shared_nats.url,), agent_id="here")
         followers = Followers(config, tasks)
-        observers = Observers(config, followers, KeyReader(config.nats, worker_id="here"), None)
+        observers = Observers(config, followers, KeyReader(config.nats, worker_id="here"), None, Opener(""))
         second = Subscription(store_name, KeySelection(["list"]), max_items=10, max_bytes=10_000, api="grpc")
 
         class First(Subscription):
@@ -81,10 +82,10 @@ async def test_workers_keep_rows_on_disk_only_when_the_agent_is_told_to(
 ) -> None:
     monkeypatch.setenv("RINGCAST_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("RINGCAST_JETSTREAM_API", "JS.elsewhere.API")
-    worker = KeyFollower(Config(), "s", "list", None, Counter())._worker
+    worker = KeyFollower(Config(), "s", "list", None, Counter(), Opener(""))._worker
     assert (worker.config.cache_dir, worker.config.jetstream_api) == ("", "$JS.API")
     config = Config(agent_id="here", cache_dir=str(tmp_path / "own"), jetstream_api="JS.ringcast.API")
-    worker = KeyFollower(config, "s", "list", None, Counter())._worker
+    worker = KeyFollower(config, "s", "list", None, Counter(), Opener(""))._worker
     assert (worker.config.cache_dir, worker.config.jetstream_api) == (str(tmp_path / "own"), "JS.ringcast.API")
 
 

@@ -24,6 +24,7 @@ from ringcast_heartbeat_agent.dapr.handlers import Handlers
 from ringcast_heartbeat_agent.dapr.subscription import Subscription
 from ringcast_heartbeat_agent.dispatch.groups import Registration
 from ringcast_heartbeat_agent.errors import DaprError
+from ringcast_heartbeat_agent.opening import Opener
 from ringcast_heartbeat_agent.telemetry import Measures
 from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, NatsServer, attempt
 from ringcast_wire import limits, names
@@ -283,7 +284,7 @@ async def test_looking_for_new_keys_joins_none_that_is_being_joined() -> None:
 
     unused = cast(Any, None)
     dispatch, js, observers = cast(Any, SlowDispatch()), cast(Any, OneKey()), cast(Any, NoObservers())
-    handlers = Handlers(Config(relist_s=0.001), js, unused, observers, dispatch, unused, Measures())
+    handlers = Handlers(Config(relist_s=0.001), js, unused, Opener(""), observers, dispatch, unused, Measures())
     await handlers.subscribe("s", [], "grpc")  # it has begun, so new keys are looked for
     first = asyncio.create_task(handlers.subscribe("s", [], "grpc", {"ringcast.group": "g"}))
     assert await joins.get() == "one"
@@ -307,7 +308,9 @@ async def test_reads_at_once_and_reads_that_wait(
     async with AsyncExitStack() as stack:
         reader = KeyReader([nats_server.url], worker_id="reads")
         stack.push_async_callback(reader.close)
-        handlers = Handlers(Config(reads=2, waiting_reads=3), unused, reader, unused, unused, unused, Measures())
+        handlers = Handlers(
+            Config(reads=2, waiting_reads=3), unused, reader, Opener(""), unused, unused, unused, Measures()
+        )
         config_service.pause()
         reads = [asyncio.create_task(handlers.get(store_name, ["list"])) for _ in range(5)]
         await asyncio.sleep(0)

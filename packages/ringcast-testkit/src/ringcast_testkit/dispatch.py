@@ -91,6 +91,9 @@ class OwnsAll:
     def row_ids(self, partitions: Collection[int] | None = None) -> list[str]:
         return []
 
+    def opened(self, change: Change) -> Change:
+        return change
+
     def change_of(self, _row_id: str) -> Change | None:
         return None
 

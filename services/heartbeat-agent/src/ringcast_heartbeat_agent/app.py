@@ -36,6 +36,7 @@ from ringcast_heartbeat_agent.followers import Followers
 from ringcast_heartbeat_agent.leases.host import HostLeases
 from ringcast_heartbeat_agent.leases.state import SocketPlace
 from ringcast_heartbeat_agent.leases.transport import lease_service
+from ringcast_heartbeat_agent.opening import Opener
 from ringcast_heartbeat_agent.status import Status
 from ringcast_heartbeat_agent.telemetry import AGENT, Measures
 from ringcast_heartbeat_agent.token_file import with_token
@@ -52,6 +53,7 @@ class App(Lifetime):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self._config = config
+        self._opener = Opener(config.key_ring)
         self._measures = Measures()
         collector = TableCollector(AGENT)
         collector.add(self._measures.samples)
@@ -72,14 +74,14 @@ class App(Lifetime):
         config, measures = with_token(self._config), self._measures
         async with asyncio.TaskGroup() as tasks:
             followers = Followers(config, tasks)
-            key_followers = KeyFollowers(config, followers, self._metrics)
+            key_followers = KeyFollowers(config, followers, self._metrics, self._opener)
             js = nc.jetstream(prefix=config.jetstream_api, timeout=_API_TIMEOUT_S)
             dead_letters = DeadLetterPublisher(nc, js)
             positions = positions_of(config)
             seals = SealService(config, tasks.create_task)
             dispatch = Dispatch(config, key_followers, tasks, dead_letters, History(reader, positions), seals)
-            observers = Observers(config, followers, reader, self._metrics)
-            handlers = Handlers(config, js, reader, observers, dispatch, tasks, measures)
+            observers = Observers(config, followers, reader, self._metrics, self._opener)
+            handlers = Handlers(config, js, reader, self._opener, observers, dispatch, tasks, measures)
             callbacks = CallbackSender(config, tasks, handlers, measures)
             here = Here(config.grpc_listen.rpartition(":")[0], 0)
             grpc_server = GrpcServer(config, handlers, DispatchServicer(dispatch, measures, here), measures, here)
@@ -181,6 +183,7 @@ class App(Lifetime):
             ("connected", ()): lambda: nc.is_connected,
             ("groups", ()): lambda: sum(1 for _ in dispatch.groups()),
             ("dead_letter_failures_total", ()): lambda: dead_letters.failures,
+            ("unopened_values_total", ()): lambda: self._opener.failures,
         }
         for mode in (RELIABLE, LOSSY):
             for what in ("consumers", "in_flight", "lag", "blocked_rows"):
@@ -244,7 +247,7 @@ class App(Lifetime):
     async def _reader(self) -> AsyncIterator[KeyReader]:
         """What reads go through."""
         config = self._config
-        reader = KeyReader(config.nats, worker_id=config.agent_id, login=config.nats_login)
+        reader = KeyReader(config.nats, worker_id=config.agent_id, login=config.nats_login, key_ring="")
         try:
             yield reader
         finally:

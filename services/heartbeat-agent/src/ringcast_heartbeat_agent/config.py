@@ -197,6 +197,12 @@ class Config:
         "Directory of cached rows, used while NATS is down, and of the progress of groups; needs an id; empty: none.",
         metavar="DIR",
     )
+    key_ring: str = setting(
+        "",
+        "File of the key ring that opens encrypted values for subscribers and groups; empty: keys with such values "
+        "are refused.",
+        metavar="FILE",
+    )
     jetstream_api: str = setting("$JS.API", "Subject prefix of the JetStream API in the agent's NATS account.")
     nats_login: NatsLogin = field(default_factory=NatsLogin)
 

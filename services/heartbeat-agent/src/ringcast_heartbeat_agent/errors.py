@@ -46,6 +46,13 @@ class BehindError(StoppedError):
     reason = "behind"
 
 
+class SealedError(StoppedError):
+    """A value is encrypted, and the agent can't open it: to register again is of no use as long as that is so."""
+
+    reason = "sealed"
+    status = grpc.StatusCode.FAILED_PRECONDITION
+
+
 class EvictedError(StoppedError):
     """A consumer gave no sign of life, so that others have its messages now."""
 

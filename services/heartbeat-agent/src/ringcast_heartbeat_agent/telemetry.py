@@ -24,7 +24,7 @@ def _metric(
     return Metric(f"ringcast_agent_{name}", kind, labels, unit, text, "agent", "", buckets)
 
 
-_ENDS: Final = "Ended subscriptions, by cause: client, upstream, stopping or unreachable."
+_ENDS: Final = "Ended subscriptions, by cause: client, upstream, stopping, sealed or unreachable."
 
 _BEHIND: Final = "Subscriptions that take updates slower than rows change, and so read what has changed."
 
@@ -80,6 +80,13 @@ AGENT: Final = (
         (),
         "sends",
         "Dead letters that the stream did not store; each is sent again.",
+    ),
+    _metric(
+        "unopened_values_total",
+        "counter",
+        (),
+        "values",
+        "Encrypted values that could not be opened for a subscriber, a consumer or a read.",
     ),
 )
 """Every metric of the agent; those of its workers are the SDK's."""

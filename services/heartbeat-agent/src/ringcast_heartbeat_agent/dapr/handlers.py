@@ -32,6 +32,7 @@ from ringcast_heartbeat_agent.errors import (
     store_not_found,
     subscribe_failed,
 )
+from ringcast_heartbeat_agent.opening import Opener
 from ringcast_heartbeat_agent.telemetry import Measures
 
 log = EventLog(logging.getLogger(__name__))
@@ -54,6 +55,7 @@ class Handlers:
         config: Config,
         js: JetStreamContext,
         reader: KeyReader,
+        opener: Opener,
         observers: Observers,
         dispatch: Dispatch,
         tasks: asyncio.TaskGroup,
@@ -61,7 +63,7 @@ class Handlers:
     ) -> None:
         self._config = config
         self._js = js
-        self._reads = Reads(config, reader)
+        self._reads = Reads(config, reader, opener)
         self._observers = observers
         self._dispatch = dispatch
         self._tasks = tasks

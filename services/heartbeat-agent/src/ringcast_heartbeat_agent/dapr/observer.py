@@ -16,16 +16,19 @@ from ringcast import (
     MismatchError,
     StoreDeletedError,
     UnknownStoreError,
+    ValueSealedError,
     Worker,
 )
+from ringcast.hosting import leave_sealed
 from ringcast.metrics import PrometheusMetrics
 from ringcast_wire import EventLog, event_within, names
 
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dapr.items import item_of
 from ringcast_heartbeat_agent.dapr.subscription import Since, Subscription
-from ringcast_heartbeat_agent.errors import StoppedError
+from ringcast_heartbeat_agent.errors import SealedError, StoppedError
 from ringcast_heartbeat_agent.followers import Follower
+from ringcast_heartbeat_agent.opening import Opener
 
 log = EventLog(logging.getLogger(__name__))
 
@@ -66,8 +69,9 @@ class KeyObserver(Follower):
     was committed before that, and after the subscription began, it reads. A worker that ends is replaced.
     """
 
-    def __init__(self, config: Config, store: str, key: str, metrics: PrometheusMetrics | None) -> None:
+    def __init__(self, config: Config, store: str, key: str, metrics: PrometheusMetrics | None, opener: Opener) -> None:
         super().__init__(store, key)
+        self._opener = opener
         self.worker_id = names.agent_observer_id(config.agent_id, store, key)
         self.subscribers: dict[Subscription, Position | None] = {}
         """The revisions after which subscribers that have not been offered anything get updates."""
@@ -193,7 +197,7 @@ class KeyObserver(Follower):
         config = self._config
         login = msgspec.structs.asdict(config.nats_login)
         given: dict[str, Any] = {name: value for name, value in login.items() if value}
-        return Worker(
+        worker = Worker(
             store=self.store,
             keys=[self.key],
             servers=config.nats,
@@ -204,9 +208,12 @@ class KeyObserver(Follower):
             cache_dir=config.cache_dir,
             jetstream_api=config.jetstream_api,
             agent="",
+            key_ring="",
             metrics=self._metrics,
             **given,
         )
+        leave_sealed(worker)
+        return worker
 
     def _go_live(self, worker: Worker) -> None:
         """From here on changes are offered as they come; nothing is waited for, so none falls in between."""
@@ -243,6 +250,18 @@ class KeyObserver(Follower):
             return
         if not self.subscribers:
             return
-        item, place = item_of(change), (change.key, change.partition)
+        try:
+            item = item_of(self._opener.change(change))
+        except ValueSealedError as error:
+            self._refuse(change, error)
+            return
+        place = (change.key, change.partition)
         for subscription in self.subscribers:
             subscription.offer(change.key, change.row_id, item, place=place, history=self.history)
+
+    def _refuse(self, change: Change, error: ValueSealedError) -> None:
+        """Ends the subscriptions that a value which can't be opened is for: they would miss it otherwise."""
+        ended = SealedError(f"updates of {self.store}/{self.key} have stopped: {error}")
+        for subscription in list(self.subscribers):
+            if subscription.wanted.name_of(change.key, change.row_id) is not None:
+                subscription.end(ended)

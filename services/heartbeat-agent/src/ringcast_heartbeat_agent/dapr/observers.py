@@ -6,15 +6,17 @@ import asyncio
 from collections.abc import Iterator
 from typing import Final
 
-from ringcast import UnavailableError
+from ringcast import UnavailableError, ValueSealedError
 from ringcast.hosting import KeyReader, make_item
 from ringcast.metrics import PrometheusMetrics
-from ringcast_wire import UnknownKeyError
+from ringcast_wire import PartitionRows, UnknownKeyError
 
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dapr.observer import KeyObserver, Position
 from ringcast_heartbeat_agent.dapr.subscription import Changed, Place, Since, Subscription, Update
+from ringcast_heartbeat_agent.errors import SealedError
 from ringcast_heartbeat_agent.followers import Followers
+from ringcast_heartbeat_agent.opening import Opener
 
 _READS_AT_ONCE: Final = 8
 """Reads of what subscribers are behind with: each has a partition in memory, 8 MiB at most."""
@@ -24,8 +26,9 @@ class Observers:
     """Attaches subscriptions to the observers of keys, and reads what they are behind with."""
 
     def __init__(
-        self, config: Config, followers: Followers, reader: KeyReader, metrics: PrometheusMetrics | None
+        self, config: Config, followers: Followers, reader: KeyReader, metrics: PrometheusMetrics | None, opener: Opener
     ) -> None:
+        self._opener = opener
         self._config = config
         self._followers = followers
         self._reader = reader
@@ -46,7 +49,7 @@ class Observers:
             LimitExceededError: so many keys are followed already.
         """
         return self._followers.follow(
-            KeyObserver, store, key, lambda: KeyObserver(self._config, store, key, self._metrics)
+            KeyObserver, store, key, lambda: KeyObserver(self._config, store, key, self._metrics, self._opener)
         )
 
     async def attach(self, subscription: Subscription, key: str, *, with_rows: bool = False) -> None:
@@ -75,7 +78,11 @@ class Observers:
                 observer.discard(subscription)
 
     async def since(self, store: str, place: Place, since: Since) -> Changed:
-        """What has changed in a partition after a revision; see :class:`Changes`."""
+        """What has changed in a partition after a revision; see :class:`Changes`.
+
+        Raises:
+            SealedError: a value is encrypted, and can't be opened.
+        """
         key, partition = place
         async with self._turns:
             try:
@@ -85,14 +92,23 @@ class Observers:
             except UnknownKeyError:
                 return Changed([], 0, False, 0)
         after = since.revision if history == since.history else 0
-        updates = [
-            Update(row.row_id, make_item(key, partition, row.value, row.version, row.deleted, row.metadata))
-            for row in found.rows
-            if row.version > after
-        ]
+        updates = self._updates(store, key, partition, found, after)
         observer = self.get(store, key)
         live = frozenset(row.row_id for row in found.rows) if found.whole else frozenset[str]()
         return Changed(updates, found.revision, found.whole, observer.partition_count if observer else 0, live, history)
+
+    def _updates(self, store: str, key: str, partition: int, found: PartitionRows, after: int) -> list[Update]:
+        updates = []
+        for row in found.rows:
+            if row.version <= after:
+                continue
+            try:
+                opened = self._opener.row(store, key, row)
+            except ValueSealedError as error:
+                raise SealedError(f"updates of {store}/{key} have stopped: {error}") from None
+            item = make_item(key, partition, opened.value, row.version, row.deleted, opened.metadata)
+            updates.append(Update(row.row_id, item))
+        return updates
 
     async def _position(self, store: str, key: str) -> Position:
         try:

@@ -15,6 +15,7 @@ from ringcast.hosting import Budget, ConfigurationItem, KeyReader, KeySelector, 
 from ringcast_wire import PartitionRows, Row, UnknownKeyError, limits, shown
 
 from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.opening import Opener
 
 LIMIT: Final = "ringcast.limit"
 """Name in the metadata of a read: answer in pages of so many rows."""
@@ -54,7 +55,8 @@ class Page(NamedTuple):
 class Reads:
     """Reads rows, some at once; others wait their turn, as each may hold a whole key for a while."""
 
-    def __init__(self, config: Config, reader: KeyReader) -> None:
+    def __init__(self, config: Config, reader: KeyReader, opener: Opener) -> None:
+        self._opener = opener
         self._config = config
         self._reader = reader
         self._turns = asyncio.Semaphore(config.reads)
@@ -65,6 +67,7 @@ class Reads:
 
         Raises:
             LimitExceededError: they are far too large for one answer, and were not all taken into memory.
+            ValueSealedError: one is encrypted, and can't be opened.
         """
         named: dict[str, list[str]] = {}
         items: dict[str, ConfigurationItem] = {}
@@ -77,10 +80,12 @@ class Reads:
                         named.setdefault(key, []).append(row_id)
                         continue
                     for part in await self._reader.key_within(store, key, budget):
-                        items.update((_name(key, row, prefixed), _item(key, part, row)) for row in _live(part))
+                        rows = self._live(store, key, part)
+                        items.update((_name(key, row, prefixed), _item(key, part, row)) for row in rows)
                 for key, row_ids in named.items():
                     for part in await self._reader.rows_within(store, key, row_ids, budget):
-                        items.update((f"{key}/{row.row_id}", _item(key, part, row)) for row in _live(part))
+                        rows = self._live(store, key, part)
+                        items.update((f"{key}/{row.row_id}", _item(key, part, row)) for row in rows)
             except LimitExceededError as error:
                 raise LimitExceededError(f"{error}: {ADVICE}") from None
         return items
@@ -122,7 +127,7 @@ class Reads:
                 chunk = _chunk(numbers, counts, page.limit)
                 del numbers[: len(chunk)]
                 for part in await self._partitions(store, key, chunk):
-                    for row in sorted(_live(part), key=lambda row: row.row_id):
+                    for row in sorted(self._live(store, key, part), key=lambda row: row.row_id):
                         if after is None or (key, part.partition, row.row_id) > (
                             after.key, after.partition, after.row_id,
                         ):  # fmt: skip
@@ -135,6 +140,9 @@ class Reads:
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
         return [read.result()[0] for read in reads]
+
+    def _live(self, store: str, key: str, part: PartitionRows) -> list[Row]:
+        return [row for row in self._opener.part(store, key, part) if not row.deleted]
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
@@ -205,10 +213,6 @@ def _chunk(numbers: Sequence[int], counts: Sequence[int], limit: int) -> list[in
         chunk.append(number)
         rows += counts[number]
     return chunk
-
-
-def _live(part: PartitionRows) -> list[Row]:
-    return [row for row in part.rows if not row.deleted]
 
 
 def _name(key: str, row: Row, prefixed: bool) -> str:

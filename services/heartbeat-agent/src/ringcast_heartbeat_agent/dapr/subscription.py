@@ -16,7 +16,7 @@ from ringcast_wire import EventLog, event_within
 
 from ringcast_heartbeat_agent.clients import current
 from ringcast_heartbeat_agent.dapr.items import KeySelection, deleted_item, memory_size
-from ringcast_heartbeat_agent.errors import StoppedError
+from ringcast_heartbeat_agent.errors import SealedError, StoppedError
 
 log = EventLog(logging.getLogger(__name__))
 
@@ -68,6 +68,7 @@ class Changes(Protocol):
 
         Raises:
             UnavailableError: NATS or the config service does not answer.
+            SealedError: a value can't be opened: the subscription ends.
         """
 
 
@@ -237,6 +238,10 @@ class Subscription:
         self._reading = place  # what is offered meanwhile is newer than the answer, or in it: it is read again
         try:
             changed = await self._changes.since(self.store, place, since)
+        except SealedError as error:
+            self._reading = None
+            self.end(error)
+            return True
         except Exception as error:  # noqa: BLE001  # whatever it is, the stream lives and it is read again
             self._reading = None
             self.fall_behind(place, since)

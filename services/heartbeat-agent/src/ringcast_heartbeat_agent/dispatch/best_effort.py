@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
-from ringcast import Change
+from ringcast import Change, ValueSealedError
 from ringcast_core import Router
+from ringcast_wire import EventLog
 
 from ringcast_heartbeat_agent.dispatch.consumer_session import ConsumerSession, Delivery, size_of
 from ringcast_heartbeat_agent.dispatch.group import LOSSY, Group, GroupContext, Rejected, milliseconds
@@ -13,6 +15,8 @@ from ringcast_heartbeat_agent.dispatch.routing import ROWS, Routing
 from ringcast_heartbeat_agent.dispatch.source import Source
 from ringcast_heartbeat_agent.dispatch.timer import DeadlineTimer
 from ringcast_heartbeat_agent.errors import StoppedError
+
+log = EventLog(logging.getLogger(__name__))
 
 
 class BestEffortGroup(Group):
@@ -53,7 +57,14 @@ class BestEffortGroup(Group):
         if self.routing.crowded:
             self.routing.keep(lambda row_id: self.source.change_of(row_id) is not None)
         if number is not None:
-            self.sessions[number].give(Delivery(0, 0, change, size_of(change)), to_be_answered=False)
+            try:
+                opened = self.source.opened(change)
+            except ValueSealedError as error:
+                log.error(
+                    "group.value_sealed", store=self.source.store, key=self.source.key, group=self.name, error=error
+                )
+                return
+            self.sessions[number].give(Delivery(0, 0, opened, size_of(opened)), to_be_answered=False)
 
     def counts(self) -> dict[str, int]:
         return self._router.counts()

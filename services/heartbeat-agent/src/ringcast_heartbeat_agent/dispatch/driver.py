@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from itertools import compress
 from typing import Any, Protocol
 
-from ringcast import Change
+from ringcast import Change, ValueSealedError
 from ringcast_core import Action, Dispatcher
 from ringcast_wire import ReplayOutcome
 
@@ -207,9 +207,10 @@ class Driver:
         while actions:
             revoked: list[tuple[int, int, int]] = []
             blocked: list[int] = []
+            sealed: list[tuple[int, int, int]] = []
             for action in actions:
                 if isinstance(action, Action.Deliver):  # nearly all are
-                    self._deliver(action.consumer, action.offset, action.attempt, revoked)
+                    self._deliver(action.consumer, action.offset, action.attempt, revoked, sealed)
                 elif isinstance(action, Action.Block):
                     self._block(action, blocked)
                 else:
@@ -218,6 +219,8 @@ class Driver:
             for number, offset, attempt in revoked:
                 actions += self._dispatcher.acknowledge(number, [offset], [attempt], self._timer.now_ms())[1]
                 self._gone(offset)
+            for number, offset, attempt in sealed:
+                actions += self._dispatcher.reject(number, [offset], [attempt], self._timer.now_ms())[1]
             for offset in blocked:
                 actions += self._let_go(offset)
         if self._intake.waiting:
@@ -226,12 +229,25 @@ class Driver:
         if (due := self._feed.absent.due) is not None:
             self._timer.arm(math.ceil(due * 1000))
 
-    def _deliver(self, number: int, offset: int, attempt: int, revoked: list[tuple[int, int, int]]) -> None:
+    def _deliver(
+        self,
+        number: int,
+        offset: int,
+        attempt: int,
+        revoked: list[tuple[int, int, int]],
+        sealed: list[tuple[int, int, int]],
+    ) -> None:
         message = self._intake.messages[offset]
         change = message.change
         if self._source.owns(change.partition) and self._holdings.may_deliver(offset, change):
+            try:
+                opened = self._source.opened(change)
+            except ValueSealedError as error:
+                self._failures.reasons[offset] = str(error)
+                sealed.append((number, offset, attempt))  # as if the consumer had rejected it
+                return
             message.delivered = True
-            self._sessions[number].give(Delivery(offset, attempt, change, message.size))
+            self._sessions[number].give(Delivery(offset, attempt, opened, message.size))
         else:  # another host has it, or may have it, and delivers what is not settled
             revoked.append((number, offset, attempt))
 

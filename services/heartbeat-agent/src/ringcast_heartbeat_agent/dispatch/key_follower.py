@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
-from ringcast import Change, KeyDeletedError, StoreDeletedError, UnavailableError, Worker
-from ringcast.hosting import WorkerLease, row_ids_of, take_replays
+from ringcast import Change, KeyDeletedError, StoreDeletedError, UnavailableError, ValueSealedError, Worker
+from ringcast.hosting import WorkerLease, leave_sealed, row_ids_of, take_replays
 from ringcast.metrics import PrometheusMetrics
 from ringcast_core import row_partition
 from ringcast_wire import Mode, ReplayAnswer, ReplayOutcome, ReplayRequest, Row, names
@@ -19,8 +19,9 @@ from ringcast_wire import Mode, ReplayAnswer, ReplayOutcome, ReplayRequest, Row,
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dispatch.group import Group
 from ringcast_heartbeat_agent.dispatch.replays import nothing, tell
-from ringcast_heartbeat_agent.errors import ListDeletedError, StoppedError
+from ringcast_heartbeat_agent.errors import ListDeletedError, SealedError, StoppedError
 from ringcast_heartbeat_agent.followers import Follower, Followers
+from ringcast_heartbeat_agent.opening import Opener
 
 log = logging.getLogger(__name__)
 
@@ -29,9 +30,18 @@ class KeyFollower(Follower):
     """A worker of one config key, and the groups that share its changes out."""
 
     def __init__(
-        self, config: Config, store: str, key: str, metrics: PrometheusMetrics | None, forgotten: Counter[str]
+        self,
+        config: Config,
+        store: str,
+        key: str,
+        metrics: PrometheusMetrics | None,
+        forgotten: Counter[str],
+        opener: Opener,
     ) -> None:
         super().__init__(store, key)
+        self.refused: ValueSealedError | None = None
+        """Why the key can't be shared out: values of it are encrypted, and there is no key ring."""
+        self._opener = opener
         self.groups: dict[str, Group] = {}
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once it holds what it owns, or can't."""
@@ -58,9 +68,11 @@ class KeyFollower(Follower):
             cache_dir=config.cache_dir,
             jetstream_api=config.jetstream_api,
             agent="",  # it dies with the agent
+            key_ring="",
             metrics=metrics,
             **given,
         )
+        leave_sealed(self._worker)
         take_replays(self._worker, self._on_replay)
 
     async def run(self) -> None:
@@ -124,6 +136,14 @@ class KeyFollower(Follower):
         is_shared = self._worker.settings.mode is Mode.PARTITIONED
         return WorkerLease(self._worker, self.worker_id) if is_shared else None
 
+    def opened(self, change: Change) -> Change:
+        """A change with its value, for a consumer.
+
+        Raises:
+            ValueSealedError: it is encrypted, and can't be opened.
+        """
+        return self._opener.change(change)
+
     def change_of(self, row_id: str) -> Change | None:
         """A live row as it is now, as if it had just changed."""
         row = self._worker.get(self.key, row_id)
@@ -182,6 +202,13 @@ class KeyFollower(Follower):
         return Change(self.store, self.key, number, row.row_id, row.value, row.version, metadata=row.metadata)
 
     def _on_change(self, change: Change) -> None:
+        if change.metadata and not self._opener.has_keys and self.refused is None:
+            try:
+                self._opener.change(change)
+            except ValueSealedError as error:
+                self.refused = error
+                self._fail(error)  # those that wait for the start are refused for good
+                self._end(str(error), SealedError)
         for group in self.groups.values():
             group.take(change)
 
@@ -207,7 +234,8 @@ class KeyFollower(Follower):
 class KeyFollowers:
     """The keys that groups share now."""
 
-    def __init__(self, config: Config, followers: Followers, metrics: PrometheusMetrics | None) -> None:
+    def __init__(self, config: Config, followers: Followers, metrics: PrometheusMetrics | None, opener: Opener) -> None:
+        self._opener = opener
         self._config = config
         self._followers = followers
         self._metrics = metrics
@@ -224,10 +252,14 @@ class KeyFollowers:
         Raises:
             UnavailableError: what the worker owns was not loaded in time, or NATS has been out of reach for too long.
             LimitExceededError: so many keys are followed already.
+            ValueSealedError: values of the key are encrypted, and the agent has no key ring.
             RingcastError: what the worker was refused with.
         """
         follower = self._followers.follow(
-            KeyFollower, store, key, lambda: KeyFollower(self._config, store, key, self._metrics, self.forgotten)
+            KeyFollower,
+            store,
+            key,
+            lambda: KeyFollower(self._config, store, key, self._metrics, self.forgotten, self._opener),
         )
         follower.coming += 1
         try:
@@ -239,6 +271,8 @@ class KeyFollowers:
                     f"{follower.store}/{key} could not be loaded within {self._config.subscribe_timeout_s:g} s: "
                     "NATS or the config service does not answer, or a worker of the same name has just died"
                 ) from None
+            if follower.refused is not None:
+                raise follower.refused
             if (stale_s := follower.staleness_s) > self._config.stale_after_s:
                 raise UnavailableError(f"{follower.store}/{key} gets no updates: no word of it for {stale_s:.0f} s")
             yield follower

@@ -43,5 +43,12 @@ class Source(Protocol):
     def lease(self) -> Lease | None:
         """The lease by which this host has its partitions; ``None`` where every host has all of them."""
 
+    def opened(self, change: Change) -> Change:
+        """A change with its value, for a consumer.
+
+        Raises:
+            ValueSealedError: it is encrypted, and can't be opened.
+        """
+
     def change_of(self, row_id: str) -> Change | None:
         """A live row as it is now, as a change."""

@@ -67,6 +67,7 @@ def test_every_option_is_read() -> None:
         maxDeleteShare="0.25",
         allowEmpty="true",
         reason="a new list",
+        keyRing="ring.json",
         changes="every",
         startingTimestamp="2026-01-01",
         readChangeFeed="true",
@@ -98,7 +99,7 @@ def test_every_option_is_read() -> None:
     assert (options.max_delete_share, options.allow_empty, options.reason) == (0.25, True, "a new list")
     assert (options.columns, options.id_column, options.malformed_values) == (("row", "a,b"), "row", Malformed.NULL)
     assert options.value_columns == (("a,b", "INT"), ("s", "STRUCT<x: DECIMAL(3, 1)>"))
-    assert options.metadata_columns == ("by", "why")
+    assert (options.metadata_columns, options.key_ring) == (("by", "why"), "ring.json")
     read = {field.name for field in dataclasses.fields(Options)}
     changed = {name for name in read if getattr(options, name) != getattr(parse(), name)}
     assert changed == read - {"store", "key", "starting_offsets"}

@@ -124,12 +124,13 @@ def test_how_to_log_in(spec_file: Path, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_target_takes_what_the_connector_takes() -> None:
-    """Every login but the password, which would be written down with it."""
+    """The key ring's file, and every login but the password, which would be written down with it."""
     fields = set(pipeline.Target.__struct_fields__)
-    assert fields - {"store", "key", "servers", "service", "timeout_s", "mode"} == {*_LOGIN, *SERVICE_FILES} - {
-        "password"
-    }
-    assert set(LOGIN_FILES) == {name for name in fields if name.endswith("_file")}
+    assert fields - {"store", "key", "servers", "service", "timeout_s", "key_ring", "mode"} == {
+        *_LOGIN,
+        *SERVICE_FILES,
+    } - {"password"}
+    assert set(LOGIN_FILES) == {name for name in fields if name.endswith("_file")} | {"key_ring"}
     assert fields - {"store", "key", "mode"} == set(PLACE)
 
 

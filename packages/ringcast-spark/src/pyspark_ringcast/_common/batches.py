@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from ringcast_wire import InvalidInputError, RowRule, check_row, check_row_id, limits, shown
 from ringcast_wire.grpc import pb
 
+from pyspark_ringcast._common.opening import keys_of
 from pyspark_ringcast._common.options import Operation, Options
 
 
@@ -78,6 +79,7 @@ class BatchMaker:
         self._options = options
         self._all_deleted = options.operation is Operation.DELETE
         self._keep_ids = keep_ids
+        self._keys = keys_of(options)
         self._sequence = 0
         self._rows: list[pb.RowWrite] = []
         self._row_ids: list[str] = []
@@ -89,7 +91,7 @@ class BatchMaker:
     def batches(self, frames: Iterable[pa.RecordBatch]) -> Iterator[pb.WriteBatch]:
         """Batches of at most ``max_rows`` rows (1,000) and 3 MiB."""
         for frame in frames:
-            plain = None if self._all_deleted else _plain_rows(frame)
+            plain = None if self._all_deleted or self._keys is not None else _plain_rows(frame)
             if self._rows if plain is not None else self._row_ids:
                 yield self._full()  # a batch has rows of one kind
             if plain is not None:
@@ -123,6 +125,10 @@ class BatchMaker:
         for row in read_rows(frame, all_deleted=self._all_deleted):
             try:
                 size = checked_size(row)
+                if self._keys is not None and not row.deleted:
+                    value, metadata = self._keys.seal(row.row_id, row.value, row.metadata)
+                    row = row._replace(value=value, metadata=dict(metadata or {}))
+                    size = checked_size(row)
             except InvalidInputError as error:
                 self.rejected.append(refused(row, error))
                 continue

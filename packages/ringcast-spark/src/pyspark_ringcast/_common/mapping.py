@@ -18,6 +18,7 @@ from ringcast_wire import InvalidInputError, RowRule, shown
 
 from pyspark_ringcast._common.batches import Rejected, column_of, in_lower_case
 from pyspark_ringcast._common.columns import FEED_SCHEMA, METADATA, SCHEMA
+from pyspark_ringcast._common.opening import keys_of, opened
 from pyspark_ringcast._common.options import Malformed, Options
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class ReadColumns:
         """
         from pyspark.sql.pandas.types import to_arrow_schema
 
+        self._keys = keys_of(options)
         source = FEED_SCHEMA if options.read_change_feed else SCHEMA
         self.schema = to_arrow_schema(schema, timezone="UTC")
         self._place = options.place
@@ -113,7 +115,10 @@ class ReadColumns:
 
         Raises:
             InvalidInputError: a value is not a JSON object with members of the types, and ``malformed_values`` is fail.
+            ValueSealedError: a value can't be opened with the key ring.
         """
+        if self._keys is not None:
+            batch = opened(self._keys, batch)
         if self._same:
             return batch
         found: dict[str, pa.Array] = {name: batch.column(name) for name in batch.schema.names}

@@ -118,6 +118,8 @@ class Options:
     """The columns that make up the value, a JSON object; without them it is the column ``value``."""
     metadata_columns: tuple[str, ...] = ()
     """The columns that are entries of the metadata, in place of the column ``metadata``."""
+    key_ring: str = ""
+    """File of the key ring that opens and encrypts values, on each node; empty: values are as they are stored."""
     # Streams
     changes: Changes = Changes.LATEST
     starting_offsets: Starting = "earliest"
@@ -157,7 +159,8 @@ class Options:
 
 
 def parse_options(given: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> Options:
-    """Reads Spark's options; ``servers``, ``service`` and the login at NATS also come from ``RINGCAST_<NAME>``.
+    """Reads Spark's options; ``servers``, ``service``, ``key_ring`` and the login at NATS also come from
+    ``RINGCAST_<NAME>``.
 
     Raises:
         InvalidInputError: an option is unknown, missing, malformed or out of range; the message names it, and shows no
@@ -424,6 +427,7 @@ _PARSERS: Final[dict[str, Callable[[str, str], Any]]] = {
     "id_column": parse_name,
     "value_columns": parse_value_columns,
     "metadata_columns": parse_names,
+    "key_ring": _text,
     "changes": _choice(Changes),
     "starting_offsets": parse_starting,
     "starting_timestamp": _timestamp,
@@ -440,7 +444,7 @@ _PARSERS: Final[dict[str, Callable[[str, str], Any]]] = {
     "reason": _reason,
 }
 _LOGIN: Final = NatsLogin.__struct_fields__
-_FROM_ENVIRONMENT: Final = ("servers", "service", *_LOGIN)
+_FROM_ENVIRONMENT: Final = ("servers", "service", "key_ring", *_LOGIN)
 _FAIL_ON_DATA_LOSS: Final = "fail_on_data_loss"
 """Kafka's and Delta's word for ``on_gap``."""
 SERVICE_FILES: Final = ("service_tls_ca_file", "service_tls_cert_file", "service_tls_key_file", "service_token_file")

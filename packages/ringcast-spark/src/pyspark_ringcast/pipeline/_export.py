@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from pyspark_ringcast._common.options import Service
+    from pyspark_ringcast._common.options import Options
 
 MAX_EXPORT_BYTES: Final = 1024 * 1024
 _PAGE_ROWS: Final = 10_000
@@ -97,7 +97,7 @@ def export_history(spark: SparkSession, target: Target, path: str, *, since: Seq
     options = parse_options(target.options())
     moved = _ranges(state, low)
     ranges = spark.createDataFrame(moved, "partition INT, low BIGINT, high BIGINT")
-    read = _history_reader(target, options.service, options.timeout_s)
+    read = _history_reader(options)
     # By number: of few rows Spark would otherwise make one task.
     tasks = min(_TASKS, len(moved)) or 1
     ranges.repartition(tasks, "partition").mapInArrow(read, HISTORY_SCHEMA).write.parquet(f"{path}/revisions")
@@ -109,42 +109,41 @@ def _ranges(state: State, low: Sequence[int]) -> list[tuple[int, int, int]]:
     return [(number, first, last) for number, (first, last) in bounds if last > first]
 
 
-def _history_reader(
-    target: Target, service: Service, timeout_s: float
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _history_reader(options: Options) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A task of its own for some partitions: they are asked for one after another."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for row in batch.to_pylist():
-                yield from _revisions(target, service, timeout_s, row["partition"], row["low"], row["high"])
+                yield from _revisions(options, row["partition"], row["low"], row["high"])
 
     return read
 
 
-def _revisions(
-    target: Target, service: Service, timeout_s: float, partition: int, low: int, high: int
-) -> Iterator[pa.RecordBatch]:
+def _revisions(options: Options, partition: int, low: int, high: int) -> Iterator[pa.RecordBatch]:
     """Pages, so that a call that breaks is asked again from the last revision that came."""
     from ringcast_client.blocking import retried
     from ringcast_wire.grpc import pb
 
     from pyspark_ringcast._client.service import shared_stub
+    from pyspark_ringcast._common.opening import keys_of, opened
 
-    stub = shared_stub(service)
+    keys = keys_of(options)
+    stub = shared_stub(options.service)
     while low < high:
         request = pb.HistoryRequest(
-            store=target.store, key=target.key, partition=partition, since=low, limit=_PAGE_ROWS
+            store=options.store, key=options.key, partition=partition, since=low, limit=_PAGE_ROWS
         )
 
         def page(left_s: float, request: Any = request) -> list[Any]:
             return [one for reply in stub.History(request, timeout=left_s) for one in reply.revisions]
 
-        found = retried(page, timeout_s)
+        found = retried(page, options.timeout_s)
         if not found:
             return
         low = found[-1].row.version
-        yield _batch([one for one in found if one.row.version <= high])
+        batch = _batch([one for one in found if one.row.version <= high])
+        yield batch if keys is None else opened(keys, batch)
 
 
 def _batch(revisions: Iterable[Any]) -> pa.RecordBatch:

@@ -30,6 +30,7 @@ _SPEC_OPTIONS: Final = {
     "service_tls_cert_file": ("target", "A certificate of our own for the config service."),
     "service_tls_key_file": ("target", "Its key."),
     "service_token_file": ("target", "A file whose first line is the token for the config service."),
+    "key_ring": ("target", "A key ring, which opens and encrypts the values. [default: RINGCAST_KEY_RING]"),
     "format": ("source", "Format of the input: csv, json, parquet or text."),
     "max_delete_share": ("guards", "Refuse to delete more of the live rows, 0 to 1. [default: 0.1]"),
     "max_rejected_share": ("guards", "Refuse an input of which more was rejected, 0 to 1. [default: 0.01]"),

@@ -21,6 +21,7 @@ LOGIN_FILES: Final = (
     "service_tls_cert_file",
     "service_tls_key_file",
     "service_token_file",
+    "key_ring",
 )
 """Fields of a target that are paths of files, which each node must have."""
 
@@ -50,6 +51,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     service_tls_cert_file: str | None = None
     service_tls_key_file: str | None = None
     service_token_file: str | None = None
+    key_ring: str | None = None
+    """File of the key ring that opens and encrypts the values of the key."""
     mode: Literal["replace", "merge"] = "replace"
     """``replace``: rows that the input does not have are deleted; ``merge``: they stay."""
 
@@ -66,6 +69,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         options = {name: str(value) for name, value in given.items() if value is not None}
         parsed = parse_options(options)
         login = {name: text for name, text in msgspec.structs.asdict(parsed.login).items() if text}
+        if parsed.key_ring:
+            login["key_ring"] = parsed.key_ring
         return {**options, "servers": ",".join(parsed.servers), "service": parsed.service.address, **login}
 
     def __str__(self) -> str:

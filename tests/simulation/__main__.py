@@ -1,6 +1,7 @@
 """Runs seeds: ``python -m tests.simulation --seeds 100000``, or one of them again: ``--seed 4711 --trace``.
 
-With ``--sticky`` the seeds are of exclusive ownership, which has a simulation of its own.
+With ``--sticky`` the seeds are of exclusive ownership, which has a simulation of its own, and with ``--migration`` of
+stores that go between the two.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 
-from tests.simulation import sticky_judge, sticky_world
+from tests.simulation import sticky_judge, sticky_migration, sticky_world
 from tests.simulation.run import run
 from tests.simulation.variants import VARIANTS
 
@@ -45,7 +46,14 @@ def _peer(seed: int) -> _Result:
 
 
 def _sticky(seed: int) -> _Result:
-    world = sticky_world.World(seed)
+    return _of_world(sticky_world.World(seed))
+
+
+def _migration(seed: int) -> _Result:
+    return _of_world(sticky_migration.MigratingWorld(seed))
+
+
+def _of_world(world: sticky_world.World) -> _Result:
     broken = ""
     try:
         world.run()
@@ -54,7 +62,7 @@ def _sticky(seed: int) -> _Result:
     except Exception as error:  # noqa: BLE001  # as above
         broken = f"{type(error).__name__}: {error}"
     totals = Counter(calls=world.judge.begun, virtual_s=int(world.now))
-    return _Result(seed, broken, totals, Counter(line.split()[1] for line in world.trace))
+    return _Result(world.seed, broken, totals, Counter(line.split()[1] for line in world.trace))
 
 
 def _results(attempt: Callable[[int], _Result], first: int, count: int, jobs: int) -> Iterator[_Result]:
@@ -89,7 +97,7 @@ def many(attempt: Callable[[int], _Result], first: int, count: int, jobs: int) -
     print("  " + ", ".join(f"{name} {number}" for name, number in totals.items()))
     print("  faults: " + ", ".join(f"{name} {number}" for name, number in sorted(faults.items())))
     if broken:
-        sticky = " --sticky" if attempt is _sticky else ""
+        sticky = {_sticky: " --sticky", _migration: " --migration"}.get(attempt, "")
         print(f"  replay: python -m tests.simulation{sticky} --seed {min(broken)} --trace")
     return len(broken)
 
@@ -108,7 +116,15 @@ def one(seed: int, *, trace: bool) -> int:
 
 def one_sticky(seed: int, *, trace: bool) -> int:
     """The same of exclusive ownership."""
-    world = sticky_world.World(seed)
+    return _one_of_world(sticky_world.World(seed), trace=trace)
+
+
+def one_migration(seed: int, *, trace: bool) -> int:
+    """The same of a store that migrates."""
+    return _one_of_world(sticky_migration.MigratingWorld(seed), trace=trace)
+
+
+def _one_of_world(world: sticky_world.World, *, trace: bool) -> int:
     try:
         world.run()
     except sticky_judge.Violation as violation:
@@ -117,7 +133,7 @@ def one_sticky(seed: int, *, trace: bool) -> int:
     finally:
         if trace:
             print("\n".join(world.trace))
-    print(f"seed {seed}: 0 broken promises, {world.judge.begun} calls")
+    print(f"seed {world.seed}: 0 broken promises, {world.judge.begun} calls")
     return 0
 
 
@@ -131,10 +147,13 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--variant", choices=sorted(VARIANTS), help="break the workers in this way")
     parser.add_argument("--sticky", action="store_true", help="seeds of exclusive ownership")
+    parser.add_argument("--migration", action="store_true", help="seeds of stores that migrate to it and back")
     given = parser.parse_args()
-    if given.sticky and given.variant:
+    if (given.sticky or given.migration) and given.variant:
         parser.error("--variant breaks the workers of the other strategies")
     attempt, alone = (_sticky, one_sticky) if given.sticky else (_peer, one)
+    if given.migration:
+        attempt, alone = _migration, one_migration
     broken: AbstractContextManager[None] = VARIANTS[given.variant].applied() if given.variant else nullcontext()
     with broken:
         if given.seed is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ringcast._protocol.sticky.ownership import OwnedState, Ownership
-from ringcast._protocol.sticky.records import Phase, Table
+from ringcast._protocol.sticky.records import Phase, Rule, Table
 
 
 class Violation(AssertionError):
@@ -21,6 +21,7 @@ class Caller(Protocol):
     worker_id: str
     ownership: Ownership
     true_fence: float
+    is_guarded: bool
 
     @property
     def now(self) -> float:
@@ -36,6 +37,9 @@ class Call:
     token: int
     is_last: bool = False
     """It is ``on_revoked``, which may run once its session has ended in good order."""
+    is_peers: bool = False
+    """It is by the peer rule, which promises nothing while the members change."""
+    is_guarded: bool = True
 
 
 class Judge:
@@ -46,24 +50,27 @@ class Judge:
         self.calls: dict[int, list[Call]] = {}
         self.highest: dict[int, int] = {}
         self.holders: dict[tuple[int, int], object] = {}
-        self.begun = self.last = 0
+        self.begun = self.last = self.of_peers = 0
 
     def begins(self, call: Call) -> None:
         process, partition = call.process, call.partition
         others = [one for one in self.calls.get(partition, ()) if one.process is not process]
-        if others:
+        if any(not (call.is_peers and one.is_peers) for one in others):
             raise Violation(f"partition {partition}: {process} and {others[0].process} call at once")
+        self.begun += 1
+        self.of_peers += call.is_peers
+        self.calls.setdefault(partition, []).append(call)
+        if not call.is_guarded:
+            return
         if process.now >= process.true_fence:
             raise Violation(f"partition {partition}: {process} starts a call after its fence")
         if call.token < self.highest.get(partition, 0):
             raise Violation(f"partition {partition}: token {call.token} comes after {self.highest[partition]}")
         holder = (process, process.ownership.session)
-        if not call.is_last and self.holders.setdefault((partition, call.token), holder) != holder:
+        if not (call.is_last or call.is_peers) and self.holders.setdefault((partition, call.token), holder) != holder:
             raise Violation(f"partition {partition}: token {call.token} has two owners")
         self.last += call.is_last
         self.highest[partition] = call.token
-        self.calls.setdefault(partition, []).append(call)
-        self.begun += 1
 
     def ends(self, call: Call) -> None:
         self.calls[call.partition].remove(call)
@@ -72,11 +79,11 @@ class Judge:
         """No two owners are active at once."""
         owners: dict[int, Caller] = {}
         for process in processes:
-            if process.now < process.true_fence:
+            if process.now < process.true_fence and process.is_guarded:
                 for partition in range(self._partitions):
                     if process.ownership.state_of(partition) is OwnedState.ACTIVE:
                         other = owners.setdefault(partition, process)
-                        if other is not process:
+                        if other is not process and {other.ownership.rule, process.ownership.rule} != {Rule.PEERS}:
                             raise Violation(f"partition {partition}: {other} and {process} are active at once")
 
     def settled(self, table: Table | None, processes: Sequence[Caller], drains: Set[str]) -> None:

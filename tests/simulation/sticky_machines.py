@@ -8,6 +8,7 @@ from functools import lru_cache
 from ringcast._protocol.sticky.evidence import LeaseEvidence
 from ringcast._protocol.sticky.fence import Fence
 from ringcast._protocol.sticky.leader import Leader
+from ringcast._protocol.sticky.migration import Guard
 from ringcast._protocol.sticky.ownership import Ownership
 from ringcast._protocol.sticky.records import decode_state
 from ringcast._protocol.sticky.witness import Witness, decode_gone
@@ -26,4 +27,6 @@ class Machines:
     leader: type[Leader] = Leader
     ownership: type[Ownership] = Ownership
     witness: type[Witness] = Witness
+    guard: type[Guard] = Guard
     is_compared: bool = True
+    is_validated: bool = True

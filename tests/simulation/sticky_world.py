@@ -19,7 +19,15 @@ from ringcast._protocol.sticky.fence import CLOCK_SKEW, FenceTimes
 from ringcast._protocol.sticky.leader import LeaderTimes, TakeTerm, View, WriteTable
 from ringcast._protocol.sticky.ownership import Deed, OwnedState
 from ringcast._protocol.sticky.plan import Wishes
-from ringcast._protocol.sticky.records import decode_table, decode_term, encode_state, encode_table, encode_term
+from ringcast._protocol.sticky.records import (
+    Rule,
+    Table,
+    decode_table,
+    decode_term,
+    encode_state,
+    encode_table,
+    encode_term,
+)
 from ringcast._protocol.sticky.witness import believed
 from ringcast_wire import names
 
@@ -54,7 +62,7 @@ class Process:
         self.rate = 1.0 + draw.uniform(-CLOCK_SKEW, CLOCK_SKEW)
         self.offset = draw.uniform(0.0, 1e6)
         self.true_fence = -math.inf
-        self.is_alive, self.paused, self.cut_until = True, False, 0.0
+        self.is_alive, self.paused, self.cut_until, self.is_guarded = True, False, 0.0, True
         self.inbox: list[Callable[[], None]] = []
         self.open_calls: list[Call] = []
         self.ownership = machines.ownership(worker_id, worker_id, PARTITIONS, machines.fence(TIMES))
@@ -70,6 +78,8 @@ class Process:
         self.stuck_at = self.stuck_until = 0.0
         self.busy: set[str] = set()
         self.is_read, self.misses = False, 0
+        self.peer_tokens: set[int] = set()
+        """Those of the peer rule."""
 
     def __repr__(self) -> str:
         return f"{self.worker_id}#{self.incarnation}"
@@ -243,6 +253,8 @@ class Process:
                 self.world.after(took_s, partial(self.take, done))
             elif action.deed is Deed.STOP:
                 self.last_call_soon(action.partition)
+            elif action.deed is Deed.ACTIVATE and self.ownership.rule is Rule.PEERS:
+                self.peer_tokens.add(action.token)
         name = names.state_key(KEY, self.worker_id)
         record = self.ownership.record
         revision, value = self.nodes.get(name, (0, b""))
@@ -283,7 +295,7 @@ class Process:
         partition = self.world.draw.randrange(PARTITIONS)
         if (token := self.ownership.begin_call(partition, self.now)) is None:
             return
-        self.run(Call(self, partition, token))
+        self.run(Call(self, partition, token, is_peers=token in self.peer_tokens))
 
     def run(self, call: Call) -> None:
         self.world.judge.begins(call)
@@ -303,7 +315,7 @@ class Process:
             self.ownership.end_last_call(partition, self.now)
             self.act()
             return
-        self.run(Call(self, partition, token, is_last=True))
+        self.run(Call(self, partition, token, is_last=True, is_peers=token in self.peer_tokens))
 
     def end(self, call: Call) -> None:
         if call in self.open_calls:
@@ -362,6 +374,9 @@ class World:
     def log(self, text: str) -> None:
         self.trace.append(f"{self.now:8.2f} {text}")
 
+    def make_process(self, worker_id: str) -> Process:
+        return Process(self, worker_id, next(self.numbers))
+
     def start(self, worker_id: str) -> None:
         """A process starts once no other has the lease, as far as the server says."""
         if any(one.worker_id == worker_id and one.is_alive and not one.paused for one in self.processes):
@@ -370,7 +385,7 @@ class World:
         if lease is not None and self.now - lease.stored_at < TIMES.ttl_s * self.draw.uniform(0.9, 1.1):
             self.after(0.5, lambda: self.start(worker_id))
             return
-        process = Process(self, worker_id, next(self.numbers))
+        process = self.make_process(worker_id)
         process.lease_revision = lease.revision if lease is not None else 0
         self.log(f"start {process}")
         self.processes.append(process)
@@ -481,13 +496,20 @@ class World:
                 self.judge.look(self.processes)
                 if self.doomed:
                     self.kill()
-            name = names.table_key(KEY)
-            table = _table_of(self.store.nodes[name][1]) if name in self.store.nodes else None
-            self.judge.settled(table, self.processes, self.wishes.drains)
+            self.settle()
         except Violation as violation:
             last = "\n".join(self.trace[-25:])
             raise Violation(f"seed {self.seed}, at {self.now:.2f} s: {violation}\n{last}") from None
         return self
+
+    @property
+    def table(self) -> Table | None:
+        """What the store has."""
+        name = names.table_key(KEY)
+        return _table_of(self.store.nodes[name][1]) if name in self.store.nodes else None
+
+    def settle(self) -> None:
+        self.judge.settled(self.table, self.processes, self.wishes.drains)
 
     def calm(self) -> None:
         self.log("calm")

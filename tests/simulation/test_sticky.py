@@ -54,5 +54,6 @@ def test_a_broken_variant_is_noticed(name: str) -> None:
 
 
 def test_the_guide_names_every_broken_variant() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|$", GUIDE.read_text(), re.MULTILINE)
+    model = GUIDE.read_text().partition("\n## Migration\n")[0]
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|$", model, re.MULTILINE)
     assert rows == [(name, variant.what) for name, variant in VARIANTS.items()]

@@ -102,6 +102,8 @@ class KeyLeader:
             named.add(term.leader)
         for entry in table.entries if table is not None else ():
             named.update(session.lease for session in (entry.owner, entry.next) if session is not None)
+        if table is not None:
+            named.update(session.lease for session in table.peers)
         return frozenset(named)
 
     def refreshed(self, refresh: Refresh) -> None:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ringcast._protocol.sticky.evidence import LeaseEvidence
+from ringcast._protocol.sticky.migration import governed, may_own
 from ringcast._protocol.sticky.plan import Wishes, planned
-from ringcast._protocol.sticky.records import MAX_MOVING, Entry, Phase, Session, State, Table, Term
+from ringcast._protocol.sticky.records import MAX_MOVING, Entry, Phase, Rule, Session, State, Table, Term
 from ringcast._protocol.sticky.witness import Span
 
 TOUCH_S: Final = 6 * 3600.0
@@ -54,6 +55,12 @@ class View:
     gone: Mapping[str, Span] = field(default_factory=dict)
     """By worker, sessions whose process has ended, as its own agent says."""
     wishes: Wishes = field(default_factory=Wishes)
+    rule: Rule = Rule.OWNERS
+    """What the operator wants of a store that migrates,"""
+    step: int = 0
+    """as of the step of this number."""
+    shares: tuple[str | None, ...] = ()
+    """The worker of each partition by the peer rule, as far as it is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +156,7 @@ class Leader:
         named = set(sessions.values())
         for entry in view.table.entries if view.table is not None else ():
             named.update(session for session in (entry.owner, entry.next) if session is not None)
+        named.update(view.table.peers if view.table is not None else ())
         for session in named:
             self._evidence.note(session, now)
             current = sessions.get(session.worker_id)
@@ -183,15 +191,18 @@ class Leader:
             is_over = self._is_due(("table", view.table_revision), self._give_away_s, now)
             if not is_over or any(seen[name] for name in sessions):
                 return None
-        quiet = self._is_quiet(now)
-        targets = planned([None] * self._partitions, self._taking(view, sessions), view.wishes) if quiet else None
+        if view.rule is Rule.OWNERS and not may_own(view.step, view.states):
+            return None
+        present = list(view.shares) or [None] * self._partitions
+        targets = planned(present, self._taking(view, sessions), view.wishes) if self._is_quiet(now) else None
         if targets is None:
             return None
         # Every epoch is at most the revision of its write, and what acted by a lost table has begun a session since.
         numbers = (session.number for session in sessions.values())
         epoch = max(view.term_revision, view.table_revision, *seen.values(), *numbers) + 1
         entries = tuple(Entry(sessions[name], epoch) for name in targets)
-        return WriteTable(Table(epoch, entries), view.table_revision)
+        peers = tuple(sorted(sessions.values())) if view.rule is Rule.PEERS else ()
+        return WriteTable(Table(epoch, entries, view.rule, epoch, peers, view.step), view.table_revision)
 
     def _taking(self, view: View, sessions: Mapping[str, Session]) -> dict[str, int]:
         """The capacities of the workers that may get partitions."""
@@ -199,6 +210,48 @@ class Leader:
         return {name: view.states[name].capacity for name in sessions if name not in leaving}
 
     def _lead(self, view: View, table: Table, sessions: Mapping[str, Session], now: float) -> Step:
+        after = self._governed(view, table, sessions, now)
+        if table.rule is Rule.OWNERS and after.rule is Rule.OWNERS:
+            return self._own(view, table, after.step, sessions, now)
+        entries = self._drafted(view, table, after, sessions, now)
+        after = after._replace(entries=entries)
+        is_touched = self._is_due(("table", view.table_revision), self._times.touch_s, now)
+        for session in table.peers:
+            if not _is_current(session, sessions):
+                self._wake(self._evidence.provable_at(session))
+        is_other = is_touched or after != table
+        write = WriteTable(after._replace(epoch=table.epoch + 1), view.table_revision) if is_other else None
+        return Step(write, self._wake_at)
+
+    def _governed(self, view: View, table: Table, sessions: Mapping[str, Session], now: float) -> Table:
+        return governed(
+            table,
+            sessions,
+            view.states,
+            view.rule,
+            view.step,
+            is_over=lambda session: self._is_session_over(view, session, now),
+        )
+
+    def _drafted(
+        self, view: View, table: Table, after: Table, sessions: Mapping[str, Session], now: float
+    ) -> tuple[Entry, ...]:
+        """The entries while the table names no owners: who is to have what once it does."""
+        if after.rule is Rule.OWNERS:
+            return table.entries
+        is_new = after.rule is Rule.NOBODY and table.rule is not Rule.NOBODY
+        targets: tuple[str, ...] | None = None
+        if is_new or self._is_quiet(now):
+            present = list(view.shares) if after.rule is Rule.PEERS and view.shares else _names(table)
+            targets = planned(present, self._taking(view, sessions), view.wishes)
+        entries = []
+        for number, entry in enumerate(table.entries):
+            target = sessions.get(targets[number]) if targets is not None else entry.owner
+            # What an owner may have released it never has again by the same token.
+            entries.append(Entry(target, table.epoch + 1) if is_new or target != entry.owner else entry)
+        return tuple(entries)
+
+    def _own(self, view: View, table: Table, step: int, sessions: Mapping[str, Session], now: float) -> Step:
         passed_over = self._pass_over(view, table, now)
         targets = self._targets(view, table, sessions, now)
         quiet = self._is_quiet(now)
@@ -212,8 +265,9 @@ class Leader:
             entries.append(after)
         write = None
         is_touched = self._is_due(("table", view.table_revision), self._times.touch_s, now)
-        if is_touched or tuple(entries) != table.entries:
-            write = WriteTable(Table(epoch, tuple(entries)), view.table_revision)
+        if is_touched or tuple(entries) != table.entries or step != table.step:
+            after = table._replace(epoch=epoch, entries=tuple(entries), step=step)
+            write = WriteTable(after, view.table_revision)
         self._wake_for_evidence(table, sessions)
         return Step(write, self._wake_at, passed_over)
 
@@ -244,14 +298,20 @@ class Leader:
     def _has_let_go(self, view: View, number: int, entry: Entry, now: float) -> bool:
         """Whether no call with the entry's token runs, and none can start. Once true, it stays true."""
         owner = entry.owner
-        if owner is None or _is_gone(view, owner.worker_id, owner.number):
+        if owner is None or self._is_session_over(view, owner, now):
             return True
         state = view.states.get(owner.worker_id)
-        if state is not None and state.lease == owner.lease:
-            is_its_word = state.session == owner.number and (number, entry.token) in state.released
-            if is_its_word or state.first <= owner.number <= state.ended:
-                return True
-        return self._evidence.is_over(owner, now)
+        is_its_word = state is not None and (state.lease, state.session) == (owner.lease, owner.number)
+        return is_its_word and state is not None and (number, entry.token) in state.released
+
+    def _is_session_over(self, view: View, session: Session, now: float) -> bool:
+        """Whether no call of a session runs, and none can start. Once true, it stays true."""
+        if _is_gone(view, session.worker_id, session.number):
+            return True
+        state = view.states.get(session.worker_id)
+        if state is not None and state.lease == session.lease and state.first <= session.number <= state.ended:
+            return True
+        return self._evidence.is_over(session, now)
 
     def _targets(self, view: View, table: Table, sessions: Mapping[str, Session], now: float) -> tuple[str, ...] | None:
         """The worker that each partition is to get, in time; ``None``: no worker takes any."""
@@ -315,6 +375,10 @@ def _is_prepared(view: View, number: int, entry: Entry) -> bool:
     if state is None or entry.next is None or state.session != entry.next.number:
         return False
     return (number, entry.next_token) in state.prepared
+
+
+def _names(table: Table) -> list[str | None]:
+    return [entry.owner.worker_id if entry.owner is not None else None for entry in table.entries]
 
 
 def _present(entry: Entry, able: Set[str]) -> str | None:

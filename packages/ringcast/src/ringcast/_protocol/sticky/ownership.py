@@ -13,7 +13,7 @@ from enum import Enum, auto
 from typing import Final
 
 from ringcast._protocol.sticky.fence import Fence
-from ringcast._protocol.sticky.records import MAX_MOVING, Phase, Session, State, Table
+from ringcast._protocol.sticky.records import MAX_MOVING, Phase, Rule, Session, State, Table
 
 
 class OwnedState(Enum):
@@ -145,8 +145,11 @@ class Ownership:
         self._leaving = self._closed = self._is_broken = False
         self._last_until = -math.inf
         self._actions: list[Action] = []
+        self._share: frozenset[int] = frozenset()
         self.agent = ""
         """The agent that sees this process end, if there is one."""
+        self.guarded = 0
+        """The operator's step since which no call starts that this does not let start; 0 if there are such calls."""
 
     @property
     def sessions(self) -> tuple[int, int]:
@@ -157,6 +160,16 @@ class Ownership:
     def session(self) -> Session | None:
         """The session that runs, as far as is known: the fence may have passed since."""
         return Session(self._worker_id, self._lease, self._number) if self._number else None
+
+    @property
+    def table(self) -> Table | None:
+        """The table that the worker acts by."""
+        return self._table
+
+    @property
+    def rule(self) -> Rule | None:
+        """The rule of that table."""
+        return self._table.rule if self._table is not None else None
 
     @property
     def record(self) -> State:
@@ -177,7 +190,14 @@ class Ownership:
             leaving=self._leaving,
             capacity=self._capacity,
             agent=self.agent,
+            stopped=self._stopped,
+            guarded=self.guarded or int(self._closed and not self._draining()),  # it never starts a call again
         )
+
+    @property
+    def _stopped(self) -> int:
+        has_stopped = self._table is not None and self._table.rule is Rule.NOBODY and not self._draining()
+        return self._table.since if self._table is not None and has_stopped else 0
 
     @property
     def wake_at(self) -> float | None:
@@ -188,7 +208,11 @@ class Ownership:
     def has_left(self) -> bool:
         """Whether a worker that leaves owns nothing any more, and runs no call."""
         table = self._table
-        owns = table is not None and any(_is_of(entry.owner, self._worker_id) for entry in table.entries)
+        owns = table is not None and (
+            any(_is_of(entry.owner, self._worker_id) for entry in table.entries)
+            if table.rule is Rule.OWNERS
+            else bool(self._share)
+        )
         return self._leaving and not owns and not self._draining()
 
     def state_of(self, partition: int) -> OwnedState:
@@ -229,6 +253,12 @@ class Ownership:
             self._table, self._seen = table, table.epoch
         else:
             return
+        self._settle()
+
+    def share(self, partitions: frozenset[int], now: float) -> None:
+        """What the peer rule gives this worker is another: it counts while the table has that rule."""
+        self.poll(now)
+        self._share = partitions
         self._settle()
 
     def ready(self, partition: int, token: int, now: float) -> None:
@@ -308,12 +338,22 @@ class Ownership:
         if self._table is None:
             return Aim.NOTHING, 0
         entry, session = self._table.entries[number], self.session
+        if self._table.rule is not Rule.OWNERS:
+            return self._peer_aim(self._table, number, session)
         if session is not None and entry.owner == session:
             return (Aim.RELEASE if entry.phase is Phase.DRAIN else Aim.HOLD), entry.token
         if session is not None and entry.next == session:
             return Aim.OFFER, entry.next_token
         is_kept = _is_of(entry.owner, self._worker_id) or _is_of(entry.next, self._worker_id)
         return (Aim.KEEP if is_kept else Aim.NOTHING), 0
+
+    def _peer_aim(self, table: Table, number: int, session: Session | None) -> tuple[Aim, int]:
+        """While a store migrates: its own share, and what it is to own, prepared before it does."""
+        if session is not None and number in self._share and table.rule is Rule.PEERS and session in table.peers:
+            return Aim.HOLD, table.since
+        if session is not None and table.entries[number].owner == session:
+            return Aim.OFFER, table.entries[number].token
+        return (Aim.KEEP if number in self._share else Aim.NOTHING), 0
 
     def _settle(self) -> None:
         """Brings every partition as near to what the table wants as it can be now."""
@@ -340,7 +380,7 @@ class Ownership:
                 self._do(owned, OwnedInput.STOP, Deed.STOP)
             case OwnedState.DRAINING if _is_quiet(owned):
                 owned.on(OwnedInput.ENDED)
-            case OwnedState.ABSENT | OwnedState.RELEASED if aim in _WANTS and token > owned.token:
+            case OwnedState.ABSENT | OwnedState.RELEASED if aim in _WANTS and self._is_open(owned, aim, token):
                 owned.token = token
                 self._do(owned, OwnedInput.WANTED, Deed.PREPARE)
             case OwnedState.PREPARING | OwnedState.PREPARED if aim in _WANTS and token != owned.token:
@@ -363,6 +403,13 @@ class Ownership:
             case _:
                 return False
         return True
+
+    def _is_open(self, owned: OwnedPartition, aim: Aim, token: int) -> bool:
+        """Whether a partition may be had with this token: not again with one that it was released with.
+
+        Of peers no single token is given away, but all that the session has: theirs is as good as before.
+        """
+        return token > owned.token or (aim is Aim.HOLD and self.rule is Rule.PEERS)
 
     def _do(self, owned: OwnedPartition, happened: OwnedInput, deed: Deed) -> None:
         owned.on(happened)

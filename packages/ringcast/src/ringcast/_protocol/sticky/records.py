@@ -20,6 +20,7 @@ MAX_SESSIONS: Final = 2 * limits.MAX_WORKERS_PER_KEY + 2 * MAX_MOVING
 _Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
 _Partition = Annotated[int, msgspec.Meta(ge=0, lt=limits.MAX_PARTITIONS)]
 _Index = Annotated[int, msgspec.Meta(ge=-1, lt=MAX_SESSIONS)]
+_SessionIndex = Annotated[int, msgspec.Meta(ge=0, lt=MAX_SESSIONS)]
 _Name = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")]
 _LeaseId = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_-]{1,64})?\Z")]
 _Listed = Annotated[tuple[tuple[_Partition, _Number], ...], msgspec.Meta(max_length=MAX_MOVING)]
@@ -31,6 +32,14 @@ class Session(NamedTuple):
     worker_id: str
     lease: str
     number: int
+
+
+class Rule(StrEnum):
+    """By which rule the partitions of a key are served."""
+
+    OWNERS = "owners"  # each by the owner that the table names
+    PEERS = "peers"  # by what each peer computes for itself, as long as the table lists its session
+    NOBODY = "nobody"  # between the two: no call starts
 
 
 class Phase(StrEnum):
@@ -52,10 +61,19 @@ class Entry(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The owners of a key. ``epoch`` rises with every write; a token is the epoch of the write that first named it."""
+    """The owners of a key. ``epoch`` rises with every write; a token is the epoch of the write that first named it.
+
+    Of a store that migrates: ``since`` is the epoch of the write that the ``rule`` began with, and ``step`` the number
+    of the operator's step that it follows. Under ``PEERS`` only the sessions ``peers`` may start calls, and under
+    ``NOBODY`` they are those that may have calls of the rule before. The entries are a plan then, without moves.
+    """
 
     epoch: int
     entries: tuple[Entry, ...]
+    rule: Rule = Rule.OWNERS
+    since: int = 0
+    peers: tuple[Session, ...] = ()
+    step: int = 0
 
 
 class Term(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +88,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     ``session`` is 0 while it has none. No call of a session from ``first`` up to ``ended`` runs, or will: all of these
     are of this process. ``seen``: the epoch of the table that it acts by, 0 for none. ``prepared`` and ``released``
     name partitions with their token. ``agent``: the one that sees this process end, if there is one.
+
+    Of a store that migrates: ``stopped`` is the ``since`` of a table of the rule ``NOBODY`` under which no call runs.
+    ``guarded``: every call is one that the table lets start, as the operator's step of this number wants it; 0 if not.
     """
 
     lease: _LeaseId
@@ -82,14 +103,20 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     leaving: bool = False
     capacity: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 1
     agent: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z")] = ""
+    stopped: _Number = 0
+    guarded: _Number = 0
 
 
-class _TableRecord(msgspec.Struct, frozen=True, kw_only=True):
+class _TableRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     epoch: Annotated[int, msgspec.Meta(ge=1, le=MAX_NUMBER)]
     sessions: Annotated[tuple[tuple[_Name, _LeaseId, _Number], ...], msgspec.Meta(max_length=MAX_SESSIONS)]
     owners: Annotated[tuple[_Index, ...], msgspec.Meta(min_length=1, max_length=limits.MAX_PARTITIONS)]
     tokens: Annotated[tuple[_Number, ...], msgspec.Meta(min_length=1, max_length=limits.MAX_PARTITIONS)]
     moves: Annotated[tuple[tuple[_Partition, Phase, _Index, _Number], ...], msgspec.Meta(max_length=MAX_MOVING)]
+    rule: Rule = Rule.OWNERS
+    since: _Number = 0
+    peers: Annotated[tuple[_SessionIndex, ...], msgspec.Meta(max_length=MAX_SESSIONS)] = ()
+    step: _Number = 0
 
 
 T = TypeVar("T", Term, State, _TableRecord)
@@ -112,11 +139,22 @@ def encode_table(table: Table) -> bytes:
         for number, entry in enumerate(table.entries)
         if entry.phase is not Phase.HELD
     )
+    peers = tuple(index(session) for session in table.peers)
     for name, count, most in (("moves", len(moves), MAX_MOVING), ("sessions", len(sessions), MAX_SESSIONS)):
         if count > most:
             raise LimitExceededError(f"a table has {count} {name}: at most {most} are allowed")
     tokens = tuple(entry.token for entry in table.entries)
-    record = _TableRecord(epoch=table.epoch, sessions=tuple(sessions), owners=owners, tokens=tokens, moves=moves)
+    record = _TableRecord(
+        epoch=table.epoch,
+        sessions=tuple(sessions),
+        owners=owners,
+        tokens=tokens,
+        moves=moves,
+        rule=table.rule,
+        since=table.since,
+        peers=peers,
+        step=table.step,
+    )
     return _within(msgspec.json.encode(record), "table", limits.MAX_TABLE_BYTES)
 
 
@@ -130,18 +168,21 @@ def decode_table(data: bytes, partitions: int) -> Table:
     if not len(record.owners) == len(record.tokens) == partitions:
         raise ProtocolError(f"table has {len(record.owners)} owners and {len(record.tokens)} tokens, not {partitions}")
     sessions = [Session(*session) for session in record.sessions]
-    indices = [*record.owners, *(move[2] for move in record.moves)]
+    indices = [*record.owners, *(move[2] for move in record.moves), *record.peers]
     if max(indices, default=-1) >= len(sessions):
         raise ProtocolError(f"table names session {max(indices)} of {len(sessions)}")
-    if max(*record.tokens, *(move[3] for move in record.moves), 0) > record.epoch:
+    if max(*record.tokens, *(move[3] for move in record.moves), record.since) > record.epoch:
         raise ProtocolError(f"table of epoch {record.epoch} has a token of a later one")
+    if record.rule is not Rule.OWNERS and record.moves:
+        raise ProtocolError(f"table moves partitions, which have no owners under the rule {record.rule}")
     sessions_or_none = [*sessions, None]  # an index of -1 is none
     entries = [Entry(sessions_or_none[owner], token) for owner, token in zip(record.owners, record.tokens, strict=True)]
     for number, phase, following, token in record.moves:
         if number >= partitions or entries[number].phase is not Phase.HELD or phase is Phase.HELD:
             raise ProtocolError(f"table moves partition {number} of {partitions} twice, or not at all")
         entries[number] = entries[number]._replace(phase=phase, next=sessions_or_none[following], next_token=token)
-    return Table(record.epoch, tuple(entries))
+    peers = tuple(sessions[index] for index in record.peers)
+    return Table(record.epoch, tuple(entries), record.rule, record.since, peers, record.step)
 
 
 def encode_state(state: State) -> bytes:
@@ -188,9 +229,9 @@ def check_numbers(record: Table | State, revision: int) -> None:
     match record:
         case Table():
             named = (session.number for entry in record.entries for session in (entry.owner, entry.next) if session)
-            highest = max(record.epoch, *named, 0)
+            highest = max(record.epoch, *named, *(peer.number for peer in record.peers), 0)
         case State():
-            highest = max(record.session, record.first, record.ended, record.seen)
+            highest = max(record.session, record.first, record.ended, record.seen, record.stopped)
     if highest > revision:
         raise ProtocolError(f"{type(record).__name__} of revision {revision} has the number {highest}: none is higher")
 

@@ -1,0 +1,152 @@
+"""The migration of a running store between a strategy of peers and exclusive ownership.
+
+An operator takes steps, each with a higher number. A leader has the table follow: from one rule to the other there is
+no way but over ``NOBODY``, and that ends once no call of the rule before can run. So that this can be known of a peer,
+it has to be *guarded*: then it starts no call but those that the table lets start, before the fence of its session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from enum import IntEnum
+from typing import NamedTuple
+
+from ringcast._protocol.sticky.records import Rule, Session, State, Table
+
+
+class Stage(IntEnum):
+    """How far a migration is."""
+
+    OFF = 0  # peers alone
+    SHADOW = 1  # a leader publishes the table, and nobody obeys it
+    VALIDATE = 2  # each worker is guarded, and says so
+    SWITCH = 3  # the table names the owners
+
+
+class Step(NamedTuple):
+    """A step of the operator. ``number`` rises with each: one that is overtaken does not count any more."""
+
+    stage: Stage
+    number: int
+
+    @property
+    def rule(self) -> Rule:
+        """The rule that the leader is to bring about."""
+        return Rule.OWNERS if self.stage is Stage.SWITCH else Rule.PEERS
+
+
+def next_steps(step: Step) -> frozenset[Stage]:
+    """The stages that an operator may go to: one further, or back to the shadow. From there the end is one back."""
+    match step.stage:
+        case Stage.OFF:
+            return frozenset({Stage.SHADOW})
+        case Stage.SHADOW:
+            return frozenset({Stage.OFF, Stage.VALIDATE})
+        case Stage.VALIDATE:
+            return frozenset({Stage.SHADOW, Stage.SWITCH})
+        case Stage.SWITCH:
+            return frozenset({Stage.SHADOW})
+
+
+class Guard:
+    """Whether a worker starts only calls that the table lets start.
+
+    A worker that starts when there is a migration begins guarded; one that runs already, when it hears of ``VALIDATE``.
+    It is let go once the table is back at the peer rule, by the operator's step back, and its state says that it is not
+    guarded: no leader that has missed the step has a table name owners then. At the end all of that is so already.
+    """
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self.is_on = step.stage is not Stage.OFF
+
+    @property
+    def step(self) -> Step:
+        """The latest step that is known of."""
+        return self._step
+
+    @property
+    def number(self) -> int:
+        """What the worker's state says of it."""
+        return self._step.number if self.is_on and self._step.stage >= Stage.VALIDATE else 0
+
+    def heard(self, step: Step) -> None:
+        """The operator's step is this, or was it."""
+        if step.number > self._step.number:
+            self._step = step
+            self.is_on = step.stage is not Stage.OFF and (self.is_on or step.stage >= Stage.VALIDATE)
+
+    def saw(self, table: Table | None, said: int) -> None:
+        """The worker acts by this table, and ``said`` is what its state in the bucket has as ``guarded``."""
+        if table is None or self._step.stage is Stage.OFF:
+            return
+        if table.rule is not Rule.PEERS:
+            self.is_on = True
+        elif self._step.stage is Stage.SHADOW and table.step >= self._step.number and not said:
+            self.is_on = False
+
+
+def unguarded(step: Step, members: Collection[str], states: Mapping[str, State]) -> frozenset[str]:
+    """The members that have not said that they are guarded since ``step``: as long as there are some, none may switch.
+
+    ``members``: every worker that may take part by the peer rule, whether it is believed to live or not.
+    """
+    return frozenset(name for name in members if name not in states or states[name].guarded < step.number)
+
+
+def may_own(step: int, states: Mapping[str, State]) -> bool:
+    """Whether the table may name owners, as far as the states say; a store that does not migrate has no step."""
+    return not step or all(state.guarded for state in states.values())
+
+
+def may_end(step: Step, members: Collection[str], states: Mapping[str, State], table: Table | None) -> bool:
+    """Whether the operator may go from the shadow to the end: nobody obeys a table, or has not heard of ``step``."""
+    is_back = table is None or (table.rule is Rule.PEERS and table.step >= step.number)
+    return is_back and not any(states[name].guarded for name in members if name in states)
+
+
+def governed(
+    table: Table,
+    sessions: Mapping[str, Session],
+    states: Mapping[str, State],
+    wanted: Rule,
+    step: int,
+    *,
+    is_over: Callable[[Session], bool],
+) -> Table:
+    """The table with its rule, and the sessions that go with it, one step on: its next epoch begins a new rule.
+
+    A leader that does not know of a later step than the table does leaves the rule alone.
+
+    Args:
+        sessions: those that run, by worker.
+        is_over: whether no call of a session runs, and none can start.
+    """
+    epoch = table.epoch + 1
+    knows = step >= table.step
+    may_follow = knows and (wanted is Rule.PEERS or may_own(step, states))
+    after = table._replace(step=max(step, table.step))
+    match table.rule:
+        case Rule.OWNERS if knows and wanted is Rule.PEERS:
+            owners = {entry.owner for entry in table.entries if entry.owner is not None}
+            return after._replace(rule=Rule.NOBODY, since=epoch, peers=tuple(sorted(owners)))
+        case Rule.OWNERS:
+            return after
+        case Rule.PEERS if may_follow and wanted is Rule.OWNERS:
+            return after._replace(rule=Rule.NOBODY, since=epoch)
+        case Rule.PEERS:
+            kept = {session for session in table.peers if not is_over(session)}
+            return after._replace(peers=tuple(sorted(kept | set(sessions.values()))))
+        case Rule.NOBODY:
+            have_stopped = all(is_over(each) or _has_stopped(each, table, states) for each in table.peers)
+            if not (may_follow and have_stopped):
+                return after
+            peers = tuple(sorted(sessions.values())) if wanted is Rule.PEERS else ()
+            return after._replace(rule=wanted, since=epoch, peers=peers)
+
+
+def _has_stopped(session: Session, table: Table, states: Mapping[str, State]) -> bool:
+    """Whether a session has said that it has no calls of the rule before."""
+    state = states.get(session.worker_id)
+    is_its_word = state is not None and (state.lease, state.session) == (session.lease, session.number)
+    return is_its_word and state is not None and state.stopped == table.since

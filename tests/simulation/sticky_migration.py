@@ -1,0 +1,211 @@
+"""The migration of a store between peers and exclusive ownership, under the faults of ``sticky_world``.
+
+An operator goes through the stages, forward and back, as fast as the checks let it. By the peer rule each process works
+out its share from the members that it believes in, which it is often wrong about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+from ringcast._protocol.sticky.leader import View
+from ringcast._protocol.sticky.migration import Guard, Stage, Step, may_end, next_steps, unguarded
+from ringcast._protocol.sticky.ownership import OwnedState
+from ringcast._protocol.sticky.records import Rule, State
+from ringcast_wire import names
+
+from tests.simulation.sticky_judge import Call, Violation
+from tests.simulation.sticky_machines import state_of
+from tests.simulation.sticky_world import FAULTS_S, KEY, PARTITIONS, TIMES, Process, World
+
+_STEP_S: Final = 4.0
+"""How often the operator looks whether the next step can be taken."""
+_HEAR_S: Final = 1.0
+"""How often a process reads which step there is."""
+
+
+class MigratingProcess(Process):
+    """A worker that serves by the peer rule, unguarded until it hears of ``VALIDATE`` or where it starts later."""
+
+    world: MigratingWorld
+
+    def __init__(self, world: MigratingWorld, worker_id: str, incarnation: int) -> None:
+        super().__init__(world, worker_id, incarnation)
+        self.guard: Guard | None = None
+        """``None`` until it is registered and has then read which step there is: no call starts before that."""
+        self.believed: list[str] = []
+        self.hear_at = -1e9
+        self.is_leaving = False
+
+    def tick(self) -> None:
+        if self.is_alive and not self.paused:
+            if self.now >= self.hear_at:
+                self.hear_at = self.now + _HEAR_S
+                self.believe()
+                self.ask("step", self.world.read_step if self.guard is not None else self.register, self.takes)
+            if self.guard is None or self.guard.step.stage is Stage.OFF:
+                self.world.after(0.2, self.tick)
+                self.call()
+                return
+        super().tick()
+
+    def register(self) -> Step:
+        """The step that there is once the process is registered: not one that was there before."""
+        self.world.members.add(self.worker_id)
+        return self.world.step
+
+    def takes(self, step: Step) -> None:
+        if self.guard is None:
+            self.guard = self.world.machines.guard(step)
+        self.guard.heard(step)
+        self.follow()
+
+    def believe(self) -> None:
+        """Believes in some of the members: in all of them once there are no faults."""
+        world = self.world
+        found = {name for name in world.members if not world.faulty or world.draw.random() < 0.9}
+        self.believed = sorted((found - {self.worker_id}) | ({self.worker_id} if not self.is_leaving else set()))
+        self.ownership.share(self.share(), self.now)
+
+    def share(self) -> frozenset[int]:
+        return frozenset(number for number, name in enumerate(self.shares()) if name == self.worker_id)
+
+    def shares(self) -> tuple[str | None, ...]:
+        """The peer rule: a worker for each partition."""
+        if not self.believed:
+            return (None,) * PARTITIONS
+        return tuple(self.believed[(5 * number + 3) % len(self.believed)] for number in range(PARTITIONS))
+
+    def follow(self) -> None:
+        """Whether it is guarded follows the step, and the table that it acts by."""
+        if self.guard is not None:
+            own = self.nodes.get(names.state_key(KEY, self.worker_id))
+            self.guard.saw(self.ownership.table, state_of(own[1]).guarded if own is not None else 0)
+            self.is_guarded = self.guard.is_on
+            self.ownership.guarded = self.guard.number
+
+    def act(self) -> None:
+        self.follow()
+        if self.guard is not None and self.guard.step.stage is not Stage.OFF:
+            super().act()
+
+    def view(self) -> View:
+        assert self.guard is not None
+        step = self.guard.step
+        return replace(super().view(), rule=step.rule, step=step.number, shares=self.shares())
+
+    def call(self) -> None:
+        if self.guard is None:
+            return
+        self.follow()
+        if self.guard.is_on:
+            super().call()
+        elif share := sorted(self.share()):
+            number = self.world.draw.choice(share)
+            self.run(Call(self, number, 0, is_peers=True, is_guarded=False))
+
+    def end(self, call: Call) -> None:
+        if call.is_guarded:
+            super().end(call)
+        elif call in self.open_calls:
+            self.open_calls.remove(call)
+            self.world.judge.ends(call)
+
+
+@dataclass
+class MigratingWorld(World):
+    """One run of one seed."""
+
+    processes: list[MigratingProcess] = field(init=False)  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.step = Step(Stage.OFF, 0)
+        self.past = [self.step]
+        self.members: set[str] = set()
+        """Registered workers: one that is killed stays until it is started again, and leaves."""
+        self.final = self.draw.choice((Stage.SHADOW, Stage.VALIDATE, Stage.SWITCH))
+        self.taken: dict[Stage, int] = dict.fromkeys(Stage, 0)
+        self.after(self.draw.uniform(3.0, 8.0), self.operate)
+
+    def make_process(self, worker_id: str) -> MigratingProcess:
+        return MigratingProcess(self, worker_id, next(self.numbers))
+
+    def start(self, worker_id: str) -> None:
+        """No process starts under the id of one that is halted and not guarded: the operator has to see to that."""
+        if any(one.worker_id == worker_id and not one.is_guarded for one in self.processes):
+            self.after(1.0, partial(self.start, worker_id))
+        else:
+            super().start(worker_id)
+
+    def read_step(self) -> Step:
+        """What a process reads may be out of date."""
+        return self.draw.choice(self.past[-3:]) if self.faulty and self.draw.random() < 0.2 else self.step
+
+    def states(self) -> dict[str, State]:
+        prefix = names.state_key(KEY, "")
+        nodes = self.store.nodes.items()
+        return {name.removeprefix(prefix): state_of(value) for name, (_, value) in nodes if name.startswith(prefix)}
+
+    def operate(self) -> None:
+        """Takes a step, if one may be taken."""
+        self.after(self.draw.uniform(0.5, 1.5) * _STEP_S, self.operate)
+        able = [stage for stage in sorted(next_steps(self.step)) if self.may_go_to(stage)]
+        if not self.faulty:
+            able = [] if self.step.stage is self.final else [stage for stage in able if stage is self.towards_final()]
+        if able and self.draw.random() < (0.3 if self.step.stage is Stage.SWITCH else 0.8):
+            self.step = Step(self.draw.choice([*able, max(able), max(able)]), self.step.number + 1)
+            self.past.append(self.step)
+            self.taken[self.step.stage] += 1
+            self.log(f"step {self.step.number}: {self.step.stage.name}")
+
+    def may_go_to(self, stage: Stage) -> bool:
+        states = self.states()
+        if stage is Stage.SWITCH and self.machines.is_validated:
+            return not unguarded(self.step, self.members, states)
+        return stage is not Stage.OFF or may_end(self.step, self.members, states, self.table)
+
+    def towards_final(self) -> Stage:
+        is_before = self.step.stage < self.final
+        return Stage(self.step.stage + 1) if is_before else Stage.SHADOW
+
+    def leaves(self, process: Process) -> None:
+        super().leaves(process)
+        self.members.discard(process.worker_id)
+
+    def fault(self) -> None:
+        super().fault()
+        for process in self.processes:
+            if process.ownership.record.leaving and not process.is_leaving:
+                process.is_leaving = True
+                process.believe()
+
+    def stop_soon_for_another(self, process: Process) -> None:
+        if process.is_guarded:
+            super().stop_soon_for_another(process)
+
+    def settle(self) -> None:
+        """The last step has come to its end."""
+        table = self.table
+        if self.step.stage is not self.final:
+            raise Violation(f"the operator could not get to {self.final.name}: {self.step}")
+        if self.final is Stage.SWITCH:
+            if table is not None and table.rule is not Rule.OWNERS:
+                raise Violation(f"the table has the rule {table.rule}")
+            super().settle()
+            return
+        if table is None or table.rule is not Rule.PEERS:
+            raise Violation(f"there is no table of peers: {table}")
+        for process in self.processes:
+            if process.ownership.session not in table.peers:
+                raise Violation(f"{process} is not among the peers: {table.peers}")
+            if process.is_guarded is not (self.final is Stage.VALIDATE):
+                raise Violation(f"{process} is guarded: {process.is_guarded}")
+            states = {process.ownership.state_of(number) for number in process.share()}
+            if not states <= {OwnedState.ACTIVE}:
+                raise Violation(f"{process} has {states} of its share")
+
+
+__all__ = ["FAULTS_S", "TIMES", "MigratingProcess", "MigratingWorld"]

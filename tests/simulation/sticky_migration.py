@@ -65,7 +65,7 @@ class MigratingProcess(Process):
     def believe(self) -> None:
         """Believes in some of the members: in all of them once there are no faults."""
         world = self.world
-        found = {name for name in world.members if not world.faulty or world.draw.random() < 0.9}
+        found = {name for name in sorted(world.members) if not world.faulty or world.draw.random() < 0.9}
         self.believed = sorted((found - {self.worker_id}) | ({self.worker_id} if not self.is_leaving else set()))
         self.ownership.share(self.share(), self.now)
 
@@ -172,11 +172,19 @@ class MigratingWorld(World):
         return Stage(self.step.stage + 1) if is_before else Stage.SHADOW
 
     def leaves(self, process: Process) -> None:
+        """A worker that is not guarded says that it starts no call any more, or others would wait for it."""
+        if not process.ownership.record.guarded:
+            process.ownership.close()
+            return
         super().leaves(process)
         self.members.discard(process.worker_id)
 
     def fault(self) -> None:
         super().fault()
+        if self.faulty and self.processes and self.draw.random() < 0.15:
+            process = self.draw.choice(self.processes)
+            process.cut_until = self.now + self.draw.uniform(15.0, 40.0)  # it misses steps
+            self.log(f"cut {process} until {process.cut_until:.1f}")
         for process in self.processes:
             if process.ownership.record.leaving and not process.is_leaving:
                 process.is_leaving = True

@@ -11,7 +11,7 @@ from ringcast._protocol.sticky.leader import Leader, Step, View
 from ringcast._protocol.sticky.migration import Guard
 from ringcast._protocol.sticky.migration import Step as OperatorStep
 from ringcast._protocol.sticky.ownership import Ownership
-from ringcast._protocol.sticky.records import Rule, Session, Table
+from ringcast._protocol.sticky.records import Phase, Rule, Session, Table
 
 from tests.simulation.sticky_machines import Machines
 from tests.simulation.sticky_variants import Variant
@@ -50,6 +50,8 @@ class GoesBackAtOnce(Leader):
     def _governed(self, view: View, table: Table, sessions: Mapping[str, Session], now: float) -> Table:
         after = super()._governed(view, table, sessions, now)
         if table.rule is Rule.OWNERS and after.rule is Rule.NOBODY:
+            if any(entry.phase is not Phase.HELD for entry in table.entries):
+                return table
             return after._replace(rule=Rule.PEERS, peers=tuple(sorted(sessions.values())))
         return after
 

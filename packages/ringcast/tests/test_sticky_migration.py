@@ -12,6 +12,7 @@ from ringcast._protocol.sticky.fence import Fence, FenceTimes
 from ringcast._protocol.sticky.leader import Leader, LeaderTimes, View, WriteTable
 from ringcast._protocol.sticky.migration import Guard, Stage, Step, may_end, next_steps, unguarded
 from ringcast._protocol.sticky.ownership import Deed, OwnedState, Ownership
+from ringcast._protocol.sticky.plan import Wishes
 from ringcast._protocol.sticky.records import (
     MAX_NUMBER,
     Entry,
@@ -68,6 +69,13 @@ def after(table: Table | None, states: Mapping[str, State], step: Step = SWITCH,
 def test_a_first_table_of_the_shadow_lists_the_peers_and_plans_as_few_moves_as_it_can() -> None:
     table = after(None, BOTH, Step(Stage.SHADOW, 1), shares=("b", "a"))
     assert table == Table(5, (Entry(B, 5), Entry(A, 5)), Rule.PEERS, 5, (A, B), 1)
+
+
+def test_peers_serve_by_a_first_table_though_nobody_may_get_a_partition() -> None:
+    drained = Wishes(drains=frozenset("ab"))
+    table = after(None, BOTH, Step(Stage.SHADOW, 1), wishes=drained)
+    assert table == Table(5, (Entry(None, 5),) * 2, Rule.PEERS, 5, (A, B), 1)
+    assert after(None, BOTH, SWITCH, wishes=drained) is None
 
 
 def test_a_session_that_begins_is_admitted_and_one_that_is_over_is_not_kept() -> None:

@@ -193,14 +193,15 @@ class Leader:
                 return None
         if view.rule is Rule.OWNERS and not may_own(view.step, view.states):
             return None
-        present = list(view.shares) or [None] * self._partitions
-        targets = planned(present, self._taking(view, sessions), view.wishes) if self._is_quiet(now) else None
-        if targets is None:
+        if not self._is_quiet(now):
+            return None
+        targets = planned(list(view.shares) or [None] * self._partitions, self._taking(view, sessions), view.wishes)
+        if targets is None and view.rule is Rule.OWNERS:
             return None
         # Every epoch is at most the revision of its write, and what acted by a lost table has begun a session since.
         numbers = (session.number for session in sessions.values())
         epoch = max(view.term_revision, view.table_revision, *seen.values(), *numbers) + 1
-        entries = tuple(Entry(sessions[name], epoch) for name in targets)
+        entries = tuple(Entry(sessions.get(name), epoch) for name in targets or ("",) * self._partitions)
         peers = tuple(sorted(sessions.values())) if view.rule is Rule.PEERS else ()
         return WriteTable(Table(epoch, entries, view.rule, epoch, peers, view.step), view.table_revision)
 

@@ -97,7 +97,7 @@ def many(attempt: Callable[[int], _Result], first: int, count: int, jobs: int) -
     print("  " + ", ".join(f"{name} {number}" for name, number in totals.items()))
     print("  faults: " + ", ".join(f"{name} {number}" for name, number in sorted(faults.items())))
     if broken:
-        sticky = {_sticky: " --sticky", _migration: " --migration"}.get(attempt, "")
+        sticky = " --sticky" if attempt is _sticky else " --migration" if attempt is _migration else ""
         print(f"  replay: python -m tests.simulation{sticky} --seed {min(broken)} --trace")
     return len(broken)
 

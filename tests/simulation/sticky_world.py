@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 from ringcast._protocol.sticky.fence import CLOCK_SKEW, FenceTimes
 from ringcast._protocol.sticky.leader import LeaderTimes, TakeTerm, View, WriteTable
@@ -479,7 +479,7 @@ class World:
             self.after(self.draw.uniform(0.5, 12.0), process.resume)
             self.after(0.1, lambda: self.start(process.worker_id))
 
-    def run(self) -> World:
+    def run(self) -> Self:
         """Runs to the end.
 
         Raises:

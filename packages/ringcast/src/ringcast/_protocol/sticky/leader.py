@@ -267,8 +267,8 @@ class Leader:
         write = None
         is_touched = self._is_due(("table", view.table_revision), self._times.touch_s, now)
         if is_touched or tuple(entries) != table.entries or step != table.step:
-            after = table._replace(epoch=epoch, entries=tuple(entries), step=step)
-            write = WriteTable(after, view.table_revision)
+            table_after = table._replace(epoch=epoch, entries=tuple(entries), step=step)
+            write = WriteTable(table_after, view.table_revision)
         self._wake_for_evidence(table, sessions)
         return Step(write, self._wake_at, passed_over)
 

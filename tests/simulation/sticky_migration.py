@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import ClassVar, Final
 
 from ringcast._protocol.sticky.leader import View
 from ringcast._protocol.sticky.migration import Guard, Stage, Step, may_end, next_steps, unguarded
 from ringcast._protocol.sticky.ownership import OwnedState
-from ringcast._protocol.sticky.records import Rule, State
+from ringcast._protocol.sticky.records import Rule
 from ringcast_wire import names
 
 from tests.simulation.sticky_judge import Call, Violation
-from tests.simulation.sticky_machines import state_of
-from tests.simulation.sticky_world import FAULTS_S, KEY, PARTITIONS, TIMES, Process, World
+from tests.simulation.sticky_machines import KEY, PARTITIONS, state_of, states_among, table_among
+from tests.simulation.sticky_world import Process, World
 
 _STEP_S: Final = 4.0
 """How often the operator looks whether the next step can be taken."""
@@ -31,7 +31,7 @@ class MigratingProcess(Process):
 
     world: MigratingWorld
 
-    def __init__(self, world: MigratingWorld, worker_id: str, incarnation: int) -> None:
+    def __init__(self, world: World, worker_id: str, incarnation: int) -> None:
         super().__init__(world, worker_id, incarnation)
         self.guard: Guard | None = None
         """``None`` until it is registered and has then read which step there is: no call starts before that."""
@@ -118,6 +118,7 @@ class MigratingProcess(Process):
 class MigratingWorld(World):
     """One run of one seed."""
 
+    process_type: ClassVar[type[Process]] = MigratingProcess
     processes: list[MigratingProcess] = field(init=False)  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
@@ -130,9 +131,6 @@ class MigratingWorld(World):
         self.taken: dict[Stage, int] = dict.fromkeys(Stage, 0)
         self.after(self.draw.uniform(3.0, 8.0), self.operate)
 
-    def make_process(self, worker_id: str) -> MigratingProcess:
-        return MigratingProcess(self, worker_id, next(self.numbers))
-
     def start(self, worker_id: str) -> None:
         """No process starts under the id of one that is halted and not guarded: the operator has to see to that."""
         if any(one.worker_id == worker_id and not one.is_guarded for one in self.processes):
@@ -143,11 +141,6 @@ class MigratingWorld(World):
     def read_step(self) -> Step:
         """What a process reads may be out of date."""
         return self.draw.choice(self.past[-3:]) if self.faulty and self.draw.random() < 0.2 else self.step
-
-    def states(self) -> dict[str, State]:
-        prefix = names.state_key(KEY, "")
-        nodes = self.store.nodes.items()
-        return {name.removeprefix(prefix): state_of(value) for name, (_, value) in nodes if name.startswith(prefix)}
 
     def operate(self) -> None:
         """Takes a step, if one may be taken."""
@@ -162,10 +155,10 @@ class MigratingWorld(World):
             self.log(f"step {self.step.number}: {self.step.stage.name}")
 
     def may_go_to(self, stage: Stage) -> bool:
-        states = self.states()
+        states = states_among(self.store.nodes)
         if stage is Stage.SWITCH and self.machines.is_validated:
             return not unguarded(self.step, self.members, states)
-        return stage is not Stage.OFF or may_end(self.step, self.members, states, self.table)
+        return stage is not Stage.OFF or may_end(self.step, self.members, states, table_among(self.store.nodes))
 
     def towards_final(self) -> Stage:
         is_before = self.step.stage < self.final
@@ -196,7 +189,7 @@ class MigratingWorld(World):
 
     def settle(self) -> None:
         """The last step has come to its end."""
-        table = self.table
+        table = table_among(self.store.nodes)
         if self.step.stage is not self.final:
             raise Violation(f"the operator could not get to {self.final.name}: {self.step}")
         if self.final is Stage.SWITCH:
@@ -214,6 +207,3 @@ class MigratingWorld(World):
             states = {process.ownership.state_of(number) for number in process.share()}
             if not states <= {OwnedState.ACTIVE}:
                 raise Violation(f"{process} has {states} of its share")
-
-
-__all__ = ["FAULTS_S", "TIMES", "MigratingProcess", "MigratingWorld"]

@@ -11,35 +11,34 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 from random import Random
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-from ringcast._protocol.sticky.fence import CLOCK_SKEW, FenceTimes
-from ringcast._protocol.sticky.leader import LeaderTimes, TakeTerm, View, WriteTable
+from ringcast._protocol.sticky.fence import CLOCK_SKEW
+from ringcast._protocol.sticky.leader import TakeTerm, View, WriteTable
 from ringcast._protocol.sticky.ownership import Deed, OwnedState
 from ringcast._protocol.sticky.plan import Wishes
-from ringcast._protocol.sticky.records import (
-    Rule,
-    Table,
-    decode_table,
-    decode_term,
-    encode_state,
-    encode_table,
-    encode_term,
-)
-from ringcast._protocol.sticky.witness import believed
+from ringcast._protocol.sticky.records import Rule, decode_term, encode_state, encode_table, encode_term
 from ringcast_wire import names
 
 from tests.simulation.sticky_host import Host
 from tests.simulation.sticky_judge import Call, Judge, Violation
-from tests.simulation.sticky_machines import Machines, gone_of, state_of
+from tests.simulation.sticky_machines import (
+    HOSTS,
+    KEY,
+    LEADER_TIMES,
+    PARTITIONS,
+    TIMES,
+    Machines,
+    gone_among,
+    state_of,
+    states_among,
+    table_among,
+    table_of,
+)
 from tests.simulation.sticky_store import Lease, Store
 
-KEY = "list"
-PARTITIONS = 7
-TIMES = FenceTimes(10_000, 500)
-LEADER_TIMES = LeaderTimes(prepare_s=8.0, passed_over_s=20.0)
 FAULTS_S = 120.0
 QUIET_S = 90.0
 _TICK_S = 0.2
@@ -48,9 +47,6 @@ _MISSES = 3
 """After so many readings without a table it counts as lost, as in the coordinator."""
 _APART_S = 60.0
 """Between the loss of a table and that of a state. A worker of which neither is known is not waited for."""
-_GONE = {host: names.gone_key(KEY, host) for host in ("h0", "h1")}
-# The same bytes are read again and again.
-_table_of = lru_cache(1024)(partial(decode_table, partitions=PARTITIONS))
 
 
 class Process:
@@ -78,8 +74,7 @@ class Process:
         self.stuck_at = self.stuck_until = 0.0
         self.busy: set[str] = set()
         self.is_read, self.misses = False, 0
-        self.peer_tokens: set[int] = set()
-        """Those of the peer rule."""
+        self.peer_tokens: set[int] = set()  # those of the peer rule
 
     def __repr__(self) -> str:
         return f"{self.worker_id}#{self.incarnation}"
@@ -212,33 +207,27 @@ class Process:
         if entry[0] > self.nodes.get(name, (0, b""))[0]:
             self.nodes[name] = entry
             if name == names.table_key(KEY):
-                self.ownership.obey(_table_of(entry[1]), self.now)
+                self.ownership.obey(table_of(entry[1]), self.now)
 
     def hear(self, name: str, entry: tuple[int, bytes]) -> None:
         self.see(name, entry)
         self.act()
 
     def states(self) -> dict[str, Any]:
-        prefix = names.state_key(KEY, "")
-        return {
-            name.removeprefix(prefix): state_of(value)
-            for name, (_, value) in self.nodes.items()
-            if name.startswith(prefix)
-        }
+        return states_among(self.nodes)
 
     def view(self) -> View:
         states = self.states()
-        gone = {host: self.nodes[name] for host, name in _GONE.items() if name in self.nodes}
         term_revision, term = self.nodes.get(names.term_key(KEY), (0, b""))
         table_revision, table = self.nodes.get(names.table_key(KEY), (0, b""))
         return View(
             term=decode_term(term) if term else None,
             term_revision=term_revision,
-            table=_table_of(table) if table else None,
+            table=table_of(table) if table else None,
             table_revision=table_revision,
             states=states,
             live=self.live,
-            gone=believed({host: gone_of(value, at) for host, (at, value) in gone.items()}, states) if gone else {},
+            gone=gone_among(self.nodes, states),
             wishes=self.world.wishes,
         )
 
@@ -331,6 +320,7 @@ class Process:
 class World:
     """One run of one seed."""
 
+    process_type: ClassVar[type[Process]] = Process
     seed: int
     machines: Machines = field(default_factory=Machines)
 
@@ -341,7 +331,7 @@ class World:
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.store = Store(3 * TIMES.ttl_s * (1.0 + self.draw.uniform(-CLOCK_SKEW, CLOCK_SKEW)))
         self.store.is_compared = self.machines.is_compared
-        self.hosts: dict[str, Host] = {name: Host(self, name, KEY) for name in _GONE}
+        self.hosts: dict[str, Host] = {name: Host(self, name, KEY) for name in HOSTS}
         self.judge = Judge(PARTITIONS)
         self.wishes = Wishes()
         self.processes: list[Process] = []
@@ -374,9 +364,6 @@ class World:
     def log(self, text: str) -> None:
         self.trace.append(f"{self.now:8.2f} {text}")
 
-    def make_process(self, worker_id: str) -> Process:
-        return Process(self, worker_id, next(self.numbers))
-
     def start(self, worker_id: str) -> None:
         """A process starts once no other has the lease, as far as the server says."""
         if any(one.worker_id == worker_id and one.is_alive and not one.paused for one in self.processes):
@@ -385,7 +372,7 @@ class World:
         if lease is not None and self.now - lease.stored_at < TIMES.ttl_s * self.draw.uniform(0.9, 1.1):
             self.after(0.5, lambda: self.start(worker_id))
             return
-        process = self.make_process(worker_id)
+        process = self.process_type(self, worker_id, next(self.numbers))
         process.lease_revision = lease.revision if lease is not None else 0
         self.log(f"start {process}")
         self.processes.append(process)
@@ -502,14 +489,8 @@ class World:
             raise Violation(f"seed {self.seed}, at {self.now:.2f} s: {violation}\n{last}") from None
         return self
 
-    @property
-    def table(self) -> Table | None:
-        """What the store has."""
-        name = names.table_key(KEY)
-        return _table_of(self.store.nodes[name][1]) if name in self.store.nodes else None
-
     def settle(self) -> None:
-        self.judge.settled(self.table, self.processes, self.wishes.drains)
+        self.judge.settled(table_among(self.store.nodes), self.processes, self.wishes.drains)
 
     def calm(self) -> None:
         self.log("calm")

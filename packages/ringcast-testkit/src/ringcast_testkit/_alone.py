@@ -20,6 +20,6 @@ def alone(program: str, *words: str) -> list[str]:
     """The command that runs a module, as ``python -m`` does, or a file, but without aiohttp.
 
     nats-py imports aiohttp where it is installed, for connections over WebSocket, which no test has. That would take a
-    fifth of the start. Of our distributions only the agent brings it.
+    fifth of the start. Of our distributions only the agent and the config service bring it.
     """
     return [sys.executable, "-c", _RUN, program, *words]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
-from ringcast_testkit._alone import alone
 from ringcast_testkit._ports import ReservedPort
 from ringcast_testkit._process import ManagedProcess, ManagedServer
 
@@ -33,6 +33,8 @@ class ConfigServiceProcess(ManagedServer):
         """Starts the instance and returns once it serves."""
         self._ready_file.unlink(missing_ok=True)
         listen = ["--listen", self._grpc.address, "--metrics-listen", self._metrics.address]
-        process = ManagedProcess("config-service", alone("ringcast_config_service", *listen, *self._words))
+        process = ManagedProcess(
+            "config-service", [sys.executable, "-m", "ringcast_config_service", *listen, *self._words]
+        )
         self._process = process
         process.wait_until(self._ready_file.exists)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from ringcast_meta import MemoryServer, MemoryStore, MetadataStore, StoreOptions, open_store
-from ringcast_testkit import EtcdServer, ManagedServer, NatsServer, TcpProxy
+from ringcast_meta._etcd.session import EtcdSession
+from ringcast_meta._nats.bucket import Bucket
+from ringcast_testkit import PATIENCE_S, EtcdServer, ManagedServer, NatsServer, TcpProxy
 
+Late: TypeAlias = Callable[[Awaitable[Any]], Awaitable[Any]]
+PATIENT = StoreOptions(call_timeout_s=60.0, check_interval_s=0.1, silent_after_s=PATIENCE_S)
 QUICK = StoreOptions(call_timeout_s=3.0, check_interval_s=0.1, silent_after_s=1.5)
+"""Takes a server for gone soon, on a machine with much to do also one that is well."""
 
 
 class Bench(ABC):
@@ -25,8 +30,16 @@ class Bench(ABC):
         self._stack = AsyncExitStack()
 
     @abstractmethod
-    async def store(self, options: StoreOptions = QUICK, *, near: bool = False) -> MetadataStore:
+    async def store(self, options: StoreOptions = PATIENT, *, near: bool = False) -> MetadataStore:
         """One more store of the same entries."""
+
+    async def quick(self, *, near: bool = False) -> MetadataStore:
+        """One that notices soon that its server is gone."""
+        return await self.store(QUICK, near=near)
+
+    @abstractmethod
+    def delay_checks(self, monkeypatch: pytest.MonkeyPatch, late: Late) -> None:
+        """From now on the answers to the checks of watches go through ``late``."""
 
     @abstractmethod
     def pause(self) -> None:
@@ -66,8 +79,11 @@ class MemoryBench(Bench):
         super().__init__()
         self.server = MemoryServer()
 
-    async def store(self, options: StoreOptions = QUICK, *, near: bool = False) -> MetadataStore:
+    async def store(self, options: StoreOptions = PATIENT, *, near: bool = False) -> MetadataStore:
         return MemoryStore(self.server, options)
+
+    def delay_checks(self, monkeypatch: pytest.MonkeyPatch, late: Late) -> None:
+        pytest.skip("a check in memory does not wait for an answer")
 
     def pause(self) -> None:
         self.server.pause()
@@ -98,7 +114,12 @@ class ServerBench(Bench):
         self._port = port
         self._address = address
 
-    async def store(self, options: StoreOptions = QUICK, *, near: bool = False, **more: Any) -> MetadataStore:
+    def delay_checks(self, monkeypatch: pytest.MonkeyPatch, late: Late) -> None:
+        for kind, name in ((Bucket, "state"), (EtcdSession, "_range")):
+            real = getattr(kind, name)
+            monkeypatch.setattr(kind, name, lambda self, *args, real=real, **more: late(real(self, *args, **more)))
+
+    async def store(self, options: StoreOptions = PATIENT, *, near: bool = False, **more: Any) -> MetadataStore:
         address = self._address.format(port=self._port if near else self.proxy.port)
         return await self._stack.enter_async_context(open_store(address, options=options, create=True, **more))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -171,7 +172,7 @@ async def test_a_reader_that_is_too_slow_gets_a_snapshot(bench: Any) -> None:
 
 
 async def test_a_server_that_hangs(bench: Any) -> None:
-    store = await bench.store()
+    store = await bench.quick()
     async with LocalCache(store, "a.", fresh_within_s=1.0) as cache:
         revision = await store.create("a.x", b"1")
         await cache.wait_for(revision, PATIENCE_S)
@@ -206,7 +207,7 @@ async def test_a_write_without_an_answer_says_so(bench: Any) -> None:
 
 @pytest.mark.parametrize("fault", ["cut", "silence"])
 async def test_a_network_that_fails(bench: Any, fault: str) -> None:
-    store, near = await bench.store(), await bench.store(near=True)
+    store, near = await bench.quick(), await bench.quick(near=True)
     kept = await store.create("a.kept", b"1")
     gone = await store.create("a.gone", b"1")
     async with LocalCache(store, "a.", fresh_within_s=1.0) as cache:
@@ -239,7 +240,7 @@ async def test_a_server_that_restarts(bench: Any) -> None:
 
 
 async def test_a_cache_before_its_first_snapshot(bench: Any) -> None:
-    store = await bench.store()
+    store = await bench.quick()
     await store.get("a.x")
     bench.pause()
     async with LocalCache(store, "a.") as cache:
@@ -282,6 +283,32 @@ async def test_the_entries_of_a_lease_go_with_it(bench: Any) -> None:
             await store.create("a.more", b"", lease=lease)
 
 
+async def test_a_change_that_comes_before_the_answer_of_a_check_is_no_lost_history(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await bench.store()
+    asked, heard = asyncio.Event(), asyncio.Event()
+
+    async def late(answer: Awaitable[Any]) -> Any:
+        found = await answer
+        asked.set()
+        await heard.wait()
+        return found
+
+    async with store.watch("a.") as watch:
+        await snapshot(watch)
+        bench.delay_checks(monkeypatch, late)
+        async with asyncio.timeout(PATIENCE_S):
+            await asked.wait()
+        revision = await store.create("a.x", b"1")
+        await changes(watch, 1)
+        heard.set()
+        async with asyncio.timeout(PATIENCE_S):
+            event = await anext(watch)
+    assert isinstance(event, Progress)
+    assert event.revision == revision
+
+
 async def test_a_refresh_is_no_change(bench: Any) -> None:
     store = await bench.store()
     async with store.watch("a.") as watch, store.lease(2) as lease:
@@ -301,7 +328,7 @@ async def test_a_refresh_is_no_change(bench: Any) -> None:
 
 
 async def test_the_lease_of_a_holder_that_is_gone_ends(bench: Any) -> None:
-    holder, near = await bench.store(), await bench.store(near=True)
+    holder, near = await bench.quick(), await bench.quick(near=True)
     async with LocalCache(near, "a.") as cache, holder.lease(2) as lease:
         await holder.create("a.x", b"", lease=lease)
         await cache.wait_until(lambda: "a.x" in cache.entries(), PATIENCE_S)
@@ -319,7 +346,7 @@ async def test_the_lease_of_a_holder_that_is_gone_ends(bench: Any) -> None:
 
 
 async def test_an_end_of_a_lease_that_a_watch_is_not_told(bench: Any) -> None:
-    holder, store = await bench.store(), await bench.store()
+    holder, store = await bench.quick(), await bench.quick()
     async with LocalCache(store, "a.", fresh_within_s=1.0) as cache, holder.lease(2) as lease:
         await store.create("a.kept", b"")
         await holder.create("a.x", b"", lease=lease)
@@ -334,7 +361,7 @@ async def test_an_end_of_a_lease_that_a_watch_is_not_told(bench: Any) -> None:
 
 
 async def test_a_lease_outlives_a_restart_of_its_server(bench: Any) -> None:
-    holder, store = await bench.store(), await bench.store()
+    holder, store = await bench.quick(), await bench.quick()
     async with LocalCache(store, "a.") as cache, holder.lease(20) as lease:
         revision = await holder.create("a.x", b"1", lease=lease)
         await cache.wait_for(revision, PATIENCE_S)

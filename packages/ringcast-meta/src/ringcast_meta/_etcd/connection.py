@@ -28,8 +28,9 @@ _OPTIONS: Final = (
     ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
     # etcd's members come back within seconds; the default would wait for up to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 500),
-    ("grpc.max_reconnect_backoff_ms", 2000),
+    # The time for one attempt: a member that has much to do takes it too, or that is far away.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
     # Channels to one member would share a connection, and with it what is wrong with it.
     ("grpc.use_local_subchannel_pool", 1),
 )

@@ -69,10 +69,11 @@ class EtcdSession:
     async def check(self) -> None:
         while True:
             self._moved.clear()
+            heard = self.revision  # what comes while the server answers may be newer than its answer
             head = (await self._range(count_only=True)).header
-            if head.cluster_id != self._cluster or head.revision < self.revision:
+            if head.cluster_id != self._cluster or head.revision < heard:
                 raise WatchBrokenError(f"the watch of {self._prefix!r} is broken: etcd has lost its history")
-            if self.revision == head.revision or await self._holds_all(head.revision):
+            if self.revision >= head.revision or await self._holds_all(head.revision):
                 self.revision = max(self.revision, head.revision)
                 return
 

@@ -82,9 +82,10 @@ class BucketSession:
 
     async def check(self) -> None:
         self._check_connection()
+        heard = self.revision  # what comes while the server answers may be newer than its answer
         state = await self._bucket.state()
         self._check_connection()
-        if state.created != self._created or state.last_sequence < self.revision:
+        if state.created != self._created or state.last_sequence < heard:
             raise WatchBrokenError(f"bucket {self._bucket.name!r} is not the one that it was: it has lost its history")
         while self.revision < state.last_sequence:
             self._moved.clear()

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from nats.js import api
 from nats.js.errors import BadRequestError, NotFoundError
-from ringcast import Worker
+from ringcast import Change, Worker
 from ringcast_client import ConfigServiceClient
-from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, attempt, until_workers
-from ringcast_wire import Strategy, names
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, attempt, until, until_workers
+from ringcast_wire import Strategy, limits, names
 
+from tests.integration.callout_nats import CalloutNats
 from tests.integration.infra_nats import WORKER_API, Bus, InfraNats, connected
 
 PARTITIONS, ROWS = 4, 40
@@ -31,9 +34,16 @@ def service(server: InfraNats, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield running
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 async def made(service: ConfigServiceProcess) -> AsyncIterator[ConfigServiceClient]:
-    """The store `gateway` with exclusive ownership and short times."""
+    """The store `gateway`."""
+    await create(service)
+    async with ConfigServiceClient(service.address) as client:
+        yield client
+
+
+async def create(service: ConfigServiceProcess) -> None:
+    """Makes the store `gateway` with exclusive ownership and short times, unless it is there."""
     async with ConfigServiceClient(service.address) as client:
         if not await client.list_stores():
             await client.create_store(
@@ -43,11 +53,26 @@ async def made(service: ConfigServiceProcess) -> AsyncIterator[ConfigServiceClie
                 lease_ttl_ms=2_000,
                 call_bound_ms=200,
             )
-        yield client
+
+
+class Small(NamedTuple):
+    """A server and a service of a test's own, with the same store, whose bucket of owners has 1 MiB."""
+
+    server: InfraNats
+    service: ConfigServiceProcess
+
+
+@pytest.fixture(params=[InfraNats, CalloutNats])
+async def small(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Small]:
+    """With passwords in the files, and with tokens."""
+    server = request.param(tmp_path)
+    with server, server.service(tmp_path, "--members-max-bytes", "1MiB") as service:
+        await create(service)
+        yield Small(server, service)
 
 
 @pytest.fixture
-async def worker(server: InfraNats) -> AsyncIterator[Bus]:
+async def worker(server: InfraNats, made: ConfigServiceClient) -> AsyncIterator[Bus]:
     async with connected(server, ME) as bus:
         yield bus
 
@@ -128,7 +153,7 @@ async def test_a_worker_may_not_publish(worker: Bus, subject: str) -> None:
     "NATS refuses: permissions violation",
 )
 async def test_tools_and_the_service_may_not_write_what_workers_write(
-    server: InfraNats, operator: Bus, name: str
+    server: InfraNats, made: ConfigServiceClient, operator: Bus, name: str
 ) -> None:
     async with connected(server, "tools") as tools:
         for bus in (tools, operator):
@@ -194,6 +219,57 @@ async def test_a_worker_can_have_no_answer_and_no_watch_put_into_the_buckets(wor
     after = await sequences(operator)
     assert after[f"KV_{WISHES}"] == before[f"KV_{WISHES}"]
     assert after[f"KV_{OWNERS}"] == before[f"KV_{OWNERS}"] + 1  # what it wrote itself
+
+
+@attempt(
+    "a worker of a store of exclusive ownership",
+    "fill the bucket of owners with its records",
+    "on one server, sessions are refreshed all the same, and owners serve",
+)
+async def test_owners_go_on_when_another_worker_has_filled_the_bucket(small: Small) -> None:
+    """A refresh takes the place of the one before, which a full bucket allows as long as it is not larger. Each names
+    the one before: a number that gets more digits."""
+    changes: asyncio.Queue[Change] = asyncio.Queue()
+    states = [names.state_key(key, OTHER) for key in ("blocklist", "suffixes")]
+    theirs = [*states, names.session_key(OTHER), names.table_key("suffixes"), names.term_key("suffixes")]
+    async with (
+        ConfigServiceClient(small.service.address) as client,
+        small.server.worker(ME, handler=changes.put) as owner,
+        connected(small.server, OTHER) as hostile,
+    ):
+
+        async def wrote(name: str, size: int) -> int:
+            """The number of the message; 0 where there is no room for it."""
+            reply = await hostile.nc.request(f"$KV.{OWNERS}.{name}", b"x" * size, timeout=PATIENCE_S)
+            return int(json.loads(reply.data)["seq"])
+
+        async def refreshed() -> int:
+            asked = json.dumps({"last_by_subj": f"$KV.{OWNERS}.{names.session_key(ME)}"}).encode()
+            reply = await hostile.nc.request(f"{WORKER_API}.DIRECT.GET.KV_{OWNERS}", asked, timeout=PATIENCE_S)
+            return int((reply.headers or {})["Nats-Sequence"])
+
+        await owner.wait_until("blocklist", lambda: len(owner.owned("blocklist")) == PARTITIONS, timeout_s=PATIENCE_S)
+        await client.put("gateway", "blocklist", "row", "1")
+        async with asyncio.timeout(PATIENCE_S):
+            before = await changes.get()
+        for name in theirs:
+            size = 0
+            for bit in reversed(range(limits.MAX_TABLE_BYTES.bit_length() - 1)):
+                size += (1 << bit) * bool(await wrote(name, size + (1 << bit)))
+        assert not await wrote(theirs[-1], size + 1)
+        last = await wrote(theirs[-1], size)
+        while len(str(last)) == len(str(await refreshed())):
+            last = await wrote(theirs[-1], size)
+
+        async def went_on() -> bool:
+            return await refreshed() > last
+
+        await until(went_on)
+        await client.put("gateway", "blocklist", "row", "2")
+        async with asyncio.timeout(PATIENCE_S):
+            after = await changes.get()
+        assert (after.value, after.token) == ("2", before.token), "the session has not ended"
+        assert owner.health().ready
 
 
 async def watch(worker: Bus, deliver_to: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import nats
 import pytest
+from ringcast import Worker
 from ringcast._protocol.sticky.fence import FenceTimes
 from ringcast._protocol.sticky.records import Table, decode_table, decode_term
 from ringcast_client import ConfigServiceClient, RowWrite
@@ -218,3 +220,40 @@ async def test_a_worker_goes_on_while_its_agent_is_gone_and_is_seen_by_the_next(
     fleet.workers[other].kill()
     named_at = await fleet.until(lambda: other not in fleet.shares())
     assert named_at - killed_at < AT_ONCE_S
+
+
+_OWN_NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child")
+
+
+def _may_run(prefix: tuple[str, ...]) -> bool:
+    try:
+        return subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("prefix", [(), _OWN_NAMESPACE], ids=["of_the_host", "of_its_own"])
+async def test_a_worker_says_whether_its_agent_sees_its_end(
+    tmp_path: Path,
+    nats_server: NatsServer,
+    config_service: ConfigServiceProcess,
+    caplog: pytest.LogCaptureFixture,
+    prefix: tuple[str, ...],
+) -> None:
+    """An agent in a PID namespace of its own, as in a container, does not see the processes of the host."""
+    if prefix and not await asyncio.to_thread(_may_run, prefix):
+        pytest.skip("needs the right to make a PID namespace")
+    async with ConfigServiceClient(config_service.address) as client:
+        await client.create_store("s", partition_count=2, strategy=Strategy.STICKY)
+    socket = str(tmp_path / "leases.sock")
+    options = ("--lease-socket", socket)
+    agent = AgentProcess(tmp_path / "agent", nats_url=nats_server.url, options=options, prefix=prefix)
+    with agent:
+        worker = Worker(store="s", keys=["k"], servers=nats_server.url, worker_id="w", agent=socket)
+        async with worker:
+            await worker.wait_ready(timeout_s=PATIENCE_S)
+            health = worker.health()
+            assert (health.by_agent, health.end_seen) == (True, not prefix)
+            (registered,) = (await asyncio.to_thread(agent.status))["leases"]["workers"]
+            assert registered["end_seen"] is not bool(prefix)
+    assert ("event=agent.sees_no_end" in caplog.text) is bool(prefix)

@@ -31,7 +31,7 @@ class Changes:
         self.found.append("regranted")
 
     def witnessed_by(self, agent: str) -> None:
-        self.found.append(f"witnessed by {agent}")
+        self.found.append(f"witnessed by {agent or 'nobody'}")
 
 
 class Registered:
@@ -51,7 +51,8 @@ async def test_a_registration_names_the_hosts_lease() -> None:
     await asyncio.sleep(0)
     made.registration.registered("host.1")
     await asyncio.wait_for(waiting, PATIENCE_S)
-    assert (made.choice.id, made.changes.found, made.registration.held) == ("host.1", ["renamed"], True)
+    assert (made.choice.id, made.registration.held) == ("host.1", True)
+    assert made.changes.found == ["renamed", "witnessed by nobody"]
 
 
 async def test_an_agent_that_sees_the_process_end_is_named() -> None:
@@ -131,7 +132,7 @@ async def test_a_worker_that_the_agent_has_given_up_verifies_everything() -> Non
     made.registration.failed(GivenUpError("too long"))
     made.changes.found = []
     made.registration.registered("host.1")
-    assert made.changes.found == ["regranted"]
+    assert made.changes.found == ["regranted", "witnessed by nobody"]
 
 
 class Own:

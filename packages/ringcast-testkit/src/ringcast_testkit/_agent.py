@@ -15,13 +15,19 @@ from ringcast_testkit._process import ManagedProcess, ManagedServer
 
 
 class AgentProcess(ManagedServer):
-    """One agent; ``options`` are further command-line words, ``env`` further variables.
+    """One agent; ``options`` are further command-line words, ``env`` further variables, ``prefix`` a command to run it.
 
     Its token is in a file of its directory, unless the options say otherwise.
     """
 
     def __init__(
-        self, directory: Path, *, nats_url: str, options: tuple[str, ...] = (), env: Mapping[str, str] | None = None
+        self,
+        directory: Path,
+        *,
+        nats_url: str,
+        options: tuple[str, ...] = (),
+        env: Mapping[str, str] | None = None,
+        prefix: tuple[str, ...] = (),
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._ready_file = directory / f"agent-{os.getpid()}-{id(self):x}.json"
@@ -34,6 +40,7 @@ class AgentProcess(ManagedServer):
         elif not self.token and "--token-file" not in options:
             self._words += ["--token-file", str(directory / "agent.token")]
         self._env = env
+        self._prefix = prefix
 
     @property
     def grpc_address(self) -> str:
@@ -61,7 +68,7 @@ class AgentProcess(ManagedServer):
         """Starts the agent and returns once it serves."""
         self._ready_file.unlink(missing_ok=True)
         listen = [word for name, port in self._listen.items() for word in (f"--{name}-listen", port.address)]
-        command = [sys.executable, "-m", "ringcast_heartbeat_agent", *listen, *self._words]
+        command = [*self._prefix, sys.executable, "-m", "ringcast_heartbeat_agent", *listen, *self._words]
         process = ManagedProcess("heartbeat-agent", command, env=self._env)
         self._process = process
         process.wait_until(self._ready_file.exists)

@@ -21,6 +21,9 @@ _MARKER: Final = "Nats-Marker-Reason"
 _OPERATION: Final = "KV-Operation"
 EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 WRONG_SEQUENCE: Final = (10071, 10164)
+_DIGITS: Final = 20
+"""A full bucket takes a record in place of one of the same size, or a larger one. A server keeps the headers, too, so
+their size must not grow with the numbers in them: no lease of such a bucket could be refreshed any more."""
 
 
 class ConflictError(Exception):
@@ -61,7 +64,7 @@ class Bucket:
         await self._publish(key, b"", last, {_OPERATION: "DEL"})
 
     async def _publish(self, key: str, value: bytes, last: int, headers: dict[str, str]) -> int:
-        headers[EXPECTED] = str(last)
+        headers[EXPECTED] = expected(last)
         try:
             return await self._bus.store(self.prefix + key, value, headers)
         except RejectedError as error:
@@ -169,6 +172,11 @@ class BucketWatch:
             self._mirror.replace(self._snapshot)
             self._snapshot = None
             self._changed()
+
+
+def expected(last: int) -> str:
+    """The header :data:`EXPECTED` of a compare-and-set, which has the same size whatever the number."""
+    return f"{last:0{_DIGITS}}"
 
 
 def is_marker(headers: dict[str, str]) -> bool:

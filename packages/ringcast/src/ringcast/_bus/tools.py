@@ -15,7 +15,7 @@ from nats.aio.client import Client
 from ringcast_wire import UnavailableError, names, without_passwords
 
 from ringcast._bus.bus import Message
-from ringcast._bus.kv import EXPECTED, WRONG_SEQUENCE
+from ringcast._bus.kv import EXPECTED, WRONG_SEQUENCE, expected
 from ringcast._common.config import resolve_jetstream_api, resolve_login
 
 _PAGE: Final = 500
@@ -134,7 +134,7 @@ async def write_entry(nc: Client, bucket: str, key: str, value: bytes, *, last: 
     Raises:
         UnavailableError: the bucket does not take it.
     """
-    js, headers = nc.jetstream(timeout=timeout_s), {EXPECTED: str(last)}
+    js, headers = nc.jetstream(timeout=timeout_s), {EXPECTED: expected(last)}
     try:
         await js.publish(f"$KV.{bucket}.{key}", value, headers=headers)
     except nats.js.errors.APIError as error:

@@ -54,7 +54,8 @@ class AgentLease:
         self._streaming: asyncio.Task[None] | None = None
         self._reporting: asyncio.Future[None] | None = None
         self._changed: Callable[[], None] = lambda: None
-        self._witness = ""
+        self._witness: str | None = None
+        self.sees_end = False
         self._witnessed: Callable[[str], None] = lambda agent: None
 
     @property
@@ -101,14 +102,15 @@ class AgentLease:
         self._changed = callback
 
     def on_witnessed(self, callback: Callable[[str], None]) -> None:
-        """Calls back with the id of an agent that sees this process end, at once if there is one."""
+        """Calls back with the id of an agent that sees this process end, or with nothing for one that does not; at once
+        if one has registered this process."""
         self._witnessed = callback
-        if self._witness:
+        if self._witness is not None:
             callback(self._witness)
 
     def witnessed_by(self, agent: str) -> None:
-        """The agent of this id sees this process end."""
-        self._witness = agent
+        """The agent of this id sees this process end; without an id the agent does not."""
+        self._witness, self.sees_end = agent, agent != ""
         self._witnessed(agent)
 
     def report_sessions(self, key: str, first: int, last: int) -> None:

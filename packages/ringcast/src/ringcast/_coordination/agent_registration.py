@@ -27,7 +27,7 @@ class LeaseChanges(Protocol):
         """Other workers may have taken over before the lease was granted: everything has to be verified."""
 
     def witnessed_by(self, agent: str) -> None:
-        """The agent of this id sees this process end."""
+        """The agent of this id sees this process end; without an id the agent does not."""
 
 
 class AgentRegistration:
@@ -83,8 +83,7 @@ class AgentRegistration:
         self.refusal = None
         self._answered()
         self._log.info("agent.lease_kept", agent=self._agent, lease=lease)
-        if sees_end:
-            self._changes.witnessed_by(lease.partition(".")[0])
+        self._changes.witnessed_by(lease.partition(".")[0] if sees_end else "")
 
     def pinged(self, ping: pb.Ping) -> None:
         """The agent has sent the state of the host's lease."""

@@ -42,6 +42,8 @@ class LeaseSource(Protocol):
 
     taken: bool
     """Whether another process has the worker's id."""
+    sees_end: bool
+    """Whether the host's agent would see this process end."""
 
     @property
     def failed_writes(self) -> int:
@@ -116,6 +118,7 @@ class LeaseHolder:
         self.failed_writes = 0
         self.taken = False
         """Whether another process has it: then what goes by the worker's id is that process's, too."""
+        self.sees_end = False
         bus.on_back(self.check)
 
     @property

@@ -15,6 +15,7 @@ class NoLease:
     ids: frozenset[str] = frozenset()
     held = True
     by_agent = False
+    sees_end = False
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """It never changes."""

@@ -119,7 +119,11 @@ class StickyCoordinator:
         self._owned[key].come_back()
 
     def witnessed_by(self, agent: str) -> None:
-        """This agent sees the process end: what it then says of the sessions that were reported ends them at once."""
+        """This agent sees the process end: what it then says of the sessions that were reported ends them at once. An
+        agent without an id does not, and the death of this process takes as long as without an agent."""
+        if not agent:
+            self._log.warning("agent.sees_no_end")
+            return
         for owned in self._owned.values():
             owned.witnessed_by(agent)
 

@@ -93,6 +93,8 @@ class Health:
     """``None`` for a worker without one."""
     by_agent: bool = False
     """Whether the agent of the host keeps the lease."""
+    end_seen: bool = False
+    """Whether that agent sees this process end: in a store of exclusive ownership its death is known at once then."""
     refused_subjects: tuple[str, ...] = ()
     """What NATS has not let this user publish or subscribe to within the last minute."""
     refused_consumers: tuple[str, ...] = ()

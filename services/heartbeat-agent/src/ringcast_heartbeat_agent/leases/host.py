@@ -184,6 +184,7 @@ class HostLeases:
                     "since_ms": worker.registration.since_ms,
                     "last_pong_s": round(now - self._seen_at[worker], 3) if worker in self._seen_at else None,
                     "connected": worker.stream is not None,
+                    "end_seen": self.witnesses.watches(worker.registration),
                 }
                 for worker in self.registry.workers()
             ],

@@ -62,6 +62,10 @@ class Witnesses:
         end.on_end(lambda: self._ended(place))
         return True
 
+    def watches(self, registration: Registration) -> bool:
+        """Whether the end of a process will be known."""
+        return _place(registration) in self._watched
+
     def reported(self, registration: Registration, key: str, first: int, last: int) -> None:
         """A process that is watched reports its sessions of a key; what others report is passed over."""
         place = _place(registration)

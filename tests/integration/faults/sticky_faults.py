@@ -28,6 +28,11 @@ _MOVED_S: Final = 90.0
 """How long a planned move may take to begin, or to end, beside other faults."""
 _LATE_S: Final = 0.15
 """How much later everything arrives at the workers that do not lead, so that a phase lasts."""
+_HALTS: Final = 50
+"""How often a worker is halted until it is within a call."""
+_BEGUN_S: Final = 5.0
+_TOLD_S: Final = 0.1
+"""For so long what a halted worker has said before may be under way."""
 _OWNERS: Final = names.owners_bucket(STORE)
 
 # ---- the leader of a key
@@ -136,6 +141,33 @@ async def session_refused(arena: Arena, chance: random.Random) -> None:
     async with denied(arena, user, f"$KV.{_OWNERS}.{names.session_key(user)}"):
         await taken_over(arena, user)
         await hold(arena, chance, 0, 3)
+
+
+@kind("workers", strategy="sticky")
+async def worker_halted_within_a_call(arena: Arena, chance: random.Random) -> None:
+    """SIGSTOP while the handler is at work, until the others own what it had: the call goes on past its fence then."""
+    slow = sorted(arena.workers.keys() & set(arena.shape.slow_workers))
+    worker = arena.workers[chance.choice(slow or sorted(arena.workers))]
+    for _ in range(_HALTS if slow else 1):
+        since = len(arena.history.reports())
+        await off(arena.history.wait, lambda since=since: _is_at_work(arena, worker, since), _BEGUN_S)
+        await off(worker.pause)
+        await asyncio.sleep(_TOLD_S)
+        if _is_at_work(arena, worker, since):
+            arena.met["halted_within_a_call"] += 1
+            break
+        await off(worker.resume)
+    else:
+        await off(worker.pause)
+    await taken_over(arena, worker.worker_id)
+    await hold(arena, chance, 0, 3)
+    await off(worker.resume)
+
+
+def _is_at_work(arena: Arena, worker: WorkerProcess, since: int) -> bool:
+    """Whether the last that a worker has said of a change is that its handler has begun with it."""
+    mine = (report for report in reversed(arena.history.reports(since)) if report.worker_id == worker.worker_id)
+    return next((report.event == "begun" for report in mine if report.event in ("begun", "row")), False)
 
 
 @kind("workers", alone=True, strategy="sticky")

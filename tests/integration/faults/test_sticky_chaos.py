@@ -38,9 +38,11 @@ async def test_the_worker_that_leads_is_killed_in_each_phase_of_a_move(start: St
 
 async def test_sessions_end_by_a_halt_a_refusal_and_a_kill(start: Start) -> None:
     async with start(**STICKY, slow_workers=("worker1",)) as run:
-        for kind in ("key_leader_paused", "session_refused", "worker_killed_and_restarted"):
+        for kind in ("worker_halted_within_a_call", "session_refused", "worker_killed_and_restarted"):
             assert await run.fault(KINDS[kind]) < MOST_S
+        assert run.arena.met["halted_within_a_call"]
     assert run.outcome.exclusive.fences_passed >= 2
+    assert run.outcome.exclusive.halted, "the judge has not seen the call that was halted"
 
 
 async def test_the_records_of_owners_are_gone_and_nats_too(start: Start) -> None:

@@ -69,6 +69,7 @@ FROZEN = [
     "assign",
     "check_condition",
     "check_idempotency_key",
+    "check_login_settings",
     "check_ownership_times",
     "check_reason",
     "check_row",

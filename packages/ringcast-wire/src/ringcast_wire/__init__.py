@@ -39,6 +39,7 @@ from ringcast_wire._errors import (
 )
 from ringcast_wire._event_log import EventLog, field_text
 from ringcast_wire._login import NatsLogin, without_passwords
+from ringcast_wire._login_settings import check_login_settings
 from ringcast_wire._messages import (
     DEFAULT_LOAD_FACTOR,
     WIRE_VERSION,
@@ -160,6 +161,7 @@ __all__ = [
     "assign",
     "check_condition",
     "check_idempotency_key",
+    "check_login_settings",
     "check_ownership_times",
     "check_reason",
     "check_row",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from ringcast_wire._errors import InvalidInputError, shown
+from ringcast_wire._login_settings import check_login_settings
 
 _FILES: Final = ("credentials_file", "nkey_seed_file", "tls_ca_file", "tls_cert_file", "tls_key_file")
 
@@ -51,14 +51,7 @@ class NatsLogin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         ways = [name for name in ("user", "credentials_file", "nkey_seed_file") if getattr(self, name)]
         if len(ways) > 1:
             raise InvalidInputError(f"{' and '.join(ways)} are given: one of them is allowed", field=ways[1])
-        for pair in (("user", "password"), ("tls_cert_file", "tls_key_file")):
-            for one, other in (pair, pair[::-1]):
-                if getattr(self, one) and not getattr(self, other):
-                    raise InvalidInputError(f"{one} is given without {other}: both are needed", field=other)
-        for name in _FILES:
-            path = getattr(self, name)
-            if path and not Path(path).is_file():
-                raise InvalidInputError(f"{name} {shown(path)} is not a file", field=name)
+        check_login_settings(self, pairs=(("user", "password"), ("tls_cert_file", "tls_key_file")), files=_FILES)
 
     def connect_options(self, servers: Sequence[str]) -> dict[str, Any]:
         """The arguments of ``nats.connect`` that it takes to log in at these servers.

@@ -13,6 +13,7 @@ import grpc.aio
 import msgspec
 
 from ringcast_wire._errors import InvalidInputError, shown
+from ringcast_wire._login_settings import check_login_settings
 
 MAX_LOGIN_FILE_BYTES: Final = 64 * 1024
 TLS_PREFIX: Final = "tls://"
@@ -48,13 +49,7 @@ class ServiceLogin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Raises:
             InvalidInputError: they don't; the message names the setting.
         """
-        if bool(self.tls_cert_file) != bool(self.tls_key_file):
-            there, missing = ("tls_cert_file", "tls_key_file")[:: 1 if self.tls_cert_file else -1]
-            raise InvalidInputError(f"{there} is given without {missing}: both are needed", field=missing)
-        for name in _FILES:
-            path = getattr(self, name)
-            if path and not Path(path).is_file():
-                raise InvalidInputError(f"{name} {shown(path)} is not a file", field=name)
+        check_login_settings(self, pairs=(("tls_cert_file", "tls_key_file"),), files=_FILES)
         if self.token_file:
             if not self._uses_tls(address):
                 raise InvalidInputError(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import grpc
-from ringcast_wire import InvalidInputError, shown
+from ringcast_wire import InvalidInputError, check_login_settings, shown
 
 _FILES: Final = ("tls_ca_file", "tls_cert_file", "tls_key_file")
 
@@ -35,14 +35,7 @@ class EtcdLogin:
         Raises:
             InvalidInputError: they don't; the message names the setting, and never a password.
         """
-        for pair in (("user", "password"), ("tls_cert_file", "tls_key_file")):
-            for one, other in (pair, pair[::-1]):
-                if getattr(self, one) and not getattr(self, other):
-                    raise InvalidInputError(f"{one} is given without {other}: both are needed", field=other)
-        for name in _FILES:
-            path = getattr(self, name)
-            if path and not Path(path).is_file():
-                raise InvalidInputError(f"{name} {shown(path)} is not a file", field=name)
+        check_login_settings(self, pairs=(("user", "password"), ("tls_cert_file", "tls_key_file")), files=_FILES)
 
     def channel_credentials(self) -> grpc.ChannelCredentials | None:
         """For a channel; ``None``: without TLS.

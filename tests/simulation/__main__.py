@@ -16,13 +16,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 
-from tests.simulation import sticky_judge, sticky_migration, sticky_world
+from tests.simulation import known_seeds, sticky_judge, sticky_migration, sticky_world
 from tests.simulation.run import run
 from tests.simulation.variants import VARIANTS
 
 _PROGRESS_S = 5.0
 _CHUNK = 25
 _SHOWN = 20
+_TRIES = 40
+"""Seeds that are tried for a second one that catches a variant, once the first is found."""
 
 
 @dataclass
@@ -137,6 +139,21 @@ def _one_of_world(world: sticky_world.World, *, trace: bool) -> int:
     return 0
 
 
+def _caught_by(name: str) -> tuple[str, list[int]]:
+    return name, known_seeds.caught_by(name, _TRIES)
+
+
+def write_known_seeds(jobs: int) -> int:
+    """Looks for the seeds that catch each broken variant, and writes them into the guide; how many have none."""
+    found: dict[str, list[int]] = {}
+    with get_context("fork").Pool(jobs) as pool:
+        for name, seeds in pool.imap_unordered(_caught_by, VARIANTS):
+            print(f"{name}: {', '.join(map(str, seeds)) or 'no seed catches it'}", flush=True)
+            found[name] = seeds
+    known_seeds.write(found)
+    return sum(not seeds for seeds in found.values())
+
+
 def main() -> int:
     """Does what the arguments say; 1 if a promise was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
@@ -146,11 +163,16 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="with --seed: print every step")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--variant", choices=sorted(VARIANTS), help="break the workers in this way")
+    parser.add_argument(
+        "--write-known-seeds", action="store_true", help="write into the guide which seeds catch each broken variant"
+    )
     parser.add_argument("--sticky", action="store_true", help="seeds of exclusive ownership")
     parser.add_argument("--migration", action="store_true", help="seeds of stores that migrate to it and back")
     given = parser.parse_args()
     if (given.sticky or given.migration) and given.variant:
         parser.error("--variant breaks the workers of the other strategies")
+    if given.write_known_seeds:
+        return 1 if write_known_seeds(given.jobs) else 0
     attempt, alone = (_sticky, one_sticky) if given.sticky else (_peer, one)
     if given.migration:
         attempt, alone = _migration, one_migration

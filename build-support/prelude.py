@@ -134,7 +134,6 @@ ROOMS = (
         _CONFIG,
         (
             ("caller", ()),
-            ("cluster", ()),
             ("permits", ()),
             ("refusals", ("caller",)),
             ("watched_file", ()),
@@ -143,6 +142,7 @@ ROOMS = (
             ("logins", ("oidc", "security", "caller")),
             ("repository", ("permits",)),
             ("telemetry", ("repository", "refusals")),
+            ("cluster", ("telemetry",)),
             ("audit", ("repository", "caller")),
             ("access", ("audit", "repository", "refusals", "caller")),
             ("callout", ("access", "telemetry", "watched_file", "caller")),

@@ -44,6 +44,7 @@ from ringcast_wire.permissions import (
     agent_names,
     agent_user,
     callout_user,
+    cluster_tools_user,
     parse_workers,
     service_user,
     tools_user,
@@ -117,6 +118,7 @@ def make(
     callout: str = "",
     xkey: str = "",
     tools_stores: Sequence[str] = (),
+    cluster_tools: bool = False,
 ) -> Iterator[str]:
     """The lines of the accounts.
 
@@ -136,7 +138,8 @@ def make(
     answered = [worker.worker_id for worker in workers] + [name for agent in agents for name in agent_names(agent)]
     if twice := {name for name in answered if answered.count(name) > 1}:
         raise InvalidInputError(f"{min(twice)!r} would name two of the workers, the agents, and their workers")
-    variables = {user.name: variable_of(user) for user in (own, tools, *answers)}
+    of_service = [own, cluster_tools_user()] if cluster_tools else [own]
+    variables = {user.name: variable_of(user) for user in (*of_service, tools, *answers)}
     variables |= {user.name: variable_of(user, kind) for kind, of_kind in found.items() for user in of_kind}
     named: dict[str, str] = {}
     for name, variable in variables.items():
@@ -149,7 +152,7 @@ def make(
     yield "  RINGCAST: {"
     # Room is reserved for each stream: one without a limit could take that of the leases.
     yield "    jetstream: { max_bytes_required: true }"
-    yield from indented(4, users([own], variables, nkeys))
+    yield from indented(4, users(of_service, variables, nkeys))
     yield "    exports: ["
     for subject, more in EXPORTS.items():
         to = "WORKERS, TOOLS" if subject in FOR_TOOLS else "WORKERS"
@@ -180,7 +183,7 @@ def make(
     yield from indented(2, callout_accounts(answers, variables, nkeys))
     yield "}"
     yield "system_account: SYS"
-    known = [nkeys.get(user.name, user.name) for user in (own, tools, *answers, *theirs)]
+    known = [nkeys.get(user.name, user.name) for user in (*of_service, tools, *answers, *theirs)]
     yield "# Users that are not named here are those that the config service lets in. A change takes a restart."
     yield "authorization: {"
     yield f"  timeout: {CALLOUT_TIMEOUT_S}"
@@ -282,6 +285,7 @@ def main() -> int:
     parser.add_argument("--callout", default="", metavar="PUBLIC_KEY")
     parser.add_argument("--xkey", default="", metavar="PUBLIC_KEY")
     parser.add_argument("--tools-store", action="append", default=[], metavar="STORE")
+    parser.add_argument("--cluster-tools", action="store_true")
     parser.add_argument("--new-keys", type=Path, metavar="DIRECTORY")
     arguments = parser.parse_args()
     if arguments.new_keys is not None:
@@ -304,6 +308,7 @@ def main() -> int:
                 callout=arguments.callout,
                 xkey=arguments.xkey,
                 tools_stores=[names.check_name("tools-store", store) for store in arguments.tools_store],
+                cluster_tools=arguments.cluster_tools,
             )
         )
     except InvalidInputError as error:

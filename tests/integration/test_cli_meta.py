@@ -207,7 +207,7 @@ def test_the_instances_of_the_config_service(cli: Cli, place: tuple[str, Any], n
     with ConfigServiceProcess(tmp_path, nats_url=nats_url, database=database, options=options) as service:
         service.process.wait_until(lambda: any("event=cluster.registered" in line for line in service.process.log))
         (entry,) = cli.ok("meta", "watch", address, "services.", "--once", "--json").documents
-        assert json.loads(entry["value"])["grpc"] == service.address
+        assert json.loads(entry["value"])["address"] == service.address
         with watching(cli, address, "services.", "--json") as watch:
             watch.wait_until(lambda: len(printed(watch)) == 1)
             service.process.signal(signal.SIGTERM)

@@ -65,6 +65,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
         "groups",
         "agent",
         "dead-letters",
+        "cluster",
         "meta",
         "whoami",
         "role",

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import ringcast_meta
-from ringcast_meta import etcd, nats_kv
+from ringcast_meta import cluster, etcd, nats_kv
 
 
 def test_the_public_names_are_frozen() -> None:
@@ -30,6 +30,29 @@ def test_the_public_names_are_frozen() -> None:
     assert all(hasattr(ringcast_meta, name) for name in ringcast_meta.__all__)
     assert nats_kv.__all__ == ["NatsKvStore"]
     assert etcd.__all__ == ["EtcdLogin", "EtcdStore"]
+    assert cluster.__all__ == [
+        "AgentLoad",
+        "DrainWish",
+        "Member",
+        "MemberKind",
+        "MemberRecord",
+        "MemberState",
+        "Presence",
+        "REPORT_S",
+        "STALE_S",
+        "ServiceLoad",
+        "TTL_S",
+        "decode_member",
+        "encode_member",
+        "forget_wishes",
+        "member_key",
+        "member_named",
+        "members_of",
+        "service_addresses",
+        "want_active",
+        "want_drain",
+        "wish_key",
+    ]
 
 
 def test_the_package_loads_neither_client() -> None:

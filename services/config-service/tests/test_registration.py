@@ -9,9 +9,9 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from ringcast_config_service.cluster.registration import PREFIX
 from ringcast_config_service.cluster.settings import ClusterSettings
 from ringcast_meta import LocalCache, open_store
+from ringcast_meta.cluster import MemberKind, MemberState, ServiceLoad, members_of
 from ringcast_service import ConfigError
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, EtcdServer, NatsServer, ReservedPort
 from ringcast_wire.grpc import ConfigServiceStub, pb
@@ -35,21 +35,25 @@ def instance(directory: Path, nats_url: str, store: str) -> ConfigServiceProcess
 async def test_instances_come_and_go(tmp_path: Path, nats_url: str, cluster: tuple[str, Any]) -> None:
     address, server = cluster
     one, two = instance(tmp_path / "one", nats_url, address), instance(tmp_path / "two", nats_url, address)
-    async with open_store(address, create=True) as store, LocalCache(store, PREFIX) as cache:
+    async with open_store(address, create=True) as store, LocalCache(store) as cache:
 
         def there() -> dict[str, str]:
             """Key of each instance by its address."""
-            return {json.loads(entry.value)["grpc"]: key for key, entry in cache.entries().items()}
+            return {json.loads(entry.value)["address"]: key for key, entry in cache.entries().items()}
 
         with one:
             with two:
                 await cache.wait_until(lambda: set(there()) == {one.address, two.address}, PATIENCE_S)
                 entry = cache.entries()[there()[one.address]]
-                record = json.loads(entry.value)
                 assert entry.leased
-                assert record["pid"] == one.process.pid
-                assert one.metrics_url == f"http://{record['metrics']}/metrics"
-                assert {"host", "version", "started_at_ms"} < set(record)
+                (record,) = (
+                    x.record for x in members_of(cache.entries()) if x.record and x.record.address == one.address
+                )
+                assert (record.kind, record.state) == (MemberKind.SERVICE, MemberState.ACTIVE)
+                assert record.pid == one.process.pid
+                assert one.metrics_url == f"http://{record.metrics}/metrics"
+                assert record.started_at_ms <= record.reported_at_ms
+                assert isinstance(record.load, ServiceLoad)
                 # One that stops takes its entry away.
                 two.process.signal(signal.SIGTERM)
                 await cache.wait_until(lambda: set(there()) == {one.address}, PATIENCE_S)

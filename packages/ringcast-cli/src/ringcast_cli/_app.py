@@ -44,6 +44,7 @@ _COMMANDS: Final = {
         "ringcast_cli._dead_letter_commands",
         "List changes that were given up, replay or discard them.",
     ),
+    "cluster": ("ringcast_cli._cluster_commands", "Show who is there and how busy, drain a process."),
     "meta": ("ringcast_cli._meta_commands", "Look at a metadata store in NATS KV or etcd."),
     "whoami": ("ringcast_cli._principal_commands", "Print the principal and the roles of this client."),
     "role": ("ringcast_cli._principal_commands", "Grant, revoke and list roles: who may do what."),

@@ -21,7 +21,8 @@ def service_client(config: CliConfig) -> ConfigServiceClient:
         tls_key_file=config.service_tls_key_file,
         token_file=config.service_token_file,
     )
-    login.check_login(config.service)
+    for address in config.service.split(","):
+        login.check_login(address)
     client = ConfigServiceClient(
         config.service,
         login=login,

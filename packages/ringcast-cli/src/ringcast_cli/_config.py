@@ -18,6 +18,7 @@ _MAX_FILE_BYTES: Final = 64 * 1024
 _MAX_SERVERS: Final = 64
 _MAX_TIMEOUT_S: Final = 3600.0
 _MAX_USER_CHARS: Final = 256
+_MAX_STORE_CHARS: Final = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class CliConfig:
     key_ring: str
     agent_url: str
     agent_token_file: str
+    cluster_store: str
     etcd_user: str
     etcd_password_file: str
     etcd_tls_ca_file: str
@@ -135,12 +137,16 @@ def _servers(name: str, raw: Any) -> tuple[str, ...]:
 
 
 def _service(name: str, raw: Any) -> str:
-    host, _, port = str(raw).removeprefix("tls://").rpartition(":")
-    if isinstance(raw, str) and host and port.isascii() and port.isdigit() and 1 <= int(port) <= 65535:
-        return raw
-    raise InvalidInputError(
-        f"{name} {shown(raw)} is not an address: host:port is expected, with a port of 1 to 65535", field=name
-    )
+    addresses = [address.strip() for address in str(raw).split(",")]
+    for address in addresses:
+        host, _, port = address.removeprefix("tls://").rpartition(":")
+        if not (host and port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+            raise InvalidInputError(
+                f"{name} {shown(raw)} is not an address: host:port is expected, with a port of 1 to 65535", field=name
+            )
+    if len(addresses) > _MAX_SERVERS:
+        raise InvalidInputError(f"{name} has {len(addresses)} addresses: 1 to {_MAX_SERVERS} are allowed", field=name)
+    return ",".join(addresses)
 
 
 def _agent_url(name: str, raw: Any) -> str:
@@ -189,6 +195,12 @@ def _file(name: str, raw: Any) -> str:
     return str(_path(name, raw)) if raw != "" else ""
 
 
+def _cluster_store(name: str, raw: Any) -> str:
+    if isinstance(raw, str) and len(raw) <= _MAX_STORE_CHARS and raw.isprintable():
+        return raw
+    raise InvalidInputError(f"{name} is not an address of up to {_MAX_STORE_CHARS} printable characters", field=name)
+
+
 def _user(name: str, raw: Any) -> str:
     if isinstance(raw, str) and len(raw) <= _MAX_USER_CHARS and raw.isprintable():
         return raw
@@ -216,6 +228,7 @@ _SETTINGS: Final = {
     "key_ring": _Setting(_file, lambda _: ""),
     "agent_url": _Setting(_agent_url, lambda _: "http://127.0.0.1:3500"),
     "agent_token_file": _Setting(_file, lambda _: ""),
+    "cluster_store": _Setting(_cluster_store, lambda _: ""),
     "etcd_user": _Setting(_user, lambda _: ""),
     "etcd_password_file": _Setting(_file, lambda _: ""),
     "etcd_tls_ca_file": _Setting(_file, lambda _: ""),

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import logging
-import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from ringcast_wire import InvalidInputError, UnavailableError, names, without_passwords
+from ringcast_wire import UnavailableError, without_passwords
 
 from ringcast_cli import _exit_codes as codes
 from ringcast_cli._config import CliConfig
+from ringcast_cli._metadata import opened_store, stopped_by_signals
 from ringcast_cli._options import settings_of, shared_options
 from ringcast_cli._output import note, print_json, visible
 
 if TYPE_CHECKING:
-    from ringcast_meta import Entry, MetadataStore, WatchEvent
-    from ringcast_meta.etcd import EtcdLogin
-    from ringcast_wire import NatsLogin
-
-_MAX_CALL_S: Final = 60.0
+    from ringcast_meta import Entry, WatchEvent
 
 
 @click.group()
@@ -76,17 +70,17 @@ def watch(context: click.Context, address: str, prefix: str, once: bool, limit: 
 
 
 async def _get(config: CliConfig, address: str, key: str) -> Entry | None:
-    async with _opened(config, address) as store:
+    async with opened_store(config, address) as store:
         return await store.get(key)
 
 
 async def _watch(config: CliConfig, address: str, prefix: str, once: bool, limit: int | None) -> None:
-    async with _opened(config, address) as store:
+    async with opened_store(config, address) as store:
         watch = store.watch(prefix)
         # A watch goes on trying where no server answers, or where the bucket is not there. A read says so.
         await store.get(f"{prefix}~")
         async with watch as events:
-            with _stopped_by_signals():
+            with stopped_by_signals():
                 await _print_events(events, config, address, once=once, limit=limit)
 
 
@@ -157,83 +151,6 @@ def _document(entry: Entry) -> dict[str, Any]:
 
 def _text(value: bytes) -> str:
     return visible(value.decode(errors="backslashreplace"))
-
-
-# ---- the store
-
-
-@asynccontextmanager
-async def _opened(config: CliConfig, address: str) -> AsyncIterator[MetadataStore]:
-    from ringcast.login import resolve_jetstream_api
-    from ringcast_meta import StoreOptions, open_store
-
-    scheme = address.partition("://")[0]
-    if address == "memory:":
-        raise InvalidInputError("address memory: is of one process: there is nothing to look at", field="address")
-    logging.getLogger("ringcast.meta").addFilter(_is_not_printed_anyway)
-    login = _login(config, scheme)
-    options = StoreOptions(call_timeout_s=min(config.timeout_s, _MAX_CALL_S))
-    async with open_store(
-        address,
-        login=login,
-        options=options,
-        jetstream_api=resolve_jetstream_api(),
-        inbox_prefix=names.TOOLS_INBOX_PREFIX,
-    ) as store:
-        yield store
-
-
-def _login(config: CliConfig, scheme: str) -> NatsLogin | EtcdLogin | None:
-    if scheme in ("nats", "tls"):
-        from ringcast.login import resolve_login
-
-        return resolve_login()
-    if not scheme.startswith("etcd"):
-        return None
-    try:
-        from ringcast_meta.etcd import EtcdLogin
-        from ringcast_wire.grpc import read_login_file
-    except ModuleNotFoundError as error:
-        raise InvalidInputError(
-            f"an address of etcd needs the package {error.name}: pip install 'ringcast-cli[etcd]'", field="address"
-        ) from error
-    file = config.etcd_password_file
-    return EtcdLogin(
-        user=config.etcd_user,
-        password=read_login_file("etcd_password_file", file).decode("utf-8", "replace").strip() if file else "",
-        tls_ca_file=config.etcd_tls_ca_file,
-        tls_cert_file=config.etcd_tls_cert_file,
-        tls_key_file=config.etcd_tls_key_file,
-    )
-
-
-@contextmanager
-def _stopped_by_signals() -> Iterator[None]:
-    """SIGINT and SIGTERM end the body, in good order."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
-    stopped = False
-
-    def stop() -> None:
-        nonlocal stopped
-        stopped = True
-        task.cancel()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    try:
-        yield
-    except asyncio.CancelledError:
-        if not stopped or task.uncancel():
-            raise
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-
-
-def _is_not_printed_anyway(record: logging.LogRecord) -> bool:
-    """A watch that breaks is worth a line. One that has ended is the error of the command."""
-    return record.levelno < logging.ERROR
 
 
 COMMANDS: Final = {"meta": meta}

@@ -61,7 +61,8 @@ _SHARED: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
         ("--service",),
         {
             "metavar": "HOST:PORT",
-            "help": "Address of the config service; tls:// before it for TLS [env: RINGCAST_SERVICE].",
+            "help": "Address of the config service, or several with commas between; tls:// before each for TLS"
+            " [env: RINGCAST_SERVICE].",
         },
     ),
     **{
@@ -73,6 +74,14 @@ _SHARED: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
     },
     **_AGENT,
     **_ETCD,
+    "cluster_store": (
+        ("--cluster-store",),
+        {
+            "metavar": "ADDRESS",
+            "help": "Metadata store of the cluster: nats://host:4222/config_cluster or etcd://host:2379/ringcast"
+            " [env: RINGCAST_CLUSTER_STORE].",
+        },
+    ),
     "reason": (
         ("--reason",),
         {
@@ -121,7 +130,8 @@ _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 
 
 def shared_options(*which: str) -> Callable[[F], F]:
-    """Adds the named ones of ``servers``, ``service``, ``agent``, ``etcd``, ``key_ring``, ``timeout``.
+    """Adds the named ones of ``servers``, ``service``, ``agent``, ``cluster_store``, ``etcd``, ``key_ring`` and
+    ``timeout``.
 
     Always ``config_file`` and ``json``.
     """

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 _encoder = msgspec.json.Encoder()
 
@@ -25,8 +29,12 @@ def visible(text: str) -> str:
 
 def print_table(columns: list[str], rows: list[list[str]], *, right: frozenset[int] = frozenset()) -> None:
     """A small table; columns whose numbers are in ``right`` are right-aligned."""
+    console().print(make_table(columns, rows, right=right))
+
+
+def make_table(columns: list[str], rows: list[list[str]], *, right: frozenset[int] = frozenset()) -> Table:
+    """The same, not printed."""
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
@@ -34,8 +42,14 @@ def print_table(columns: list[str], rows: list[list[str]], *, right: frozenset[i
         table.add_column(column, justify="right" if number in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(visible(cell) for cell in row))
-    console = Console(markup=False, highlight=False, emoji=False, width=None if sys.stdout.isatty() else 160)
-    console.print(table)
+    return table
+
+
+def console() -> Console:
+    """Standard output, which shows text as it is."""
+    from rich.console import Console
+
+    return Console(markup=False, highlight=False, emoji=False, width=None if sys.stdout.isatty() else 160)
 
 
 def note(text: str) -> None:

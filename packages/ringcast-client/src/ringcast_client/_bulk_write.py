@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
-from typing import Final
+from typing import Final, Protocol
 
 import grpc.aio
 from ringcast_wire import RingcastError, UnavailableError
@@ -18,6 +18,19 @@ from ringcast_client._records import BatchResult, RejectedRow, RowWrite
 
 Rows = AsyncIterable[RowWrite] | Iterable[RowWrite]
 WriteCall = grpc.aio.StreamStreamCall[pb.WriteBatch, pb.WriteResult]
+
+
+class WriteStreams(Protocol):
+    """Opens streams at an instance that takes them."""
+
+    async def settle(self) -> None:
+        """Finds that instance, before each stream."""
+
+    def open(self) -> WriteCall:
+        """A stream of its own."""
+
+    def error(self, error: grpc.aio.AioRpcError) -> RingcastError:
+        """What a stream broke with."""
 
 
 _REOPEN_WAIT_S: Final = 0.1
@@ -47,20 +60,18 @@ class BulkWrite:
 
     def __init__(
         self,
-        open_call: Callable[[], WriteCall],
+        streams: WriteStreams,
         rows: Rows,
         builder: BatchBuilder,
         *,
         max_in_flight: int,
         timeout_s: float,
-        to_error: Callable[[grpc.aio.AioRpcError], RingcastError],
     ) -> None:
-        self._open_call = open_call
+        self._streams = streams
         self._rows = rows
         self._builder = builder
         self._window = asyncio.Semaphore(max_in_flight)
         self._timeout_s = timeout_s
-        self._to_error = to_error
         self._built: asyncio.Queue[Batch | None] = asyncio.Queue()
         """Batches that no stream has taken yet, never more than the window has places; ``None`` is the end."""
         self._unanswered: deque[Batch] = deque()
@@ -83,7 +94,7 @@ class BulkWrite:
 
     async def _results(self) -> AsyncIterator[BatchResult]:
         building = asyncio.create_task(self._build(), name="ringcast-bulk-build")
-        stream: _Stream | None = self._open()
+        stream: _Stream | None = await self._open()
         try:
             while (batch := await self._next(stream)) is not None:
                 result: BatchResult | None = None
@@ -113,8 +124,9 @@ class BulkWrite:
             with suppress(asyncio.CancelledError):
                 await building
 
-    def _open(self) -> _Stream:
-        stream = _Stream(self._open_call(), tuple(self._unanswered), self._take, self._to_error)
+    async def _open(self) -> _Stream:
+        await self._streams.settle()
+        stream = _Stream(self._streams.open(), tuple(self._unanswered), self._take, self._streams.error)
         stream.over.add_done_callback(lambda _: self._news.set())
         return stream
 
@@ -130,7 +142,7 @@ class BulkWrite:
             raise UnavailableError(f"the config service has taken no batch for {self._timeout_s:g} s: it is stopping")
         if not stream.answered:
             await asyncio.sleep(_REOPEN_WAIT_S)
-        return self._open()
+        return await self._open()
 
     async def _next(self, stream: _Stream | None) -> Batch | None:
         """The oldest batch that is not answered; ``None`` when there is none and will be none."""
@@ -158,7 +170,8 @@ class BulkWrite:
 
         With nothing to send after it, the reason of a refusal can't get lost.
         """
-        stream = _Stream(self._open_call(), (batch,), _nothing, self._to_error)
+        await self._streams.settle()
+        stream = _Stream(self._streams.open(), (batch,), _nothing, self._streams.error)
         try:
             result = await self._result(stream, batch)
         finally:
@@ -285,7 +298,10 @@ class _Stream:
                 self._replies.put_nowait(reply)
             self.was_last = isinstance(reply, pb.WriteResult)
         except grpc.aio.AioRpcError as error:
-            self._error = self._to_error(error)
+            found = self._to_error(error)
+            # An instance that drains has read nothing of the stream: the batches go over another, elsewhere.
+            self.was_last = isinstance(found, UnavailableError) and found.elsewhere and not self.answered
+            self._error = None if self.was_last else found
         finally:
             self._sending.cancel()
             self._replies.put_nowait(None)

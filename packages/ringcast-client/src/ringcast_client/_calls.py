@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import re
+from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import grpc.aio
 from ringcast_wire import OutcomeUnknownError, RingcastError, UnavailableError, names
-from ringcast_wire.grpc import ConfigServiceStub, ServiceLogin, error_from_rpc
+from ringcast_wire.grpc import ServiceLogin, error_from_rpc, says_elsewhere
 from ringcast_wire.tracing import Tracing, make_tracing
 
 from ringcast_client._bulk_write import StatusLostError
-from ringcast_client._channel import CHANNEL_OPTIONS, StubWithReason
+from ringcast_client._endpoints import Addresses, Endpoint, Endpoints, source_of
 from ringcast_client._input import cause
 
 if TYPE_CHECKING:
@@ -24,57 +25,90 @@ MAX_CALLS: Final = 128
 thousand."""
 
 
+_READS: Final = frozenset(
+    {"Get", "Heads", "GetStore", "ListStores", "WhoAmI", "ListRoles", "ListAudit", "ListDeadLetters", "List", "History"}
+)
+"""They change nothing, so they may be made again wherever they have failed."""
+_NOT_SENT: Final = re.compile(r"failed to connect to all addresses|connections to all backends failing", re.IGNORECASE)
+"""What gRPC says of a call that has not left this process."""
+
+
+class Method:
+    """A method of the service, called at the instance that calls go to."""
+
+    def __init__(self, endpoints: Endpoints, name: str) -> None:
+        self._endpoints = endpoints
+        self.name = name
+
+    def __call__(self, *words: Any, **settings: Any) -> Any:
+        return getattr(self._endpoints.current.stub, self.name)(*words, **settings)
+
+
+class Methods:
+    """The methods by their names."""
+
+    def __init__(self, endpoints: Endpoints) -> None:
+        self._endpoints = endpoints
+
+    def __getattr__(self, name: str) -> Method:
+        return Method(self._endpoints, name)
+
+
 class Calls:
-    """Calls to one service, between :meth:`open` and :meth:`close`. Any number of them may be made at once.
+    """Calls to the config service, between :meth:`open` and :meth:`close`. Any number of them may be made at once.
+
+    Where it has several addresses, a call that an instance refuses, or that could not be sent, goes to another, within
+    its time-out. Reads do so too when the connection breaks.
 
     ``reason``: why, as each of them says; empty: nothing.
     """
 
     def __init__(
         self,
-        address: str,
+        addresses: Addresses,
         login: ServiceLogin,
         timeout_s: float,
         tracer_provider: TracerProvider | None,
         *,
         reason: str = "",
     ) -> None:
-        self.address = address
         self.timeout_s = timeout_s
         self.tracing: Tracing | None = None
-        self._login = login
-        self._reason = reason
+        self._endpoints = Endpoints(source_of(addresses), login, reason)
+        self._fixed = "" if callable(addresses) else ",".join(source_of(addresses)())
         self._tracer_provider = tracer_provider
         self._turns = asyncio.Semaphore(MAX_CALLS)
-        self._channel: grpc.aio.Channel | None = None
-        self._stub: Any = None
+        self._methods: Methods | None = None
+
+    @property
+    def address(self) -> str:
+        """Where the service is; several addresses with commas between."""
+        return self._fixed or self._endpoints.told
 
     def open(self) -> None:
-        """Makes the channel, which connects at the first call."""
-        self._channel = self._login.aio_channel(self.address, CHANNEL_OPTIONS)
-        stub: Any = ConfigServiceStub(self._channel)
-        self._stub = StubWithReason(stub, self._reason) if self._reason else stub
+        """Makes the channels, which connect at the first call."""
+        self._endpoints.open()
+        self._methods = Methods(self._endpoints)
         self.tracing = make_tracing("ringcast_client", self._tracer_provider)
 
     async def close(self) -> None:
-        """Ends the calls that are under way, and the connection. Calling it twice is harmless."""
-        if self._channel is not None:
-            channel, self._channel, self._stub = self._channel, None, None
-            await channel.close()
+        """Ends the calls that are under way, and the connections. Calling it twice is harmless."""
+        self._methods = None
+        await self._endpoints.close()
 
     @property
     def rpc(self) -> Any:
         """The methods of the service, to pass to :meth:`unary`, :meth:`write` and :meth:`stream`."""
-        if self._stub is None:
+        if self._methods is None:
             raise RuntimeError("the client is not open: use it as `async with ConfigServiceClient() as client`")
-        return self._stub
+        return self._methods
 
     def trace_headers(self) -> tuple[tuple[str, str], ...] | None:
         """The headers that carry the current span to the service, if there is one."""
         span = self.tracing.here() if self.tracing is not None else None
         return tuple(self.tracing.headers(span).items()) if self.tracing is not None and span is not None else None
 
-    async def write(self, span: str, method: Callable[..., Awaitable[Any]], request: Any) -> Any:
+    async def write(self, span: str, method: Method, request: Any) -> Any:
         """A write, in a span of its own below the current one."""
         if self.tracing is None:
             return await self.unary(method, request, late=self.unknown)
@@ -84,37 +118,68 @@ class Calls:
 
     async def unary(
         self,
-        method: Callable[..., Awaitable[Any]],
+        method: Method,
         request: Any,
         metadata: tuple[tuple[str, str], ...] | None = None,
         *,
         late: Callable[[], UnavailableError] | None = None,
     ) -> Any:
         """One call; ``late`` makes what is raised when it is not answered in time."""
-        try:
-            async with self._turns:  # the time-out begins with the call's turn
-                return await method(request, timeout=self.timeout_s, metadata=metadata)
-        except grpc.aio.AioRpcError as error:
-            if late is not None and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                raise late() from error
-            raise self.error(error) from error
-
-    async def stream(self, method: Callable[..., Any], request: object) -> AsyncGenerator[Any, None]:
-        """The messages of a streamed answer, each within the time-out."""
-        call = method(request)
-        try:
+        async with self._turns:  # the time-out begins with the call's turn
+            deadline_s = asyncio.get_running_loop().time() + self.timeout_s
             while True:
-                async with asyncio.timeout(self.timeout_s):
-                    message = await call.read()
-                if message is grpc.aio.EOF:
-                    return
-                yield message
-        except grpc.aio.AioRpcError as error:
-            raise self.error(error) from error
-        except TimeoutError:
-            raise self.silent() from None
-        finally:
-            call.cancel()
+                endpoint = await self._endpoints.settle(deadline_s)
+                try:
+                    return await method(request, timeout=self._left_s(deadline_s), metadata=metadata)
+                except grpc.aio.AioRpcError as error:
+                    if self._goes_elsewhere(method.name, endpoint, error, deadline_s):
+                        continue
+                    if late is not None and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                        raise late() from error
+                    raise self.error(error) from error
+
+    async def stream(self, method: Method, request: object) -> AsyncGenerator[Any, None]:
+        """The messages of a streamed answer, each within the time-out."""
+        deadline_s = asyncio.get_running_loop().time() + self.timeout_s
+        begun = False
+        while True:
+            endpoint = await self._endpoints.settle(deadline_s)
+            call = method(request)
+            try:
+                while True:
+                    async with asyncio.timeout(self.timeout_s):
+                        message = await call.read()
+                    if message is grpc.aio.EOF:
+                        return
+                    begun = True
+                    yield message
+            except grpc.aio.AioRpcError as error:
+                if begun or not self._goes_elsewhere(method.name, endpoint, error, deadline_s):
+                    raise self.error(error) from error
+            except TimeoutError:
+                raise self.silent() from None
+            finally:
+                call.cancel()
+
+    def streams(self, name: str, metadata: tuple[tuple[str, str], ...] | None = None) -> Streams:
+        """What opens the streams of one writer, one after the other."""
+        return Streams(self, self._endpoints, getattr(self.rpc, name), metadata)
+
+    def _left_s(self, deadline_s: float) -> float:
+        return max(0.001, deadline_s - asyncio.get_running_loop().time()) if self._endpoints.several else self.timeout_s
+
+    def _goes_elsewhere(self, name: str, endpoint: Endpoint, error: grpc.aio.AioRpcError, deadline_s: float) -> bool:
+        """Whether a call that has failed is to be made at another instance."""
+        if error.code() is not grpc.StatusCode.UNAVAILABLE or not self._endpoints.several:
+            return False
+        said_by_service = any(key == names.GRPC_ERROR_KEY for key, _ in error.trailing_metadata() or ())
+        if said_by_service:
+            again = says_elsewhere(error)
+        else:
+            again = name in _READS or _NOT_SENT.search(error.details() or "") is not None
+        if again:
+            self._endpoints.left(endpoint)
+        return again and asyncio.get_running_loop().time() < deadline_s
 
     def unknown(self) -> OutcomeUnknownError:
         """The error of a write that was sent and not answered in time."""
@@ -138,3 +203,35 @@ class Calls:
         if error.code() is grpc.StatusCode.UNAVAILABLE:
             return UnavailableError(f"config service {self.address} can't be reached: {cause(error.details())}")
         return error_from_rpc(error)
+
+
+class Streams:
+    """The streams of one writer. :meth:`settle` is awaited before each."""
+
+    def __init__(
+        self, calls: Calls, endpoints: Endpoints, method: Method, metadata: tuple[tuple[str, str], ...] | None
+    ) -> None:
+        self._calls = calls
+        self._endpoints = endpoints
+        self._method = method
+        self._metadata = metadata
+        self._endpoint: Endpoint | None = None
+
+    async def settle(self) -> None:
+        """Waits until an instance is connected, where there are several.
+
+        Raises:
+            UnavailableError: none is within the time-out.
+        """
+        self._endpoint = await self._endpoints.settle(asyncio.get_running_loop().time() + self._calls.timeout_s)
+
+    def open(self) -> Any:
+        """A stream of its own."""
+        return self._method(metadata=self._metadata)
+
+    def error(self, error: grpc.aio.AioRpcError) -> RingcastError:
+        """What a stream broke with; the next goes to another instance if this one says so."""
+        found = self._calls.error(error)
+        if isinstance(found, UnavailableError) and self._endpoint is not None:
+            self._endpoints.left(self._endpoint)
+        return found

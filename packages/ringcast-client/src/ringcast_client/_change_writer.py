@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import grpc.aio
 from ringcast_wire import (
@@ -33,6 +33,19 @@ from ringcast_wire.tracing import Tracing
 from ringcast_client._records import DeleteResult, PutResult
 
 ChangeCall = grpc.aio.StreamStreamCall[pb.Changes, pb.ChangeResults]
+
+
+class ChangeStreams(Protocol):
+    """Opens streams at an instance that takes them."""
+
+    async def settle(self) -> None:
+        """Finds that instance, before each stream."""
+
+    def open(self) -> ChangeCall:
+        """A stream of its own."""
+
+    def error(self, error: grpc.aio.AioRpcError) -> RingcastError:
+        """What a stream broke with."""
 
 
 @dataclass(slots=True, eq=False)
@@ -66,25 +79,23 @@ class ChangeWriter:
 
     def __init__(
         self,
-        open_call: Callable[[], ChangeCall],
+        streams: ChangeStreams,
         store: str,
         key: str,
         *,
         max_in_flight: int,
         timeout_s: float,
-        to_error: Callable[[grpc.aio.AioRpcError], RingcastError],
         silent: Callable[[], UnavailableError],
         unknown: Callable[[], UnavailableError],
         tracing: Tracing | None,
         keys: ListKeys | None = None,
     ) -> None:
         self._keys = keys
-        self._open_call = open_call
+        self._streams = streams
         self._store = store
         self._key = key
         self._places = asyncio.Semaphore(max_in_flight)
         self._timeout_s = timeout_s
-        self._to_error = to_error
         self._silent = silent
         self._unknown = unknown
         self._clock_ahead_s: float | None = None
@@ -245,7 +256,12 @@ class ChangeWriter:
                 self._news.clear()
                 await self._news.wait()
                 continue
-            answered, error = await self._talk(self._open_call())
+            try:
+                await self._streams.settle()
+            except UnavailableError as nowhere:
+                self._fail(nowhere)
+                continue
+            answered, error = await self._talk(self._streams.open())
             if error is not None:
                 self._fail(error)
             # What is not answered at the end of a stream that did not break was not read, and so not written.
@@ -277,7 +293,10 @@ class ChangeWriter:
                 if reply.last:
                     return answered, None
         except grpc.aio.AioRpcError as error:
-            return answered, self._to_error(error)
+            found = self._streams.error(error)
+            # One that was refused because the instance drains has taken nothing: the next goes to another.
+            refused = isinstance(found, UnavailableError) and found.elsewhere and not answered
+            return answered, None if refused else found
         finally:
             if sending is not None:
                 await _ended(sending)

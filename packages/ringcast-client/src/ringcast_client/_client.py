@@ -7,7 +7,6 @@ import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -28,8 +27,8 @@ from ringcast_client._bulk_write import BulkWrite, Rows
 from ringcast_client._calls import Calls
 from ringcast_client._change_writer import ChangeWriter
 from ringcast_client._dead_letters import DeadLetterCalls
+from ringcast_client._endpoints import Addresses
 from ringcast_client._input import (
-    check_address,
     check_job_id,
     check_limit,
     check_mark,
@@ -73,7 +72,7 @@ RowList = list[RowRecord]
 
 
 class ConfigServiceClient(AuditCalls, DeadLetterCalls, PrincipalCalls, StoreCalls):
-    """Talks to one config service (or to a name that stands for several) over gRPC.
+    """Talks to the config service over gRPC.
 
     The constructor connects to nothing; use it as ``async with ConfigServiceClient(address) as client``. Every method
     raises an error of ``ringcast_wire``: :class:`~ringcast_wire.InvalidInputError` before anything is sent where the
@@ -81,8 +80,13 @@ class ConfigServiceClient(AuditCalls, DeadLetterCalls, PrincipalCalls, StoreCall
     within ``timeout_s``, otherwise what the service refused with.
 
     ``address`` is ``host:port``, or ``tls://host:port`` for TLS with the certificates that the system trusts; by
-    default the environment variable RINGCAST_SERVICE, or 127.0.0.1:7420. ``login`` says by what other certificates and
-    with what token; by default RINGCAST_SERVICE_TLS_CA_FILE, …_TLS_CERT_FILE, …_TLS_KEY_FILE and …_TOKEN_FILE.
+    default the environment variable RINGCAST_SERVICE, or 127.0.0.1:7420. Several have commas between, or are a list, or
+    what a function returns each time that it is called (``ringcast_meta.cluster.service_addresses`` makes such a list).
+    Calls then go to one of them, and to another where that one drains, stops or can't be reached. A call whose
+    connection breaks is made again if it only reads; of a write it is not known whether it was stored.
+
+    ``login`` says by what other certificates and with what token; by default RINGCAST_SERVICE_TLS_CA_FILE,
+    …_TLS_CERT_FILE, …_TLS_KEY_FILE and …_TOKEN_FILE.
 
     ``reason``: why this client calls, one line of up to 512 bytes, for all that it does: the audit log has it, and the
     history where a write has no reason of its own. A principal with the role ``break-glass`` has to give one.
@@ -99,7 +103,7 @@ class ConfigServiceClient(AuditCalls, DeadLetterCalls, PrincipalCalls, StoreCall
 
     def __init__(
         self,
-        address: str | None = None,
+        address: Addresses | None = None,
         *,
         login: ServiceLogin | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
@@ -109,7 +113,7 @@ class ConfigServiceClient(AuditCalls, DeadLetterCalls, PrincipalCalls, StoreCall
     ) -> None:
         self._key_ring = key_ring if key_ring is not None else KeyRing.from_environment()
         self._calls = Calls(
-            check_address(address or os.environ.get("RINGCAST_SERVICE") or DEFAULT_SERVICE),
+            address or os.environ.get("RINGCAST_SERVICE") or DEFAULT_SERVICE,
             login or ServiceLogin.from_environment(),
             timeout_s,
             tracer_provider,
@@ -332,12 +336,11 @@ class ConfigServiceClient(AuditCalls, DeadLetterCalls, PrincipalCalls, StoreCall
         At most ``max_in_flight`` of them (1 to 1,000) wait for an answer at once.
         """
         return ChangeWriter(
-            self._calls.rpc.Change,
+            self._calls.streams("Change"),
             names.check_name("store", store),
             names.check_name("key", key),
             max_in_flight=check_range("max_in_flight", max_in_flight, 1, limits.MAX_BATCH_ROWS),
             timeout_s=self._calls.timeout_s,
-            to_error=self._calls.error,
             silent=self._calls.silent,
             unknown=self._calls.unknown,
             tracing=self._calls.tracing,
@@ -383,12 +386,11 @@ class ConfigServiceClient(AuditCalls, DeadLetterCalls, PrincipalCalls, StoreCall
             keys=self._keys(store, key),
         )
         return BulkWrite(
-            partial(self._calls.rpc.Write, metadata=self._calls.trace_headers()),
+            self._calls.streams("Write", self._calls.trace_headers()),
             rows,
             builder,
             max_in_flight=check_range("max_in_flight", max_in_flight, 1, MAX_IN_FLIGHT),
             timeout_s=self._calls.timeout_s,
-            to_error=self._calls.error,
         )
 
     async def sync(

@@ -143,9 +143,16 @@ class RevisionGoneError(RingcastError, LookupError):
 
 
 class UnavailableError(RingcastError, ConnectionError):
-    """The other side can't be reached or can't answer now; trying again later may help."""
+    """The other side can't be reached or can't answer now; trying again later may help.
+
+    ``elsewhere``: it has done nothing, and says that another instance may.
+    """
 
     code = ErrorCode.UNAVAILABLE
+
+    def __init__(self, message: str, *, field: str | None = None, elsewhere: bool = False) -> None:
+        super().__init__(message, field=field)
+        self.elsewhere = elsewhere
 
 
 class OutcomeUnknownError(UnavailableError):

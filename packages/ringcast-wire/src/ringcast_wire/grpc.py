@@ -10,7 +10,13 @@ from google.protobuf.message import DecodeError
 
 from ringcast_wire._errors import ConditionFailedError, ErrorCode, RingcastError, UnavailableError, error_from_code
 from ringcast_wire._messages import Mode, Role, Strategy
-from ringcast_wire._names import GRPC_ERROR_KEY, GRPC_FIELD_KEY, GRPC_FOUND_VERSION_KEY, GRPC_RETRY_AFTER_KEY
+from ringcast_wire._names import (
+    GRPC_ELSEWHERE_KEY,
+    GRPC_ERROR_KEY,
+    GRPC_FIELD_KEY,
+    GRPC_FOUND_VERSION_KEY,
+    GRPC_RETRY_AFTER_KEY,
+)
 from ringcast_wire._proto import config_pb2 as pb
 from ringcast_wire._proto import retry_info_pb2
 from ringcast_wire._proto.config_pb2_grpc import (
@@ -66,6 +72,8 @@ def error_trailers(error: RingcastError) -> tuple[tuple[str, str], ...]:
         trailers.append((GRPC_FIELD_KEY, error.field))
     if isinstance(error, ConditionFailedError):
         trailers.append((GRPC_FOUND_VERSION_KEY, str(error.found_version)))
+    if isinstance(error, UnavailableError) and error.elsewhere:
+        trailers.append((GRPC_ELSEWHERE_KEY, "1"))
     if error.retry_after_s is not None:
         trailers.append((GRPC_RETRY_AFTER_KEY, str(round(error.retry_after_s * 1_000))))
     return tuple(trailers)
@@ -101,10 +109,17 @@ def _retry_info(details: bytes) -> float | None:
     return None
 
 
+def says_elsewhere(error: grpc.aio.AioRpcError) -> bool:
+    """Whether the service has done nothing of a call, and says that another instance may."""
+    return any(key == GRPC_ELSEWHERE_KEY for key, _ in error.trailing_metadata() or ())
+
+
 def error_from_rpc(error: grpc.aio.AioRpcError) -> RingcastError:
     """The exception that the service raised, from what the call failed with."""
     found = _error_from_rpc(error)
     found.retry_after_s = retry_after_s(error)
+    if isinstance(found, UnavailableError):
+        found.elsewhere = says_elsewhere(error)
     return found
 
 
@@ -143,4 +158,5 @@ __all__ = [
     "read_login_file",
     "read_tokens",
     "retry_after_s",
+    "says_elsewhere",
 ]

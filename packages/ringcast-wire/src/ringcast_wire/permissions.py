@@ -20,7 +20,8 @@ SERVICE: Final = "config-service"
 TOOLS: Final = "tools"
 CALLOUT: Final = "callout"
 SYSTEM: Final = "sys"
-RESERVED: Final = frozenset({SERVICE, TOOLS, CALLOUT, SYSTEM})
+CLUSTER_TOOLS: Final = "cluster-tools"
+RESERVED: Final = frozenset({SERVICE, TOOLS, CALLOUT, SYSTEM, CLUSTER_TOOLS})
 """Names of users that no worker may have."""
 CALLOUT_REQUESTS: Final = "$SYS.REQ.USER.AUTH"
 """Where a server asks what a client may do."""
@@ -79,6 +80,7 @@ def service_user() -> User:
         f"$KV.*.{names.wishes_key('*')}",
         f"$JS.API.STREAM.MSG.GET.KV_{names.CLUSTER_BUCKET}",
         f"$KV.{names.CLUSTER_BUCKET}.services.*",
+        f"$KV.{names.CLUSTER_BUCKET}.wishes.services.*",
         "config.notify.*.*.*",
         "config.replay.*.*",
     ]
@@ -111,6 +113,17 @@ def tools_user(stores: Sequence[str]) -> User:
         publish += [wishes, f"{WORKER_API}.DIRECT.GET.KV_{names.wishes_bucket(store)}.{wishes}"]
     why = "For `ringcast topology` and `groups`: reads who takes part, resets groups, writes pins and drains."
     return User(TOOLS, publish, [f"{names.TOOLS_INBOX_PREFIX}.>"], why)
+
+
+def cluster_tools_user() -> User:
+    """`ringcast cluster`: reads who is there, and writes which of them are to drain. It is in the account of the config
+    service, whose streams only that account may watch."""
+    bucket = names.CLUSTER_BUCKET
+    publish = [f"{API}.{verb}.KV_{bucket}" for verb in ("STREAM.INFO", "STREAM.MSG.GET")]
+    publish += [f"{API}.CONSUMER.CREATE.KV_{bucket}.*.$KV.{bucket}.>", f"{API}.CONSUMER.DELETE.KV_{bucket}.*"]
+    publish += [f"$KV.{bucket}.wishes.>"]
+    why = "For `ringcast cluster`: reads which processes are there, writes which are to drain."
+    return User(CLUSTER_TOOLS, publish, [f"{names.TOOLS_INBOX_PREFIX}.>"], why)
 
 
 def worker_user(worker: Worker, *, prefix: str, partitions: int) -> User:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import nats.errors
 from nats.aio.client import Client
+from ringcast_meta.cluster import MemberKind, Presence
 from ringcast_service import ConfigError, Lifetime, bounded, end_tasks, ready_file, serving_metrics
 from ringcast_wire import EventLog, RingcastError, UnavailableError, names, without_passwords
 from ringcast_wire.metrics import SERVICE
@@ -20,10 +21,11 @@ from ringcast_wire.permissions import CALLOUT_INBOX_PREFIX
 from ringcast_wire.prometheus import OFF, TableCollector, process_registry
 from ringcast_wire.tracing import make_tracing
 
-from ringcast_config_service.audit import AuditTrail
-from ringcast_config_service.cluster.registration import Registration
+from ringcast_config_service.cluster.drain import Drain
+from ringcast_config_service.cluster.member import InstanceReport, new_instance_id
 from ringcast_config_service.config import Config
 from ringcast_config_service.core import Core
+from ringcast_config_service.draining import DrainableInstance, audit_written
 from ringcast_config_service.grpc.dead_letter_calls import DeadLetterCalls
 from ringcast_config_service.grpc.transport import GrpcServer
 from ringcast_config_service.logins import Logins
@@ -94,15 +96,14 @@ class App(Lifetime):
         await core.access.load()
         if core.access.unrestricted and (logins.needed or config.security.client_ca_file):
             log.warning("roles.none")
-        registration = None
-        if config.cluster.on:
-            registration = Registration(config.cluster, config.nats_login, config.nats_replicas)
+        drain = Drain(DrainableInstance(core, server, readiness, config))
+        presence = self._presence(server, drain)
         async with self._metrics_server(), self._callout(core, deadline) as callout, asyncio.TaskGroup() as tasks:
             work = (
                 callout
                 | core.work()
                 | {
-                    "readiness": self._follow(readiness),
+                    "readiness": self._after_ready(readiness.run()),
                     "outbox": self._measure_outbox(repository.events),
                     "roles": core.access.run(),
                 }
@@ -110,8 +111,8 @@ class App(Lifetime):
             if logins.verifier is not None:
                 await logins.verifier.start()
                 work["issuer_keys"] = logins.verifier.run()
-            if registration is not None:
-                work["registration"] = registration.run(self.ready, self._addresses)
+            if presence is not None:
+                work |= {"presence": presence.run(self.ready), "drain": self._after_ready(drain.run())}
             running = [tasks.create_task(each, name=name) for name, each in work.items()]
             try:
                 await replays.start()
@@ -120,7 +121,7 @@ class App(Lifetime):
                     self.ready.set()
                     await self._stopping.wait()
             finally:
-                await self._shut(core, server, nc, registration)
+                await self._shut(core, server, nc, presence)
                 await end_tasks(running)
 
     async def _start(self, fetches: FetchServer, server: GrpcServer, readiness: Readiness) -> None:
@@ -140,24 +141,49 @@ class App(Lifetime):
             pid=os.getpid(),
         )
 
-    async def _shut(self, core: Core, server: GrpcServer, nc: Client, registration: Registration | None) -> None:
+    async def _shut(self, core: Core, server: GrpcServer, nc: Client, presence: Presence | None) -> None:
         """The registration and the intake first, then what is in flight, then the outbox; each phase has a bound."""
         log.info("service.stopping")
+        server.drain()  # who still calls is told that another instance may answer
         bound_s = self._config.stop_timeout_s
         if self._readiness is not None:
             self._readiness.stop()
-        if registration is not None:
-            await bounded("registration", registration.stop(), bound_s)
+        if presence is not None:
+            await bounded("registration", presence.stop(), bound_s)
         if nc.is_connected:
             await bounded("intake of fetches", core.fetches.stop(), bound_s)
         await bounded("gRPC calls", server.stop(bound_s), bound_s + 1)
         await bounded("writes", core.writer.drain(), bound_s)
-        await bounded("audit log", _written(core.audit), bound_s)
+        await bounded("audit log", audit_written(core.audit), bound_s)
         if nc.is_connected:
             await bounded("fetches", core.fetches.drain(), bound_s)
             await bounded("outbox", core.relay.flush(), bound_s)
         await bounded("claims on the outbox", core.relay.withdraw(), bound_s)
         log.info("service.stopped")
+
+    def _presence(self, server: GrpcServer, drain: Drain) -> Presence | None:
+        """What says in the cluster that this instance is there, if that is wanted."""
+        config = self._config
+        if not config.cluster.on:
+            return None
+        instance_id = new_instance_id()
+        report = InstanceReport(
+            instance_id,
+            self._addresses,
+            self._telemetry.measures,
+            state=lambda: drain.state,
+            open_calls=lambda: server.open_calls,
+        )
+        presence = Presence(
+            lambda: config.cluster.open(config.nats_login, config.nats_replicas),
+            MemberKind.SERVICE,
+            instance_id,
+            report=report,
+            on_wish=drain.want,
+            one_life=True,
+        )
+        drain.changed = presence.changed
+        return presence
 
     def _measure(self, repository: Repository, nc: Client, core: Core, logins: Logins) -> None:
         """Says where the gauges are read."""
@@ -182,17 +208,21 @@ class App(Lifetime):
             yield
 
     async def _measure_outbox(self, events: OutboxRepository) -> None:
-        """Keeps the depth and age of the outbox for the scrapes; while the database is away they stay, and age."""
-        if self._config.metrics_listen == OFF:
+        """Keeps the depth and age of the outbox for scrapes and reports; without the database they stay, and age."""
+        if self._config.metrics_listen == OFF and not self._config.cluster.on:
             return
         while True:
             with contextlib.suppress(RingcastError):
                 self._telemetry.measures.outbox = await events.outbox_state()
             await asyncio.sleep(_OUTBOX_MEASURED_EVERY_S)
 
-    async def _follow(self, readiness: Readiness) -> None:
-        await self.ready.wait()
-        await readiness.run()
+    async def _after_ready(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await self.ready.wait()
+        except BaseException:
+            work.close()
+            raise
+        await work
 
     @asynccontextmanager
     async def _repository(self, deadline: float) -> AsyncIterator[Repository]:
@@ -274,13 +304,6 @@ class App(Lifetime):
     def _addresses(self) -> dict[str, str]:
         found = {"grpc": self.grpc_address}
         return found | {"metrics": self.metrics_address} if self.metrics_address else found
-
-
-async def _written(audit: AuditTrail) -> None:
-    try:
-        await audit.close()
-    except RingcastError as error:
-        log.warning("audit.postponed", error=error)
 
 
 async def _check_jetstream(nc: Client, servers: str, deadline: float) -> None:

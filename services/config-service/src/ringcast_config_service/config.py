@@ -49,6 +49,11 @@ class Config:
     log_format: str = log_format_setting()
     start_timeout_s: float = setting(30.0, "Seconds to wait for NATS and the database.", allowed=above(0))
     stop_timeout_s: float = setting(10.0, "Seconds that each phase of stopping may take.", allowed=above(0))
+    drain_grace_s: float = duration_s(
+        "30s",
+        "How long lists that are being sent may take once this instance drains; then they are ended.",
+        allowed=between(0, 3_600),
+    )
     change_stream_s: float = duration_s(
         "60s",
         "Longest life of a stream of changes or batches. A withdrawn token is refused by then.",

@@ -45,6 +45,7 @@ class Readiness:
         self._bus_changed = asyncio.Event()
         self._can: dict[str, bool] = {}
         self._stopped = False
+        self._draining = False
         self._publish()
 
     def bus_changed(self) -> None:
@@ -55,6 +56,11 @@ class Readiness:
         """Finds out what can be done now, for the first time."""
         await asyncio.gather(self._check_reads(), self._check_writes())
         self._check_bus()
+
+    def drain(self, draining: bool) -> None:
+        """Whether calls are refused since the instance drains: then none of the names is served."""
+        self._draining = draining
+        self._publish()
 
     def stop(self) -> None:
         """From now on nothing is served."""
@@ -100,7 +106,8 @@ class Readiness:
         self._publish()
 
     def _publish(self) -> None:
-        can = {part: self._can.get(part, False) and not self._stopped for part in PARTS}
+        off = self._stopped or self._draining
+        can = {part: self._can.get(part, False) and not off for part in PARTS}
         for part, serving in can.items():
             self._health.set(f"{SERVICE_NAME}/{part}", serving)
             self._measures.serving[part] = serving

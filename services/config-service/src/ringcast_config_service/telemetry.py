@@ -62,6 +62,12 @@ class Measures:
         self.retries: Callable[[], Mapping[str, int]] = dict
         self.pools: Callable[[], Iterable[PoolUse]] = list
 
+    @property
+    def outbox_age_s(self) -> float:
+        """For how long the oldest event of the outbox has waited, as it was read last."""
+        oldest_ms = self.outbox.oldest_ms
+        return 0.0 if oldest_ms is None else max(0.0, time.time() - oldest_ms / 1000)
+
     def wrote(self, store: str, key: str, rows: int, outcome: str, seconds: float) -> None:
         """A write request has ended; ``rows`` is what it stored."""
         self.writes[store, outcome] += 1
@@ -113,9 +119,8 @@ class Measures:
         yield from self._gauges()
 
     def _gauges(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
-        depth, oldest_ms = self.outbox
-        yield "outbox_depth", (), depth
-        yield "outbox_age_seconds", (), 0.0 if oldest_ms is None else max(0.0, time.time() - oldest_ms / 1000)
+        yield "outbox_depth", (), self.outbox.depth
+        yield "outbox_age_seconds", (), self.outbox_age_s
         for name, read in self.gauges.items():
             name, _, label = name.partition(":")
             yield name, (label,) if label else (), read()

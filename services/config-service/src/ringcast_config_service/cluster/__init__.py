@@ -1,1 +1,1 @@
-"""Registers this instance in a metadata store, over NATS KV or etcd."""
+"""Says in a metadata store, over NATS KV or etcd, that this instance is there, and how it is."""

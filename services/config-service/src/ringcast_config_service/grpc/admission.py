@@ -79,6 +79,7 @@ class Admission:
         self._logins = logins
         self._refusals = refusals
         self._open: Counter[tuple[CallKind, str]] = Counter()
+        self._idle = asyncio.Event()
         self._reads = asyncio.Semaphore(_MAX_READS)
         self._reads_of_principal = Turns(_MAX_READS_OF_PRINCIPAL)
 
@@ -130,6 +131,19 @@ class Admission:
                 del counts[scope]
             else:
                 counts[scope] -= 1
+        if not self.open_calls:
+            self._idle.set()
+
+    async def wait_idle(self) -> None:
+        """Returns when no call is open, health checks apart."""
+        while self.open_calls:
+            self._idle.clear()
+            await self._idle.wait()
+
+    @property
+    def open_calls(self) -> int:
+        """Calls that were let in and have not ended, health checks apart."""
+        return sum(count for (kind, scope), count in self._open.items() if not scope and kind not in _NEED_NO_TOKEN)
 
     @asynccontextmanager
     async def reading(self, kind: CallKind, caller: Caller) -> AsyncIterator[None]:

@@ -21,6 +21,7 @@ from ringcast_config_service.access import Access
 from ringcast_config_service.caller import Caller
 from ringcast_config_service.grpc.admission import Admission, CallKind
 from ringcast_config_service.grpc.callers import caller_of
+from ringcast_config_service.grpc.draining import Draining
 from ringcast_config_service.grpc.input import Unreadable, abort, send
 from ringcast_config_service.repository import AuditFact
 
@@ -47,11 +48,17 @@ class GuardedServer:
     """
 
     def __init__(
-        self, server: grpc.aio.Server, admission: Admission, access: Access, kinds: Mapping[str, CallKind]
+        self,
+        server: grpc.aio.Server,
+        admission: Admission,
+        access: Access,
+        draining: Draining,
+        kinds: Mapping[str, CallKind],
     ) -> None:
         self._server = server
         self._admission = admission
         self._access = access
+        self._draining = draining
         self._kinds = kinds
 
     def add_generic_rpc_handlers(self, _handlers: Sequence[grpc.GenericRpcHandler]) -> None:
@@ -93,12 +100,13 @@ class GuardedServer:
             await self._admit(context, kind)
             answers = serve(requests, context)
             try:
-                if not inspect.isasyncgen(answers):
-                    await answers
-                    return
-                async with aclosing(answers):
-                    async for answer in answers:
-                        await send(context, answer)
+                async with self._draining.bounded(kind):
+                    if not inspect.isasyncgen(answers):
+                        await answers
+                        return
+                    async with aclosing(answers):
+                        async for answer in answers:
+                            await send(context, answer)
             except RingcastError as error:
                 await abort(context, error)
 
@@ -106,6 +114,7 @@ class GuardedServer:
 
     async def _admit(self, context: Context, kind: CallKind) -> None:
         try:
+            self._draining.check(kind)
             caller = self._admission.admit(context, kind)
         except RingcastError as error:
             await abort(context, error)

@@ -52,3 +52,7 @@ class StreamLives:
         self._stopping = True
         for stream in self._open:
             stream.end()
+
+    def resume(self) -> None:
+        """Those that begin from now on may go on."""
+        self._stopping = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
@@ -26,6 +27,7 @@ from ringcast_config_service.grpc.callers import caller_of
 from ringcast_config_service.grpc.change_stream import ChangeStream
 from ringcast_config_service.grpc.connections import ConnectionSettings, channel_options
 from ringcast_config_service.grpc.dead_letter_calls import DeadLetterCalls
+from ringcast_config_service.grpc.draining import Draining
 from ringcast_config_service.grpc.guard import GuardedServer
 from ringcast_config_service.grpc.health import Health
 from ringcast_config_service.grpc.input import answer, send
@@ -89,11 +91,12 @@ class GrpcServer:
         self._security = security
         self.port = 0
         self.health = Health()
+        self._draining = Draining()
         # No maximum_concurrent_rpcs: it would count refused calls and health watches too.
         self._server = grpc.aio.server(options=channel_options(connections))
         logins.is_revoked, access.logins = access.is_revoked, logins
-        admission = Admission(logins, telemetry.measures.refusals)
-        guarded: Any = GuardedServer(self._server, admission, access, _KINDS)
+        self._admission = admission = Admission(logins, telemetry.measures.refusals)
+        guarded: Any = GuardedServer(self._server, admission, access, self._draining, _KINDS)
         self._lives = StreamLives(change_stream_s)
         lists = Lists(list_snapshot_s, lambda context: admission.check_login(context, CallKind.LIST))
         add_ConfigServiceServicer_to_server(
@@ -103,6 +106,11 @@ class GrpcServer:
         services = (SERVICE_NAME, HEALTH_NAME, reflection.SERVICE_NAME)
         add_reflection: Any = reflection_pb2_grpc.add_ServerReflectionServicer_to_server
         add_reflection(reflection.aio.ReflectionServicer(services), guarded)
+
+    @property
+    def open_calls(self) -> int:
+        """Calls that have not ended, health checks apart."""
+        return self._admission.open_calls
 
     async def start(self) -> None:
         """Listens.
@@ -120,9 +128,30 @@ class GrpcServer:
             raise OSError(f"the gRPC address {self._listen} can't be used: is it in use?") from error
         await self._server.start()
 
+    def drain(self) -> None:
+        """Takes no new calls, and has streams of writes end once what was read is answered."""
+        self._draining.on = True
+        self._lives.stop()
+
+    async def drained(self, grace_s: float) -> None:
+        """Returns when no call runs; streams of answers are ended after so long."""
+        async with asyncio.TaskGroup() as tasks:
+            ending = tasks.create_task(self._end_streams(grace_s))
+            await self._admission.wait_idle()
+            ending.cancel()
+
+    def resume(self) -> None:
+        """Takes calls again."""
+        self._draining.on = False
+        self._lives.resume()
+
+    async def _end_streams(self, grace_s: float) -> None:
+        await asyncio.sleep(grace_s)
+        self._draining.end_streams()
+
     async def stop(self, grace_s: float) -> None:
         """Takes no new calls, lets the running ones finish for so long, then ends them."""
-        self._lives.stop()
+        self.drain()
         await self._server.stop(grace_s)
 
 

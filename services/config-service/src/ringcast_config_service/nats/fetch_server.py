@@ -93,11 +93,12 @@ class FetchServer:
         """Fetches that wait or are under way, by the id that they are cancelled with."""
 
     async def start(self) -> None:
-        """Takes its share of fetches from now on."""
-        inbox = self._nc.new_inbox()
-        await self._nc.subscribe(f"{inbox}.*", cb=self._on_undelivered)
-        self._inbox = inbox
-        await self._nc.subscribe(names.FETCH_CANCELS, cb=self._on_cancel)
+        """Takes its share of fetches from now on, also after :meth:`stop`."""
+        if not self._inbox:
+            inbox = self._nc.new_inbox()
+            await self._nc.subscribe(f"{inbox}.*", cb=self._on_undelivered)
+            self._inbox = inbox
+            await self._nc.subscribe(names.FETCH_CANCELS, cb=self._on_cancel)
         self._subscription = await self._nc.subscribe(
             names.FETCH_SUBJECTS, queue=names.FETCH_QUEUE_GROUP, cb=self._take
         )

@@ -1,0 +1,57 @@
+"""Who is there: processes that say so, with their load, and operators who want them to drain.
+
+A process has a :class:`Presence`. Tools and clients read what stands in the store, by a
+:class:`~ringcast_meta.LocalCache` of everything (``services.``, ``agents.`` and ``wishes.``), with :func:`members_of`.
+"""
+
+from __future__ import annotations
+
+from ringcast_meta._cluster_view import (
+    Member,
+    forget_wishes,
+    member_named,
+    members_of,
+    service_addresses,
+    want_active,
+    want_drain,
+)
+from ringcast_meta._members import (
+    REPORT_S,
+    STALE_S,
+    TTL_S,
+    AgentLoad,
+    DrainWish,
+    MemberKind,
+    MemberRecord,
+    MemberState,
+    ServiceLoad,
+    decode_member,
+    encode_member,
+    member_key,
+    wish_key,
+)
+from ringcast_meta._presence import Presence
+
+__all__ = [
+    "AgentLoad",
+    "DrainWish",
+    "Member",
+    "MemberKind",
+    "MemberRecord",
+    "MemberState",
+    "Presence",
+    "REPORT_S",
+    "STALE_S",
+    "ServiceLoad",
+    "TTL_S",
+    "decode_member",
+    "encode_member",
+    "forget_wishes",
+    "member_key",
+    "member_named",
+    "members_of",
+    "service_addresses",
+    "want_active",
+    "want_drain",
+    "wish_key",
+]

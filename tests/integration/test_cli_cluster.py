@@ -1,0 +1,160 @@
+"""``ringcast cluster`` against real services that register in real stores."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import signal
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ringcast_meta import open_store
+from ringcast_meta.cluster import MemberKind, MemberRecord, MemberState, ServiceLoad, encode_member
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, EtcdServer, NatsServer, until
+
+from tests.integration.cli_process import COMMAND, Cli
+from tests.integration.infra_nats import InfraNats, make_accounts
+
+
+@pytest.fixture(params=["nats", "etcd"])
+def place(request: pytest.FixtureRequest) -> tuple[str, Any]:
+    """The address of an empty store, and its server."""
+    if request.param == "nats":
+        nats: NatsServer = request.getfixturevalue("nats_server")
+        return f"{nats.url}/config_cluster", nats
+    etcd: EtcdServer = request.getfixturevalue("etcd_server")
+    return f"etcd://{etcd.address}/ringcast", etcd
+
+
+def registered(directory: Path, nats_url: str, store: str, *words: str) -> ConfigServiceProcess:
+    """An instance on SQLite; the end of ``with`` ends it."""
+    database = f"sqlite:{directory / 'ringcast.db'}"
+    options = ("--cluster-store", store, *words)
+    return ConfigServiceProcess(directory, nats_url=nats_url, database=database, options=options)
+
+
+def wait_registered(service: ConfigServiceProcess) -> None:
+    service.process.wait_until(lambda: any("event=cluster.registered" in line for line in service.process.log))
+
+
+def test_list_and_top(tmp_path: Path, nats_url: str, place: tuple[str, Any]) -> None:
+    address, server = place
+    cli = Cli(tmp_path, cluster_store=address, timeout_s="60")
+    with registered(tmp_path / "one", nats_url, address) as one, registered(tmp_path / "two", nats_url, address) as two:
+        wait_registered(one)
+        wait_registered(two)
+        found = {each["address"]: each for each in cli.ok("cluster", "list", "--json").documents}
+        assert set(found) == {one.address, two.address}
+        assert {each["state"] for each in found.values()} == {"active"}
+        assert found[one.address]["load"]["of"] == "service"
+        assert found[one.address]["report_age_s"] < PATIENCE_S
+        table = cli.ok("cluster", "list").out
+        assert found[one.address]["id"] in table
+        assert "0 writes/s, outbox 0 (0s), 0 fetches wait, 0 calls, cpu" in table
+        # One that stands still says nothing any more, and nothing good is said of it meanwhile.
+        watch = cli.start("cluster", "top", "--json", "--every", "0.2")
+        try:
+            watch.wait_until(lambda: len(list(watch.log)) > 2)
+            server.pause()
+            watch.wait_until(lambda: any('"fresh":false' in line for line in list(watch.log)))
+            server.resume()
+            watch.signal(signal.SIGINT)
+            assert watch.wait() == 0
+        finally:
+            watch.kill()
+        pictures = [json.loads(line) for line in list(watch.log) if line.startswith("{")]
+        assert pictures[0]["fresh"]
+        assert {each["address"] for each in pictures[0]["members"]} == {one.address, two.address}
+
+
+def test_top_in_a_terminal_ends_with_ctrl_c(tmp_path: Path, nats_server: NatsServer) -> None:
+    address = f"{nats_server.url}/config_cluster"
+    with registered(tmp_path / "one", nats_server.url, address) as one:
+        wait_registered(one)
+        env = Cli(tmp_path, cluster_store=address, timeout_s="60").env | {"TERM": "xterm", "COLUMNS": "200"}
+        ours, theirs = pty.openpty()
+        shown = bytearray()
+        process = subprocess.Popen(
+            [*COMMAND, "cluster", "top", "--every", "0.2"], stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env=env
+        )
+        os.close(theirs)
+
+        def read() -> None:
+            try:
+                while data := os.read(ours, 65_536):
+                    shown.extend(data)
+            except OSError:
+                pass  # the other end is closed
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            asyncio.run(until(lambda: shown.count(b"1 processes") > 2))
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=PATIENCE_S)
+        finally:
+            process.kill()
+            process.wait()
+            reader.join()
+            os.close(ours)
+        assert (process.returncode, said) == (0, b"")
+        assert one.address.encode() in shown
+        assert shown.endswith(b"\x1b[?25h") or b"\x1b[?1049l" in shown  # the screen is as it was before
+
+
+def test_a_stale_or_unreadable_record_is_called_so(tmp_path: Path, nats_server: NatsServer) -> None:
+    address = f"{nats_server.url}/config_cluster"
+    cli = Cli(tmp_path, cluster_store=address, timeout_s="60")
+    load = ServiceLoad(writes_per_s=1, outbox_events=0, outbox_age_s=0, waiting_fetches=0, open_calls=0, cpu=0)
+    where = {"address": "a:1", "host": "h", "pid": 1, "version": "1"}
+    old = MemberRecord(
+        kind=MemberKind.SERVICE,
+        id="old",
+        state=MemberState.ACTIVE,
+        started_at_ms=1_000,
+        reported_at_ms=2_000,
+        load=load,
+        **where,  # type: ignore[arg-type]
+    )
+
+    async def write() -> None:
+        async with open_store(address, create=True) as store:
+            await store.create("services.old", encode_member(old))
+            await store.create("services.newer", b'{"format": 2}')
+
+    asyncio.run(write())
+    newer, stale = cli.ok("cluster", "list", "--json").documents
+    assert (stale["state"], stale["last_state"], stale["stale"]) == ("unknown", "active", True)
+    assert (newer["state"], newer["problem"]) == ("unknown", "the record has format 2: this build reads up to 1")
+    shown = cli.ok("cluster", "list")
+    assert "unknown (was active)" in shown.out
+    assert "service old has not reported for" in shown.err
+    assert "service newer: the record has format 2" in shown.err
+
+
+def test_what_can_not_be_read_is_one_sentence(tmp_path: Path, nats_url: str) -> None:
+    cli = Cli(tmp_path)
+    for command in ("list", "top"):
+        assert cli.refused("cluster", command).startswith("cluster_store is not given: --cluster-store or RINGCAST_")
+        sentence = cli.refused("cluster", command, "--cluster-store", f"{nats_url}/nothing")
+        assert sentence == "bucket 'nothing': NATS answers 'stream not found' (10059)"
+
+
+def test_the_rights_of_the_accounts_are_enough(tmp_path: Path) -> None:
+    server = InfraNats(tmp_path / "nats", env={"NATS_CLUSTER_TOOLS_PASSWORD": "pw-of-cluster-tools"})
+    accounts = server.configuration / "accounts.conf"
+    words = accounts.read_text().splitlines()[0].partition("make_accounts.py ")[2].split()
+    accounts.write_text(make_accounts("--cluster-tools", *words).stdout)
+    with server:
+        address = f"{server.url}/config_cluster"
+        cli = Cli(tmp_path, cluster_store=address, user="cluster-tools", password="pw-of-cluster-tools", timeout_s="60")
+        with server.service(tmp_path / "service", "--cluster-store", address) as service:
+            wait_registered(service)
+            (found,) = cli.ok("cluster", "list", "--json").documents
+            assert found["address"] == service.address
+        assert server.violations() == []

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
-from ringcast_client import _blocking_calls
+from ringcast_client import ConfigServiceClient, RowWrite, _blocking_calls
 from ringcast_client.blocking import BlockingBulkWrite
 from ringcast_wire import LimitExceededError, RingcastError
 from ringcast_wire._proto import retry_info_pb2
@@ -50,12 +50,19 @@ class BusyService(ConfigServiceServicer):
         self.calls_at: list[float] = []
         self.taken: list[int] = []
 
-    def Write(self, requests: Iterator[pb.WriteBatch], context: Any) -> Iterator[pb.WriteResult]:
+    def _refuse(self, context: Any) -> None:
         self.calls_at.append(self.time.now_s)
         if self.refusals:
             status, trailers = self.refusals.pop(0)
             context.set_trailing_metadata(trailers)
             context.abort(status, "too much")
+
+    def Put(self, request: pb.PutRequest, context: Any) -> pb.PutResponse:
+        self._refuse(context)
+        return pb.PutResponse(partition=1, version=7)
+
+    def Write(self, requests: Iterator[pb.WriteBatch], context: Any) -> Iterator[pb.WriteResult]:
+        self._refuse(context)
         for batch in requests:
             self.taken.append(batch.sequence)
             yield pb.WriteResult(sequence=batch.sequence, written=len(batch.row_ids))
@@ -131,3 +138,37 @@ def test_who_is_asked_to_wait_for_ever_gives_up(service: BusyService) -> None:
         write(service, timeout_s=5.0)
     assert 600 <= service.time.now_s < 700
     assert len(service.calls_at) <= 8
+
+
+SHORTLY = (EXHAUSTED, (("ringcast-error", "LIMIT_EXCEEDED"), ("ringcast-retry-after-ms", "20")))
+FOR_EVER = (EXHAUSTED, (("ringcast-error", "LIMIT_EXCEEDED"), ("ringcast-retry-after-ms", "900000")))
+
+
+async def test_a_bulk_write_waits_as_long_as_it_is_told_and_goes_on(service: BusyService) -> None:
+    service.refusals += [SHORTLY, SHORTLY]
+    rows = [RowWrite(f"r{number}", "1") for number in range(3_000)]
+    async with ConfigServiceClient(service.address) as client:  # type: ignore[attr-defined]
+        written = [result.written async for result in client.bulk_write("s", "k", rows)]
+    assert written == [1_000, 1_000, 1_000]
+    assert len(service.calls_at) == 3
+
+
+async def test_a_bulk_write_that_would_wait_for_too_long_or_in_vain_fails(service: BusyService) -> None:
+    for refusal in (FOR_EVER, (EXHAUSTED, OURS[:1])):
+        service.refusals.append(refusal)
+        async with ConfigServiceClient(service.address) as client:  # type: ignore[attr-defined]
+            with pytest.raises(LimitExceededError, match="too much"):
+                async for _ in client.bulk_write("s", "k", [RowWrite("a", "1")]):
+                    pass
+    assert len(service.calls_at) == 2
+
+
+async def test_a_call_waits_as_long_as_it_is_told_within_its_time_out(service: BusyService) -> None:
+    service.refusals += [SHORTLY, SHORTLY]
+    async with ConfigServiceClient(service.address) as client:  # type: ignore[attr-defined]
+        assert (await client.put("s", "k", "a", "1")).version == 7
+        assert len(service.calls_at) == 3
+        service.refusals.append(FOR_EVER)
+        with pytest.raises(LimitExceededError, match="too much"):
+            await client.put("s", "k", "a", "1")
+    assert len(service.calls_at) == 4

@@ -35,6 +35,7 @@ def test_the_public_names_are_frozen() -> None:
         "RowRecord",
         "RowWrite",
         "StoreInfo",
+        "StorePolicyInfo",
         "SyncPhase",
         "SyncProgress",
         "SyncRefusedError",

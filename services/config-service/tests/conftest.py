@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import asyncpg
 import grpc
@@ -57,6 +57,14 @@ class Bench:
     repo: Repository
     store: StoreRecord
     clock_ms: itertools.count[int] = field(default_factory=lambda: itertools.count(1_000))
+
+    WITHOUT_POLICIES: ClassVar = (
+        "ALTER TABLE stores DROP COLUMN policy",
+        "ALTER TABLE partitions DROP COLUMN cap_rows",
+        "ALTER TABLE partitions DROP COLUMN cap_bytes",
+        "DROP TABLE store_budgets",
+    )
+    """Takes the tables back to version 5 of the schema."""
 
     def request(
         self, rows: Rows, key: str = "k", store: StoreRecord | None = None, metadata: dict[str, str] | None = None

@@ -327,6 +327,7 @@ async def test_a_database_without_a_log_gets_one(bench: Bench) -> None:
     await bench.execute(
         *(f"DROP TABLE {table}" for table in tables),
         *(f"ALTER TABLE stores DROP COLUMN {column}" for column in ("lease_ttl_ms", "call_bound_ms")),
+        *bench.WITHOUT_POLICIES,
         "UPDATE schema_version SET version = 3",
     )
     instances = [make_repository(bench.address) for _ in range(3)]

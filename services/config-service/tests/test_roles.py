@@ -40,6 +40,8 @@ REQUESTS: dict[str, Any] = {
     "CreateStore": pb.CreateStoreRequest(name="s", partition_count=8),
     "GetStore": pb.GetStoreRequest(name="s"),
     "UpdateStore": pb.UpdateStoreRequest(name="s", inline_max_bytes=8),
+    "GetStorePolicy": pb.GetStorePolicyRequest(name="s"),
+    "SetStorePolicy": pb.SetStorePolicyRequest(name="s", policy=pb.StorePolicy(max_keys=50)),
     "DeleteStore": pb.DeleteStoreRequest(name="s"),
     "RestoreStore": pb.RestoreStoreRequest(name="s"),
     "DeleteKey": pb.DeleteKeyRequest(store="s", key="gone"),

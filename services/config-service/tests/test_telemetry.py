@@ -120,6 +120,8 @@ async def test_what_is_exposed_is_what_is_documented(
     with ConfigServiceProcess(tmp_path, nats_url=nats_url, database=database) as service:
         await exercise(service, nats_url, store_name, connect)
         await until(service.metrics_url, lambda found: value(found, "config_service_events_published_total") == 1)
+        async with connect(service.address, nats_url) as client:
+            await exceed_rate(client, f"{store_name}-slow")
         kinds, samples = await scrape(service.metrics_url)
     assert kinds == {metric.name: metric.kind for metric in SERVICE}
     labels = exposed_labels(samples)
@@ -128,6 +130,15 @@ async def test_what_is_exposed_is_what_is_documented(
     unseen = kinds.keys() - labels.keys()
     only_postgres = {"config_service_transaction_retries_total", "config_service_database_connections"}
     assert unseen == (only_postgres if kind == "sqlite" else set())
+
+
+async def exceed_rate(client: Any, store: str) -> None:
+    """Two batches, of which the second has to wait."""
+    await client.create(store)
+    policy = pb.StorePolicy(max_rows_per_second=5_000, burst_rows=1_000)
+    await client.stub.SetStorePolicy(pb.SetStorePolicyRequest(name=store, policy=policy))
+    batch = [pb.RowWrite(row_id=f"r{number}", value="1") for number in range(1_000)]
+    await client.write(store, batch, batch)
 
 
 async def test_what_happens_is_counted(

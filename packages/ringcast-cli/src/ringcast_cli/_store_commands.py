@@ -1,4 +1,4 @@
-"""``ringcast store create|show|list|update|delete|restore|new-history``."""
+"""``ringcast store create|show|list|update|delete|restore|new-history|policy``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ringcast_cli._config import CliConfig
 from ringcast_cli._deletion import confirm, delete_slowly, deletion_options, print_deletion, restorable
 from ringcast_cli._options import Duration, settings_of, shared_options
 from ringcast_cli._output import print_json, print_table, visible
+from ringcast_cli._policy_commands import policy
 
 
 @click.group()
@@ -239,5 +240,7 @@ def _print_store(info: StoreInfo, config: CliConfig) -> None:
         rows = [[key.name, str(key.rows), str(key.bytes)] for key in info.keys]
         print_table(["key", "rows", "bytes"], rows, right=frozenset({1, 2}))
 
+
+store.add_command(policy)
 
 COMMANDS: Final = {"store": store}

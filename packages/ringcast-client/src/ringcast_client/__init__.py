@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         RowRecord,
         RowWrite,
         StoreInfo,
+        StorePolicyInfo,
         WhoAmI,
     )
     from ringcast_client._reseal import ResealResult
@@ -73,6 +74,7 @@ __all__ = [
     "RowRecord",
     "RowWrite",
     "StoreInfo",
+    "StorePolicyInfo",
     "SyncPhase",
     "SyncProgress",
     "SyncRefusedError",
@@ -109,6 +111,7 @@ _HOMES = {
     "RowRecord": "_records",
     "RowWrite": "_records",
     "StoreInfo": "_records",
+    "StorePolicyInfo": "_records",
     "SyncPhase": "_sync",
     "SyncProgress": "_sync",
     "SyncRefusedError": "_sync",

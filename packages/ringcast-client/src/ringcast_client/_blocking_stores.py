@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
-from ringcast_wire import InvalidInputError, LimitExceededError, UnknownKeyError, UnknownStoreError, check_reason, names
+from ringcast_wire import (
+    NO_POLICY,
+    InvalidInputError,
+    LimitExceededError,
+    StorePolicy,
+    UnknownKeyError,
+    UnknownStoreError,
+    check_reason,
+    names,
+)
 from ringcast_wire.grpc import ConfigServiceStub, pb
 
 from ringcast_client._blocking_calls import DEFAULT_RETRIES, CallRetries, retried
 from ringcast_client._channel import StubWithReason
 from ringcast_client._input import check_inline, where
-from ringcast_client._records import KeyInfo, StoreInfo, key_info, store_info
+from ringcast_client._records import (
+    KeyInfo,
+    StoreInfo,
+    StorePolicyInfo,
+    key_info,
+    policy_info,
+    policy_request,
+    store_info,
+)
 
 _MAX_GRACE_S: Final = 3_600.0
 
@@ -35,6 +52,17 @@ class BlockingStoreCalls:
         request = pb.UpdateStoreRequest(name=names.check_name("store", name))
         request.inline_max_bytes = check_inline(inline_max_bytes)
         return store_info(self._call(self._stub.UpdateStore, request))
+
+    def get_store_policy(self, name: str) -> StorePolicyInfo:
+        """As ``ConfigServiceClient.get_store_policy``."""
+        request = pb.GetStorePolicyRequest(name=names.check_name("store", name))
+        return policy_info(self._call(self._stub.GetStorePolicy, request))
+
+    def set_store_policy(
+        self, name: str, policy: StorePolicy = NO_POLICY, *, lift: Collection[str] = ()
+    ) -> StorePolicyInfo:
+        """As ``ConfigServiceClient.set_store_policy``."""
+        return policy_info(self._call(self._stub.SetStorePolicy, policy_request(name, policy, lift)))
 
     def delete_store(self, name: str, *, purge: bool = False, grace_s: float = 0.0) -> StoreInfo:
         """As ``ConfigServiceClient.delete_store``. ``grace_s``: before a purge running workers have so long to learn of

@@ -9,7 +9,7 @@ from contextlib import aclosing, suppress
 from typing import Final, Protocol
 
 import grpc.aio
-from ringcast_wire import RingcastError, UnavailableError
+from ringcast_wire import LimitExceededError, RingcastError, UnavailableError
 from ringcast_wire.grpc import pb
 
 from ringcast_client._bulk_batches import Batch, BatchBuilder, InvalidRowError, build_batches
@@ -33,6 +33,8 @@ class WriteStreams(Protocol):
         """What a stream broke with."""
 
 
+_MAX_REQUESTED_S: Final = 600.0
+"""How long the service may ask to wait, one time after the other, without an answer in between."""
 _REOPEN_WAIT_S: Final = 0.1
 """Before another stream, where the service has ended the last one without an answer."""
 
@@ -81,6 +83,8 @@ class BulkWrite:
         self._started = False
         self._refused_since: float | None = None
         """When the service began to end each stream at once, without an answer."""
+        self._requested_s = 0.0
+        """How long it has asked to wait, since the last answer."""
         self.sent_rows = 0
         """Input rows handed to the connection so far."""
         self.confirmed_rows = 0
@@ -102,6 +106,10 @@ class BulkWrite:
                     try:
                         if (result := await self._result(stream, batch)) is None:
                             stream = await self._reopened(stream)
+                        else:
+                            self._requested_s = 0.0
+                    except LimitExceededError as error:
+                        stream = await self._resumed(stream, error)
                     except StatusLostError:
                         await stream.close()
                         stream, self._exhausted = None, True  # what has gone out is looked at, and nothing else goes
@@ -142,6 +150,20 @@ class BulkWrite:
             raise UnavailableError(f"the config service has taken no batch for {self._timeout_s:g} s: it is stopping")
         if not stream.answered:
             await asyncio.sleep(_REOPEN_WAIT_S)
+        return await self._open()
+
+    async def _resumed(self, stream: _Stream, refusal: LimitExceededError) -> _Stream:
+        """Another stream, after the time that the service asks for: nothing that is not answered was written.
+
+        Raises:
+            LimitExceededError: it asks for none, or for too long.
+        """
+        wait_s = refusal.retry_after_s
+        if wait_s is None or self._requested_s + wait_s > _MAX_REQUESTED_S:
+            raise refusal
+        self._requested_s += wait_s
+        await stream.close()
+        await asyncio.sleep(wait_s)
         return await self._open()
 
     async def _next(self, stream: _Stream | None) -> Batch | None:

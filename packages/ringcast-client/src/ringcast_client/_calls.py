@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import grpc.aio
-from ringcast_wire import OutcomeUnknownError, RingcastError, UnavailableError, names
+from ringcast_wire import LimitExceededError, OutcomeUnknownError, RingcastError, UnavailableError, names
 from ringcast_wire.grpc import ServiceLogin, error_from_rpc, says_elsewhere
 from ringcast_wire.tracing import Tracing, make_tracing
 
@@ -124,7 +124,11 @@ class Calls:
         *,
         late: Callable[[], UnavailableError] | None = None,
     ) -> Any:
-        """One call; ``late`` makes what is raised when it is not answered in time."""
+        """One call; ``late`` makes what is raised when it is not answered in time.
+
+        Where the service asks to come again after a time, and that is within the time-out, the call waits and is made
+        again: nothing of it was done.
+        """
         async with self._turns:  # the time-out begins with the call's turn
             deadline_s = asyncio.get_running_loop().time() + self.timeout_s
             while True:
@@ -136,7 +140,13 @@ class Calls:
                         continue
                     if late is not None and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                         raise late() from error
-                    raise self.error(error) from error
+                    refusal = self.error(error)
+                    wait_s = refusal.retry_after_s
+                    if wait_s is None or not isinstance(refusal, LimitExceededError):
+                        raise refusal from error
+                    if asyncio.get_running_loop().time() + wait_s >= deadline_s:
+                        raise refusal from error
+                await asyncio.sleep(wait_s)
 
     async def stream(self, method: Method, request: object) -> AsyncGenerator[Any, None]:
         """The messages of a streamed answer, each within the time-out."""

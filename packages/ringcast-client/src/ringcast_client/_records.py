@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from ringcast_wire import Mode, Role, Strategy, check_condition, check_row, check_row_id
+from msgspec.structs import asdict
+from ringcast_wire import (
+    POLICY_RANGES,
+    Mode,
+    Role,
+    StorePolicy,
+    Strategy,
+    check_condition,
+    check_policy,
+    check_policy_name,
+    check_row,
+    check_row_id,
+    names,
+)
 from ringcast_wire.grpc import MODES, ROLES, STRATEGIES, pb
 from ringcast_wire.key_ring import ListKeys
 
@@ -61,6 +74,18 @@ class StoreInfo:
     """Of a store of the strategy ``sticky``: how long a lease lasts after its refresh was asked for."""
     call_bound_ms: int | None = None
     """Of a store of the strategy ``sticky``: the bound on one handler call."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorePolicyInfo:
+    """The policies of a store, and what is used of them: live rows and their bytes, those of keys that are deleted and
+    not purged yet too, and config keys that are not deleted."""
+
+    name: str
+    policy: StorePolicy
+    rows: int
+    bytes: int
+    keys: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +254,24 @@ def _deletion_info(owner: pb.Store | pb.KeyInfo) -> DeletionInfo | None:
     if not owner.HasField("deletion"):
         return None
     return DeletionInfo(owner.deletion.deleted_at_ms, owner.deletion.restorable_until_ms)
+
+
+def policy_info(info: pb.StorePolicyInfo) -> StorePolicyInfo:
+    """From the protobuf message."""
+    given = {name: getattr(info.policy, name) for name in POLICY_RANGES if info.policy.HasField(name)}
+    return StorePolicyInfo(info.name, StorePolicy(**given), info.rows, info.bytes, info.keys)
+
+
+def policy_request(name: str, policy: StorePolicy, lift: Collection[str]) -> pb.SetStorePolicyRequest:
+    """The protobuf message of a change.
+
+    Raises:
+        InvalidInputError: a value is out of range, or a name is none.
+    """
+    given = {field: value for field, value in asdict(check_policy(policy)).items() if value is not None}
+    return pb.SetStorePolicyRequest(
+        name=names.check_name("store", name), policy=pb.StorePolicy(**given), lift=map(check_policy_name, lift)
+    )
 
 
 def row_record(row: pb.Row, keys: ListKeys | None = None) -> RowRecord:

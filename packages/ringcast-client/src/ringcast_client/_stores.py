@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from ringcast_wire import MAX_LEASE_TTL_MS, MIN_LEASE_TTL_MS, Mode, Strategy, names
+from collections.abc import Collection
+
+from ringcast_wire import MAX_LEASE_TTL_MS, MIN_LEASE_TTL_MS, NO_POLICY, Mode, StorePolicy, Strategy, names
 from ringcast_wire.grpc import MODES, STRATEGIES, pb
 
 from ringcast_client._calls import Calls
 from ringcast_client._input import check_inline, check_range, where
-from ringcast_client._records import KeyInfo, StoreInfo, key_info, store_info
+from ringcast_client._records import (
+    KeyInfo,
+    StoreInfo,
+    StorePolicyInfo,
+    key_info,
+    policy_info,
+    policy_request,
+    store_info,
+)
 
 
 class StoreCalls:
@@ -107,6 +117,29 @@ class StoreCalls:
             request.strategy = STRATEGIES[strategy]
         _set_times(request, lease_ttl_ms, call_bound_ms)
         return store_info(await self._calls.unary(self._calls.rpc.UpdateStore, request))
+
+    async def get_store_policy(self, name: str) -> StorePolicyInfo:
+        """What a store allows, and how much of it is used.
+
+        Raises:
+            UnknownStoreError, StoreDeletedError: there is no such store.
+        """
+        request = pb.GetStorePolicyRequest(name=names.check_name("store", name))
+        return policy_info(await self._calls.unary(self._calls.rpc.GetStorePolicy, request))
+
+    async def set_store_policy(
+        self, name: str, policy: StorePolicy = NO_POLICY, *, lift: Collection[str] = ()
+    ) -> StorePolicyInfo:
+        """Sets the policies that ``policy`` has, removes those that ``lift`` names, and leaves the others.
+
+        A limit below what is there keeps that from growing. Limits of rows, bytes and keys count at once. Where several
+        instances of the service run the others know of a new ``max_row_bytes`` within 5 s.
+
+        Raises:
+            InvalidInputError: a value is out of range, or a name is none.
+            UnknownStoreError, StoreDeletedError: there is no such store.
+        """
+        return policy_info(await self._calls.unary(self._calls.rpc.SetStorePolicy, policy_request(name, policy, lift)))
 
     async def delete_store(self, name: str, *, purge: bool = False) -> StoreInfo:
         """Deletes a store: every read and write of it is refused from now on, and its workers end.

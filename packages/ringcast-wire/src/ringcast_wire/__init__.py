@@ -80,6 +80,7 @@ from ringcast_wire._ownership_times import (
     MIN_LEASE_TTL_MS,
     check_ownership_times,
 )
+from ringcast_wire._policies import NO_POLICY, POLICY_RANGES, StorePolicy, check_policy, check_policy_name
 from ringcast_wire._replays import (
     MAX_REPLAY_WAIT_MS,
     MAX_REPLAY_WHY_CHARS,
@@ -128,11 +129,13 @@ __all__ = [
     "LimitExceededError",
     "MismatchError",
     "Mode",
+    "NO_POLICY",
     "NatsLogin",
     "NodePhase",
     "NodeRecord",
     "OutcomeUnknownError",
     "PermissionDeniedError",
+    "POLICY_RANGES",
     "PartitionRequest",
     "PartitionRows",
     "ProtocolError",
@@ -148,6 +151,7 @@ __all__ = [
     "RowRule",
     "SealHolder",
     "SlotClaim",
+    "StorePolicy",
     "StoreSettings",
     "Strategy",
     "UnauthenticatedError",
@@ -163,6 +167,8 @@ __all__ = [
     "check_idempotency_key",
     "check_login_settings",
     "check_ownership_times",
+    "check_policy",
+    "check_policy_name",
     "check_reason",
     "check_row",
     "check_row_id",

@@ -160,6 +160,21 @@ SERVICE: Final = (
         " they `failed_again` (another one took their place), or were `kept`.",
     ),
     _service(
+        "config_service_writes_slowed_total",
+        "counter",
+        ("store", "outcome"),
+        "requests",
+        "Requests beyond the policy max_rows_per_second of their store, which `waited`, or were `refused` after a"
+        " wait.",
+    ),
+    _service(
+        "config_service_counts_repaired_total",
+        "counter",
+        (),
+        "partitions",
+        "Partitions whose counts of live rows differed from their rows, and were set right: the mark of a fault.",
+    ),
+    _service(
         "config_service_calls_refused_total",
         "counter",
         ("call", "reason"),

@@ -60,6 +60,8 @@ RULES: Final[dict[str, Rule]] = {
     "GetStore": Rule(Role.READER, "name"),
     "ListStores": Rule(Role.READER, EACH),
     "UpdateStore": Rule(Role.ADMIN, "name"),
+    "GetStorePolicy": Rule(Role.READER, "name"),
+    "SetStorePolicy": Rule(Role.ADMIN, "name"),
     "DeleteStore": Rule(Role.ADMIN, "name"),
     "RestoreStore": Rule(Role.ADMIN, "name"),
     "DeleteKey": Rule(Role.ADMIN),

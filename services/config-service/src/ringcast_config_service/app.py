@@ -78,6 +78,7 @@ class App(Lifetime):
         server = GrpcServer(
             core.handlers,
             core.lifecycle,
+            core.policies,
             core.access,
             dead_letters,
             core.writer,

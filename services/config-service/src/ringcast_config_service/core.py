@@ -20,6 +20,7 @@ from ringcast_config_service.lifecycle import Lifecycle
 from ringcast_config_service.nats.fetch_server import FetchServer
 from ringcast_config_service.nats.provisioner import Provisioner
 from ringcast_config_service.nats.relay import Relay
+from ringcast_config_service.policies import Policies
 from ringcast_config_service.repository import Repository
 from ringcast_config_service.telemetry import Telemetry
 from ringcast_config_service.writes.group_writer import GroupWriter
@@ -27,6 +28,8 @@ from ringcast_config_service.writes.group_writer import GroupWriter
 log = EventLog(logging.getLogger(__name__))
 
 _FORGET_MARKS: Final = 5_000
+_CHECK_COUNTS_MS: Final = 86_400_000
+"""How often the counts of all keys are compared with their rows."""
 
 
 class Core:
@@ -37,6 +40,7 @@ class Core:
     ) -> None:
         self._config = config
         self._maintenance = repository.maintenance
+        self._measures = telemetry.measures
         self.provisioner = Provisioner(
             js,
             repository.stores,
@@ -66,6 +70,7 @@ class Core:
         self.lifecycle = Lifecycle(
             repository, self.provisioner, retention_ms=config.deletion_retention_ms, forget=self._forget
         )
+        self.policies = Policies(repository, forget=self.handlers.forget)
         self.fetches = FetchServer(
             nc, self.handlers, at_once=config.fetches, waiting=config.waiting_fetches, telemetry=telemetry
         )
@@ -111,7 +116,19 @@ class Core:
             else:
                 if done.tombstones or done.revisions:
                     log.info("compaction.removed", tombstones=done.tombstones, revisions=done.revisions)
+            await self._check_counts()
             await asyncio.sleep(config.compaction_interval_s)
+
+    async def _check_counts(self) -> None:
+        """Looks once a day whether the heads count the rows that are there."""
+        try:
+            wrong = await self._maintenance.check_counts(_CHECK_COUNTS_MS)
+        except RingcastError as error:
+            log.warning("counts.postponed", error=error)
+            return
+        for store, key, partition in wrong:
+            self._measures.counts_repaired += 1
+            log.error("counts.repaired", store=store, key=key, partition=partition)
 
     async def _forget_marks(self) -> None:
         """Removes old idempotency keys, a bounded number in a transaction."""

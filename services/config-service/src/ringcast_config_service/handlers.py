@@ -62,6 +62,7 @@ from ringcast_config_service.writes.batches import (
     PlainRows,
     Rejected,
     RowInput,
+    check_row_policy,
     checked_writes,
     plain_writes,
 )
@@ -155,6 +156,8 @@ class Handlers:
         if not self._histories.is_open(store):
             await self._histories.open(store)
         size = check_row(row.row_id, row.value or "", row.metadata)
+        if row.value is not None:
+            check_row_policy(row.row_id, size, record.policy.max_row_bytes)
         partition = row_partition(row.row_id, record.partition_count)
         metadata = dict(row.metadata) if row.metadata else None
         write = RowWrite(partition, row.row_id, row.value, metadata, size, row.condition)
@@ -196,12 +199,17 @@ class Handlers:
             )
         writes: Sequence[RowWrite] | None = None
         if isinstance(rows, PlainRows):
-            writes = plain_writes(rows, record.partition_count)
+            writes = plain_writes(rows, record.partition_count, record.policy.max_row_bytes)
         repeated = 0
         rejected: list[Rejected] = []
         if writes is None:
             inputs = rows.inputs() if isinstance(rows, PlainRows) else rows
-            writes, repeated, rejected = checked_writes(inputs, record.partition_count, skip_invalid=skip_invalid)
+            writes, repeated, rejected = checked_writes(
+                inputs,
+                record.partition_count,
+                skip_invalid=skip_invalid,
+                max_row_bytes=record.policy.max_row_bytes,
+            )
         if not writes:
             return CheckedBatch(None, repeated, rejected)
         request = WriteRequest(

@@ -47,6 +47,9 @@ class Measures:
         self.publish_failures: Counter[str] = Counter({"unsent": 0, "unacknowledged": 0, "refused": 0})
         self.fetches: Counter[tuple[str, str]] = Counter()
         self.fetch_duration: defaultdict[str, Histogram] = defaultdict(lambda: _histogram("fetch_duration_seconds"))
+        self.counts_repaired = 0
+        self.writes_slowed: Counter[tuple[str, str]] = Counter()
+        """Requests that the rate of their store has held up, by store and outcome."""
         self.refusals = Refusals()
         self.histories: Counter[str] = Counter({"went_back": 0, "forked": 0, "operator": 0})
         self.dead_letters: Counter[tuple[str, str]] = Counter()
@@ -108,6 +111,9 @@ class Measures:
             yield "fetch_duration_seconds", (kind,), histogram
         for reason, count in list(self.histories.items()):
             yield "histories_total", (reason,), count
+        for labels, count in list(self.writes_slowed.items()):
+            yield "writes_slowed_total", labels, count
+        yield "counts_repaired_total", (), self.counts_repaired
         for labels, count in list(self.dead_letters.items()):
             yield "dead_letters_total", labels, count
         for labels, count in list(self.refusals.counts.items()):

@@ -270,6 +270,52 @@ class Store(_message.Message):
     call_bound_ms: int
     def __init__(self, name: _Optional[str] = ..., partition_count: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., strategy: _Optional[_Union[Strategy, str]] = ..., hash: _Optional[str] = ..., inline_max_bytes: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[KeyInfo, _Mapping]]] = ..., history_id: _Optional[str] = ..., deletion: _Optional[_Union[Deletion, _Mapping]] = ..., lease_ttl_ms: _Optional[int] = ..., call_bound_ms: _Optional[int] = ...) -> None: ...
 
+class StorePolicy(_message.Message):
+    __slots__ = ("max_rows", "max_bytes", "max_row_bytes", "max_keys", "max_rows_per_second", "burst_rows")
+    MAX_ROWS_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_ROW_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_KEYS_FIELD_NUMBER: _ClassVar[int]
+    MAX_ROWS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    BURST_ROWS_FIELD_NUMBER: _ClassVar[int]
+    max_rows: int
+    max_bytes: int
+    max_row_bytes: int
+    max_keys: int
+    max_rows_per_second: int
+    burst_rows: int
+    def __init__(self, max_rows: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_row_bytes: _Optional[int] = ..., max_keys: _Optional[int] = ..., max_rows_per_second: _Optional[int] = ..., burst_rows: _Optional[int] = ...) -> None: ...
+
+class StorePolicyInfo(_message.Message):
+    __slots__ = ("name", "policy", "rows", "bytes", "keys")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    policy: StorePolicy
+    rows: int
+    bytes: int
+    keys: int
+    def __init__(self, name: _Optional[str] = ..., policy: _Optional[_Union[StorePolicy, _Mapping]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., keys: _Optional[int] = ...) -> None: ...
+
+class GetStorePolicyRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class SetStorePolicyRequest(_message.Message):
+    __slots__ = ("name", "policy", "lift")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    LIFT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    policy: StorePolicy
+    lift: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., policy: _Optional[_Union[StorePolicy, _Mapping]] = ..., lift: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class KeyInfo(_message.Message):
     __slots__ = ("name", "rows", "bytes", "deletion")
     NAME_FIELD_NUMBER: _ClassVar[int]

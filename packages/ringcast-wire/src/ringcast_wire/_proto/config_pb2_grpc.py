@@ -89,6 +89,16 @@ class ConfigServiceStub:
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.UpdateStoreRequest.SerializeToString,
                 response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.Store.FromString,
                 _registered_method=True)
+        self.GetStorePolicy = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/GetStorePolicy',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.GetStorePolicyRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.StorePolicyInfo.FromString,
+                _registered_method=True)
+        self.SetStorePolicy = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/SetStorePolicy',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.SetStorePolicyRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.StorePolicyInfo.FromString,
+                _registered_method=True)
         self.DeleteStore = channel.unary_unary(
                 '/ringcast.config.v1.ConfigService/DeleteStore',
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.DeleteStoreRequest.SerializeToString,
@@ -252,6 +262,20 @@ class ConfigServiceServicer:
     def UpdateStore(self, request, context):
         """Changes what is not locked at creation; anything else is refused with INVALID_INPUT, by its name.
         """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetStorePolicy(self, request, context):
+        """The policies of a store: what it allows, and how much of that is used. A refusal names the policy, the value and the
+        limit. A limit below what is there already is allowed: it only keeps that from growing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetStorePolicy(self, request, context):
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -434,6 +458,16 @@ def add_ConfigServiceServicer_to_server(servicer, server):
                     servicer.UpdateStore,
                     request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.UpdateStoreRequest.FromString,
                     response_serializer=ringcast__wire_dot___proto_dot_config__pb2.Store.SerializeToString,
+            ),
+            'GetStorePolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStorePolicy,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.GetStorePolicyRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.StorePolicyInfo.SerializeToString,
+            ),
+            'SetStorePolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetStorePolicy,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.SetStorePolicyRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.StorePolicyInfo.SerializeToString,
             ),
             'DeleteStore': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteStore,
@@ -818,6 +852,60 @@ class ConfigService:
             '/ringcast.config.v1.ConfigService/UpdateStore',
             ringcast__wire_dot___proto_dot_config__pb2.UpdateStoreRequest.SerializeToString,
             ringcast__wire_dot___proto_dot_config__pb2.Store.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStorePolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/GetStorePolicy',
+            ringcast__wire_dot___proto_dot_config__pb2.GetStorePolicyRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.StorePolicyInfo.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetStorePolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/SetStorePolicy',
+            ringcast__wire_dot___proto_dot_config__pb2.SetStorePolicyRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.StorePolicyInfo.FromString,
             options,
             channel_credentials,
             insecure,

@@ -115,10 +115,10 @@ class ChangeStream:
         try:
             terms = change_terms(change, checked_traceparent(change.traceparent or None), self._caller)
             partition, request = await self._handlers.check_one(store, key, row_input(change), terms)
+            await self._writer.room(request, self._caller)
         except RingcastError as error:
             self._refuse(change.number, error)
             return
-        await self._writer.room(request, self._caller)
         future = self._writer.submit(request, self._caller)
         self._waiting.add(future)
         future.add_done_callback(partial(self._done, change.number, partition))

@@ -36,6 +36,7 @@ from ringcast_config_service.grpc.messages import (
     revision_message,
     row_message,
 )
+from ringcast_config_service.grpc.policy_calls import PolicyCalls
 from ringcast_config_service.grpc.role_calls import RoleCalls
 from ringcast_config_service.grpc.rows import authorship, call_terms, delete_input, keyed_rows, put_input
 from ringcast_config_service.grpc.store_calls import StoreCalls
@@ -43,6 +44,7 @@ from ringcast_config_service.grpc.stream_life import StreamLives
 from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.lifecycle import Lifecycle
 from ringcast_config_service.logins import Logins
+from ringcast_config_service.policies import Policies
 from ringcast_config_service.repository import HistoryFilter, ListedRow, ListFilter, Revision, WriteOutcome
 from ringcast_config_service.security import Security
 from ringcast_config_service.telemetry import Telemetry
@@ -74,6 +76,7 @@ class GrpcServer:
         self,
         handlers: Handlers,
         lifecycle: Lifecycle,
+        policies: Policies,
         access: Access,
         dead_letters: DeadLetterCalls,
         writer: GroupWriter,
@@ -100,7 +103,10 @@ class GrpcServer:
         self._lives = StreamLives(change_stream_s)
         lists = Lists(list_snapshot_s, lambda context: admission.check_login(context, CallKind.LIST))
         add_ConfigServiceServicer_to_server(
-            _Servicer(handlers, lifecycle, access, dead_letters, writer, self._lives, lists, telemetry, audit), guarded
+            _Servicer(
+                handlers, lifecycle, policies, access, dead_letters, writer, self._lives, lists, telemetry, audit
+            ),
+            guarded,
         )
         health_pb2_grpc.add_HealthServicer_to_server(self.health, guarded)
         services = (SERVICE_NAME, HEALTH_NAME, reflection.SERVICE_NAME)
@@ -155,13 +161,14 @@ class GrpcServer:
         await self._server.stop(grace_s)
 
 
-class _Servicer(StoreCalls, RoleCalls, AuditCalls):
+class _Servicer(StoreCalls, PolicyCalls, RoleCalls, AuditCalls):
     """Every method hands its work to :func:`answer`, which maps errors."""
 
     def __init__(
         self,
         handlers: Handlers,
         lifecycle: Lifecycle,
+        policies: Policies,
         access: Access,
         dead_letters: DeadLetterCalls,
         writer: GroupWriter,
@@ -171,6 +178,7 @@ class _Servicer(StoreCalls, RoleCalls, AuditCalls):
         audit: AuditTrail,
     ) -> None:
         StoreCalls.__init__(self, handlers, lifecycle, access)
+        PolicyCalls.__init__(self, policies)
         AuditCalls.__init__(self, audit)
         self._dead_letters = dead_letters
         self._writer = writer

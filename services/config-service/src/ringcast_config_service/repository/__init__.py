@@ -44,6 +44,7 @@ from ringcast_config_service.repository.parts import (
     DeletionRepository,
     HistoryRepository,
     OutboxRepository,
+    PolicyRepository,
     RecordMaintenance,
     Repository,
     RoleRepository,
@@ -51,6 +52,7 @@ from ringcast_config_service.repository.parts import (
     RowWriter,
     StoreRepository,
 )
+from ringcast_config_service.repository.policies import PolicyChange
 
 __all__ = [
     "DatabaseConnection",
@@ -86,6 +88,8 @@ __all__ = [
     "OutboxSpan",
     "OutboxState",
     "PlainWrites",
+    "PolicyChange",
+    "PolicyRepository",
     "PoolUse",
     "RefusedRecord",
     "Repository",

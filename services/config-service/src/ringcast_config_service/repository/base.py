@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Final, NamedTuple, overload
 
-from ringcast_wire import RingcastError, Role, Row, StoreSettings, UnavailableError, limits
+from ringcast_wire import NO_POLICY, RingcastError, Role, Row, StorePolicy, StoreSettings, UnavailableError, limits
 
 from ringcast_config_service.permits import Permit
 
@@ -38,6 +38,7 @@ class StoreRecord:
     """A store: what is locked at its creation, and what may change. ``created_at_ms`` is Unix time.
 
     ``history_id`` names the history of the whole store; each key has one of its own, which its revisions belong to.
+    ``policy``: what it allows.
     """
 
     name: str
@@ -46,6 +47,7 @@ class StoreRecord:
     created_at_ms: int
     history_id: str = field(default_factory=new_history_id)
     deletion: Deletion | None = None
+    policy: StorePolicy = NO_POLICY
 
     @property
     def partition_count(self) -> int:

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 from ringcast_wire import (
+    NO_POLICY,
     WIRE_VERSION,
     AlreadyExistsError,
     FetchReply,
@@ -17,6 +19,7 @@ from ringcast_wire import (
     PartitionRows,
     Row,
     StoreDeletedError,
+    StorePolicy,
     StoreSettings,
     Strategy,
     UnknownKeyError,
@@ -37,6 +40,8 @@ from ringcast_config_service.repository.base import (
 from ringcast_config_service.repository.writes import KeyRef, PlannedRow, pack_metadata, unpack_metadata
 
 _MAX_CHANGES_BEYOND_LIVE = 10_000
+_policy = msgspec.json.Decoder(StorePolicy)
+_json = msgspec.json.Encoder()
 
 Record = Sequence[Any]
 """A row of a result, by position: a tuple of sqlite3 or a record of asyncpg."""
@@ -44,7 +49,7 @@ Record = Sequence[Any]
 
 def to_store(record: Record) -> StoreRecord:
     name, count, mode, hash_name, strategy, load_factor, wire_version, inline, created_at_ms, history, *others = record
-    lease_ttl_ms, call_bound_ms, *ended = others
+    lease_ttl_ms, call_bound_ms, policy, *ended = others
     settings = StoreSettings(
         partition_count=count,
         mode=Mode(mode),
@@ -55,7 +60,17 @@ def to_store(record: Record) -> StoreRecord:
         lease_ttl_ms=lease_ttl_ms,
         call_bound_ms=call_bound_ms,
     )
-    return StoreRecord(name, settings, inline, created_at_ms, history, to_deletion(*ended))
+    return StoreRecord(name, settings, inline, created_at_ms, history, to_deletion(*ended), to_policy(policy))
+
+
+def to_policy(text: str | None) -> StorePolicy:
+    """The policies of a store as they are stored: JSON text, null where there are none."""
+    return _policy.decode(text) if text else NO_POLICY
+
+
+def from_policy(policy: StorePolicy) -> str | None:
+    """The other way."""
+    return None if policy == NO_POLICY else _json.encode(policy).decode()
 
 
 def to_deletion(deleted_at_ms: int | None, expires_at_ms: int | None) -> Deletion | None:

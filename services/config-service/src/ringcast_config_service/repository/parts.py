@@ -39,6 +39,8 @@ from ringcast_config_service.repository.base import (
     WriteRequest,
     Written,
 )
+from ringcast_config_service.repository.counts import WrongCount
+from ringcast_config_service.repository.policies import PolicyChange
 
 
 class DatabaseConnection(Protocol):
@@ -149,6 +151,17 @@ class DeletionRepository(Protocol):
 
     async def drop_key(self, store: str, key: str) -> None:
         """Removes what is left of an expired key: its name is free."""
+
+
+class PolicyRepository(Protocol):
+    """What stores allow."""
+
+    async def set_policy(self, name: str, change: PolicyChange, by: Authorship = SERVICE) -> StoreInfo:
+        """Changes the policies of a store, and returns it as it is then, with the keys that are deleted too.
+
+        A limit that is below what is there keeps that from growing. Once this returns no instance lets the rows of the
+        store, or their bytes, grow over their limits.
+        """
 
 
 class RowReader(Protocol):
@@ -359,6 +372,13 @@ class RecordMaintenance(Protocol):
         instance of all does this at a time, and after it none of the others within ``every_ms``.
         """
 
+    async def check_counts(self, every_ms: int = 0) -> list[WrongCount]:
+        """Compares the counts of live rows in the heads with the rows, sets right what is wrong, and returns it.
+
+        It reads every row. One instance of all does this at a time, and after it none of the others within
+        ``every_ms``.
+        """
+
     async def forget_marks(self, older_than_ms: int, limit: int) -> int:
         """Removes up to ``limit`` idempotency keys that are older than this, the oldest first; how many."""
 
@@ -373,6 +393,10 @@ class Repository(DatabaseConnection, DatabaseClock, Protocol):
     @property
     def deletions(self) -> DeletionRepository:
         """Those that are deleted."""
+
+    @property
+    def policies(self) -> PolicyRepository:
+        """What stores allow."""
 
     @property
     def reader(self) -> RowReader:

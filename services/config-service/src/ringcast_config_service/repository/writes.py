@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 from ringcast_wire import (
+    NO_POLICY,
     WIRE_VERSION,
     Change,
     ConditionFailedError,
@@ -20,6 +21,7 @@ from ringcast_wire import (
     InvalidInputError,
     LimitExceededError,
     RingcastError,
+    StorePolicy,
     UnavailableError,
     UnknownKeyError,
     UnknownStoreError,
@@ -90,6 +92,23 @@ class Head(NamedTuple):
     bytes: int = 0
 
 
+class Caps(NamedTuple):
+    """Live rows and bytes up to which a partition may grow; ``None``: its store has no such limit."""
+
+    rows: int | None = None
+    bytes: int | None = None
+
+
+NO_CAPS: Final = Caps()
+
+
+class Amount(NamedTuple):
+    """Live rows and their bytes."""
+
+    rows: int = 0
+    bytes: int = 0
+
+
 class PlannedRow(NamedTuple):
     """One write to one row. A tombstone has no value, no metadata and size 0.
 
@@ -126,7 +145,9 @@ class CurrentState:
     ``stores``: names that exist. ``keys``: ids of the keys that exist. ``key_counts``: keys of each store.
     ``partition_counts``: of the stores as they are now. ``deleted``: why keys that exist take no writes.
     ``histories``: the history id of each key, for one that does not exist the one that it is to be created with.
-    ``heads``: of the partitions that were ever written. ``live``: size of each row touched that is there and not a
+    ``heads``: of the partitions that were ever written; ``caps``: of those of them whose store has limits.
+    ``policies``: of the stores with a key that does not exist. ``left``: what all partitions of a store may grow by
+    together, for stores in which that has to be looked at. ``live``: size of each row touched that is there and not a
     tombstone. ``versions``: of each row touched that is there, tombstones too. ``contents``: of those with a ``live``
     size that a request with ``skip_unchanged`` touches. ``recorded``: of the requests' idempotency keys that are there.
     """
@@ -138,6 +159,9 @@ class CurrentState:
     deleted: dict[KeyRef, RingcastError] = field(default_factory=dict)
     histories: dict[KeyRef, str] = field(default_factory=dict)
     heads: dict[PartitionRef, Head] = field(default_factory=dict)
+    caps: dict[PartitionRef, Caps] = field(default_factory=dict)
+    policies: dict[str, StorePolicy] = field(default_factory=dict)
+    left: dict[str, tuple[StorePolicy, Amount]] = field(default_factory=dict)
     live: dict[RowRef, int] = field(default_factory=dict)
     versions: dict[RowRef, int] = field(default_factory=dict)
     contents: dict[RowRef, Content] = field(default_factory=dict)
@@ -161,7 +185,11 @@ class CurrentState:
 @dataclass(slots=True)
 class Plan:
     """What to store: keys to create, new heads, last state of each row, every revision, the events and their traces,
-    the idempotency keys with their outcomes, and what the audit log says of it all (from ``changes``)."""
+    the idempotency keys with their outcomes, and what the audit log says of it all (from ``changes``).
+
+    ``grown``: by how much the rows of each store in ``CurrentState.left`` grow. ``over``: stores of which a request was
+    refused because that was too much.
+    """
 
     outcomes: list[WriteOutcome | RingcastError] = field(default_factory=list)
     new_keys: list[KeyRef] = field(default_factory=list)
@@ -173,6 +201,8 @@ class Plan:
     recorded: dict[MarkRef, Recorded] = field(default_factory=dict)
     changes: list[RowChanges] = field(default_factory=list)
     audit: list[AuditFact] = field(default_factory=list)
+    grown: dict[str, Amount] = field(default_factory=dict)
+    over: set[str] = field(default_factory=set)
 
 
 def touched_partitions(requests: Iterable[WriteRequest]) -> list[PartitionRef]:
@@ -199,8 +229,14 @@ def touched_marks(requests: Iterable[WriteRequest]) -> list[MarkRef]:
     return sorted({MarkRef(store, mark.key) for store, mark in marked})
 
 
-def check_key_count(count: int, store: str, key: str) -> None:
+def check_key_count(count: int, store: str, key: str, policy: StorePolicy) -> None:
     """Refuses one more key than a store may have."""
+    if policy.max_keys is not None and policy.max_keys <= count < limits.MAX_KEYS_PER_STORE:
+        raise LimitExceededError(
+            f"store {store!r} has {count} config keys, and its policy max_keys allows {policy.max_keys}: "
+            f"{key!r} can't be added",
+            field="max_keys",
+        )
     if count >= limits.MAX_KEYS_PER_STORE:
         raise LimitExceededError(
             f"store {store!r} has {count} config keys, the limit is {limits.MAX_KEYS_PER_STORE}: "
@@ -249,6 +285,9 @@ class Tally:
         return Head(self.revision, self.rows, self.bytes)
 
 
+_OF_LIMITS: Final = {"max_rows": "rows", "max_bytes": "bytes of live rows"}
+
+
 class _Planner:
     def __init__(self, state: CurrentState) -> None:
         self.plan = Plan()
@@ -269,11 +308,12 @@ class _Planner:
     def _add_bundle(self, parts: Sequence[WriteRequest]) -> list[WriteOutcome]:
         plan = self.plan
         heads, rows, traceparents = plan.heads.copy(), plan.rows.copy(), plan.traceparents.copy()
+        grown = plan.grown.copy()
         new_keys, history, changes = len(plan.new_keys), len(plan.history), len(plan.changes)
         try:
             return [self.add(part) for part in parts]
         except RingcastError:
-            plan.heads, plan.rows, plan.traceparents = heads, rows, traceparents
+            plan.heads, plan.rows, plan.traceparents, plan.grown = heads, rows, traceparents, grown
             del plan.new_keys[new_keys:], plan.history[history:], plan.changes[changes:]
             raise
 
@@ -299,6 +339,8 @@ class _Planner:
         planned = [self._row(ref, row, tallies, request) for ref, row in zip(refs, request.rows, strict=True)]
         heads = {PartitionRef(key, partition): tally.head() for partition, tally in tallies.items()}
         self._check_sizes(heads)
+        if self._state.left:
+            self._check_limits(key.store, heads)
         done = [row for row in planned if row is not None]
         if is_new and done:
             self.plan.new_keys.append(key)
@@ -333,7 +375,7 @@ class _Planner:
         if all(row.value is None for row in request.rows):
             raise UnknownKeyError(f"store {key.store!r} has no config key {key.name!r}", field="key")
         count = self._state.key_counts.get(key.store, 0) + sum(new.store == key.store for new in self.plan.new_keys)
-        check_key_count(count, key.store, key.name)
+        check_key_count(count, key.store, key.name, self._state.policies.get(key.store, NO_POLICY))
         return True
 
     def _head(self, ref: PartitionRef) -> Head:
@@ -404,6 +446,30 @@ class _Planner:
                     f"live rows, the limit is {limits.MAX_PARTITION_BYTES}",
                     field="value",
                 )
+
+    def _check_limits(self, store: str, heads: dict[PartitionRef, Head]) -> None:
+        """Refuses to let a store grow over the limits of its policies; one that is over may still shrink."""
+        if (found := self._state.left.get(store)) is None:
+            return
+        policy, left = found
+        before = self.plan.grown.get(store, Amount())
+        rows, size = before
+        for ref, head in heads.items():
+            was = self._head(ref)
+            rows += head.rows - was.rows
+            size += head.bytes - was.bytes
+        for name, limit, free, grown, more in (
+            ("max_rows", policy.max_rows, left.rows, rows, rows - before.rows),
+            ("max_bytes", policy.max_bytes, left.bytes, size, size - before.bytes),
+        ):
+            if limit is not None and more > 0 and grown > free:
+                self.plan.over.add(store)
+                raise LimitExceededError(
+                    f"store {store!r} would have {limit - free + grown} {_OF_LIMITS[name]}, and its policy {name} "
+                    f"allows {limit}",
+                    field=name,
+                )
+        self.plan.grown[store] = Amount(rows, size)
 
 
 def events_of(

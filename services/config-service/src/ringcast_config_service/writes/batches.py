@@ -53,7 +53,21 @@ class CheckedBatch:
     rejected: list[Rejected]
 
 
-def plain_writes(rows: PlainRows, partition_count: int) -> PlainWrites | None:
+def check_row_policy(row_id: str, size: int, max_row_bytes: int | None) -> None:
+    """Refuses a row that is larger than its store's policy allows.
+
+    Raises:
+        InvalidInputError: it is.
+    """
+    if max_row_bytes is not None and size > max_row_bytes:
+        raise InvalidInputError(
+            f"row {shown(row_id)} has {size} bytes, and the policy max_row_bytes of its store allows {max_row_bytes}",
+            field="value",
+            rule=RowRule.TOO_LARGE,
+        )
+
+
+def plain_writes(rows: PlainRows, partition_count: int, max_row_bytes: int | None = None) -> PlainWrites | None:
     """The writes, or ``None`` where each has to be checked alone: something is wrong, or an id comes twice.
 
     For the text that protobuf decoded, which has no lone surrogates. What is valid takes a few checks of whole columns.
@@ -68,7 +82,7 @@ def plain_writes(rows: PlainRows, partition_count: int) -> PlainWrites | None:
     if value_sizes is None:
         return None
     sizes = list(map(add, id_sizes, value_sizes))
-    if max(sizes) > limits.MAX_ROW_BYTES or sum(sizes) > limits.MAX_BATCH_BYTES:
+    if max(sizes) > (max_row_bytes or limits.MAX_ROW_BYTES) or sum(sizes) > limits.MAX_BATCH_BYTES:
         return None
     return PlainWrites(row_partitions(row_ids, partition_count), row_ids, values, sizes)
 
@@ -82,7 +96,7 @@ def _utf8_sizes(texts: Sequence[str]) -> list[int] | None:
 
 
 def checked_writes(
-    rows: Sequence[RowInput], partition_count: int, *, skip_invalid: bool
+    rows: Sequence[RowInput], partition_count: int, *, skip_invalid: bool, max_row_bytes: int | None = None
 ) -> tuple[list[RowWrite], int, list[Rejected]]:
     """The writes, how many rows a later one replaced, and the rows that were left out.
 
@@ -95,6 +109,8 @@ def checked_writes(
     for index, row in enumerate(rows):
         try:
             row_size = check_row(row.row_id, row.value or "", row.metadata)
+            if row.value is not None:
+                check_row_policy(row.row_id, row_size, max_row_bytes)
         except InvalidInputError as error:
             if not skip_invalid:
                 raise InvalidInputError(f"row {index} of the batch: {error}", field=error.field) from error

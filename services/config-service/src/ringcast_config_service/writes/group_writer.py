@@ -22,6 +22,7 @@ from ringcast_config_service.caller import LOCAL, Caller
 from ringcast_config_service.repository import LockedError, OutboxRecord, RowWriter, WriteOutcome, WriteRequest
 from ringcast_config_service.telemetry import Measures, Telemetry
 from ringcast_config_service.writes.groups import Group, RunningGroups
+from ringcast_config_service.writes.rates import CALL_WAIT_S, STREAM_WAIT_S, WriteRates
 from ringcast_config_service.writes.write_queues import Waiting, WriteQueues
 
 log = EventLog(logging.getLogger(__name__))
@@ -53,6 +54,7 @@ class GroupWriter:
         self._telemetry = telemetry
         self._measures = telemetry.measures
         self._queues = WriteQueues(max_writes, max_bytes)
+        self._rates = WriteRates(telemetry.measures)
         self._running = RunningGroups(transactions)
         self._resting: list[asyncio.Future[None]] = []
         """Workers that have nothing to do."""
@@ -66,16 +68,25 @@ class GroupWriter:
         """Returns once the rows are committed. Cancelling it takes the request back unless its rows are being stored.
 
         Raises:
-            RingcastError: what the request was refused with; nothing of it was written.
+            RingcastError: what the request was refused with; nothing of it was written. ``LimitExceededError`` with
+                ``retry_after_s``: its store takes so many rows a second that it would have had to wait for too long.
         """
+        await self._rates.take(request.store, len(request.rows), caller, CALL_WAIT_S)
         return await self.submit(request, caller)
 
     async def write_all(self, requests: Sequence[WriteRequest], caller: Caller = LOCAL) -> WriteOutcome:
         """The same for the requests of a bundle; the outcome is that of all, their versions one after the other."""
+        rows = sum(len(request.rows) for request in requests)
+        await self._rates.take(requests[0].store, rows, caller, CALL_WAIT_S)
         return await self._submit(requests, caller)
 
     async def room(self, request: WriteRequest, caller: Caller = LOCAL) -> None:
-        """Returns when :meth:`submit` would take the request, for callers that would rather wait than be refused."""
+        """Returns when :meth:`submit` would take the request, for callers that would rather wait than be refused.
+
+        Raises:
+            LimitExceededError: the rows a second of its store are so few that it would have to wait for too long.
+        """
+        await self._rates.take(request.store, len(request.rows), caller, STREAM_WAIT_S)
         while self._queues.refusal(request.bytes, caller) is not None:
             self._freed.clear()
             await self._freed.wait()

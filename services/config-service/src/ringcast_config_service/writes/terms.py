@@ -21,7 +21,7 @@ from ringcast_config_service.repository import (
     StoreRecord,
     WriteRequest,
 )
-from ringcast_config_service.writes.batches import RowInput
+from ringcast_config_service.writes.batches import RowInput, check_row_policy
 
 
 class Terms(NamedTuple):
@@ -78,6 +78,8 @@ def bundle(
         try:
             rows = by_key.setdefault(names.check_name("key", key), {})
             size = check_row(row.row_id, row.value or "", row.metadata)
+            if row.value is not None:
+                check_row_policy(row.row_id, size, store.policy.max_row_bytes)
         except InvalidInputError as error:
             raise InvalidInputError(f"write {index} of the commit: {error}", field=error.field) from error
         if row.row_id in rows:

@@ -35,7 +35,7 @@ from ringcast_config_service.repository.postgres.session import Connection, Sess
 from ringcast_config_service.repository.postgres.stores import store_info
 from ringcast_config_service.repository.postgres.write import count
 from ringcast_config_service.repository.sql.statements import Postgres as Sql
-from ringcast_config_service.repository.writes import check_key_count
+from ringcast_config_service.repository.writes import NO_CAPS, check_key_count
 
 
 class PostgresDeletions:
@@ -97,7 +97,8 @@ class PostgresDeletions:
             key_id, current = await _key(db, store, key)
             if current is not None:
                 mapping.check_key_restorable(store, key, current, now_ms)
-                check_key_count(await db.fetchval(Sql.COUNT_KEYS, store), store, key)
+                policy = mapping.to_policy(await db.fetchval(Sql.GET_POLICY, store))
+                check_key_count(await db.fetchval(Sql.COUNT_KEYS, store), store, key, policy)
                 await db.execute(Sql.MARK_KEY, store, key, None, None)
                 await add_facts(db, [audit.fact(by, "RestoreKey", store, key)])
                 await _set_closed(db, key_id, closed=False)
@@ -133,6 +134,7 @@ class PostgresDeletions:
             for key_id in await _expired_key_ids(db, name, None):
                 await _drop(db, key_id)
             if count(await db.execute(Sql.DROP_STORE, name)):
+                await db.execute(Sql.DROP_BUDGET, name)
                 await db.execute(Sql.DROP_MARKS, name)
                 await db.execute(Sql.DROP_EVENTS, mapping.store_event_subjects(name))
                 await add_facts(db, [audit.fact(SERVICE, "PurgeStore", name)])
@@ -153,7 +155,8 @@ class PostgresDeletions:
         """Closes the heads of everything that is marked and not closed yet."""
         while found := await self._transact(lambda db: db.fetch(Sql.KEYS_TO_CLOSE)):
             for key_id, partition_count in found:
-                await self._transact(lambda db, key=key_id, size=partition_count: db.execute(Sql.FILL_HEADS, key, size))  # type: ignore[misc]
+                fill = (Sql.FILL_HEADS, key_id, partition_count, *NO_CAPS)
+                await self._transact(lambda db, words=fill: db.execute(*words))  # type: ignore[misc]
                 await self._transact(lambda db, key=key_id: _set_closed(db, key, closed=True))  # type: ignore[misc]
 
     async def _transact(self, work: Callable[[Connection], Awaitable[Any]]) -> Any:

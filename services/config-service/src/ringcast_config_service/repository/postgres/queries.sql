@@ -147,7 +147,7 @@ SELECT name FROM stores WHERE name = ANY ($1::TEXT[]) ORDER BY name FOR NO KEY U
 -- All transactions lock them in this order: no deadlocks. The history by a subquery: with a join of the keys PostgreSQL
 -- may read every partition of a key for each one that is asked for, as long as the table has no statistics.
 SELECT p.key_id, p.partition, p.head, p.live_rows, p.live_bytes,
-    (SELECT k.history_id FROM config_keys k WHERE k.key_id = p.key_id) AS history_id, p.closed
+    (SELECT k.history_id FROM config_keys k WHERE k.key_id = p.key_id) AS history_id, p.closed, p.cap_rows, p.cap_bytes
 FROM unnest($1::BIGINT[], $2::BIGINT[]) AS q (key_id, partition)
 JOIN partitions p ON p.key_id = q.key_id AND p.partition = q.partition
 ORDER BY p.key_id, p.partition
@@ -172,16 +172,16 @@ FROM unnest($1::BIGINT[], $2::BIGINT[], $3::TEXT[]) AS q (key_id, partition, row
 WITH locked AS ({LOCK_HEADS})
 SELECT
     key_id, partition, CAST(NULL AS TEXT) AS row_id, false AS deleted, head AS number, live_rows, live_bytes,
-    history_id, closed
+    history_id, closed, cap_rows, cap_bytes
 FROM locked
 UNION ALL
-SELECT q.key_id, q.partition, NULL, true, seen.head, 0, 0, NULL, false
+SELECT q.key_id, q.partition, NULL, true, seen.head, 0, 0, NULL, false, NULL, NULL
 FROM unnest($1::BIGINT[], $2::BIGINT[]) AS q (key_id, partition)
 CROSS JOIN LATERAL (
     SELECT p.head FROM partitions p WHERE p.key_id = q.key_id AND p.partition = q.partition LIMIT 1
 ) AS seen
 UNION ALL
-SELECT q.key_id, q.partition, q.row_id, found.deleted, found.size, found.version, 0, NULL, false
+SELECT q.key_id, q.partition, q.row_id, found.deleted, found.size, found.version, 0, NULL, false, NULL, NULL
 FROM unnest($3::BIGINT[], $4::BIGINT[], $5::TEXT[]) AS q (key_id, partition, row_id)
 {found_rows}
 
@@ -203,6 +203,26 @@ FROM unnest($1::BIGINT[], $2::BIGINT[], $3::BIGINT[], $4::BIGINT[], $5::BIGINT[]
     AS q (key_id, partition, head, live_rows, live_bytes)
 ON CONFLICT (key_id, partition) DO UPDATE
 SET head = excluded.head, live_rows = excluded.live_rows, live_bytes = excluded.live_bytes
+
+-- SET_CAPS --
+-- Gives partitions caps: $1 key ids, $2 partitions, $3 rows, $4 bytes.
+UPDATE partitions AS p SET cap_rows = q.cap_rows, cap_bytes = q.cap_bytes
+FROM unnest($1::BIGINT[], $2::BIGINT[], $3::BIGINT[], $4::BIGINT[]) AS q (key_id, partition, cap_rows, cap_bytes)
+WHERE p.key_id = q.key_id AND p.partition = q.partition
+
+-- TAKE_BACK --
+-- Takes back what partitions of the store $1 have and do not use, but for those that other transactions have locked.
+-- It waits for no lock: this transaction has locked heads out of order.
+UPDATE partitions AS p
+SET cap_rows = CASE WHEN p.cap_rows IS NULL THEN NULL ELSE 0 END,
+    cap_bytes = CASE WHEN p.cap_bytes IS NULL THEN NULL ELSE 0 END
+FROM (
+    SELECT f.key_id, f.partition
+    FROM config_keys k JOIN partitions f ON f.key_id = k.key_id
+    WHERE k.store = $1 AND (f.cap_rows > f.live_rows OR f.cap_bytes > f.live_bytes)
+    FOR UPDATE OF f SKIP LOCKED
+) AS found
+WHERE p.key_id = found.key_id AND p.partition = found.partition
 
 -- UPSERT_ROWS --
 -- Stores rows.
@@ -252,9 +272,10 @@ ON CONFLICT (store, idempotency_key) DO NOTHING
 ---- Deletion ----
 
 -- FILL_HEADS --
--- A head for each of the $2 partitions of a key, so that each can be closed; in the order in which all insert.
-INSERT INTO partitions (key_id, partition, head, floor, live_rows, live_bytes)
-SELECT $1::BIGINT, n.partition, 0, 0, 0, 0 FROM generate_series(0::BIGINT, $2::BIGINT - 1) AS n (partition)
+-- A head for each of the $2 partitions of a key, with the caps $3 and $4, so that each can be closed and has its caps; in
+-- the order in which all insert.
+INSERT INTO partitions (key_id, partition, head, floor, live_rows, live_bytes, cap_rows, cap_bytes)
+SELECT $1::BIGINT, n.partition, 0, 0, 0, 0, $3::BIGINT, $4::BIGINT FROM generate_series(0::BIGINT, $2::BIGINT - 1) AS n (partition)
 ORDER BY n.partition
 ON CONFLICT (key_id, partition) DO NOTHING
 

@@ -21,6 +21,7 @@ from ringcast_config_service.repository.postgres.deletions import PostgresDeleti
 from ringcast_config_service.repository.postgres.history import PostgresHistories, RecordWatch
 from ringcast_config_service.repository.postgres.maintenance import PostgresMaintenance
 from ringcast_config_service.repository.postgres.outbox import PostgresOutbox
+from ringcast_config_service.repository.postgres.policies import PostgresPolicies
 from ringcast_config_service.repository.postgres.reader import PostgresReader
 from ringcast_config_service.repository.postgres.roles import PostgresRoles
 from ringcast_config_service.repository.postgres.session import Connection, Sessions, said
@@ -61,6 +62,7 @@ class PostgresRepository:
         self._watch = RecordWatch()
         self.stores = PostgresStores(self._sessions)
         self.deletions = PostgresDeletions(self._sessions)
+        self.policies = PostgresPolicies(self._sessions)
         self.reader = PostgresReader(self._sessions)
         self.writer = PostgresWriter(self._sessions, self._watch)
         self.histories = PostgresHistories(self._sessions, self._watch)

@@ -17,8 +17,9 @@ How writes keep apart, on PostgreSQL. They run in READ COMMITTED, and the row of
 - Stores and keys are counted under a lock too: of the one row of ``schema_version`` for the stores, of the row of the
   store for its keys. The next statement, with a younger snapshot, looks whether the store or key is there meanwhile.
 - No deadlocks among us: stores are locked first, in order of their names; then the heads that are there, in order; then
-  heads are inserted, in order. An insert waits only for other inserts, and a head that was committed
-  meanwhile is not waited for.
+  the budgets of stores with limits, in order (budgets.py); then heads are inserted, in order. Unused caps are taken
+  back from heads that nobody has locked (SKIP LOCKED), so that nothing is waited for out of order. An insert waits only
+  for other inserts, and a head that was committed meanwhile is not waited for.
 
 SERIALIZABLE would add nothing to this but conflicts: PostgreSQL takes locks of whole pages and tables for large reads,
 and writers of other stores then abort each other. CockroachDB has other rules for READ COMMITTED, and its SERIALIZABLE
@@ -52,8 +53,8 @@ CONNECT_TIMEOUT_S = 5.0
 
 
 class LostRaceError(Exception):
-    """Another transaction has written these partitions (key id, partition) for the first time, or has stored an
-    idempotency key."""
+    """Another transaction has written these partitions (key id, partition) for the first time, has stored an
+    idempotency key, or has locked what is left of the limits of a store."""
 
     sqlstate: Final = "23505"
     """What an insert without ``ON CONFLICT`` would have failed with."""

@@ -6,18 +6,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import asyncpg
 from ringcast_wire import RingcastError, UnavailableError
 
-from ringcast_config_service.repository import mapping, writes
+from ringcast_config_service.repository import budgets, mapping, writes
 from ringcast_config_service.repository.base import OutboxRecord, WriteRequest, Written
 from ringcast_config_service.repository.postgres import copying, new_rows
 from ringcast_config_service.repository.postgres.audit import fact_columns
 from ringcast_config_service.repository.postgres.new_row_predictor import LEAST_ROWS
 from ringcast_config_service.repository.postgres.session import Connection, LostRaceError
 from ringcast_config_service.repository.sql.statements import Postgres as Sql
+
+_UNLIMITED: Final[list[int | None]] = [None, None]
+"""The caps of a head in a store without limits."""
 
 
 class StoredError(Exception):
@@ -47,8 +50,10 @@ async def write(
     state = await _locate(db, requests, known)
     await _read_heads_and_rows(db, requests, state, known)
     await _read_marks(db, requests, state)
-    plan = writes.plan_writes(requests, state, now_ms)
+    settled = await _settle(db, requests, state, now_ms)
+    plan = settled.plan
     key_ids = await _create_keys(db, plan, state)
+    await _store_caps(db, settled, key_ids)
     ids: Sequence[Sequence[Any]] = ()
     many = copies and len(plan.history) >= LEAST_ROWS
     at_once = not many and plan.heads.keys() <= state.heads.keys()
@@ -79,7 +84,9 @@ async def write_new(db: Connection, requests: Sequence[WriteRequest], now_ms: in
     state = await _locate(db, requests, known)
     await _read_heads(db, requests, state, known)
     plan, new = await _plan_new(db, requests, state, now_ms)
+    settled = await _settle_new(db, plan, state)
     key_ids = await _create_keys(db, plan, state)
+    await _store_caps(db, settled, key_ids)
     await _store_heads(db, plan, key_ids, state)
     try:
         if new:
@@ -114,6 +121,60 @@ async def _plan_new(
     return plan, []
 
 
+async def _settle(
+    db: Connection, requests: Sequence[WriteRequest], state: writes.CurrentState, now_ms: int
+) -> budgets.Settled:
+    """The plan within the limits of the stores.
+
+    Raises:
+        LostRaceError: another transaction has locked what the store may still take back.
+    """
+    steps = budgets.plan_within(requests, state, now_ms)
+    try:
+        look = next(steps)
+        while True:
+            look = steps.send(await _look(db, look))
+    except StopIteration as end:
+        settled: budgets.Settled = end.value
+    if settled.busy:
+        raise LostRaceError([])
+    return settled
+
+
+async def _look(db: Connection, look: budgets.Look) -> budgets.Budget | budgets.StoreUse | None:
+    if look.take_back:
+        await db.execute(Sql.TAKE_BACK, look.store)
+        return budgets.StoreUse(*await db.fetchrow(Sql.STORE_USE, look.store))
+    found = await db.fetchrow(Sql.LOCK_BUDGET, look.store)
+    return budgets.Budget(*found) if found else None
+
+
+async def _settle_new(db: Connection, plan: writes.Plan, state: writes.CurrentState) -> budgets.Settled:
+    """The same for rows that are all new, and a plan that is made.
+
+    Raises:
+        StoredError: it does not fit, as far as can be seen at once.
+    """
+    settled = budgets.Settled(plan, {}, {}, busy=False)
+    for store, wanted in sorted(budgets.needs(plan, state).items()):
+        found = await db.fetchrow(Sql.LOCK_BUDGET, store)
+        made = budgets.grant(wanted, budgets.Budget(*found), plan, state) if found else None
+        if made is None:
+            raise StoredError
+        settled.caps.update(made[0])
+        settled.free[store] = made[1]
+    return settled
+
+
+async def _store_caps(db: Connection, settled: budgets.Settled, key_ids: dict[writes.KeyRef, int]) -> None:
+    """What partitions may grow to, and what is free of the limits of their stores."""
+    if settled.caps:
+        caps = [(key_ids[ref.key], ref.partition, *found) for ref, found in settled.caps.items()]
+        await db.execute(Sql.SET_CAPS, *columns(caps))
+    for store, free in settled.free.items():
+        await db.execute(Sql.SET_FREE, store, *free)
+
+
 def _written(plan: writes.Plan, ids: Iterable[Sequence[Any]]) -> Written:
     """``ids``: those of the outbox records, each with its event's ``msg_id``."""
     by_msg_id = {msg_id: number for number, msg_id in ids}
@@ -125,10 +186,15 @@ def _refusals(plan: writes.Plan) -> bool:
 
 
 async def _create_keys(db: Connection, plan: writes.Plan, state: writes.CurrentState) -> dict[writes.KeyRef, int]:
-    """Stores the keys that are new; the ids of all."""
+    """Stores the keys that are new; the ids of all. In a store with limits they get all their heads, which count as
+    there from then on."""
     key_ids = dict(state.keys)
     for key in plan.new_keys:
         key_ids[key] = await db.fetchval(Sql.INSERT_KEY, *key, state.histories[key])
+        if budgets.has_limits(policy := state.policies[key.store]):
+            caps = budgets.least_caps(policy)
+            await db.execute(Sql.FILL_HEADS, key_ids[key], state.partition_counts[key], *caps)
+            state.heads.update((ref, writes.Head()) for ref in plan.heads if ref.key == key)
     return key_ids
 
 
@@ -228,6 +294,7 @@ async def _locate(db: Connection, requests: Sequence[WriteRequest], known: KeyId
             await _find_keys(db, missing, state, known)
             for store in stores:
                 state.key_counts[store] = await db.fetchval(Sql.COUNT_KEYS, store)
+                state.policies[store] = mapping.to_policy(await db.fetchval(Sql.GET_POLICY, store))
     return state
 
 
@@ -262,10 +329,14 @@ async def _read_heads(
     names_of = {key_id: key for key, key_id in state.keys.items()}
     closed: set[writes.KeyRef] = set()
     if places := _partitions(state, requests):
-        for key_id, partition, *head, history, is_closed in await db.fetch(Sql.LOCK_HEADS, *columns(places)):
+        for record in await db.fetch(Sql.LOCK_HEADS, *columns(places)):
+            key_id, partition, *head, history, is_closed, cap_rows, cap_bytes = record
             key = names_of[key_id]
-            state.heads[writes.PartitionRef(key, partition)] = writes.Head(*head)
+            ref = writes.PartitionRef(key, partition)
+            state.heads[ref] = writes.Head(*head)
             state.histories[key] = history
+            if cap_rows is not None or cap_bytes is not None:
+                state.caps[ref] = writes.Caps(cap_rows, cap_bytes)
             if is_closed:
                 closed.add(key)
     await _find_closed(db, closed, state, known)
@@ -286,7 +357,7 @@ async def _read_heads_and_rows(
     params = (*columns(places), *columns(_places(state, requests)))
     records = await db.fetch(Sql.LOCK_HEADS_AND_SIZES, *params)
     closed: set[writes.KeyRef] = set()
-    for key_id, partition, row_id, deleted, number, live_rows, live_bytes, history, is_closed in records:
+    for key_id, partition, row_id, deleted, number, live_rows, live_bytes, history, is_closed, *caps in records:
         key = names_of[key_id]
         if row_id is None:
             place = writes.PartitionRef(key, partition)
@@ -295,6 +366,8 @@ async def _read_heads_and_rows(
             else:
                 state.heads[place] = writes.Head(number, live_rows, live_bytes)
                 state.histories[key] = history
+                if caps != _UNLIMITED:
+                    state.caps[place] = writes.Caps(*caps)
                 if is_closed:
                     closed.add(key)
             continue

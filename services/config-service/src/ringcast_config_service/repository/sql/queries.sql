@@ -33,11 +33,11 @@ SELECT version FROM schema_version WHERE one = 1
 
 -- GET_STORE --
 -- The store named $1, deleted or not.
-SELECT {store_columns}, deleted_at_ms, expires_at_ms FROM stores WHERE name = $1
+SELECT {store_columns}, policy, deleted_at_ms, expires_at_ms FROM stores WHERE name = $1
 
 -- LIST_STORES --
 -- Every store by name, deleted or not.
-SELECT {store_columns}, deleted_at_ms, expires_at_ms FROM stores ORDER BY name
+SELECT {store_columns}, policy, deleted_at_ms, expires_at_ms FROM stores ORDER BY name
 
 -- COUNT_STORES --
 -- How many stores there are that are not deleted.
@@ -50,6 +50,48 @@ INSERT INTO stores ({store_columns}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9,
 -- SET_INLINE --
 -- Changes what is not locked of the store $1: its limit for inline values.
 UPDATE stores SET inline_max_bytes = $2 WHERE name = $1
+
+-- GET_POLICY --
+-- The policies of the store $1 as JSON text, null where it has none.
+SELECT policy FROM stores WHERE name = $1
+
+-- SET_POLICY --
+-- Gives the store $1 policies.
+UPDATE stores SET policy = $2 WHERE name = $1
+
+-- SET_BUDGET --
+-- Gives the store $1 limits of $2 live rows and $3 bytes, of which $4 and $5 are free.
+INSERT INTO store_budgets (store, max_rows, max_bytes, free_rows, free_bytes) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (store) DO UPDATE
+SET max_rows = excluded.max_rows, max_bytes = excluded.max_bytes,
+    free_rows = excluded.free_rows, free_bytes = excluded.free_bytes
+
+-- DROP_BUDGET --
+-- Removes the limits of the store $1.
+DELETE FROM store_budgets WHERE store = $1
+
+-- LOCK_BUDGET --
+-- The limits of the store $1, and what is free of them; locked where rows can be.
+SELECT max_rows, max_bytes, free_rows, free_bytes FROM store_budgets WHERE store = $1 {for_update}
+
+-- SET_FREE --
+-- Notes what is free of the limits of the store $1.
+UPDATE store_budgets SET free_rows = $2, free_bytes = $3 WHERE store = $1
+
+-- STORE_USE --
+-- What the partitions of the store $1 have of its limits: live rows and bytes, and the same or the caps, where those are
+-- larger.
+-- sum() is NUMERIC in PostgreSQL, hence the casts.
+SELECT
+    CAST(coalesce(sum(p.live_rows), 0) AS BIGINT), CAST(coalesce(sum(p.live_bytes), 0) AS BIGINT),
+    CAST(coalesce(sum(CASE WHEN p.cap_rows > p.live_rows THEN p.cap_rows ELSE p.live_rows END), 0) AS BIGINT),
+    CAST(coalesce(sum(CASE WHEN p.cap_bytes > p.live_bytes THEN p.cap_bytes ELSE p.live_bytes END), 0) AS BIGINT)
+FROM config_keys k JOIN partitions p ON p.key_id = k.key_id
+WHERE k.store = $1
+
+-- SET_ALL_CAPS --
+-- Gives all partitions of a key the same caps.
+UPDATE partitions SET cap_rows = $2, cap_bytes = $3 WHERE key_id = $1
 
 -- KEY_STATS --
 -- Live rows, bytes and deletion of each key of the store $1, or of all stores where it is ''.
@@ -166,8 +208,8 @@ INSERT INTO config_keys (store, name, history_id) VALUES ($1, $2, $3) RETURNING 
 UPDATE stores SET history_id = $2 WHERE name = $1 AND history_id = $3
 
 -- KEY_IDS --
--- The ids of all keys of the store $1.
-SELECT key_id FROM config_keys WHERE store = $1
+-- The ids of all keys of the store $1, in the order in which their heads are locked.
+SELECT key_id FROM config_keys WHERE store = $1 ORDER BY key_id
 
 -- SET_KEY_HISTORY --
 -- Gives a key the history $2.
@@ -348,6 +390,38 @@ ORDER BY written_at_ms LIMIT 1 OFFSET $3
 -- OLD_HISTORY --
 -- The revisions that were written from $1 on and before $2, with those that they replaced.
 SELECT key_id, partition, revision, prev, deleted FROM history WHERE written_at_ms >= $1 AND written_at_ms < $2
+
+-- COUNTED_KEYS --
+-- Store, name, id and partition count of each key that is not deleted.
+SELECT k.store, k.name, k.key_id, s.partition_count FROM config_keys k JOIN stores s ON s.name = k.store
+WHERE k.deleted_at_ms IS NULL AND s.deleted_at_ms IS NULL ORDER BY k.key_id
+
+-- WRONG_COUNTS --
+-- The partitions $2 to $3 of a key whose heads count other live rows or bytes than there are.
+SELECT p.partition FROM partitions p LEFT JOIN (
+    SELECT partition, count(*) AS live_rows, sum(size) AS live_bytes FROM rows
+    WHERE key_id = $1 AND partition BETWEEN $2 AND $3 AND NOT deleted GROUP BY partition
+) AS r ON r.partition = p.partition
+WHERE p.key_id = $1 AND p.partition BETWEEN $2 AND $3
+    AND (p.live_rows <> coalesce(r.live_rows, 0) OR p.live_bytes <> coalesce(r.live_bytes, 0))
+ORDER BY p.partition
+
+-- RECOUNT --
+-- Counts the live rows of the partition $2 of a key that is not deleted.
+UPDATE partitions
+SET live_rows = (SELECT count(*) FROM rows r WHERE r.key_id = $1 AND r.partition = $2 AND NOT r.deleted),
+    live_bytes = (
+        SELECT CAST(coalesce(sum(r.size), 0) AS BIGINT) FROM rows r
+        WHERE r.key_id = $1 AND r.partition = $2 AND NOT r.deleted
+    )
+WHERE key_id = $1 AND partition = $2 AND EXISTS (
+    SELECT 1 FROM config_keys k JOIN stores s ON s.name = k.store
+    WHERE k.key_id = $1 AND k.deleted_at_ms IS NULL AND s.deleted_at_ms IS NULL
+)
+
+-- DRAIN_BUDGET --
+-- Has the next write that needs something of the budget of the store $1 count what is free.
+UPDATE store_budgets SET free_rows = 0, free_bytes = 0 WHERE store = $1
 
 -- FORGET_MARKS --
 -- Removes up to $2 idempotency keys that are older than $1 ms, the oldest first.

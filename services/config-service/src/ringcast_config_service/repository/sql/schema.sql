@@ -27,7 +27,9 @@ CREATE TABLE IF NOT EXISTS stores (
     expires_at_ms BIGINT,
     -- Of a store of exclusive ownership; null in all others.
     lease_ttl_ms BIGINT,
-    call_bound_ms BIGINT
+    call_bound_ms BIGINT,
+    -- What the store allows: JSON text, null where it has no policies.
+    policy TEXT
 );
 
 CREATE TABLE IF NOT EXISTS config_keys (
@@ -49,7 +51,21 @@ CREATE TABLE IF NOT EXISTS partitions (
     live_bytes BIGINT NOT NULL,
     -- The key, or its store, is deleted. PostgreSQL's writers learn it from the heads that they lock anyway.
     closed BOOLEAN NOT NULL DEFAULT false,
+    -- Live rows and bytes up to which the partition may grow without a look at store_budgets; null: the store has no such
+    -- limit. In a store with a limit each key has the heads of all its partitions.
+    cap_rows BIGINT,
+    cap_bytes BIGINT,
     PRIMARY KEY (key_id, partition)
+);
+
+-- What a store with limits has to give to its partitions: the limit less the larger of cap and live rows of each, or
+-- less than that. Locked after the heads, and only by writes for which the caps of their partitions are too small.
+CREATE TABLE IF NOT EXISTS store_budgets (
+    store {text} PRIMARY KEY,
+    max_rows BIGINT,
+    max_bytes BIGINT,
+    free_rows BIGINT NOT NULL,
+    free_bytes BIGINT NOT NULL
 );
 
 CREATE TABLE IF NOT EXISTS rows (

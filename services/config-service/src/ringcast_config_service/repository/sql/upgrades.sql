@@ -68,3 +68,17 @@ UPDATE schema_version SET version = 4 WHERE version = 3
 ALTER TABLE stores ADD COLUMN {if_not_exists} lease_ttl_ms BIGINT;
 ALTER TABLE stores ADD COLUMN {if_not_exists} call_bound_ms BIGINT;
 UPDATE schema_version SET version = 5 WHERE version = 4
+
+-- UPGRADE_6 --
+-- Stores have policies. Heads have no caps as long as no store has a limit.
+ALTER TABLE stores ADD COLUMN {if_not_exists} policy TEXT;
+ALTER TABLE partitions ADD COLUMN {if_not_exists} cap_rows BIGINT;
+ALTER TABLE partitions ADD COLUMN {if_not_exists} cap_bytes BIGINT;
+CREATE TABLE IF NOT EXISTS store_budgets (
+    store {text} PRIMARY KEY,
+    max_rows BIGINT,
+    max_bytes BIGINT,
+    free_rows BIGINT NOT NULL,
+    free_bytes BIGINT NOT NULL
+);
+UPDATE schema_version SET version = 6 WHERE version = 5

@@ -72,7 +72,8 @@ class SqliteDeletions:
             current = _key_deletion(db, store, key)
             if current is not None:
                 mapping.check_key_restorable(store, key, current, now_ms)
-                check_key_count(db.execute(Sql.COUNT_KEYS, (store,)).fetchone()[0], store, key)
+                policy = mapping.to_policy(db.execute(Sql.GET_POLICY, (store,)).fetchone()[0])
+                check_key_count(db.execute(Sql.COUNT_KEYS, (store,)).fetchone()[0], store, key, policy)
                 db.execute(Sql.MARK_KEY, (store, key, None, None))
                 add_facts(db, [audit.fact(by, "RestoreKey", store, key)])
             return mapping.only_key(db.execute(Sql.KEY_STATS, (store,)).fetchall(), store, key)
@@ -105,6 +106,7 @@ class SqliteDeletions:
             for key_id in _expired_key_ids(db, name, None):
                 _drop(db, key_id)
             if db.execute(Sql.DROP_STORE, (name,)).rowcount:
+                db.execute(Sql.DROP_BUDGET, (name,))
                 db.execute(Sql.DROP_MARKS, (name,))
                 db.execute(Sql.DROP_EVENTS, (mapping.store_event_subjects(name),))
                 add_facts(db, [audit.fact(SERVICE, "PurgeStore", name)])

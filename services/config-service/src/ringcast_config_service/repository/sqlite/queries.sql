@@ -43,8 +43,8 @@ SELECT count(*) FROM sqlite_schema WHERE name = 'schema_version'
 SELECT partition, {row_columns} FROM rows WHERE key_id = ?1 AND partition = ?2 AND row_id = ?3
 
 -- GET_HEAD --
--- The head of the partition ?2 of the key with the id ?1.
-SELECT head, live_rows, live_bytes FROM partitions WHERE key_id = ?1 AND partition = ?2
+-- The head of the partition ?2 of the key with the id ?1, and its caps.
+SELECT head, live_rows, live_bytes, cap_rows, cap_bytes FROM partitions WHERE key_id = ?1 AND partition = ?2
 
 -- STORED_SIZE --
 -- Size and version of a row, by key id, partition and row id.
@@ -65,6 +65,23 @@ SELECT digest, outcomes FROM idempotency_keys WHERE store = ?1 AND idempotency_k
 INSERT INTO partitions (key_id, partition, head, floor, live_rows, live_bytes) VALUES (?1, ?2, ?3, 0, ?4, ?5)
 ON CONFLICT (key_id, partition) DO UPDATE
 SET head = excluded.head, live_rows = excluded.live_rows, live_bytes = excluded.live_bytes
+
+-- FILL_HEAD --
+-- The head of a partition with its caps ?3 and ?4, where there is none.
+INSERT INTO partitions (key_id, partition, head, floor, live_rows, live_bytes, cap_rows, cap_bytes)
+VALUES (?1, ?2, 0, 0, 0, 0, ?3, ?4) ON CONFLICT (key_id, partition) DO NOTHING
+
+-- SET_CAP --
+-- Gives a partition its caps.
+UPDATE partitions SET cap_rows = ?3, cap_bytes = ?4 WHERE key_id = ?1 AND partition = ?2
+
+-- TAKE_BACK --
+-- Takes back what partitions of the store ?1 have and do not use.
+UPDATE partitions
+SET cap_rows = CASE WHEN cap_rows IS NULL THEN NULL ELSE 0 END,
+    cap_bytes = CASE WHEN cap_bytes IS NULL THEN NULL ELSE 0 END
+WHERE key_id IN (SELECT key_id FROM config_keys WHERE store = ?1)
+    AND (cap_rows > live_rows OR cap_bytes > live_bytes)
 
 -- UPSERT_ROW --
 -- Stores a row.

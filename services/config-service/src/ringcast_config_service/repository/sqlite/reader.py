@@ -67,7 +67,7 @@ class SqliteReader(paging.PagedReads):
             wanted = list(zip(row_partitions(ids, count), ids, strict=True))
             heads, live_bytes = [], 0
             for partition in sorted({partition for partition, _ in wanted}):
-                head, _, size = db.execute(Sql.GET_HEAD, (key_id, partition)).fetchone() or (0, 0, 0)
+                head, _, size, *_ = db.execute(Sql.GET_HEAD, (key_id, partition)).fetchone() or (0, 0, 0)
                 heads.append((partition, head))
                 live_bytes += size
             if answers.may_exceed(ids, live_bytes, room):

@@ -18,6 +18,7 @@ from ringcast_config_service.repository.sqlite.deletions import SqliteDeletions
 from ringcast_config_service.repository.sqlite.history import SqliteHistories
 from ringcast_config_service.repository.sqlite.maintenance import SqliteMaintenance
 from ringcast_config_service.repository.sqlite.outbox import SqliteOutbox
+from ringcast_config_service.repository.sqlite.policies import SqlitePolicies
 from ringcast_config_service.repository.sqlite.reader import SqliteReader
 from ringcast_config_service.repository.sqlite.roles import SqliteRoles
 from ringcast_config_service.repository.sqlite.session import Sessions
@@ -36,6 +37,7 @@ class SqliteRepository:
         self._sessions = Sessions(database)
         self.stores = SqliteStores(self._sessions)
         self.deletions = SqliteDeletions(self._sessions)
+        self.policies = SqlitePolicies(self._sessions)
         self.reader = SqliteReader(self._sessions)
         self.writer = SqliteWriter(self._sessions)
         self.histories = SqliteHistories(self._sessions)

@@ -6,7 +6,7 @@ import sqlite3
 import time
 from collections.abc import Sequence
 
-from ringcast_config_service.repository import mapping, writes
+from ringcast_config_service.repository import budgets, mapping, writes
 from ringcast_config_service.repository.base import OutboxRecord, WriteRequest, Written
 from ringcast_config_service.repository.sql.statements import Sqlite as Sql
 from ringcast_config_service.repository.sqlite.audit import add_facts
@@ -29,11 +29,16 @@ class SqliteWriter:
 
 def _write(db: sqlite3.Connection, requests: Sequence[WriteRequest], now_ms: int) -> Written:
     state = _read_state(db, requests)
-    plan = writes.plan_writes(requests, state, now_ms)
+    settled = _settle(db, requests, state, now_ms)
+    plan = settled.plan
     stamp_ms = int(time.time() * 1000)
     key_ids = dict(state.keys)
     for key in plan.new_keys:
         key_ids[key] = db.execute(Sql.INSERT_KEY, (*key, state.histories[key])).fetchone()[0]
+        if budgets.has_limits(policy := state.policies[key.store]):
+            fill_heads(db, key_ids[key], state.partition_counts[key], budgets.least_caps(policy))
+    db.executemany(Sql.SET_CAP, ((key_ids[ref.key], ref.partition, *caps) for ref, caps in settled.caps.items()))
+    db.executemany(Sql.SET_FREE, ((store, *free) for store, free in settled.free.items()))
     db.executemany(Sql.INSERT_MARK, ((*ref, *found, stamp_ms) for ref, found in plan.recorded.items()))
     db.executemany(Sql.UPSERT_HEAD, ((key_ids[ref.key], ref.partition, *head) for ref, head in plan.heads.items()))
     rows = plan.rows.values()
@@ -48,6 +53,33 @@ def _write(db: sqlite3.Connection, requests: Sequence[WriteRequest], now_ms: int
     add_facts(db, plan.audit)
     events = [OutboxRecord(_inserted(db, Sql.INSERT_OUTBOX, (*event, stamp_ms)), *event) for event in plan.events]
     return Written(plan.outcomes, events)
+
+
+def fill_heads(db: sqlite3.Connection, key_id: int, partition_count: int, caps: writes.Caps) -> None:
+    """Creates the heads of a key that are missing."""
+    db.executemany(Sql.FILL_HEAD, ((key_id, partition, *caps) for partition in range(partition_count)))
+
+
+def _settle(
+    db: sqlite3.Connection, requests: Sequence[WriteRequest], state: writes.CurrentState, now_ms: int
+) -> budgets.Settled:
+    """The plan within the limits of the stores."""
+    steps = budgets.plan_within(requests, state, now_ms)
+    try:
+        look = next(steps)
+        while True:
+            look = steps.send(_look(db, look))
+    except StopIteration as end:
+        settled: budgets.Settled = end.value
+        return settled
+
+
+def _look(db: sqlite3.Connection, look: budgets.Look) -> budgets.Budget | budgets.StoreUse | None:
+    if look.take_back:
+        db.execute(Sql.TAKE_BACK, (look.store,))
+        return budgets.StoreUse(*db.execute(Sql.STORE_USE, (look.store,)).fetchone())
+    found = db.execute(Sql.LOCK_BUDGET, (look.store,)).fetchone()
+    return budgets.Budget(*found) if found else None
 
 
 def _inserted(db: sqlite3.Connection, statement: str, params: tuple[object, ...]) -> int:
@@ -67,11 +99,15 @@ def _read_state(db: sqlite3.Connection, requests: Sequence[WriteRequest]) -> wri
         is_there = state.add_key(key, key_id, history, partition_count, mapping.deleted(found, *key))
         if not is_there and key not in state.deleted and key.store not in state.key_counts:
             state.key_counts[key.store] = db.execute(Sql.COUNT_KEYS, (key.store,)).fetchone()[0]
+            state.policies[key.store] = mapping.to_policy(db.execute(Sql.GET_POLICY, (key.store,)).fetchone()[0])
     for ref in writes.touched_partitions(requests):
         if (key_id := state.keys.get(ref.key)) is not None:
             found = db.execute(Sql.GET_HEAD, (key_id, ref.partition)).fetchone()
             if found:
-                state.heads[ref] = writes.Head(*found)
+                *head, cap_rows, cap_bytes = found
+                state.heads[ref] = writes.Head(*head)
+                if cap_rows is not None or cap_bytes is not None:
+                    state.caps[ref] = writes.Caps(cap_rows, cap_bytes)
     statement = Sql.STORED_CONTENT if any(request.skip_unchanged for request in requests) else Sql.STORED_SIZE
     for row, partition in writes.touched_rows(requests).items():
         if (key_id := state.keys.get(row.key)) is not None:

@@ -1,0 +1,110 @@
+"""``ringcast store policy show|set``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import click
+from msgspec.structs import asdict
+from ringcast_client import StorePolicyInfo
+from ringcast_wire import POLICY_RANGES, StorePolicy
+
+from ringcast_cli._client import service_client
+from ringcast_cli._config import CliConfig
+from ringcast_cli._options import settings_of, shared_options
+from ringcast_cli._output import print_json, print_table, visible
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+NONE: Final = "none"
+"""In place of a value: the policy is lifted."""
+_HELP: Final = {
+    "max_rows": "Live rows of all keys of the store together",
+    "max_bytes": "Bytes of these rows: ids, values and metadata",
+    "max_row_bytes": "Bytes of each row that is written",
+    "max_keys": "Config keys of the store",
+    "max_rows_per_second": "Rows a second that an instance of the service takes, for all principals together",
+    "burst_rows": "Rows that may come at once after a pause",
+}
+
+
+class _Value(click.ParamType[int | str]):
+    """A whole number, or ``none``."""
+
+    name = "value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        if value == NONE:
+            return NONE
+        if isinstance(value, int):
+            return value
+        if not (value.isascii() and value.isdigit()) or len(value) > 18:
+            self.fail(f"{value[:40]!r} is no policy: a whole number is needed, or {NONE} to lift it", param, ctx)
+        return int(value)
+
+
+def _policy_options(command: F) -> F:
+    for name in reversed(POLICY_RANGES):
+        least, most = POLICY_RANGES[name]
+        help_text = f"{_HELP[name]}: {least} to {most}, or {NONE}."
+        command = click.option(f"--{name.replace('_', '-')}", type=_Value(), metavar="N", help=help_text)(command)
+    return command
+
+
+@click.group()
+@shared_options("service", "timeout")
+def policy() -> None:
+    """Show and change what a store allows."""
+
+
+@policy.command()
+@click.argument("name")
+@shared_options("service", "timeout")
+@click.pass_context
+def show(context: click.Context, name: str) -> None:
+    """Show the policies of the store NAME, and how much of them is used."""
+    config = settings_of(context)
+
+    async def run() -> StorePolicyInfo:
+        async with service_client(config) as client:
+            return await client.get_store_policy(name)
+
+    _print_policy(asyncio.run(run()), config)
+
+
+@policy.command("set")
+@click.argument("name")
+@_policy_options
+@shared_options("service", "timeout")
+@click.pass_context
+def set_policy(context: click.Context, /, name: str, **given: int | str | None) -> None:
+    """Set policies of the store NAME. Those that are not named stay as they are.
+
+    What is there already stays when a policy allows less: it only can't grow.
+    """
+    config = settings_of(context)
+    wanted = {name: value for name, value in given.items() if isinstance(value, int)}
+    lift = [name for name, value in given.items() if value == NONE]
+    if not wanted and not lift:
+        raise click.UsageError("a policy to set is needed")
+
+    async def run() -> StorePolicyInfo:
+        async with service_client(config) as client:
+            return await client.set_store_policy(name, StorePolicy(**wanted), lift=lift)
+
+    _print_policy(asyncio.run(run()), config)
+
+
+def _print_policy(info: StorePolicyInfo, config: CliConfig) -> None:
+    if config.json:
+        print_json(info)
+        return
+    used = {"max_rows": info.rows, "max_bytes": info.bytes, "max_keys": info.keys}
+    click.echo(f"policies of {visible(info.name)}")
+    rows = [
+        [name.replace("_", "-"), NONE if value is None else str(value), str(used.get(name, ""))]
+        for name, value in asdict(info.policy).items()
+    ]
+    print_table(["policy", "value", "used"], rows, right=frozenset({1, 2}))

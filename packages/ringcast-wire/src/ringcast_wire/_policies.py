@@ -1,0 +1,69 @@
+"""What a store allows, as its administrators set it and lift it: the policies of the store."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from ringcast_wire import _limits as limits
+from ringcast_wire._errors import InvalidInputError
+
+_MOST: Final = (1 << 53) - 1
+"""What JSON carries without loss."""
+
+
+class StorePolicy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The policies of a store; ``None``: there is none of that name.
+
+    ``max_rows`` and ``max_bytes`` bound the live rows of all keys of the store and their bytes (ids, values and
+    metadata); keys that are deleted and not purged yet count too. ``max_row_bytes`` bounds each row that is written,
+    ``max_keys`` the config keys. What is there already stays when a policy allows less: it only can't grow.
+
+    ``max_rows_per_second`` is what one instance of the service takes for the store, in equal parts for the principals
+    that write; ``burst_rows`` is how much may come at once after a pause, by default what comes in a second, and at
+    least one batch.
+    """
+
+    max_rows: int | None = None
+    max_bytes: int | None = None
+    max_row_bytes: int | None = None
+    max_keys: int | None = None
+    max_rows_per_second: int | None = None
+    burst_rows: int | None = None
+
+
+NO_POLICY: Final = StorePolicy()
+POLICY_RANGES: Final = {
+    "max_rows": (0, _MOST),
+    "max_bytes": (0, _MOST),
+    "max_row_bytes": (1, limits.MAX_ROW_BYTES),
+    "max_keys": (0, limits.MAX_KEYS_PER_STORE),
+    "max_rows_per_second": (1, 1_000_000_000),
+    "burst_rows": (limits.MAX_BATCH_ROWS, 1_000_000_000),
+}
+"""The lowest and the highest value of each policy."""
+
+
+def check_policy(policy: StorePolicy) -> StorePolicy:
+    """Returns ``policy`` if each of its values is in its range.
+
+    Raises:
+        InvalidInputError: one is not.
+    """
+    for name, (least, most) in POLICY_RANGES.items():
+        value = getattr(policy, name)
+        if value is not None and not least <= value <= most:
+            raise InvalidInputError(f"{name} {value} is out of range: {least} to {most} is allowed", field=name)
+    return policy
+
+
+def check_policy_name(name: str) -> str:
+    """Returns ``name`` if a policy is called so.
+
+    Raises:
+        InvalidInputError: none is.
+    """
+    if name not in POLICY_RANGES:
+        raise InvalidInputError(f"policy {name[:64]!r} is unknown: {', '.join(POLICY_RANGES)} are known", field="lift")
+    return name

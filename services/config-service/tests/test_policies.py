@@ -1,0 +1,120 @@
+"""The policies of a store as clients see them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import pytest
+from ringcast_wire import POLICY_RANGES, ErrorCode
+from ringcast_wire.grpc import error_from_rpc, pb
+
+Running = Any  # of conftest.py
+
+
+async def set_policy(service: Running, store: str, *lift: str, **policy: int) -> pb.StorePolicyInfo:
+    request = pb.SetStorePolicyRequest(name=store, policy=pb.StorePolicy(**policy), lift=lift)
+    found: pb.StorePolicyInfo = await service.stub.SetStorePolicy(request)
+    return found
+
+
+async def refusal(call: Any) -> tuple[ErrorCode, str | None, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    error = error_from_rpc(caught.value)
+    return error.code, error.field, str(error)
+
+
+async def test_the_message_has_every_policy() -> None:
+    assert {field.name for field in pb.StorePolicy.DESCRIPTOR.fields} == set(POLICY_RANGES)
+
+
+async def test_set_show_and_lift(service: Running, store_name: str) -> None:
+    await service.create(store_name)
+    await service.put(store_name, "a", "xyz")
+    show = pb.GetStorePolicyRequest(name=store_name)
+    none = await service.stub.GetStorePolicy(show)
+    assert (none.name, none.policy, none.rows, none.bytes, none.keys) == (store_name, pb.StorePolicy(), 1, 4, 1)
+    await set_policy(service, store_name, max_rows=2, max_keys=1)
+    found = await set_policy(service, store_name, "max_keys", max_bytes=9)
+    assert found.policy == pb.StorePolicy(max_rows=2, max_bytes=9)
+    assert await service.stub.GetStorePolicy(show) == found
+    assert await refusal(service.put(store_name, "b", "123456")) == (
+        ErrorCode.LIMIT_EXCEEDED,
+        "max_bytes",
+        f"store {store_name!r} would have 11 bytes of live rows, and its policy max_bytes allows 9",
+    )
+    await service.put(store_name, "b", "1")
+
+
+async def test_what_is_no_policy_is_refused(service: Running, store_name: str) -> None:
+    await service.create(store_name)
+    for call, field, sentence in (
+        (
+            set_policy(service, store_name, max_row_bytes=0),
+            "max_row_bytes",
+            "max_row_bytes 0 is out of range: 1 to 1048576 is allowed",
+        ),
+        (
+            set_policy(service, store_name, max_keys=101),
+            "max_keys",
+            "max_keys 101 is out of range: 0 to 100 is allowed",
+        ),
+        (
+            set_policy(service, store_name, "max_keys", max_keys=1),
+            "max_keys",
+            "max_keys is set and lifted at once: one of them is needed",
+        ),
+        (
+            set_policy(service, store_name, "color"),
+            "lift",
+            f"policy 'color' is unknown: {', '.join(POLICY_RANGES)} are known",
+        ),
+    ):
+        assert await refusal(call) == (ErrorCode.INVALID_INPUT, field, sentence)
+    code, *_ = await refusal(set_policy(service, "nowhere", max_rows=1))
+    assert code is ErrorCode.UNKNOWN_STORE
+    await service.stub.DeleteStore(pb.DeleteStoreRequest(name=store_name))
+    for deleted in (
+        set_policy(service, store_name, max_rows=1),
+        service.stub.GetStorePolicy(pb.GetStorePolicyRequest(name=store_name)),
+    ):
+        code, *_ = await refusal(deleted)
+        assert code is ErrorCode.STORE_DELETED
+
+
+async def test_max_row_bytes_by_every_way_of_writing(service: Running, store_name: str) -> None:
+    await service.create(store_name)
+    await service.put(store_name, "large", "x" * 200)
+    await set_policy(service, store_name, max_row_bytes=100)
+    said = "row 'a' has 101 bytes, and the policy max_row_bytes of its store allows 100"
+    assert await refusal(service.put(store_name, "a", "x" * 100)) == (ErrorCode.INVALID_INPUT, "value", said)
+    row = pb.RowWrite(row_id="a", value="x" * 100)
+    commit = pb.CommitRequest(store=store_name, writes=[pb.KeyedWrite(key="k", row=row)])
+    assert (await refusal(service.stub.Commit(commit)))[2] == f"write 0 of the commit: {said}"
+    assert (await refusal(service.write(store_name, [row])))[2] == f"row 0 of the batch: {said}"
+    batch = pb.WriteBatch(
+        store=store_name,
+        key="k",
+        row_ids=["a", "b"],
+        values=["x" * 100, "1"],
+        sequence=1,
+        on_invalid=pb.ON_INVALID_SKIP_ROW,
+    )
+    (answer,) = [answer async for answer in service.stub.Write(iter([batch]))]
+    assert [(row.row_id, row.code, row.reason) for row in answer.rejected] == [("a", "TOO_LARGE", said)]
+    assert answer.written == 1
+    await service.stub.Delete(pb.DeleteRequest(store=store_name, key="k", row_id="large"))
+
+
+async def test_a_change_is_in_the_audit_log(service: Running, store_name: str) -> None:
+    await service.create(store_name)
+    await set_policy(service, store_name, max_rows=2, max_keys=1)
+    await set_policy(service, store_name, "max_rows")
+    await set_policy(service, store_name, "max_rows")
+
+    found = await service.stub.ListAudit(pb.ListAuditRequest(store=store_name, action="SetStorePolicy"))
+    assert [(entry.details, entry.outcome) for entry in found.entries] == [
+        ('{"max_rows":2,"max_keys":1}', "done"),
+        ('{"max_rows":null}', "done"),
+    ]

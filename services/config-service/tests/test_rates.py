@@ -1,0 +1,192 @@
+"""Rows a second of a store: how requests are dealt with, over a clock of the test's own, and as clients see it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+from ringcast_config_service.caller import Caller
+from ringcast_config_service.repository import StoreRecord
+from ringcast_config_service.telemetry import Measures
+from ringcast_config_service.writes import group_writer
+from ringcast_config_service.writes.rates import Claim, FairBucket, WriteRates
+from ringcast_wire import ErrorCode, LimitExceededError, StorePolicy, StoreSettings
+from ringcast_wire.grpc import error_from_rpc, pb
+
+Running = Any  # of conftest.py
+
+
+class Run:
+    """A bucket, and when each request came and began, in virtual time."""
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self.bucket = FairBucket(rate, burst, 0.0)
+        self.now_s = 0.0
+        self.began: list[tuple[float, str, int, float]] = []
+        """When, whose, how many rows, and after what wait."""
+
+    def ask(self, principal: str, rows: int) -> Claim:
+        at_s = self.now_s
+        claim = Claim(principal, rows, lambda: self.began.append((self.now_s, principal, rows, self.now_s - at_s)))
+        self.bucket.add(claim, self.now_s)
+        return claim
+
+    def go_on(self, until_s: float) -> None:
+        while not self.bucket.is_idle and self.now_s + self.bucket.next_s() <= until_s:
+            self.now_s += max(self.bucket.next_s(), 1e-9)
+            self.bucket.advance(self.now_s)
+        self.now_s = max(self.now_s, until_s)
+        self.bucket.advance(self.now_s)
+
+    def rows(self, principal: str = "") -> int:
+        return sum(rows for _, whose, rows, _ in self.began if principal in ("", whose))
+
+
+def test_a_burst_begins_at_once_and_then_the_rate_counts() -> None:
+    run = Run(rate=100, burst=1_000)
+    for _ in range(12):
+        run.ask("a", 100)
+    assert len(run.began) == 10
+    run.go_on(1.5)
+    assert [round(at_s, 6) for at_s, *_ in run.began[10:]] == [1.0]
+    run.go_on(500)
+    assert run.rows() == 1_200
+    run.ask("a", 1_000)  # a long pause fills the bucket, and no more
+    run.ask("a", 1)
+    assert run.rows() == 2_200
+
+
+def test_a_principal_that_writes_little_is_not_held_up_by_bulk_writes() -> None:
+    run = Run(rate=1_000, burst=1_000)
+    for _ in range(200):
+        run.ask("bulk", 1_000)
+        run.ask("other bulk", 500)
+    for turn in range(1, 101):
+        run.go_on(turn / 2)
+        run.ask("little", 2)
+    run.go_on(60)
+    waits = [wait_s for _, whose, _, wait_s in run.began if whose == "little"]
+    assert len(waits) == 100
+    assert max(waits) <= 2 * 3 / 1_000 + 1e-6
+    assert abs(run.rows("bulk") - run.rows("other bulk")) <= 2_000
+    assert run.rows() >= 60_000 - 2_000  # nothing of the rate is lost
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_shares_are_max_min_fair(seed: int) -> None:
+    """Principals ask at random: no window has more than the burst and the rate, each gets what it asks for up to the
+    fair share, and what those leave goes to the others."""
+    draw = random.Random(seed)
+    rate, burst, seconds = draw.choice([100, 5_000]), 1_000, 100
+    wanted = {f"p{number}": draw.uniform(0.05, 1.5) * rate for number in range(draw.randint(1, 6))}
+    run = Run(rate, burst)
+    asked: dict[str, float] = dict.fromkeys(wanted, 0.0)
+    for tick in range(seconds * 10):
+        run.go_on(tick / 10)
+        for principal, per_s in wanted.items():
+            while asked[principal] < per_s * tick / 10:
+                rows = draw.randint(1, max(1, min(200, int(per_s))))
+                asked[principal] += rows
+                run.ask(principal, rows)
+    run.go_on(seconds)
+    left: float = rate
+    fair: dict[str, float] = {}
+    for number, (principal, per_s) in enumerate(sorted(wanted.items(), key=lambda item: item[1])):
+        fair[principal] = min(per_s, left / (len(wanted) - number))
+        left -= fair[principal]
+    for principal, per_s in fair.items():
+        assert run.rows(principal) >= 0.97 * per_s * seconds - 400, f"seed {seed}"
+    for first in range(0, len(run.began), 37):
+        total, start_s = 0, run.began[first][0]
+        for at_s, _, rows, _ in run.began[first:]:
+            total += rows
+            assert total <= burst + rate * (at_s - start_s) + 200 * len(wanted), f"seed {seed}"
+
+
+def test_what_was_dealt_out_for_a_request_that_is_gone_goes_back() -> None:
+    run = Run(rate=10, burst=1_000)
+    run.ask("a", 1_000)
+    gone = run.ask("a", 100)
+    run.go_on(5)
+    run.bucket.remove(gone, run.now_s)
+    assert run.bucket.is_idle
+    run.ask("b", 50)
+    assert run.rows("b") == 50
+    run.bucket.remove(gone, run.now_s)
+
+
+def test_another_rate_counts_at_once() -> None:
+    run = Run(rate=1, burst=1_000)
+    run.ask("a", 1_000)
+    run.ask("a", 100)
+    run.bucket.change(100, 1_000, run.now_s)
+    run.go_on(1)
+    assert run.rows() == 1_100
+
+
+def store(**policy: int) -> StoreRecord:
+    return StoreRecord("s", StoreSettings(partition_count=4), 0, 0, policy=StorePolicy(**policy))
+
+
+async def test_each_instance_has_a_bucket_of_its_own() -> None:
+    for _ in range(2):
+        rates = WriteRates(Measures(), lambda: 0.0)
+        await rates.take(store(max_rows_per_second=1), 1_000, Caller("p", "c"), 0.01)
+        with pytest.raises(LimitExceededError) as caught:
+            await rates.take(store(max_rows_per_second=1), 2, Caller("p", "c"), 0.01)
+        assert caught.value.retry_after_s == 2.0
+        assert str(caught.value) == (
+            "store 's' takes 1 rows a second by its policy max_rows_per_second: this write of 2 rows would have to "
+            "wait for another 2 s"
+        )
+        await rates.take(store(), 1_000_000, Caller("p", "c"), 0.01)
+
+
+async def test_requests_that_wait_begin_and_those_that_are_cancelled_do_not() -> None:
+    measures = Measures()
+    rates = WriteRates(measures)
+    here = store(max_rows_per_second=5_000)
+    await rates.take(here, 5_000, Caller("p", "c"), 1.0)
+    waiting = [asyncio.create_task(rates.take(here, 100, Caller(f"p{n % 3}", "c"), 60.0)) for n in range(9)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert measures.writes_slowed == {("s", "waited"): 8}
+
+
+async def put(service: Running, store_name: str, row_id: str) -> Any:
+    with pytest.raises(Exception, match="max_rows_per_second") as caught:
+        await service.put(store_name, row_id)
+    return error_from_rpc(caught.value)  # type: ignore[arg-type]
+
+
+async def test_a_call_beyond_the_rate_is_told_when_to_come_again(
+    service: Running, store_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_writer, "CALL_WAIT_S", 0.05)
+    await service.create(store_name)
+    policy = pb.StorePolicy(max_rows_per_second=2)
+    await service.stub.SetStorePolicy(pb.SetStorePolicyRequest(name=store_name, policy=policy))
+    rows = [pb.RowWrite(row_id=f"r{number}", value="1") for number in range(1_000)]
+    await service.write(store_name, rows)
+    error = await put(service, store_name, "one more")
+    assert (error.code, error.field) == (ErrorCode.LIMIT_EXCEEDED, "max_rows_per_second")
+    assert 0.0 < error.retry_after_s <= 0.5
+    change = pb.RowChange(number=1, row_id="by a stream", value="1")
+    changes = service.stub.Change(iter([pb.Changes(store=store_name, key="k", changes=[change])]))
+    (answer,) = [result async for found in changes for result in found.results]
+    assert not answer.error  # it waited
+
+
+async def test_a_bulk_write_is_slowed_down_and_not_refused(service: Running, store_name: str) -> None:
+    await service.create(store_name)
+    policy = pb.StorePolicy(max_rows_per_second=20_000, burst_rows=1_000)
+    await service.stub.SetStorePolicy(pb.SetStorePolicyRequest(name=store_name, policy=policy))
+    batches = [[pb.RowWrite(row_id=f"r{n}.{number}", value="1") for number in range(1_000)] for n in range(8)]
+    results = await service.write(store_name, *batches)
+    assert sum(result.written for result in results) == 8_000
+    measures = service.app._telemetry.measures
+    assert measures.writes_slowed[store_name, "waited"] >= 1
+    assert measures.writes_slowed[store_name, "refused"] == 0

@@ -150,11 +150,12 @@ ROOMS = (
             ("nats", ("telemetry", "repository")),
             ("histories", ("nats", "telemetry", "repository")),
             ("lifecycle", ("nats", "repository")),
+            ("policies", ("repository",)),
             ("handlers", ("lifecycle", "histories", "nats", "writes", "telemetry", "repository", "permits", "caller")),
             (
                 "grpc",
                 (
-                    *("handlers", "lifecycle", "nats", "writes", "telemetry", "repository"),
+                    *("handlers", "lifecycle", "policies", "nats", "writes", "telemetry", "repository"),
                     *("access", "audit", "logins", "security", "refusals", "permits", "caller"),
                 ),
             ),

@@ -37,7 +37,8 @@ from ringcast_config_service.repository.base import (
     StoreInfo,
     StoreRecord,
 )
-from ringcast_config_service.repository.writes import KeyRef, PlannedRow, pack_metadata, unpack_metadata
+from ringcast_config_service.repository.packing import pack_metadata, unpack_metadata
+from ringcast_config_service.repository.writes import KeyRef, PlannedRow
 
 _MAX_CHANGES_BEYOND_LIVE = 10_000
 _policy = msgspec.json.Decoder(StorePolicy)

@@ -1,11 +1,11 @@
-"""A change of the policies of a store."""
+"""Policies of a store: how they change, and the one that is about keys."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 import msgspec
-from ringcast_wire import StorePolicy
+from ringcast_wire import LimitExceededError, StorePolicy, limits
 
 
 class PolicyChange(NamedTuple):
@@ -22,3 +22,19 @@ class PolicyChange(NamedTuple):
         """What changes, with ``None`` for a policy that is removed."""
         given = {name: value for name, value in msgspec.structs.asdict(self.wanted).items() if value is not None}
         return given | dict.fromkeys(sorted(self.lift))
+
+
+def check_key_count(count: int, store: str, key: str, policy: StorePolicy) -> None:
+    """Refuses one more key than a store may have."""
+    if policy.max_keys is not None and policy.max_keys <= count < limits.MAX_KEYS_PER_STORE:
+        raise LimitExceededError(
+            f"store {store!r} has {count} config keys, and its policy max_keys allows {policy.max_keys}: "
+            f"{key!r} can't be added",
+            field="max_keys",
+        )
+    if count >= limits.MAX_KEYS_PER_STORE:
+        raise LimitExceededError(
+            f"store {store!r} has {count} config keys, the limit is {limits.MAX_KEYS_PER_STORE}: "
+            f"{key!r} can't be added",
+            field="key",
+        )

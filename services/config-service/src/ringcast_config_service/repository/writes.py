@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final, NamedTuple
 
-import msgspec
 from ringcast_wire import (
     NO_POLICY,
     WIRE_VERSION,
@@ -42,10 +41,8 @@ from ringcast_config_service.repository.base import (
     WriteRequest,
     new_history_id,
 )
-
-_json = msgspec.json.Encoder()
-_outcomes = msgspec.json.Decoder(list[tuple[int, int, int, list[int]]])
-_metadata = msgspec.json.Decoder(dict[str, str])
+from ringcast_config_service.repository.packing import pack_outcomes, unpack_metadata, unpack_outcomes
+from ringcast_config_service.repository.policies import check_key_count
 
 
 class KeyRef(NamedTuple):
@@ -227,22 +224,6 @@ def touched_marks(requests: Iterable[WriteRequest]) -> list[MarkRef]:
     """The idempotency keys of a group, in the one order in which everyone stores them."""
     marked = ((request.store.name, request.mark) for request in requests if request.mark is not None)
     return sorted({MarkRef(store, mark.key) for store, mark in marked})
-
-
-def check_key_count(count: int, store: str, key: str, policy: StorePolicy) -> None:
-    """Refuses one more key than a store may have."""
-    if policy.max_keys is not None and policy.max_keys <= count < limits.MAX_KEYS_PER_STORE:
-        raise LimitExceededError(
-            f"store {store!r} has {count} config keys, and its policy max_keys allows {policy.max_keys}: "
-            f"{key!r} can't be added",
-            field="max_keys",
-        )
-    if count >= limits.MAX_KEYS_PER_STORE:
-        raise LimitExceededError(
-            f"store {store!r} has {count} config keys, the limit is {limits.MAX_KEYS_PER_STORE}: "
-            f"{key!r} can't be added",
-            field="key",
-        )
 
 
 def plan_writes(requests: Sequence[WriteRequest], state: CurrentState, now_ms: int) -> Plan:
@@ -512,23 +493,3 @@ def _change(row: PlannedRow, inline_max_bytes: int) -> Change:
     if inline_max_bytes and row.size - len(row.row_id.encode()) <= inline_max_bytes:
         return Change(row.row_id, row.version, False, row.value, row.metadata)
     return Change(row.row_id, row.version)
-
-
-def pack_metadata(metadata: dict[str, str] | None) -> str | None:
-    """Metadata as it is stored: JSON text, ``None`` when there is none."""
-    return _json.encode(metadata).decode() if metadata else None
-
-
-def unpack_metadata(text: str | None) -> dict[str, str] | None:
-    """The other way."""
-    return _metadata.decode(text) if text else None
-
-
-def pack_outcomes(outcomes: Iterable[WriteOutcome]) -> str:
-    """Outcomes as they are stored: JSON text."""
-    return _json.encode([(made.written, made.deleted, made.unchanged, made.versions) for made in outcomes]).decode()
-
-
-def unpack_outcomes(text: str) -> list[WriteOutcome]:
-    """The other way."""
-    return [WriteOutcome(*found) for found in _outcomes.decode(text)]

@@ -14,8 +14,9 @@ from typing import Final, TypeAlias
 
 from ringcast_config_service.repository.base import Authorship
 from ringcast_config_service.repository.mapping import from_authorship
+from ringcast_config_service.repository.packing import pack_metadata
 from ringcast_config_service.repository.postgres.new_rows import NewRows
-from ringcast_config_service.repository.writes import KeyRef, PlannedRow, pack_metadata
+from ringcast_config_service.repository.writes import KeyRef, PlannedRow
 
 _COMMON_COLUMNS: Final = ("key_id", "partition", "row_id", "value")
 ROW_COLUMNS: Final = (*_COMMON_COLUMNS, "version", "deleted", "metadata", "written_at_ms", "size")

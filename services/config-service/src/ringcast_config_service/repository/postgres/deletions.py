@@ -30,12 +30,13 @@ from ringcast_config_service.repository.base import (
     KeyStats,
     StoreInfo,
 )
+from ringcast_config_service.repository.policies import check_key_count
 from ringcast_config_service.repository.postgres.audit import add_facts
 from ringcast_config_service.repository.postgres.session import Connection, Sessions
 from ringcast_config_service.repository.postgres.stores import store_info
 from ringcast_config_service.repository.postgres.write import count
 from ringcast_config_service.repository.sql.statements import Postgres as Sql
-from ringcast_config_service.repository.writes import NO_CAPS, check_key_count
+from ringcast_config_service.repository.writes import NO_CAPS
 
 
 class PostgresDeletions:

@@ -18,11 +18,11 @@ from ringcast_config_service.repository.base import (
     KeyStats,
     StoreInfo,
 )
+from ringcast_config_service.repository.policies import check_key_count
 from ringcast_config_service.repository.sql.statements import Sqlite as Sql
 from ringcast_config_service.repository.sqlite.audit import add_facts
 from ringcast_config_service.repository.sqlite.session import Sessions
 from ringcast_config_service.repository.sqlite.stores import store_info
-from ringcast_config_service.repository.writes import check_key_count
 
 
 class SqliteDeletions:

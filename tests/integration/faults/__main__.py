@@ -60,6 +60,11 @@ def options() -> argparse.Namespace:
     parser.add_argument(
         "--call-bound-ms", type=int, help=f"of the strategy sticky: the bound on a call ({DEFAULT_CALL_BOUND_MS})"
     )
+    parser.add_argument(
+        "--roles",
+        action="store_true",
+        help="the services have TLS and ask for tokens, and the load has the role writer",
+    )
     parser.add_argument("--out", type=Path, default=Path("build/chaos.json"))
     chosen = parser.parse_args()
     chosen.kinds = [name for name in chosen.kinds.split(",") if name] or sorted(KINDS)
@@ -107,6 +112,7 @@ def shape_of(system: str, chosen: argparse.Namespace) -> Shape:
         small_disk=system == "server" and SmallDisk.supported(),
         service_options=SERVICE_OPTIONS,
         hold=chosen.hold,
+        roles=chosen.roles,
         strategy=chosen.strategy,
         lease_ttl_ms=chosen.lease_ttl_ms,
         call_bound_ms=chosen.call_bound_ms,

@@ -41,6 +41,7 @@ from ringcast_wire import DEFAULT_CALL_BOUND_MS, DEFAULT_LEASE_TTL_MS, Mode, Str
 
 from tests.integration.faults.mirror import Mirror
 from tests.integration.faults.record import Revision
+from tests.integration.faults.roles import LOAD, ROOT, ServiceRoles
 from tests.integration.faults.users import Users
 
 if TYPE_CHECKING:
@@ -82,6 +83,8 @@ class Shape:
     """What the times of faults that last are multiplied by."""
     token: bool = False
     """Everybody logs in to NATS with one token, in place of the workers with passwords."""
+    roles: bool = False
+    """The services have TLS, ask for tokens, and roles say who may do what; the load is a writer."""
     slow_workers: tuple[str, ...] = ()
     """Workers whose handler takes some milliseconds, and fails now and then."""
     broken: str = ""
@@ -130,6 +133,7 @@ class Arena:
         self.met: Counter[str] = Counter()
         """What faults have seen of what they are made for."""
         self.clients: dict[str, ConfigServiceClient] = {}
+        self.roles = ServiceRoles(directory / "roles", STORE) if shape.roles else None
         self.down: set[str] = set()
         """Processes that a fault has ended and will bring back itself."""
         self.stack = AsyncExitStack()
@@ -233,18 +237,30 @@ class Arena:
                     await off(worker.restart)
 
     async def create_store(self) -> None:
-        """Creates the store of the load, in a database that has none."""
+        """Creates the store of the load, in a database that has none; and grants the roles, if there are any."""
         mode, shape = Mode.FULL if self.shape.full else Mode.PARTITIONED, self.shape
         times = {"lease_ttl_ms": shape.lease_ttl_ms, "call_bound_ms": shape.call_bound_ms} if shape.exclusive else {}
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 try:
-                    await self.clients["service0"].create_store(
-                        STORE, partition_count=shape.partitions, mode=mode, strategy=shape.strategy, **times
-                    )
+                    async with self._creator() as client:
+                        await client.create_store(
+                            STORE, partition_count=shape.partitions, mode=mode, strategy=shape.strategy, **times
+                        )
                     return
                 except UnavailableError:
                     await asyncio.sleep(0.05)  # it has just come back, or a fault of another group is done to it
+
+    @asynccontextmanager
+    async def _creator(self) -> AsyncIterator[ConfigServiceClient]:
+        """A client that may create the store."""
+        if self.roles is None:
+            yield self.clients["service0"]
+            return
+        address = self.services["service0"].address
+        await self.roles.grant(address)
+        async with self.roles.client(address, ROOT) as root:
+            yield root
 
     def went_back(self, former: list[Revision], left: list[Revision]) -> None:
         """Notes that the database had one record, and has another now. Nothing may be under way."""
@@ -298,13 +314,16 @@ class Arena:
 
     async def _start_service(self, name: str) -> None:
         replicas = ("--nats-replicas", "3") if self.shape.cluster else ()
-        options = (*_ROOM, *self.shape.service_options, *replicas)
+        secured = self.roles.options if self.roles is not None else ()
+        options = (*_ROOM, *self.shape.service_options, *replicas, *secured)
         service = ConfigServiceProcess(
             self.directory / name, nats_url=self._linked(name), database=self._database_of(name), options=options
         )
         self.services[name] = service
         await off(service.start)
-        self.clients[name] = await self.stack.enter_async_context(ConfigServiceClient(service.address, timeout_s=5.0))
+        login = self.roles.login(LOAD) if self.roles is not None else None
+        client = ConfigServiceClient(service.address, login=login, timeout_s=5.0)
+        self.clients[name] = await self.stack.enter_async_context(client)
 
     def _linked(self, name: str) -> str:
         """New proxies for one process; the addresses that it connects to."""

@@ -116,7 +116,7 @@ class Outcome:
 
 
 _EXCLUSIVE = ("double_owned", "after_fence", "resumed_token", "fallen_token", "shared_token", "not_admitted")
-_OTHERS = ("invented_write", "invented_row", "misordered_write", "revision_gap", "refused")
+_OTHERS = ("invented_write", "invented_row", "misordered_write", "revision_gap", "refused", "let_in")
 
 
 class Run:
@@ -216,6 +216,10 @@ class Run:
         owned = {key: {name: arena.mirror.owned(name, key) for name in dumps} for key in arena.shape.keys}
         client = next(iter(arena.clients.values()))
         ledger = self.load.ledger
+        if arena.roles is not None:
+            for service in arena.services.values():
+                for sentence in await arena.roles.let_in(service.address, arena.shape.keys[0]):
+                    findings.add("let_in", sentence)
         for refusal in ledger.refused:
             findings.add("refused", refusal)
         end_ns = time.monotonic_ns()

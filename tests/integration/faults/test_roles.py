@@ -1,0 +1,24 @@
+"""Roles while services and databases fail: nobody is let in who must not be, and the load of a writer loses nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ringcast_testkit import attempt
+
+from tests.integration.faults.conftest import Start
+from tests.integration.faults.kinds import KINDS
+
+
+@attempt(
+    "a reader, a principal without a role, and one with an unknown token",
+    "write, after services, NATS and workers were killed under the load of a writer",
+    "refused by each service; no write is lost and no row is stale",
+)
+@pytest.mark.parametrize("sqlite", [False, True])
+async def test_roles_hold_and_the_load_of_a_writer_loses_nothing(start: Start, sqlite: bool) -> None:
+    words: dict[str, Any] = {"sqlite": True, "services": 1} if sqlite else {}
+    async with start(roles=True, partitions=8, **words) as run:
+        for name in ("service_killed", "nats_killed", "worker_killed"):
+            await run.fault(KINDS[name])

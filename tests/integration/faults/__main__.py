@@ -63,7 +63,7 @@ def options() -> argparse.Namespace:
     parser.add_argument(
         "--roles",
         action="store_true",
-        help="the services have TLS and ask for tokens, and the load has the role writer",
+        help="services with TLS, tokens and roles; the load is a writer",
     )
     parser.add_argument("--out", type=Path, default=Path("build/chaos.json"))
     chosen = parser.parse_args()

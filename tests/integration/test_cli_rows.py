@@ -45,7 +45,13 @@ def test_roles(cli: Cli) -> None:
     """All other tests here go on as an admin of all stores."""
     me = "host:127.0.0.1"
     assert cli.ok("whoami").out == f"{me}\n"
-    assert cli.ok("whoami", "--json").document == {"principal": me, "roles": [], "unrestricted": True}
+    assert cli.ok("whoami", "--json").document == {
+        "principal": me,
+        "roles": [],
+        "unrestricted": True,
+        "groups": [],
+        "expires_at_ms": 0,
+    }
     first = "the first role has to be admin of the store '*', or nobody could grant another"
     assert cli.refused("role", "grant", "gateway", "writer", "deploy") == first
     assert cli.ok("role", "grant", "*", "admin", me).out == f"admin of * for {me}: granted\n"

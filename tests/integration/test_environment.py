@@ -15,7 +15,7 @@ from ringcast_wire import agent_token
 SAME_MEANING = {
     ("client", "agent"): {agent_token.VARIABLE},  # the file that the agent writes is the one that its clients read
     ("client", "worker"): {agent_token.SOCKET_VARIABLE},
-    ("worker", "cli"): {"RINGCAST_SERVERS", "RINGCAST_WORKER_ID"},
+    ("worker", "cli"): {"RINGCAST_KEY_RING", "RINGCAST_SERVERS", "RINGCAST_WORKER_ID"},
     ("cli", "agent"): {agent_token.VARIABLE},
     ("client", "cli"): {agent_token.VARIABLE},
 }

@@ -35,6 +35,8 @@ class WriteStreams(Protocol):
 
 _MAX_REQUESTED_S: Final = 600.0
 """How long the service may ask to wait, one time after the other, without an answer in between."""
+_TRIES_ALONE: Final = 5
+"""Of a batch whose stream ended without a reason, until one is known."""
 _REOPEN_WAIT_S: Final = 0.1
 """Before another stream, where the service has ended the last one without an answer."""
 
@@ -98,32 +100,30 @@ class BulkWrite:
 
     async def _results(self) -> AsyncIterator[BatchResult]:
         building = asyncio.create_task(self._build(), name="ringcast-bulk-build")
-        stream: _Stream | None = await self._open()
+        stream: _Stream | None = None
         try:
             while (batch := await self._next(stream)) is not None:
                 result: BatchResult | None = None
-                while result is None and stream is not None:
+                while result is None:
+                    if stream is None:
+                        stream = await self._open()
                     try:
                         if (result := await self._result(stream, batch)) is None:
                             stream = await self._reopened(stream)
-                        else:
-                            self._requested_s = 0.0
                     except LimitExceededError as error:
                         stream = await self._resumed(stream, error)
                     except StatusLostError:
                         await stream.close()
-                        stream, self._exhausted = None, True  # what has gone out is looked at, and nothing else goes
-                if result is None:
-                    result = await self._again(batch)
+                        stream = None
+                        result = await self._again(batch)
+                self._requested_s = 0.0
                 self._unanswered.popleft()
                 self.confirmed_rows = batch.first + batch.rows
                 self._window.release()
                 yield result
-            if stream is None:
-                raise UnavailableError("the connection to the config service broke")
             if self._failure is not None:
                 raise self._failure
-            if await stream.reply(self._timeout_s) is not None:
+            if stream is not None and await stream.reply(self._timeout_s) is not None:
                 raise UnavailableError("the config service sent more answers than there were batches")
         finally:
             building.cancel()
@@ -158,13 +158,16 @@ class BulkWrite:
         Raises:
             LimitExceededError: it asks for none, or for too long.
         """
+        await stream.close()
+        await self._wait_as_told(refusal)
+        return await self._open()
+
+    async def _wait_as_told(self, refusal: LimitExceededError) -> None:
         wait_s = refusal.retry_after_s
         if wait_s is None or self._requested_s + wait_s > _MAX_REQUESTED_S:
             raise refusal
         self._requested_s += wait_s
-        await stream.close()
         await asyncio.sleep(wait_s)
-        return await self._open()
 
     async def _next(self, stream: _Stream | None) -> Batch | None:
         """The oldest batch that is not answered; ``None`` when there is none and will be none."""
@@ -187,20 +190,28 @@ class BulkWrite:
         self._news.set()
         return batch
 
-    async def _again(self, batch: Batch) -> BatchResult:
-        """Sends a batch alone, to find out what became of it or of one after it. Writing it twice does no harm.
+    async def _again(self, batch: Batch) -> BatchResult | None:
+        """Sends a batch alone, to find out what became of it. Writing it twice does no harm.
 
-        With nothing to send after it, the reason of a refusal can't get lost.
+        With nothing to send after it, the reason of a refusal is rarely lost. Where that is one which waiting cures, it
+        waits and returns ``None``.
         """
-        await self._streams.settle()
-        stream = _Stream(self._streams.open(), (batch,), _nothing, self._streams.error)
-        try:
-            result = await self._result(stream, batch)
-        finally:
-            await stream.close()
-        if result is None:
-            raise UnavailableError("the connection to the config service broke")
-        return result
+        for left in reversed(range(_TRIES_ALONE)):
+            await self._streams.settle()
+            stream = _Stream(self._streams.open(), (batch,), _nothing, self._streams.error)
+            try:
+                if (result := await self._result(stream, batch)) is not None:
+                    return result
+                break
+            except LimitExceededError as error:
+                await self._wait_as_told(error)
+                return None
+            except StatusLostError:
+                if not left:
+                    raise
+            finally:
+                await stream.close()
+        raise UnavailableError("the connection to the config service broke")
 
     async def _result(self, stream: _Stream, batch: Batch) -> BatchResult | None:
         """The answer to a batch; ``None`` if the service has ended the stream before it read the batch."""

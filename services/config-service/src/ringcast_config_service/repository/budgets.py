@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 
 from ringcast_wire import StorePolicy
 
+from ringcast_config_service.repository import writes
 from ringcast_config_service.repository.base import WriteRequest
 from ringcast_config_service.repository.writes import (
     NO_CAPS,
@@ -31,7 +32,6 @@ from ringcast_config_service.repository.writes import (
     Head,
     PartitionRef,
     Plan,
-    plan_writes,
 )
 
 _MAX_AHEAD: Final = Amount(4_096, 1 << 20)
@@ -164,7 +164,7 @@ def plan_within(
 ) -> Generator[Look, Budget | StoreUse | None, Settled]:
     """The plan of a group within the limits of its stores. What is yielded is answered with the budget, ``None`` where
     the store has none any more, or with the use of the store."""
-    plan = plan_writes(requests, state, now_ms)
+    plan = writes.plan_writes(requests, state, now_ms)
     budgets: dict[str, Budget] = {}
     unused: set[str] = set()
     while True:
@@ -195,7 +195,7 @@ def plan_within(
             state.left[store] = policy, budgets[store].free
             if use.unused:
                 unused.add(store)
-        plan = plan_writes(requests, state, now_ms)
+        plan = writes.plan_writes(requests, state, now_ms)
     for store, (policy, left) in state.left.items():  # no partition of the plan keeps a cap: what it frees is free
         grown = plan.grown.get(store, Amount())
         free[store] = Amount(left.rows - grown.rows, left.bytes - grown.bytes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from ringcast_client import AuditVerdict, ConfigServiceClient, KeyedWrite, RoleGrant, RowWrite
@@ -69,13 +70,15 @@ async def test_a_sync_that_goes_on_one_by_one_keeps_its_reason(
     await client.create_store(store_name, partition_count=1)
     await client.put(store_name, "k", "a", "1")
     original = client.bulk_write
+    writes = iter([True])
 
-    async def refused(*words: object, **settings: object) -> AsyncIterator[object]:
-        monkeypatch.setattr(client, "bulk_write", original)
-        raise ConditionFailedError("somebody else was first")
-        yield
+    async def refused_once(*words: Any, **settings: Any) -> AsyncIterator[object]:
+        if next(writes, False):
+            raise ConditionFailedError("somebody else was first")
+        async for result in original(*words, **settings):
+            yield result
 
-    monkeypatch.setattr(client, "bulk_write", refused)
+    monkeypatch.setattr(client, "bulk_write", refused_once)
     await client.sync(store_name, "k", [RowWrite("b", "1")], max_delete_share=1, reason="synced")
     found = {one.row.row_id: one.reason async for one in client.history(store_name, "k", since=1)}
     assert found == {"a": "synced", "b": "synced"}

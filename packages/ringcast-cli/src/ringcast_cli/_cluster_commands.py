@@ -15,7 +15,7 @@ from ringcast_wire import InvalidInputError, UnavailableError, check_reason
 
 from ringcast_cli._config import CliConfig
 from ringcast_cli._metadata import opened_store, stopped_by_signals
-from ringcast_cli._options import settings_of, shared_options
+from ringcast_cli._options import settings_of, shared_options, wait_options
 from ringcast_cli._output import console, make_table, note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -104,21 +104,12 @@ async def _top(config: CliConfig, every_s: float) -> None:
 
 
 _REASON: Final = click.option("--reason", default="", metavar="TEXT", help="Why, for those who look at the wish.")
-_WAIT: Final = click.option("--wait", is_flag=True, help="Return when it has happened.")
-_PATIENCE: Final = click.option(
-    "--patience",
-    type=click.FloatRange(min=0.001, max=86_400),
-    default=600.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="With --wait: how long at most.",
-)
+_WAIT: Final = wait_options("Return when it has happened.")
 
 
 @cluster.command()
 @click.argument("id")
 @_WAIT
-@_PATIENCE
 @_REASON
 @shared_options("cluster_store", "etcd", "timeout")
 @click.pass_context
@@ -135,7 +126,6 @@ def drain(context: click.Context, id: str, wait: bool, patience: float, reason: 
 @cluster.command()
 @click.argument("id")
 @_WAIT
-@_PATIENCE
 @shared_options("cluster_store", "etcd", "timeout")
 @click.pass_context
 def activate(context: click.Context, id: str, wait: bool, patience: float) -> None:  # noqa: A002

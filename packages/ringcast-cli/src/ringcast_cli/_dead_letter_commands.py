@@ -16,7 +16,7 @@ from ringcast_cli import _exit_codes as codes
 from ringcast_cli._client import service_client
 from ringcast_cli._config import CliConfig
 from ringcast_cli._dead_letter_filter import Chosen, filter_options
-from ringcast_cli._options import settings_of, shared_options
+from ringcast_cli._options import patience_option, settings_of, shared_options
 from ringcast_cli._output import print_json, print_table, visible
 
 _DONE: Final = {
@@ -87,14 +87,7 @@ def list_letters(
 @click.option("--all", "everything", is_flag=True, help="All dead letters of the store.")
 @click.option("--max", "most", type=_NUMBER, default=100, show_default=True, metavar="N", help="Most dead letters.")
 @click.option("--dry-run", is_flag=True, help="Only print which they would be.")
-@click.option(
-    "--patience",
-    type=click.FloatRange(min=0.001, max=MAX_REPLAY_WAIT_MS / 1000),
-    default=10.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long the owner may take for each dead letter.",
-)
+@patience_option(MAX_REPLAY_WAIT_MS / 1000, 10.0, "How long the owner may take for each dead letter.")
 @shared_options("service", "timeout")
 @click.pass_context
 def replay(

@@ -129,6 +129,28 @@ _DURATION: Final = re.compile(r"(\d{1,9})(ms|s|m|h)", re.ASCII)
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 
 
+def patience_option(most_s: float, default_s: float, what: str) -> Callable[[F], F]:
+    """``--patience``: how long the command waits at most, for ``what``."""
+    return click.option(
+        "--patience",
+        type=click.FloatRange(min=0.001, max=most_s),
+        default=default_s,
+        show_default=True,
+        metavar="SECONDS",
+        help=what,
+    )
+
+
+def wait_options(what: str) -> Callable[[F], F]:
+    """``--wait``, which does ``what``, and ``--patience``."""
+
+    def add(command: F) -> F:
+        command = patience_option(86_400, 600.0, "With --wait: how long at most.")(command)
+        return click.option("--wait", is_flag=True, help=what)(command)
+
+    return add
+
+
 def shared_options(*which: str) -> Callable[[F], F]:
     """Adds the named ones of ``servers``, ``service``, ``agent``, ``cluster_store``, ``etcd``, ``key_ring`` and
     ``timeout``.

@@ -21,7 +21,7 @@ from ringcast_wire import InvalidInputError, Mode, Strategy, UnavailableError
 
 from ringcast_cli._client import service_client
 from ringcast_cli._config import CliConfig
-from ringcast_cli._options import settings_of, shared_options
+from ringcast_cli._options import settings_of, shared_options, wait_options
 from ringcast_cli._output import note, print_json, print_table
 from ringcast_cli._topology_command import ranges
 
@@ -37,15 +37,7 @@ _KEY: Final = click.option("--key", metavar="KEY", help="Only of this key of --s
 @click.argument("worker")
 @_STORE
 @_KEY
-@click.option("--wait", is_flag=True, help="Print how far it is until the worker owns nothing.")
-@click.option(
-    "--patience",
-    type=click.FloatRange(min=0.001, max=86_400),
-    default=600.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="With --wait: how long at most.",
-)
+@wait_options("Print how far it is until the worker owns nothing.")
 @shared_options("servers", "service", "timeout")
 @click.pass_context
 def drain(context: click.Context, worker: str, store: str | None, key: str | None, wait: bool, patience: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -56,3 +57,21 @@ class History:
                     return False
                 self._grown.wait(min(rest_s, 1.0))
         return True
+
+    def check_tokens(self) -> int:
+        """Looks whether calls of handlers kept to exclusive ownership; returns how many there were.
+
+        In the order of time no call of a partition has a lower token than one before, and each token is one process's.
+
+        Raises:
+            AssertionError: one did not.
+        """
+        calls = sorted((report for report in self.reports() if report.event == "row"), key=lambda report: report.at_ns)
+        newest: dict[int, int] = defaultdict(int)
+        holders: dict[tuple[int, int], tuple[str, int]] = {}
+        for call in calls:
+            partition, token = call.fields["partition"], call.fields["token"]
+            assert token >= newest[partition] > -1, f"a call after the next owner's: {call}"
+            newest[partition] = token
+            assert holders.setdefault((partition, token), (call.worker_id, call.life)) == (call.worker_id, call.life)
+        return len(calls)
